@@ -93,18 +93,23 @@ def _clerk(times: int) -> Agent:
     return Agent("clerk", model=Failing(times))
 
 
-async def test_a_budget_pays_for_every_attempt(runtime: Runtime) -> None:
+async def budget(runtime: Runtime, **limit: int) -> SqlBudgetLedger:
     document, problems = validate_document(
-        {"kind": "Budget", "metadata": {"name": "team"}, "spec": {"limit": {"amount": 1}, "window": "day"}}
+        {"kind": "Budget", "metadata": {"name": "team"}, "spec": {"limit": limit, "window": "day"}}
     )
     assert document is not None, problems
     parts = runtime._open()  # pyright: ignore[reportPrivateUsage]
     assert parts.resources is not None
     assert parts.database is not None
     await parts.resources.write([Put(document)])
+    return SqlBudgetLedger(parts.database)
+
+
+async def test_a_budget_pays_for_every_attempt(runtime: Runtime) -> None:
+    ledger = await budget(runtime, amount=1)
     result = await runtime.run(_clerk(1), "go")
     assert result.succeeded
-    (found,) = await SqlBudgetLedger(parts.database).list("default")
+    (found,) = await ledger.list("default")
     assert (found.balance.spent.micros, found.balance.spent.tokens) == (11_000, 1_150)
     assert found.balance.reserved.micros == 0
 
@@ -187,3 +192,67 @@ async def test_what_was_used_before_a_delay_is_counted_as_a_try_and_a_cancelled_
 async def _line(database: Any) -> str:
     (row,) = await database.read("model_line_held", now=0.0)
     return row["key"]
+
+
+# --- what is reserved is what can be spent -----------------------------------------------------------------------
+
+
+class Wordy:
+    """Writes 50,000 tokens, unless it is asked for fewer: then it is cut. A token costs a millionth of a dollar."""
+
+    pricing = Pricing(1.0, 1.0)
+
+    def __init__(self) -> None:
+        self.bounds: list[int | None] = []
+
+    async def respond(self, request: ModelRequest, *, on_delta: Any = None) -> ModelResponse:
+        most = request.settings.max_output_tokens
+        self.bounds.append(most)
+        output = min(50_000, most or 50_000)
+        stop = "length" if output < 50_000 else "end"
+        usage = Usage(100, output, cost_usd=(100 + output) / 1e6)
+        return ModelResponse(Message("assistant", (Text("words"),)), usage, stop=stop)
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("limits", "settings", "reason", "most"),
+    [
+        ({"max_tokens": 5_000}, {}, "tokens", 5_000),
+        ({"max_tokens": 5_000}, {"max_output_tokens": 9_000}, "tokens", 5_000),
+        ({"max_cost_usd": 0.006}, {}, "cost_usd", 6_000),
+    ],
+)
+async def test_an_answer_is_never_longer_than_the_limits_of_its_run_leave_room_for(
+    runtime: Runtime, limits: dict[str, Any], settings: dict[str, Any], reason: str, most: int
+) -> None:
+    model = Wordy()
+    clerk = Agent("clerk", model=model, limits=limits, model_settings=settings)
+    result = await runtime.run(clerk, "go", check=False)
+    assert (result.phase, result.reason) == ("failed", reason)
+    assert 0.9 * most < result.usage.output_tokens <= most
+    assert len(model.bounds) == 1
+
+
+@pytest.mark.parametrize(("tokens", "bound"), [(100_000, 4_096), (10_000_000, 16_384)])
+async def test_an_answer_is_never_longer_than_what_its_budget_reserved(
+    runtime: Runtime, tokens: int, bound: int
+) -> None:
+    model, ledger = Wordy(), await budget(runtime, tokens=tokens)
+    result = await runtime.run(Agent("clerk", model=model), "go", check=False)
+    assert (result.phase, result.reason) == ("failed", "tokens")
+    assert model.bounds == [bound]
+    (found,) = await ledger.list("default")
+    assert found.balance.spent.tokens == 100 + bound
+    assert found.balance.reserved.tokens == 0
+
+
+async def test_an_answer_within_its_own_bound_is_cut_by_that(runtime: Runtime) -> None:
+    await budget(runtime, tokens=100_000)
+    model = Wordy()
+    clerk = Agent("clerk", model=model, model_settings={"max_output_tokens": 2_000})
+    result = await runtime.run(clerk, "go", check=False)
+    assert set(model.bounds) == {2_000}
+    assert result.reason == "repairs_exhausted"

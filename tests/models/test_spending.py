@@ -290,6 +290,49 @@ async def test_what_is_quoted_is_what_is_asked_for(
     assert quote.cost_usd == pytest.approx(most / 1e6)
 
 
+@pytest.mark.parametrize(
+    ("provider", "model", "effort", "bound", "sent"),
+    [
+        ("anthropic", "claude-sonnet-4-5", "high", 10_000, 10_000),  # 24,576 are asked for without
+        ("anthropic", "claude-sonnet-4-5", None, 10_000, 8_192),
+        ("openai", "gpt-4o", None, 10_000, 10_000),
+        ("openai", "gpt-4o", None, 100_000, None),  # more than the model can
+        ("openai-compatible", "who-knows", None, 10_000, 10_000),
+        ("openai-compatible", "who-knows", None, 100_000, None),  # servers refuse more than fits their context
+    ],
+)
+async def test_an_answer_is_bounded_by_what_is_left_for_it(
+    provider: str, model: str, effort: Any, bound: int, sent: int | None
+) -> None:
+    async with WireServer([Play(ANSWER)]) as server:
+        gateway = GatewayConfig(provider, base_url=f"{server.url}/v1", api_key="k", model=model)
+        router = Router(lambda _: EndpointConfig("e", gateway))
+        spending.count().bound("the team", bound)
+        await router.respond("e", replace(ASK, model="", settings=ModelSettings(reasoning_effort=effort)))
+        await router.close()
+        body = server.requests[0].json
+    assert next((body[name] for name in ("max_tokens", "max_completion_tokens") if name in body), None) == sent
+
+
+async def test_a_question_that_alone_costs_too_much_is_not_asked() -> None:
+    async with WireServer([Play(ANSWER)]) as server:
+        router = routed(server)
+        spending.count().max_cost = 1e-6
+        with pytest.raises(ModelError, match="alone costs about") as caught:
+            await router.respond("e0", ASK)
+        await router.close()
+        assert not server.requests
+    assert caught.value.kind == "cost_usd"
+
+
+async def test_every_answer_that_is_asked_for_is_reserved_for() -> None:
+    endpoint = EndpointConfig("e", GatewayConfig("openai", api_key="k", model="gpt-4o"), pricing=Pricing(0.0, 1.0))
+    router = Router(lambda _: endpoint)
+    (quote,) = await router.quote("e", replace(ASK, settings=ModelSettings(max_output_tokens=100, extra={"n": 50})))
+    await router.close()
+    assert quote.output_tokens == 5_000
+
+
 # --- caches that are asked for -----------------------------------------------------------------------------------
 
 

@@ -52,7 +52,7 @@ from foliot.kernel.events import (
     ToolFinished,
     UnknownReason,
 )
-from foliot.kernel.loop import decide, may_ask_again
+from foliot.kernel.loop import decide, may_ask_again, room_left
 from foliot.kernel.messages import Usage
 from foliot.kernel.state import State
 from foliot.models import spending
@@ -501,6 +501,7 @@ class Driver:
         limits = spec.limits
         if limits.max_tokens is not None or limits.max_cost_usd is not None:
             account.checks.append(partial(self._leaves_room, account))
+            self._bound(account)
         free = self._purse is None or self._purse.is_free
         if free and (self._gate is None or self._gate.is_open(spec.namespace)):
             asking = ask_model(models, spec, action, on_delta=heard, clock=clock, account=account)
@@ -518,7 +519,17 @@ class Driver:
         self._post(fact)
 
     async def _leaves_room(self, account: Account, _: Usage) -> bool:
+        self._bound(account)
         return may_ask_again(self.state, account.usage)
+
+    def _bound(self, account: Account) -> None:
+        """Let the next attempt at an answer have no more than the limits of the run leave for it."""
+        room, used, own = room_left(self.state), account.usage, self.state.spec.settings.max_output_tokens
+        if room.cost_usd is not None:
+            account.max_cost = max(0.0, room.cost_usd - (used.cost_usd or 0.0))
+        if room.tokens is not None:
+            left = max(1, room.tokens - used.total_tokens)
+            account.bound("the max_tokens of the run", left, lowered=own is not None and own > left)
 
     async def _stop_asking(self, asking: asyncio.Task[None]) -> None:
         """Have the question given up before the run ends: what it has used by then belongs into the last account."""

@@ -19,6 +19,7 @@ from foliot.kernel.spec import RunSpec
 from foliot.models.base import (
     Embeddings,
     Gateway,
+    ModelCostExceeded,
     ModelDelayed,
     ModelError,
     ModelRequestError,
@@ -43,7 +44,7 @@ from foliot.models.router import (
     told_of_fallback,
     without_extra,
 )
-from foliot.models.spending import account, cut_usage
+from foliot.models.spending import Account, account, cut_usage
 from foliot.models.tokens import estimate_request
 from foliot.resources.powers import declared_by_operator, secret_targets
 from foliot.resources.references import Origin, foreign, qualified, target_of
@@ -447,7 +448,11 @@ async def models_reached(
 async def _of_object(gateway: Gateway, request: ModelRequest, on_delta: OnDelta | None) -> ModelResponse:
     """The answer of a gateway in Python; what it used without giving one is counted as a router counts it."""
     try:
-        return await gateway.respond(request, on_delta=on_delta)
+        paying = account()
+        if paying is None or not paying.is_bound:
+            return await gateway.respond(request, on_delta=on_delta)
+        bounded = paying.within(request, request.settings.max_output_tokens, None, _left(gateway, request, paying))
+        return bounded.whole(await gateway.respond(bounded.request, on_delta=on_delta))
     except ModelError as error:
         error.usage = _priced(gateway, error.usage)
         if (paying := account()) is not None:
@@ -457,6 +462,18 @@ async def _of_object(gateway: Gateway, request: ModelRequest, on_delta: OnDelta 
         if (paying := account()) is not None:
             paying.add(_priced(gateway, cut_usage(cut)))
         raise
+
+
+def _left(gateway: Gateway, request: ModelRequest, paying: Account) -> int | None:
+    """The tokens of an answer that what is left of the money pays for."""
+    pricing = getattr(gateway, "pricing", None)
+    if paying.max_cost is None or not isinstance(pricing, Pricing):
+        return None
+    asked, answered = (pricing.cost(Usage(estimate_request(request), each)) for each in (0, 1_000_000))
+    if asked >= paying.max_cost:
+        message = f"the question alone costs about {asked:.4f} USD, and {paying.max_cost:.4f} USD are left"
+        raise ModelCostExceeded(message)
+    return int((paying.max_cost - asked) / (answered - asked) * 1_000_000) if answered > asked else None
 
 
 def _priced(gateway: Gateway, usage: Usage) -> Usage:

@@ -1,7 +1,7 @@
 """Limits, and what was spent of them. Asked before a model or a tool is used, never after.
 
-A limit of None is no limit. Tokens and money can be passed by at most one answer, because its size is only known when
-it is there; steps, calls and time are never passed. Children get `remaining(…)` of their parent, narrowed by their own.
+A limit of None is no limit. An answer is asked for with no more than tokens and money leave (`loop.room_left`), so they
+can be passed by what the size of a question was estimated wrongly; steps, calls and time are never passed. Children get `remaining(…)` of their parent, narrowed by their own.
 """
 
 from __future__ import annotations

@@ -174,10 +174,17 @@ def _model_responded(state: State, event: e.ModelResponded) -> None:
         state.end("budget_exceeded", "tool_calls", "the last answer asked for tools, though none may be used any more")
 
 
+# An answer was cut, or a question not asked, because no more tokens or money are left for it.
+_SPENT: Final = frozenset({"tokens", "cost_usd"})
+
+
 def _model_failed(state: State, event: e.ModelFailed) -> None:
     state.asking = False
     state.spent.add(event.usage)
     repairs = state.spec.repairs
+    if event.kind in _SPENT:
+        state.end("budget_exceeded", event.kind, event.message)
+        return
     if event.kind == "context_overflow" and state.spec.compaction and not (state.compacted or state.overflow):
         state.overflow = True
         return

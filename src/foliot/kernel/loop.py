@@ -12,7 +12,7 @@ folds.py, and how a shell performs an action is in actions.py.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -333,8 +333,8 @@ def _ask(state: State) -> AskModel:
     elif settings.tool_choice not in ("auto", "none") and _was_called(state, settings.tool_choice):
         settings = replace(settings, tool_choice="auto")
     if spec.limits.max_tokens is not None and settings.max_output_tokens is not None:
-        left = spec.limits.max_tokens - state.spent.tokens - _estimate(state)
-        settings = replace(settings, max_output_tokens=min(settings.max_output_tokens, max(1, left)))
+        left = room_left(state).tokens or 1
+        settings = replace(settings, max_output_tokens=min(settings.max_output_tokens, left))
     request = ModelRequest(spec.model, messages, spec.system, state.tools, spec.output_schema, settings, spec.agent)
     step = state.step
     return AskModel(step, request, (StepStarted(step, state.asks + 1, note),), state.deadline)
@@ -348,6 +348,20 @@ def may_ask_again(state: State, wasted: Usage) -> bool:
     spent = replace(state.spent)
     spent.add(wasted)
     return budget.check_step(limits, spent, estimate=_estimate(state)) is None
+
+
+class Room(NamedTuple):
+    """The room that the limits of a run leave for the answer that it asks for now: tokens, USD; None: no limit."""
+
+    tokens: int | None
+    cost_usd: float | None
+
+
+def room_left(state: State) -> Room:
+    limits, spent = state.spec.limits, state.spent
+    tokens = None if limits.max_tokens is None else max(1, limits.max_tokens - spent.tokens - _estimate(state))
+    cost = None if limits.max_cost_usd is None else max(0.0, limits.max_cost_usd - spent.cost_usd)
+    return Room(tokens, cost)
 
 
 def _was_called(state: State, wanted: str) -> bool:

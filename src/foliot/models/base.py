@@ -189,6 +189,18 @@ class ModelQuotaExceeded(ModelError):
     kind = "quota"
 
 
+class ModelTokensExceeded(ModelError):
+    """The answer was cut where the tokens end that a limit or a Budget leaves for it: it is not whole."""
+
+    kind = "tokens"
+
+
+class ModelCostExceeded(ModelError):
+    """As `ModelTokensExceeded`, for money; also where the question alone costs more than is left."""
+
+    kind = "cost_usd"
+
+
 class ModelRateLimited(ModelError):
     kind = "rate_limit"
     retryable = True

@@ -33,6 +33,7 @@ from foliot.models.base import (
     Embeddings,
     Gateway,
     ModelAuthError,
+    ModelCostExceeded,
     ModelDelayed,
     ModelError,
     ModelGarbage,
@@ -51,7 +52,7 @@ from foliot.models.limits import ASKER, PASS, Clock, LocalTurns, Turn, Turns, co
 from foliot.models.pieces import Pieces
 from foliot.models.pricing import TOKENS_ALONE, PriceBook, Sold
 from foliot.models.registry import Registry, default_registry
-from foliot.models.spending import account, cut_usage
+from foliot.models.spending import Bounded, account, cut_usage
 from foliot.models.tokens import TokenCounter, estimate_request, estimate_text
 from foliot.models.wire.counts import tier_of
 from foliot.resources.rates import Declarer
@@ -304,7 +305,8 @@ class Router:
             raise _as_model_error(error) from error
         model = request.model or endpoint.gateway.model
         tokens = self.tokens.estimate(request, model=f"{provider}:{model}")
-        usage = _tiered(Usage(tokens, self._most_output(endpoint, request), source="estimated"), request, endpoint)
+        most = self._most_output(endpoint, request) * _answers(request, endpoint)
+        usage = _tiered(Usage(tokens, most, source="estimated"), request, endpoint)
         return replace(usage, cost_usd=await self._cost(endpoint, provider, provider, model, usage))
 
     def _most_output(self, endpoint: EndpointConfig, request: ModelRequest) -> int:
@@ -354,7 +356,8 @@ class Router:
 
     def _question(self, request: ModelRequest, pieces: Pieces | None) -> _Question[ModelResponse]:
         async def ask(entry: OpenGateway) -> ModelResponse:
-            response = await entry.gateway.respond(request, on_delta=pieces)
+            bounded = await self._bounded(entry, request)
+            response = bounded.whole(await entry.gateway.respond(bounded.request, on_delta=pieces))
             if response.stop == "other":  # nobody knows whether this is all of it
                 broken = ModelGarbage("the answer of the model broke off", provider=response.provider)
                 broken.usage = response.usage
@@ -366,6 +369,28 @@ class Router:
             return self.tokens.estimate(request, model=counted_as) + most
 
         return _Question(request.model, size, ask, partial(self._finish, request=request), request)
+
+    async def _bounded(self, entry: OpenGateway, request: ModelRequest) -> Bounded:
+        """The request with the bound that limits and Budgets put on its answer. Raises `ModelCostExceeded`."""
+        paying = account()
+        if paying is None or not paying.is_bound:
+            return Bounded(request)
+        endpoint, model = entry.endpoint, request.model or entry.endpoint.gateway.model
+        told, profile = getattr(entry.gateway, "most_output", None), getattr(entry.gateway, "profile", None)
+        own = request.settings.max_output_tokens if told is None else told(request)
+        known = None if profile is None else profile(model)
+        cost = None
+        if (left := paying.max_cost) is not None:
+            tokens = self.tokens.estimate(request, model=_counted_as(entry, model))
+            million = _tiered(Usage(tokens, 1_000_000), request, endpoint)
+            asked = await self._cost(endpoint, entry.provider, entry.provider, model, replace(million, output_tokens=0))
+            answered = await self._cost(endpoint, entry.provider, entry.provider, model, million)
+            if asked is not None and asked >= left:
+                message = f"the question alone costs about {asked:.4f} USD, and {left:.4f} USD are left"
+                raise ModelCostExceeded(message, provider=entry.provider)
+            if asked is not None and answered is not None and answered > asked:
+                cost = int((left - asked) / (answered - asked) * 1_000_000)
+        return paying.within(request, own, None if known is None else known.max_output, cost)
 
     async def _ask(self, endpoint: EndpointConfig, question: _Question[Got], *, queue: bool) -> Got:
         """One endpoint, once; and once more when its key is refused and has been replaced meanwhile."""
@@ -674,6 +699,16 @@ def _tiered(usage: Usage, request: ModelRequest | None, endpoint: EndpointConfig
         if isinstance(asked, str) and asked:
             return replace(usage, tier=tier_of(asked))
     return usage
+
+
+def _answers(request: ModelRequest, endpoint: EndpointConfig) -> int:
+    """How many answers are asked for at once: each is paid for, though only one is taken."""
+    of_endpoint = endpoint.gateway.options.get("extra")
+    given: dict[str, Any] = {**(of_endpoint if isinstance(of_endpoint, Mapping) else {}), **request.settings.extra}
+    config = given.get("generationConfig")
+    wanted = [given.get("n"), given.get("best_of"), given.get("candidateCount")]
+    wanted += [cast("Mapping[str, Any]", config).get("candidateCount")] if isinstance(config, Mapping) else []
+    return max((each for each in wanted if isinstance(each, int)), default=1)
 
 
 def _counted_as(entry: OpenGateway, model: str) -> str:

@@ -10,24 +10,91 @@ from __future__ import annotations
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import TypeAlias
+from typing import Final, NamedTuple, TypeAlias
+
+from msgspec.structs import replace
 
 from foliot.kernel.budget import Spent
-from foliot.kernel.messages import Usage
-from foliot.models.base import ModelError
+from foliot.kernel.messages import ModelRequest, ModelResponse, Usage
+from foliot.models.base import ModelCostExceeded, ModelError, ModelTokensExceeded
+
+# Providers refuse to be asked for less.
+LEAST_OUTPUT: Final = 16
+# So long an answer may be asked for of a model that nobody knows.
+ANY_MODEL_TAKES: Final = 16_384
+
+
+class Bounded(NamedTuple):
+    """A request, and the bound that a limit put on its answer; 0: none but its own."""
+
+    request: ModelRequest
+    most: int = 0
+    whose: str = ""
+    kind: type[ModelError] = ModelTokensExceeded
+
+    def whole(self, response: ModelResponse) -> ModelResponse:
+        """The answer, if it was not cut by the bound; otherwise raises what says so, with what it took."""
+        if not self.most or response.stop != "length":
+            return response
+        error = self.kind(
+            f"the answer was cut at {self.most:,} tokens: no more is left of {self.whose}",
+            provider=response.provider,
+            hint="raise it, or set max_output_tokens to what answers need",
+        )
+        error.usage, error.spent_out = response.usage, True
+        raise error
+
 
 HasRoom: TypeAlias = Callable[[Usage], Awaitable[bool]]
 """Given what one attempt has used for nothing: is there room for another one?"""
 
 
 class Account:
-    """The usage for one answer besides the answer itself. `checks` are all asked before another attempt."""
+    """The usage for one answer besides the answer itself. `checks` are all asked before another attempt.
 
-    __slots__ = ("_sum", "checks")
+    What an answer may come to is known before it is asked for (`bound`): a gateway is asked for no more.
+    """
+
+    __slots__ = ("_bounds", "_lowered", "_sum", "checks", "max_cost")
 
     def __init__(self) -> None:
         self._sum: Spent | None = None
         self.checks: list[HasRoom] = []
+        self._bounds: dict[str, int] = {}
+        self._lowered = False
+        self.max_cost: float | None = None
+
+    @property
+    def is_bound(self) -> bool:
+        return bool(self._bounds) or self.max_cost is not None
+
+    def bound(self, whose: str, output: int, *, lowered: bool = False) -> None:
+        """Let an answer have so many tokens at most; `whose` limit it is, for people. The last word of each counts.
+
+        `lowered`: the request bounds it so already, where it would have asked for more.
+        """
+        self._bounds[whose] = output
+        self._lowered = self._lowered or lowered
+
+    def within(self, request: ModelRequest, own: int | None, most: int | None, cost: int | None) -> Bounded:
+        """The request, bounded. `own` is what it asks for, `most` what its model can, `cost` what money leaves.
+
+        Where nobody knows what a model can, only a bound is sent that any model takes.
+        """
+        bounds = dict(self._bounds)
+        if cost is not None:
+            bounds["the money that is left"] = cost
+        if not bounds:
+            return Bounded(request)
+        whose, bound = min(bounds.items(), key=lambda each: each[1])
+        if own is not None and (own < bound or (own == bound and not self._lowered)):
+            return Bounded(request)
+        if own is None and (bound > ANY_MODEL_TAKES if most is None else bound >= most):
+            return Bounded(request)
+        bound = max(LEAST_OUTPUT, bound)
+        settings = replace(request.settings, max_output_tokens=bound)
+        kind = ModelCostExceeded if whose == "the money that is left" else ModelTokensExceeded
+        return Bounded(replace(request, settings=settings), bound, whose, kind)
 
     @property
     def usage(self) -> Usage:

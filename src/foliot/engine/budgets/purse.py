@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar
+
+from msgspec.structs import replace
 
 from foliot.engine.budgets.calls import CallBudgets
 from foliot.engine.budgets.declared import BudgetRule, Payer
@@ -29,6 +31,9 @@ from foliot.store.budgets import Act, Amount
 from foliot.store.runs import Journal
 
 log = logging.getLogger(__name__)
+
+# The answer that a budget reserves for where nothing bounds it and the budget is large; see `Estimate.within`.
+LONG_OUTPUT: Final = 16_384
 
 Asked: TypeAlias = ModelResponded | ModelFailed | ModelDelayed
 HoldAgain: TypeAlias = Callable[[Act], Awaitable[Hold | Shortage | None]]
@@ -69,7 +74,11 @@ class Purse:
 
         async def estimate() -> Estimate:
             usage = await self._quote(spec, action.request)
-            return Estimate(_amount(usage) or Amount(0, usage.total_tokens), spec.model, usage.cost_usd is not None)
+            longer = None
+            if usage.output_tokens < LONG_OUTPUT and action.request.settings.max_output_tokens is None:
+                long = replace(action.request.settings, max_output_tokens=LONG_OUTPUT)
+                longer = _estimated(await self._quote(spec, replace(action.request, settings=long)), spec.model)
+            return _estimated(usage, spec.model, longer)
 
         try:
             hold = await self._service.reserve(spec.namespace, act, self.payer, estimate)
@@ -131,6 +140,7 @@ class Purse:
         paying = account()
         if paying is not None:
             paying.checks.append(payment.goes_on)
+            payment.bind(hold)
         try:
             fact = await ask()
         except asyncio.CancelledError:
@@ -156,6 +166,13 @@ class _Payment:
         self._attempts = 1
         self._settled = Amount(0, 0)
 
+    def bind(self, hold: Hold) -> None:
+        """Let an answer have no more tokens than are reserved for it."""
+        paying, output = account(), hold.estimate.output
+        if paying is not None and output:
+            names = ", ".join(repr(each) for each in dict.fromkeys(rule.name for rule in hold.accounts.values()))
+            paying.bound(f"what Budget {names} reserves for an answer", output)
+
     async def goes_on(self, used: Usage) -> bool:
         """Pay for an attempt that failed; and whether there is room for the next one."""
         hold, self._hold = self._hold, None
@@ -172,6 +189,8 @@ class _Payment:
         if isinstance(held, Shortage):
             return False
         self._hold = held
+        if held is not None:
+            self.bind(held)
         return True
 
     async def settle(self, used: Usage, *, expected: bool = False) -> None:
@@ -200,6 +219,11 @@ class _Payment:
         whole = _amount(used) or Amount(0, used.total_tokens)
         micros, tokens = whole.micros - self._settled.micros, whole.tokens - self._settled.tokens
         return Amount(max(0, micros), max(0, tokens))
+
+
+def _estimated(usage: Usage, model: str, longer: Estimate | None = None) -> Estimate:
+    amount = _amount(usage) or Amount(0, usage.total_tokens)
+    return Estimate(amount, model, usage.cost_usd is not None, usage.output_tokens, longer)
 
 
 def _attempt(action: AskModel) -> int:

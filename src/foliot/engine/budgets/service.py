@@ -31,6 +31,8 @@ CLOSE_WITHIN: Final = 5.0
 # looks when they are in other processes. Afterwards its run is let go, and looks again after a while.
 PATIENCE: Final = 10.0
 LOOK_EVERY: Final = 0.5
+# A long answer is reserved for where a budget is worth so many of them: where it is not, few would close it for all.
+AT_A_TIME: Final = 16
 SWEEP_EVERY: Final = 3600.0
 # The pauses before what could not be written is tried again: each twice the last one.
 FIRST_PAUSE: Final = 0.5
@@ -45,11 +47,24 @@ class Told(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What an act may come to. `priced` is False when nobody knows its price; `what` is its name for people."""
+    """What an act may come to. `priced` is False when nobody knows its price; `what` is its name for people.
+
+    `output` is how long an answer is in it, in tokens. `longer` is reserved instead where budgets are large beside it.
+    """
 
     amount: Amount
     what: str
     priced: bool = True
+    output: int = 0
+    longer: Estimate | None = None
+
+    def within(self, rules: Sequence[BudgetRule]) -> Estimate:
+        """The longer one, if each of these budgets has room for many of it at a time."""
+        if self.longer is None:
+            return self
+        micros, tokens = self.longer.amount.micros * AT_A_TIME, self.longer.amount.tokens * AT_A_TIME
+        large = all((rule.micros or micros) >= micros and (rule.tokens or tokens) >= tokens for rule in rules)
+        return self.longer if large else self
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,7 +127,12 @@ class BudgetService:
         rules = [rule for rule in rules if rule.applies(who)]
         if not rules:
             return None
-        hold = await self._try(rules, act, who, await estimate())
+        wanted = await estimate()
+        if (longer := wanted.within(rules)) is not wanted:
+            hold = await self._try(rules, act, who, longer, patient=False)
+            if isinstance(hold, Hold):
+                return hold
+        hold = await self._try(rules, act, who, wanted)
         if isinstance(hold, Hold):
             return hold
         # Nobody is refused by what was read a moment ago. The basis is taken first: what changes after that makes
