@@ -157,7 +157,7 @@ def test_what_the_reader_forgives_the_schema_does_too(document: dict[str, Any]) 
         ("Tool", {"type": "mcp", "mcp_server_ref": "m"}),
         ("Tool", {"function": "a:b"}),
         ("Tool", {"auth": {"profile": "bearer"}}),
-        ("ModelEndpoint", {"provider": "vLLM", "default_model": "m"}),
+        ("ModelEndpoint", {"provider": "Azure-OpenAI", "default_model": "m"}),
         ("ModelEndpoint", {"provider": "scripted"}),
         ("Agent", {"model_ref": " "}),
         ("Agent", {"model_ref": "m", "modelRef": "n"}),
