@@ -27,6 +27,8 @@ KEPT_IDLE: Final = 16
 IDLE_SECONDS: Final = 30.0
 # How long the end of an event loop waits for what is still done on threads of its executor.
 LEAVE_WITHIN: Final = 1.0
+# So many characters are looked through in about a millisecond. What is longer would keep everybody else waiting.
+LARGE: Final = 100_000
 
 
 class ToldToEnd(BaseException):
@@ -183,6 +185,11 @@ def begin(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Job:
 async def on_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Like `asyncio.to_thread`, on a thread that keeps nothing from ending. Who is cancelled leaves it to itself."""
     return await begin(function, *args, **kwargs).future
+
+
+async def unhurried(size: int, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+    """What `work` makes of so many characters or bytes: of many beside the event loop."""
+    return work(*given, **named) if size < LARGE else await on_thread(work, *given, **named)
 
 
 class LeavingExecutor(ThreadPoolExecutor):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import httpx2 as httpx
 import pytest
 
@@ -46,6 +48,18 @@ async def test_a_cut_result_is_read_whole_page_by_page(http: httpx.AsyncClient, 
         assert (page["offset"], page["total"], page["tool"]) == (at, len(FLOOD.encode()), "flood")
         text, at = text + page["text"], page["next"]
     assert text == FLOOD
+
+
+async def test_a_call_id_with_slashes_is_read_as_any_other(http: httpx.AsyncClient, runtime: Runtime) -> None:
+    script = [{"call": [{"tool": "fails", "args": {}, "id": "functions/fails:0/1"}]}, {"say": "done"}]
+    agent = Agent("clerk", model=ScriptedModel(script), tools=[fails])
+    run = (await runtime.run(agent, "go")).run_id
+    (item,) = (await http.get(f"/v1/runs/{run}/results")).json()["items"]
+
+    page = await http.get(f"/v1/runs/{run}/results/{quote(item['call'], safe='')}")
+
+    assert item["call"] == "functions/fails:0/1"
+    assert (page.status_code, page.json().get("tool")) == (200, "fails")
 
 
 async def test_what_is_not_there_is_said(http: httpx.AsyncClient, run: str, runtime: Runtime) -> None:

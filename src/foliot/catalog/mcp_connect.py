@@ -20,7 +20,12 @@ from foliot.waits import Waits
 
 @asynccontextmanager
 async def opened_connections(
-    store: ResourceStore, settings: Settings, *, allow: Collection[str] = (), environ: Mapping[str, str] = os.environ
+    store: ResourceStore,
+    settings: Settings,
+    *,
+    allow: Collection[str] = (),
+    environ: Mapping[str, str] = os.environ,
+    patient: bool = True,
 ) -> AsyncGenerator[McpConnections]:
     """Connections for one command, closed at its end. `allow`: what may be started besides the settings' commands."""
     secrets = stored_secrets(store, environ)
@@ -31,6 +36,7 @@ async def opened_connections(
         authorize=auth_headers(ToolAuth(secrets, TokenCache(client, secrets.masker))),
         guard=client.guard.addresses,
         environ=environ,
+        patient=patient,
     )
     try:
         yield connections

@@ -17,6 +17,7 @@ from foliot.kernel.spec import RunSpec, decode_spec
 from foliot.kernel.state import State
 from foliot.store.journal_chain import changed_journal, check
 from foliot.store.runs import Entry, Journal, RunInfo
+from foliot.threads import unhurried
 
 MOST_SPECS = 256
 _messages = msgspec.json.Decoder(tuple[Message, ...])
@@ -45,8 +46,12 @@ class Told(Struct, frozen=True):
     link: bytes
 
 
-def told_by(run_id: str, entries: Sequence[Entry], *, trusting: bool = False) -> Told:
+async def told_by(run_id: str, entries: Sequence[Entry], *, trusting: bool = False) -> Told:
     """The facts of a journal that is read from its beginning. Raises `JournalChanged`, unless one is `trusting`."""
+    return await unhurried(sum(len(entry.data) for entry in entries), _told_by, run_id, entries, trusting)
+
+
+def _told_by(run_id: str, entries: Sequence[Entry], trusting: bool) -> Told:
     found = check(run_id, entries)
     if found.changed and not trusting:
         raise changed_journal(run_id, found.changed)
@@ -58,7 +63,7 @@ async def load_run(
 ) -> tuple[RunInfo, State]:
     """The run and the fold of its journal (of the first `upto` events). Raises `NotFound`, `JournalChanged`."""
     info = await journal.get(run_id)
-    told = told_by(run_id, await journal.read(run_id, limit=upto), trusting=trusting)
+    told = await told_by(run_id, await journal.read(run_id, limit=upto), trusting=trusting)
     return info, await load_state(journal, Specs(), run_id, told=told)
 
 
@@ -68,7 +73,7 @@ async def load_state(journal: Journal, specs: Specs, run_id: str, *, told: Told 
     Raises `Conflict` if it has no beginning, `JournalChanged` if it is not what was recorded.
     """
     if told is None:
-        told = told_by(run_id, await journal.read(run_id))
+        told = await told_by(run_id, await journal.read(run_id))
     facts = told.facts
     if not facts or not isinstance(created := facts[0][1], RunCreated):
         raise Conflict(f"the journal of run {run_id} does not begin with its creation")
@@ -79,9 +84,12 @@ async def load_state(journal: Journal, specs: Specs, run_id: str, *, told: Told 
 
 async def read_facts(journal: Journal, run_id: str, *, limit: int | None = None) -> list[tuple[float, Event]]:
     """What was recorded of the run, each fact with its time. Raises `JournalChanged`."""
-    return told_by(run_id, await journal.read(run_id, limit=limit)).facts
+    return (await told_by(run_id, await journal.read(run_id, limit=limit))).facts
 
 
 async def read_history(journal: Journal, created: RunCreated) -> tuple[Message, ...]:
     """What was said before the run, in full."""
-    return _messages.decode(await journal.get_blob(created.history)) if created.history else ()
+    if not created.history:
+        return ()
+    told = await journal.get_blob(created.history)
+    return await unhurried(len(told), _messages.decode, told)

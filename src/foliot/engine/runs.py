@@ -30,12 +30,13 @@ from foliot.errors import FoliotError, UsageError
 from foliot.kernel.errors import UnknownEvent
 from foliot.kernel.events import EQUALITY, Event, Fork, RunClaimed, RunCreated, UnknownReason, Unsettled
 from foliot.kernel.identity import NOBODY, Identity
-from foliot.kernel.messages import Message, Text
+from foliot.kernel.messages import Media, Message, Part, Text, ToolResult
 from foliot.kernel.spec import RunSpec, digest, encode_spec
 from foliot.kernel.state import State
 from foliot.kernel.traces import new_trace
 from foliot.store.runs import (
     Beside,
+    Entry,
     Held,
     Journal,
     Lease,
@@ -46,6 +47,7 @@ from foliot.store.runs import (
     StoreSetBack,
     identity_labels,
 )
+from foliot.threads import unhurried
 from foliot.tools.base import Toolbox
 
 log = logging.getLogger(__name__)
@@ -145,11 +147,11 @@ class Runs:
             check_run_id(run_id)
         with storable(f"run {run_id}"):
             name, frozen = self._encoded(spec)
-            told = msgspec.json.encode(tuple(history)) if history else b""
+            told = await unhurried(_size(history), msgspec.json.encode, tuple(history)) if history else b""
         content = {name: frozen}
         before = None
         if history:
-            before = digest(told)
+            before = await unhurried(len(told), digest, told)
             content[before] = told
         state = State(spec, run_id, history)
         created = RunCreated(
@@ -174,7 +176,7 @@ class Runs:
         )
         facts: tuple[Event, ...] = (created, RunClaimed(1, self.worker, 1))
         with storable(f"run {run_id}"):
-            entries = [recorded(state, event, now) for event in facts]
+            entries = await unhurried(_size(input), _all_recorded, state, facts, now)
         creating = self.journal.create(
             NewRun(
                 id=run_id,
@@ -251,7 +253,7 @@ class Runs:
         Whoever has read the run since the lease was taken gives its whole journal as `told`, and says whether there
         was no signal for it then, `quiet`: one that came later the keeper finds.
         """
-        told = told or told_by(lease.run_id, await self.journal.read(lease.run_id))
+        told = told or await told_by(lease.run_id, await self.journal.read(lease.run_id))
         state = await load_state(self.journal, self._specs, lease.run_id, told=told)
         if state.ended is not None:
             # This process slept past its new lease before it read on, and someone else has finished the run.
@@ -413,6 +415,27 @@ class Runs:
         if not state.calls or lease.lapsed is False or (lease.lapsed is None and state.worker == self.worker):
             return "cancelled"
         return "process_died" if self._is_gone(state.worker) else "lease_lost"
+
+
+def _all_recorded(state: State, facts: Sequence[Event], now: float) -> list[Entry]:
+    return [recorded(state, event, now) for event in facts]
+
+
+def _size(messages: Sequence[Message]) -> int:
+    """About how many characters these are: what is large is in texts, or in files that came with them."""
+    return sum(_length(part) for message in messages for part in message.parts)
+
+
+def _length(part: Part) -> int:
+    match part:
+        case Text(text=text):
+            return len(text)
+        case Media(data=data):
+            return len(data or "")
+        case ToolResult(content=content):
+            return sum(map(_length, content))
+        case _:
+            return 0
 
 
 def user_message(text: str) -> Message:

@@ -19,6 +19,8 @@ from foliot.errors import InvalidInput
 from foliot.kernel.budget import Spent
 from foliot.kernel.messages import (
     Delta,
+    Media,
+    Message,
     ModelRequest,
     ModelResponse,
     Reasoning,
@@ -27,6 +29,7 @@ from foliot.kernel.messages import (
     TextDelta,
     ToolCall,
     ToolCallDelta,
+    ToolResult,
     Usage,
 )
 from foliot.models.base import (
@@ -58,6 +61,7 @@ from foliot.models.wire.lines import JsonLines, SseLines
 from foliot.models.wire.opaque import account_of, at_home, lost_between, stamped
 from foliot.models.wire.text_calls import with_text_calls
 from foliot.models.wire.tool_names import ToolNames
+from foliot.threads import unhurried
 
 COMMON_OPTIONS: Final = frozenset({"profile", "extra", "account"})
 _log: Final = logging.getLogger(__name__)
@@ -141,7 +145,7 @@ class HttpGateway:
     async def _ask(self, request: ModelRequest, notes: list[str], on_delta: OnDelta | None) -> ModelResponse:
         stream = on_delta is not None
         names = self._wire.names(request)
-        path, body = self._encode(request, names, stream, notes)
+        path, body = await unhurried(_files_in(request.messages), self._encode, request, names, stream, notes)
         if notes:
             self._note(notes)
         ids = CallIds(request, lambda: body)
@@ -409,6 +413,17 @@ class HttpGateway:
         if isinstance(error, RecursionError):
             what = "its answer is nested too deeply to be read"
         return ModelGarbage(f"model provider {provider!r}: {shorten(what, self._endpoint.hidden)}", provider=provider)
+
+
+def _files_in(messages: Sequence[Message]) -> int:
+    """How many characters the files in these messages have. Nothing else is so large that it is written slowly."""
+    size = 0
+    for message in messages:
+        for part in message.parts:
+            for each in part.content if isinstance(part, ToolResult) else (part,):
+                if isinstance(each, Media) and each.data is not None:
+                    size += len(each.data)
+    return size
 
 
 def _estimated(texts: Sequence[str]) -> Usage:

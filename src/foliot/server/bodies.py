@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import msgspec
@@ -14,9 +14,10 @@ from starlette.types import Message, Receive
 
 from foliot.errors import InvalidInput, UsageError
 from foliot.kernel.arguments import repeated_name
+from foliot.kernel.json_texts import MOST_VALUES, has_more_values
 from foliot.resources.kinds import Kind
 from foliot.resources.problems import ManifestError
-from foliot.threads import on_thread
+from foliot.threads import on_thread, unhurried
 
 if TYPE_CHECKING:
     from foliot.resources.reader import Bundle, Loaded
@@ -39,7 +40,8 @@ async def manifest(request: Request, kind: Kind, namespace: str | None, name: st
 
     Raises `ManifestError` with every problem, `UsageError` when body and path do not agree.
     """
-    bundle = await _read(_completed(await request.body(), kind, name), namespace)
+    body = await request.body()
+    bundle = await _read(body, namespace, lambda: _completed(body, kind, name))
     if len(bundle.items) != 1:
         raise UsageError(f"one resource was expected, and {len(bundle.items)} came", hint="POST /v1/apply takes many")
     loaded = bundle.items[0]
@@ -75,6 +77,10 @@ async def form(request: Request, shape: type[T]) -> T:
     OpenAI API (`openai/requests.py`) and of MCP (`mcp/http.py`).
     """
     body = await request.body()
+    return await unhurried(len(body), _formed, body, shape)
+
+
+def _formed(body: bytes, shape: type[T]) -> T:
     try:
         refuse_repeated(body)
         _refuse_unknown(msgspec.json.decode(body or b"{}"), shape)
@@ -106,8 +112,10 @@ async def form_in(request: Request, shape: type[T], own: str) -> T:
 def refuse_repeated(body: bytes) -> None:
     """Raises `UsageError` for a body that says one name twice: what comes before the server may have read the other.
 
-    Also raises what `msgspec` raises for a body that is not JSON.
+    Also for one of more than `MOST_VALUES`, before it is read; and what `msgspec` raises for one that is not JSON.
     """
+    if has_more_values(body):
+        raise UsageError(f"the body holds more than {MOST_VALUES:,} values", hint="send less at once")
     if body and (problem := repeated_name(body, msgspec.json.decode(body))):
         raise UsageError(f"the body cannot be used: {problem}", hint="say each name once")
 
@@ -255,10 +263,13 @@ def replayed(body: bytes, receive: Receive) -> Receive:
     return received
 
 
-async def _read(body: bytes, namespace: str | None) -> Bundle:
-    if len(body) < LARGE:
-        return _parsed(body, namespace)
-    return await on_thread(_parsed, body, namespace)
+async def _read(body: bytes, namespace: str | None, completed: Callable[[], bytes] | None = None) -> Bundle:
+    """`completed` makes of the body what is read in its place."""
+
+    def parsed() -> Bundle:
+        return _parsed(completed() if completed is not None else body, namespace)
+
+    return parsed() if len(body) < LARGE else await on_thread(parsed)
 
 
 def _parsed(body: bytes, namespace: str | None) -> Bundle:
@@ -277,7 +288,7 @@ def _parsed(body: bytes, namespace: str | None) -> Bundle:
 
 def _completed(body: bytes, kind: Kind, name: str | None) -> bytes:
     """With what the path says already, where a JSON body leaves it out."""
-    if not body.lstrip().startswith(b"{"):
+    if not body.lstrip().startswith(b"{") or has_more_values(body):
         return body
     try:
         raw = msgspec.json.decode(body, type=dict[str, Any])

@@ -234,7 +234,7 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
     ("GET", "/v1/runs/{run_id}/events"): Row(LOOK, Operation("followRun", events=RUN_EVENTS)),
     ("GET", "/v1/runs/{run_id}/trace"): Row(LOOK, Operation("getRunTrace", ref("RunTrace"))),
     ("GET", "/v1/runs/{run_id}/results"): Row(LOOK, Operation("listRunResults", ref("RunResults"))),
-    ("GET", "/v1/runs/{run_id}/results/{call_id}"): Row(LOOK, Operation("readRunResult", ref("ResultPage"))),
+    ("GET", "/v1/runs/{run_id}/results/{call_id:path}"): Row(LOOK, Operation("readRunResult", ref("ResultPage"))),
     ("POST", "/v1/runs/{run_id}/cancel"): Row(
         STEER, Operation("cancelRun", ref("Run"), body=form("server.routes.tasks:Reason"), fails=(409,)), AGAIN
     ),

@@ -32,6 +32,7 @@ from foliot.store.runs import (
     StoreSetBack,
 )
 from foliot.store.transaction import Guarded, Planned, Row, Tx, many, one, rows, run
+from foliot.threads import unhurried
 
 ALL_PHASES = ("pending", "running", "waiting", "succeeded", "failed", "cancelled")
 NO_LIMIT = 2**62
@@ -102,7 +103,7 @@ class SqlJournal:
 
     async def _whole(self, row: Row) -> bytes:
         content = {name: await self.get_blob(name) for name in large.names_in(row["blob"])}
-        return large.joined(row["data"], row["blob"], content)
+        return await unhurried(sum(map(len, content.values())), large.joined, row["data"], row["blob"], content)
 
     async def get(self, run_id: str) -> RunInfo:
         found = await self._db.read("run_get", id=run_id)
@@ -156,7 +157,7 @@ class SqlJournal:
         if not found:
             raise NotFound(f"there is no stored content {digest}")
         data: bytes = found[0]["data"]
-        if content_digest(data) != digest:
+        if await unhurried(len(data), content_digest, data) != digest:
             raise JournalChanged(
                 f"stored content {digest} was changed in the store: it is not what was recorded under this digest",
                 hint="restore the store from a backup",

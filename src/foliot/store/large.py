@@ -10,17 +10,16 @@ is left stands apart too when it is large; then its digest comes first, without 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from foliot.kernel.json_texts import texts_in
 from foliot.kernel.spec import digest
 
 # A larger event is stored in pieces, so that the tables stay small.
 LARGE: Final = 32 * 1024
 # The texts in it that are worth a place of their own.
 LONG: Final = 4 * 1024
-_TEXT: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 
 class Parted(NamedTuple):
@@ -37,8 +36,7 @@ def parted(event: bytes) -> Parted:
     places: list[str] = []
     left: list[bytes] = []
     kept = end = 0
-    for text in _TEXT.finditer(event):
-        begin, stop = text.start() + 1, text.end() - 1
+    for begin, stop in texts_in(event):
         if stop - begin < LONG:
             continue
         piece = event[begin:stop]

@@ -95,4 +95,4 @@ class Briefs:
         if row["last_seq"] != 1 or row["blob"]:
             return Brief(lease.epoch, task, row["message"])
         entry = Entry(1, row["at"], row["type"], row["data"], row["link"] or b"")
-        return Brief(lease.epoch, task, row["message"], told_by(lease.run_id, [entry]), not row["told"])
+        return Brief(lease.epoch, task, row["message"], await told_by(lease.run_id, [entry]), not row["told"])

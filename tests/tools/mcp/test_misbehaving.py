@@ -16,6 +16,7 @@ from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.results import parts_of
 from foliot.tools.mcp.session import Session
 from foliot.tools.outbound.client import ToolAnswerTooLarge
+from tests.loop_watch import watched_steps
 from tests.tools.mcp.conftest import SERVERS, eventually, is_running, spec_of
 
 
@@ -61,6 +62,16 @@ async def test_a_flood_of_a_hundred_megabytes_fails_its_own_call_and_is_not_kept
     assert not other.done()
     other.cancel()
     await asyncio.wait({other})
+
+
+async def test_an_answer_of_millions_of_values_fails_its_own_call_and_holds_nobody(connections):
+    server = spec_of("rogue")
+    pid = words(await connections.call(server, "pid", {}))
+    with watched_steps() as steps:
+        with pytest.raises(ToolAnswerTooLarge, match="too many values"):
+            await connections.call(server, "values", {"size": 2_000_000}, timeout=60)
+        assert words(await connections.call(server, "pid", {})) == pid
+    assert steps.longest < 0.4, f"one step of the event loop took {steps.longest:.2f} s"
 
 
 async def test_a_pattern_that_takes_for_ever_holds_nobody(connections):

@@ -31,7 +31,7 @@ class TestTalking:
         assert connections.health()[0].protocol == "2025-03-26"
 
     async def test_all_pages_of_a_listing_are_read(self, connections):
-        assert len(await connections.tools(spec_of("rogue"))) == 12
+        assert len(await connections.tools(spec_of("rogue"))) == 13
 
     async def test_many_calls_share_one_process(self, connections):
         server = spec_of("rogue")

@@ -184,10 +184,22 @@ class TestCommandLine:
         done = foliot("mcp", "sync")
         assert (done.exit_code, done.stdout) == (
             0,
-            "mcp-server/rogue synced: 12 tools (12 created, 0 updated, 0 deleted)\n",
+            "mcp-server/rogue synced: 13 tools (13 created, 0 updated, 0 deleted)\n",
         )
         assert "rogue--echo" in foliot("get", "tools").stdout
         assert "ready" in foliot("mcp", "tools", "rogue").stdout
+
+    def test_a_program_that_exits_at_once_is_told_at_once(self, foliot, tmp_path):
+        (tmp_path / "server.py").write_text("import sys; sys.exit('no licence for this machine')")
+        manifest = (tmp_path / "server.yaml").read_text().replace("max_attempts: 0", "max_attempts: 100, backoff: 60s")
+        (tmp_path / "server.yaml").write_text(manifest)
+        assert foliot("apply", "-f", "server.yaml").exit_code == 0
+
+        done = foliot("mcp", "sync")
+
+        assert done.exit_code != 0
+        assert "ended with exit code 1; its last words: no licence for this machine" in done.stderr
+        assert "mcp-server/rogue not synced" in done.stdout
 
     def test_a_change_is_held_back_shown_and_accepted(self, foliot, tmp_path):
         assert foliot("mcp", "sync", "rogue").exit_code == 0

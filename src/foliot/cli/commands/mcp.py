@@ -124,7 +124,10 @@ def _levels(risk: str | None, effect: str | None, isolation: str | None, operati
 
 
 @asynccontextmanager
-async def _opened(allow: tuple[str, ...]) -> AsyncGenerator[tuple[ResourceStore, McpConnections]]:
+async def _opened(
+    allow: tuple[str, ...], *, patient: bool = False
+) -> AsyncGenerator[tuple[ResourceStore, McpConnections]]:
+    """The store and connections. Somebody who sits in front of it hears at once what is wrong with a server."""
     from foliot.catalog.mcp_connect import opened_connections
     from foliot.store.keyring import load_keyring
     from foliot.store.open import open_database
@@ -136,7 +139,7 @@ async def _opened(allow: tuple[str, ...]) -> AsyncGenerator[tuple[ResourceStore,
         store = SqlResourceStore(
             database, lambda: load_keyring(settings), existing=lambda: load_keyring(settings, create=False)
         )
-        async with opened_connections(store, settings, allow=allow, environ=os.environ) as connections:
+        async with opened_connections(store, settings, allow=allow, environ=os.environ, patient=patient) as connections:
             yield store, connections
     finally:
         await database.close()
@@ -181,7 +184,7 @@ async def _watch(allow: tuple[str, ...]) -> int:
         else:
             _report(label, outcome)
 
-    async with _opened(allow) as (store, connections):
+    async with _opened(allow, patient=True) as (store, connections):
         await McpKeeper(store, connections, synced=synced).run()
     return 0
 

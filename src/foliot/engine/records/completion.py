@@ -122,7 +122,7 @@ class Completion:
             after = runs[-1]["key"]
 
     async def _of_run(self, run_id: str) -> list[Unrecorded]:
-        facts = told_by(run_id, await self._journal.read(run_id)).facts
+        facts = (await told_by(run_id, await self._journal.read(run_id))).facts
         if not facts or not isinstance(created := facts[0][1], RunCreated):
             return []
         spec = await self._specs.get(self._journal, created.spec)

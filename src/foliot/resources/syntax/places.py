@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from foliot.kernel.json_texts import MOST_VALUES
+
 Path: TypeAlias = tuple[str | int, ...]
 # (mark of the key, mark of the value, entries of the value); an item of a list has its own mark twice. Where a word
 # was read as a number, a boolean or null, what was written stands in place of the entries: some fields want the text.
@@ -26,7 +28,7 @@ class Limits:
     bytes: int = 4 * 1024 * 1024
     depth: int = 64
     # Values of the whole file, those that aliases repeat included.
-    nodes: int = 250_000
+    nodes: int = MOST_VALUES
     # Characters that aliases repeat: few aliases of one long text are a bomb as well.
     repeated_chars: int = 4 * 1024 * 1024
     documents: int = 10_000

@@ -47,7 +47,7 @@ _GOOD_HOST: Final = re.compile(rb"(?:[A-Za-z0-9_.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}
 _NO_CODE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _DISGUISED: Final = re.compile(rb"%(?:2[fF]|5[cC])|\\")
 # Below these, names with slashes in them are asked for.
-_SLASHES_WELCOME: Final = (b"/v1/models/", b"/v1/tool-callbacks/")
+_SLASHES_WELCOME: Final = re.compile(rb"/v1/(?:models|tool-callbacks|runs/[^/%]+/results)/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def _check_encoding(raw: bytes) -> None:
         raise Malformed("the path has a % that no two hexadecimal digits follow", hint="write %25 for a %")
     if CONTROL.search(_as_text(raw)):
         raise Malformed("the path has control characters in it")
-    if _DISGUISED.search(raw) and (b"\\" in raw or not raw.startswith(_SLASHES_WELCOME)):
+    if _DISGUISED.search(raw) and (b"\\" in raw or not _SLASHES_WELCOME.match(raw)):
         raise Malformed("the path has a slash or backslash in disguise", hint="no name has one")
 
 

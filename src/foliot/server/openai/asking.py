@@ -44,6 +44,7 @@ from foliot.server.openai.errors import BadRequest, no_such_model
 from foliot.server.openai.requests import Order, adjusted, check_target
 from foliot.server.targets import Target, find_target
 from foliot.store.runs import TASK_LABEL
+from foliot.threads import unhurried
 
 METADATA_LABEL: Final = "openai.com/metadata."
 MODEL_LABEL: Final = "openai.com/model"
@@ -97,7 +98,7 @@ async def begin(runtime: Runtime, drives: Drives, order: Order, asker: Asker, *,
         gone_on = await _answered(runtime, drives, asker, order, previous, target)
         if gone_on is not None:
             return gone_on
-    before, said = order.conversation.split(param)
+    before, said = await unhurried(order.conversation.size, order.conversation.split, param)
     history = (*await _history(runtime, asker.caller, previous, target), *before)
     id = session.turn(turn) if session is not None else _id(runtime, asker, target)
     await _check_same(runtime, target, id, asker)

@@ -6,17 +6,20 @@ import base64
 import binascii
 import mimetypes
 import re
+from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Final, Literal, NamedTuple, cast
 
 from msgspec.structs import replace
 
-from foliot.kernel.messages import Media, Message, Part, Text, ToolCall, ToolResult
+from foliot.kernel.messages import Media, Message, Part, Role, Text, ToolCall, ToolResult
 from foliot.server.openai.errors import BadRequest
 
 AUDIO: Final = {"wav": "audio/wav", "mp3": "audio/mpeg"}
 # Items of earlier answers that clients send back. What they say is in the conversation already, or only for show.
 _SHOWN: Final = frozenset({"reasoning", "mcp_call", "mcp_list_tools", "mcp_approval_request"})
+_PIECE: Final = 4 * 1024 * 1024  # of base64: a multiple of four characters
 # The id of a call that a client makes itself names the run that waits for it.
 _CALL: Final = re.compile(r"call_([A-Za-z0-9-]{1,128})_(.{1,200})", re.DOTALL)
 
@@ -47,9 +50,14 @@ class Conversation:
     """
 
     def __init__(self) -> None:
-        self.messages: list[Message] = []
+        self._said: list[tuple[Role, list[Part]]] = []
         self.instructions: list[str] = []
         self.approvals: list[dict[str, Any]] = []
+
+    @cached_property
+    def messages(self) -> list[Message]:
+        """All of them, when nothing is added any more."""
+        return [Message(role, tuple(parts)) for role, parts in self._said]
 
     @property
     def results(self) -> dict[str, str]:
@@ -62,6 +70,11 @@ class Conversation:
     def besides(self) -> tuple[Message, ...]:
         """The messages of the user behind the history."""
         return tuple(message for message in self.messages[self._now() :] if message.role == "user")
+
+    @property
+    def size(self) -> int:
+        """How long it takes to go through it: as long as through a text of so many characters."""
+        return 100 * sum(len(parts) for _, parts in self._said)
 
     def split(self, param: str) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
         """Return the history, and the user's message: nothing, behind results of tools. Raises `BadRequest`."""
@@ -88,7 +101,7 @@ class Conversation:
                 parts = parts_of(content, place)
                 if not parts:
                     raise BadRequest("this message is empty", param=place)
-                self.messages.append(Message("user", tuple(parts)))
+                self._said.append(("user", parts))
             case "assistant":
                 # An answer of nothing but calls has no content. One without anything is nothing that was said.
                 parts = [] if content is None else parts_of(content, place)
@@ -109,12 +122,13 @@ class Conversation:
         """Make one message each of what one step of an agent said, called and heard, however many items it came in."""
         if not parts:
             return
-        last = self.messages[-1] if self.messages else None
-        joins = last is not None and last.role == role and (role == "tool" or not last.calls or _only_calls(parts))
-        if last is not None and joins:
-            self.messages[-1] = Message(role, (*last.parts, *parts))
+        before, last = self._said[-1] if self._said else ("", [])
+        # Calls stand behind all texts of their message, so its last part says whether it has any.
+        called = bool(last) and isinstance(last[-1], ToolCall)
+        if before == role and (role == "tool" or not called or _only_calls(parts)):
+            last.extend(parts)
         else:
-            self.messages.append(Message(role, parts))
+            self._said.append((role, [*parts]))
 
 
 def _only_calls(parts: Sequence[Part]) -> bool:
@@ -128,7 +142,8 @@ def _with_own_ids(messages: Sequence[Message], param: str) -> list[Message]:
     """
     own: dict[str, ToolCall] = {}
     taken: set[str] = set()
-    open_calls: list[str] = []
+    open_calls: dict[str, None] = {}
+    used: Counter[str] = Counter()
     told: list[Message] = []
 
     def renamed(part: Part) -> Part:
@@ -136,18 +151,18 @@ def _with_own_ids(messages: Sequence[Message], param: str) -> list[Message]:
             case ToolCall(id=id):
                 ref = parse_call(id)
                 wanted = short = ref.call_id if ref is not None else id
-                number = 2
                 while short in taken:
-                    short, number = f"{wanted}-{number}", number + 1
+                    used[wanted] += 1
+                    short = f"{wanted}-{used[wanted] + 1}"
                 taken.add(short)
                 own[id] = replace(part, id=short)
-                open_calls.append(id)
+                open_calls[id] = None
                 return own[id]
             case ToolResult(call_id=id):
                 call = own.get(id)
                 if call is None or id not in open_calls:
                     raise BadRequest(f"no call {id[:200]!r} waits for a result", param=param, hint=_NO_CALL)
-                open_calls.remove(id)
+                del open_calls[id]
                 return replace(part, call_id=call.id, name=call.name)
             case _:
                 return part
@@ -157,7 +172,7 @@ def _with_own_ids(messages: Sequence[Message], param: str) -> list[Message]:
             break
         told.append(Message(message.role, tuple(renamed(part) for part in message.parts)))
     if open_calls:
-        raise BadRequest(f"the call {open_calls[0][:200]!r} has no result", param=param, hint=_NO_RESULT)
+        raise BadRequest(f"the call {next(iter(open_calls))[:200]!r} has no result", param=param, hint=_NO_RESULT)
     return told
 
 
@@ -305,7 +320,10 @@ def _addressed(url: str, place: str, media_type: str = "image/png") -> Media:
 def _base64(given: object, place: str) -> str:
     text = _text(given, place)
     try:
-        base64.b64decode(text, validate=True)
+        for begin in range(0, len(text), _PIECE):  # other threads have their turn in between
+            base64.b64decode(text[begin : begin + _PIECE], validate=True)
+            if "=" in text[begin : begin + _PIECE] and begin + _PIECE < len(text):
+                raise binascii.Error
     except (binascii.Error, ValueError):
         raise BadRequest("this is not base64", param=place) from None
     return text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from datetime import datetime
 from hashlib import sha256
@@ -40,6 +40,7 @@ from foliot.server.openai.shape import openai_router
 from foliot.server.responses import Json
 from foliot.server.streams.pieces import Ended, Piece
 from foliot.server.targets import Target, find_target, list_targets
+from foliot.threads import unhurried
 
 router = openai_router()
 
@@ -116,8 +117,8 @@ def _model(target: Target, id: str) -> dict[str, Any]:
 async def chat(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Say something to an agent or a system, and hear its answer, whole or in pieces."""
     body = await request.body()
-    order = read_chat(body)
-    asker = _asker(request, caller, body)
+    order, digest = await unhurried(len(body), _read, read_chat, body)
+    asker = _asker(request, caller, digest)
     hang_up = on_hang_up(request, otherwise=_otherwise(asker, order))
     with ExitStack() as place:
         if order.stream:  # held before anything is begun
@@ -164,8 +165,8 @@ def _stream_chat(services: Services, begun: Begun, answer: Chat, hang_up: OnHang
 async def respond(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """As a chat, in the newer form: it can go on from an earlier answer, and go on without a listener."""
     body = await request.body()
-    order = read_response(body)
-    asker = _asker(request, caller, body)
+    order, digest = await unhurried(len(body), _read, read_response, body)
+    asker = _asker(request, caller, digest)
     hang_up = on_hang_up(request, otherwise=_otherwise(asker, order))
     with ExitStack() as place:
         if order.stream:
@@ -257,7 +258,11 @@ def _echo(order: Order) -> dict[str, Any]:
 # --- both --------------------------------------------------------------------------------------------------------
 
 
-def _asker(request: Request, caller: Caller, body: bytes) -> Asker:
+def _read(read: Callable[[bytes], Order], body: bytes) -> tuple[Order, str]:
+    return read(body), sha256(body).hexdigest()
+
+
+def _asker(request: Request, caller: Caller, digest: str) -> Asker:
     key, session = request.headers.get(KEY_HEADER, ""), request.headers.get(SESSION_HEADER, "")
     for name, value in ((KEY_HEADER, key), (SESSION_HEADER, session)):
         if len(value) > LONGEST_NAME:
@@ -267,7 +272,7 @@ def _asker(request: Request, caller: Caller, body: bytes) -> Asker:
         namespace_of(request.scope),
         key=key,
         session=session,
-        digest=sha256(body).hexdigest(),
+        digest=digest,
         request=str(request.scope.get(REQUEST_ID, "")),
     )
 

@@ -123,7 +123,7 @@ async def results(run_id: str, services: ServicesDep, caller: CallerDep) -> Resp
     return Json({"run": run_id, "items": msgspec.to_builtins(found)})
 
 
-@router.get("/v1/runs/{run_id}/results/{call_id}")
+@router.get("/v1/runs/{run_id}/results/{call_id:path}")
 async def result(
     run_id: str, call_id: str, services: ServicesDep, caller: CallerDep, offset: Offset = 0, limit: Bytes = 65_536
 ) -> Response:

@@ -8,12 +8,12 @@ from typing import Any, Final
 import msgspec
 
 from foliot.kernel.messages import Media
+from foliot.threads import unhurried
 from foliot.tools.backends.stream import is_stream, read_stream
 from foliot.tools.base import OnOutput, ToolAnswerLost
 from foliot.tools.contract import check_request_id, decode_response, is_envelope, result_of
 from foliot.tools.masking import Masker
 from foliot.tools.outbound.client import Answer, decoded
-from foliot.tools.stages.mask import unhurried
 
 _MEDIA: Final = ("image/", "audio/", "video/", "font/", "model/")
 _BINARY: Final = frozenset({"application/pdf", "application/zip", "application/gzip", "application/x-tar"})

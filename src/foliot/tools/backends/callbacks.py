@@ -22,6 +22,7 @@ from urllib.parse import quote
 
 from foliot.errors import Denied, FoliotError
 from foliot.stopping import stop_tasks
+from foliot.threads import unhurried
 from foliot.tools.base import ToolError
 from foliot.tools.contract import PENDING, ToolResponse, decode_response
 
@@ -105,7 +106,7 @@ class Callbacks:
                 body = None
             if body is not None:
                 self._waiting.pop(request_id, None)
-                _settle(future, decode_response(body))
+                _settle(future, await unhurried(len(body), decode_response, body))
                 return
             await asyncio.sleep(self._look_every)
 
@@ -153,7 +154,7 @@ class Callbacks:
             self._agreed = False  # the key may have been made anew
             await self._agree()
         self._check(request_id, until, signature)
-        response = decode_response(body)
+        response = await unhurried(len(body), decode_response, body)
         if not _ends(request_id, response) or not await self._shared.take(request_id, body):
             return False
         self.deliver(request_id, response)  # at once, if it is this process that waits

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from foliot.threads import unhurried
 from foliot.tools.base import OnOutput, ToolAnswerLost
 from foliot.tools.contract import (
     ToolResponse,
@@ -21,7 +22,6 @@ from foliot.tools.contract import (
 )
 from foliot.tools.masking import Masker
 from foliot.tools.outbound.client import Answer
-from foliot.tools.stages.mask import unhurried
 
 T = TypeVar("T")
 EVENTS: Final = "text/event-stream"

@@ -72,7 +72,8 @@ class McpConnections:
 
     `resolve_secret(reference, namespace)` gives clear values for environments, `authorize` the headers of HTTP servers
     (`credentials.py` makes both), and `guard(host, port)` the addresses that may be connected to. `on_tools_changed`
-    hears of a server whose tools are not what they were. Only commands in `allowed_commands` are started.
+    hears of a server whose tools are not what they were. Only commands in `allowed_commands` are started. Who is not
+    `patient` hears at once of a server that cannot be reached.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class McpConnections:
         environ: Mapping[str, str] | None = None,
         max_message: int = MAX_MESSAGE,
         ping_seconds: float = PING_SECONDS,
+        patient: bool = True,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     ) -> None:
@@ -99,6 +101,7 @@ class McpConnections:
             ping_seconds=ping_seconds,
         )
         self._on_tools_changed = on_tools_changed
+        self._patient = patient
         self._clock = clock
         self._sleep = sleep
         self._slots: dict[tuple[str, str], _Slot] = {}
@@ -218,7 +221,7 @@ class McpConnections:
     async def _open(self, slot: _Slot) -> Session:
         server = slot.server
         try:
-            for attempt in range(1 + server.max_attempts):
+            for attempt in range(1 + (server.max_attempts if self._patient else 0)):
                 if attempt:
                     await self._sleep(_wait(server, attempt))
                 session = Session(server, self._means, self._changed)

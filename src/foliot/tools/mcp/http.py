@@ -13,6 +13,8 @@ from typing import Final, Protocol, TypeAlias
 import httpx2
 
 from foliot.errors import FoliotError
+from foliot.kernel.json_texts import MOST_VALUES, has_more_values
+from foliot.threads import on_thread
 from foliot.tools.base import AuthSpec, ToolUnreachable
 from foliot.tools.mcp.exchange import EXCHANGE, Exchange
 from foliot.tools.mcp.server import ServerSpec
@@ -23,6 +25,7 @@ UNAUTHORIZED: Final = 401
 NOT_FOUND: Final = 404
 BAD_GATEWAY: Final = 502
 CONNECT_SECONDS: Final = 15.0
+_EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
 Guard: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 """`(host, port)` to the addresses that may be connected to; raises a `ToolError` when there are none."""
@@ -96,10 +99,11 @@ class ServerTransport(httpx2.AsyncBaseTransport):
             exchange.sent = True  # the request may have arrived although no answer did
             raise
         exchange.sent = response.status_code < 400 or response.status_code >= 500
-        if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-            # Events are bounded one by one, by the SDK; a stream of them may be long.
-            assert isinstance(response.stream, httpx2.AsyncByteStream)
-            response.stream = BoundedStream(response.stream, self._max_message, self._server, exchange)
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        # Events are bounded one by one, and their size by the SDK; a stream of them may be long.
+        events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
+        limit = None if events else self._max_message
+        response.stream = BoundedStream(response.stream, limit, self._server, exchange)
         return response
 
     async def _pinned(self, request: httpx2.Request) -> httpx2.Request:
@@ -129,9 +133,14 @@ class ServerTransport(httpx2.AsyncBaseTransport):
 
 
 class BoundedStream(httpx2.AsyncByteStream):
-    """A body of at most so many bytes. Whatever goes wrong with it is the matter of this request."""
+    """A body of at most so many bytes, or events of any number, none of which has more values than are read in time.
 
-    def __init__(self, inner: httpx2.AsyncByteStream, limit: int, server: ServerSpec, exchange: Exchange) -> None:
+    The SDK reads a message on the event loop. Whatever goes wrong with the body is the matter of this request.
+    """
+
+    def __init__(
+        self, inner: httpx2.AsyncByteStream, limit: int | None, server: ServerSpec, exchange: Exchange
+    ) -> None:
         self._inner = inner
         self._limit = limit
         self._server = server
@@ -139,17 +148,32 @@ class BoundedStream(httpx2.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         size = 0
+        message = bytearray()
+        judged = MOST_VALUES
         try:
             async for chunk in self._inner:
                 size += len(chunk)
-                if size > self._limit:
-                    message = f"{self._server} answered with more than {self._limit} bytes"
-                    self._exchange.failure = ToolAnswerTooLarge(message)
-                    raise httpx2.StreamError(message)
+                if self._limit is not None and size > self._limit:
+                    raise self._too_large(f"{self._limit} bytes")
+                known = max(len(message) - 3, 0)
+                message += chunk
+                begun = max(message.rfind(end, known) for end in _EVENT_ENDS) if self._limit is None else -1
+                if begun >= 0:
+                    del message[:begun]
+                    judged = MOST_VALUES
+                if len(message) > judged:  # looked through again when it is twice as long
+                    judged = 2 * len(message)
+                    if await on_thread(has_more_values, bytes(message)):
+                        raise self._too_large(f"{MOST_VALUES} values")
                 yield chunk
         except httpx2.TransportError as error:
             self._exchange.failure = ToolUnreachable(f"{self._server} broke off its answer: {_words(error)}")
             raise httpx2.StreamError("the answer was broken off") from error
+
+    def _too_large(self, what: str) -> httpx2.StreamError:
+        message = f"{self._server} answered with more than {what}"
+        self._exchange.failure = ToolAnswerTooLarge(message)
+        return httpx2.StreamError(message)
 
     async def aclose(self) -> None:
         await self._inner.aclose()

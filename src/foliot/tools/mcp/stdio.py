@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
+from foliot.kernel.json_texts import has_more_values
+from foliot.threads import unhurried
 from foliot.tools.base import ToolUnreachable
 from foliot.tools.mcp.process import Launch
 from foliot.tools.mcp.results import TOO_LARGE
@@ -201,14 +203,16 @@ async def _read_messages(
     async for line in _lines(child, max_message):
         if isinstance(line, Oversized):
             if (answered := line.answers) is None:
-                log.warning("an MCP server sent a message of more than %d bytes; it was dropped", max_message)
+                log.warning("an MCP server sent a message of more than %d bytes, or too many values", max_message)
                 continue
             # It fails the call that it answers, and no other.
-            error = ErrorData(code=TOO_LARGE, message=f"it answered with more than {max_message} bytes")
+            error = ErrorData(
+                code=TOO_LARGE, message=f"it answered with more than {max_message} bytes, or too many values"
+            )
             message: Any = JSONRPCError(jsonrpc="2.0", id=answered, error=error)
         else:
             try:
-                message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+                message = await unhurried(len(line), jsonrpc_message_adapter.validate_json, line, by_name=False)
             except ValueError:
                 continue  # a banner or a stray print: servers do that, and it is no message
         try:
@@ -236,8 +240,15 @@ async def _lines(child: Child, max_message: int) -> AsyncIterator[bytes | Oversi
                 pieces.append(part)
                 size += len(part)
             if index < len(whole):  # its end
-                yield b"".join(pieces) if over is None else over
+                yield await _bounded(b"".join(pieces)) if over is None else over
                 pieces, size, over = [], 0, None
+
+
+async def _bounded(line: bytes) -> bytes | Oversized:
+    """A message; one of so many values that it would be read for seconds is too large as well."""
+    if not await unhurried(len(line), has_more_values, line):
+        return line
+    return Oversized(line[:HEAD_KEPT], line[-TAIL_KEPT:])
 
 
 async def _write_messages(child: Child, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:

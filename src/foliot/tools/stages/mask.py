@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, ParamSpec, Protocol, TypeVar
+from typing import Protocol
 
 from foliot.kernel.messages import Text, ToolResult
-from foliot.threads import on_thread
+from foliot.threads import unhurried
 from foliot.tools.base import Invocation, OnOutput
-
-# So many characters are searched in about a millisecond. What is longer would keep everybody else waiting.
-LARGE: Final = 100_000
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class Stream(Protocol):
@@ -51,11 +45,6 @@ class Mask:
     async def __call__(self, call: Invocation, result: ToolResult) -> ToolResult:
         size = sum(len(part.text if isinstance(part, Text) else part.data or "") for part in result.content)
         return await unhurried(size, self._masker.mask_result, result)
-
-
-async def unhurried(size: int, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
-    """What `work` makes of a text of this size: of a large one beside the event loop."""
-    return work(*given, **named) if size < LARGE else await on_thread(work, *given, **named)
 
 
 def masked_output(masker: Masker, heard: OnOutput) -> tuple[OnOutput, Callable[[], None]]:

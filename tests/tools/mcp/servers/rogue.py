@@ -22,6 +22,7 @@ TOOLS = [
     "pid",
     "pattern",
     "hang",
+    "values",
 ]
 PAGE = 4
 described = dict.fromkeys(TOOLS, "does what its name says")
@@ -66,6 +67,10 @@ def call(number: int, name: str, arguments: dict[str, Any]) -> None:
             for _ in range(arguments["size"] // 65536):
                 sys.stdout.write("x" * 65536)
             sys.stdout.write('"}]}' + tail)
+            sys.stdout.flush()
+        case "values":
+            sys.stdout.write(f'{{"jsonrpc":"2.0","id":{number},"result":{{"content":[],"structuredContent":{{"x":[')
+            sys.stdout.write("[]," * arguments["size"] + "1]}}}\n")
             sys.stdout.flush()
         case "chatter":
             for _ in range(arguments["size"] // 65536):
