@@ -99,6 +99,7 @@ GROWN: tuple[e.Event, ...] = (
     e.ToolFinished(ToolResult("c1", "pay", (), ToolFailure("t", "r", "m", before_effect=True))),
     e.RunCreated("clerk", "sha256:00", equality=1),
     e.QuestionAsked("c1", "get_weather", "the client calls it", client=True),
+    e.QuestionAnswered("c1", "a map", "ann", files=(Media("image/png", data="aGk=", name="map.png"),)),
     e.ModelResponded(2, ModelResponse(Message("assistant", (Text("hi"),)), ANSWER_USAGE), wasted=USAGE),
     e.ModelResponded(
         1,

@@ -39,6 +39,7 @@ NOT_PLAYED = {
     "store.store_key._begin": "two notes, only by the one who rotates the key",
     "store.store_key._note": "two notes, only by the one who rotates or replaces the key",
     "store.pushes._put_key": "one turn under the lock of its own row, or the first one wins",
+    "store.pushes.reseal_key": "one turn under the lock of its own row",
     "store.pushes._expect": "one statement on the row of one call, which nobody else adds",
     "store.pushes._take": "one statement: of several pushes for a call the first one wins",
     "store.pushes._forget": "one statement, by whoever waited for the call",

@@ -13,6 +13,7 @@ from foliot.store.base import Database
 from foliot.store.keyring import load_keyring
 from foliot.store.open import open_database
 from foliot.store.pushes import StoredPushes
+from foliot.store.resources import SqlResourceStore
 from foliot.store.store_key import StoreKey
 
 LATER = 4_000_000_000.0
@@ -55,3 +56,16 @@ async def test_of_several_pushes_one_is_taken_and_found_by_all(processes: list[S
     await waiting.forget("r1")
     assert await waiting.pushed("r1") is None
     assert not await others[0].take("r1", b"too late")
+
+
+async def test_addresses_stay_good_when_keys_are_rotated_and_forgotten(
+    database: Database, processes: list[StoredPushes], tmp_path: Path
+) -> None:
+    settings = load_settings({"home": str(tmp_path)}, {})
+    before = await processes[0].key()
+
+    for _ in range(3):
+        rotated = await SqlResourceStore(database, lambda: load_keyring(settings)).rotate_key(forget=True)
+
+    assert rotated.retired, "the key that it was sealed with is gone"
+    assert await StoredPushes(database, StoreKey(database, lambda: load_keyring(settings), None)).key() == before

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from foliot.kernel.budget import LimitName
 from foliot.kernel.identity import NOBODY, Identity
-from foliot.kernel.messages import Message, ModelResponse, Number, ToolResult, Usage
+from foliot.kernel.messages import Media, Message, ModelResponse, Number, ToolResult, Usage
 
 # "model_limit": its turn at a model that may only be asked so often. "model_retry": the next try of one that failed.
 WaitReason: TypeAlias = Literal[
@@ -364,12 +364,16 @@ class QuestionAsked(Fact, frozen=True, tag="question.asked"):
 
 
 class QuestionAnswered(Fact, frozen=True, tag="question.answered"):
-    """`answer` is None when nobody answered in time and the question has no default. `late`: it is the default."""
+    """`answer` is None when nobody answered in time and the question has no default. `late`: it is the default.
+
+    `files` are images and documents that come with it: the result of a tool that a client has called itself.
+    """
 
     call_id: str
     answer: str | None
     by: str = ""
     late: bool = False
+    files: tuple[Media, ...] = ()
 
 
 class UnknownDecided(Fact, frozen=True, tag="unknown.decided"):

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from foliot.kernel.events import Synthetic, ToolFinished, ToolUnknown
-from foliot.kernel.messages import Message, Text, ToolFailure, ToolResult
+from foliot.kernel.messages import Media, Message, Text, ToolFailure, ToolResult
 
 EMPTY = "Your answer was empty. Answer the request with text, or call a tool."
 TRUNCATED = "Your answer was cut off at the output limit. Answer again, more briefly."
@@ -70,12 +70,13 @@ def denied(call_id: str, name: str, by: str, reason: str, *, expired: bool) -> T
     return failed(call_id, name, "denied", code, "approval_denied", message, "denied")
 
 
-def answered(call_id: str, name: str, answer: str | None, *, late: bool) -> ToolFinished:
+def answered(call_id: str, name: str, answer: str | None, *, late: bool, files: tuple[Media, ...] = ()) -> ToolFinished:
     """What a person said is the result, word for word. `late`: nobody did, and it is what the question would take."""
     if answer is None:
         return failed(call_id, name, "answered", "timeout", "question_expired", "nobody answered in time", "timeout")
+    said = () if files and not answer else (Text(answer),)
     note = (Text("(Nobody answered in time; this is the default.)\n"),) if late else ()
-    return ToolFinished(ToolResult(call_id, name, (*note, Text(answer))), synthetic="answered")
+    return ToolFinished(ToolResult(call_id, name, (*note, *said, *files)), synthetic="answered")
 
 
 def not_run(

@@ -298,7 +298,7 @@ def _question_asked(state: State, event: e.QuestionAsked) -> None:
 def _question_answered(state: State, event: e.QuestionAnswered) -> None:
     call = _call(state, event.call_id)
     call.phase = "requested"
-    call.verdict = feedback.answered(call.id, call.name, event.answer, late=event.late)
+    call.verdict = feedback.answered(call.id, call.name, event.answer, late=event.late, files=event.files)
     if event.answer is None and call.question is not None and call.question.client:
         # Whoever would hear the answer of the model is gone: it is not asked.
         state.end("client_left", "client_left", f"the client that was to call {call.name} never sent its result")

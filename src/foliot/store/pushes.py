@@ -17,6 +17,7 @@ from typing import Final
 
 from foliot.errors import SecretError
 from foliot.store.base import Database
+from foliot.store.secrets import Sealer
 from foliot.store.store_key import StoreKey
 from foliot.store.transaction import Tx, one, run
 
@@ -83,6 +84,18 @@ def _put_key(seen: str, made: str) -> Tx[None]:
             yield from run("setting_put", name=KEY, value=made)
     else:
         yield from run("setting_new", name=KEY, value=made)
+
+
+def reseal_key(ring: Sealer) -> Tx[None]:
+    """Seal the key that signs with the one that is active now: addresses that were given out before stay good."""
+    row = yield from one("setting_turn", name=KEY)
+    if row is None:
+        return
+    try:
+        key = ring.open(str(row["value"]), context=_KEY_CONTEXT)
+    except SecretError:
+        return  # sealed with a key that is lost: the next one who needs it makes another
+    yield from run("setting_put", name=KEY, value=ring.seal(key, context=_KEY_CONTEXT))
 
 
 def _expect(id: str, until: float, forget_at: float) -> Tx[None]:

@@ -39,6 +39,7 @@ from foliot.store.crossing import check_crossing, crossing
 from foliot.store.documents import check_labels, decode, decode_all, key_of, key_range, key_text, plain, stamp
 from foliot.store.mcp_pins import read_agreed
 from foliot.store.planning import Keyed, apply_changes, keyed
+from foliot.store.pushes import reseal_key
 from foliot.store.selectors import matches
 from foliot.store.store_key import ROTATING, StoreKey, retired_keys
 from foliot.store.transaction import Alone, Row, Tx, one, run
@@ -221,6 +222,7 @@ class SqlResourceStore:
                 secrets.reseal_page, ring, last, SECRETS_PER_ROUND
             )
             sealed, values, old = sealed + more, values + its_values, old | its_keys
+        await self._database.write(reseal_key, ring)
         await self.keys.rotated(ring, sorted({*old, before} - {ring.active_id}))
         once = await retired_keys(self._database)
         retired = _retire(ring, earlier) if forget else ()

@@ -9,6 +9,8 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 
+from foliot.kernel import events as e
+from foliot.kernel.messages import Media, Text
 from foliot.runtime import Runtime
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -244,3 +246,76 @@ async def test_none_of_them_is_offered_when_none_is_chosen(client: openai.AsyncO
     _, state = await runtime.runs.load(answer.id.removeprefix("chatcmpl-"))
 
     assert state.spec.tools == ()
+
+
+async def test_a_result_may_hold_images_and_files(client: openai.AsyncOpenAI, runtime: Runtime) -> None:
+    image: Any = {"type": "input_image", "image_url": "data:image/png;base64,aGk="}
+    file: Any = {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,aGk="}
+    first = await client.responses.create(model="forecaster", input="How is Oslo?", tools=TOOLS)
+    (call,) = [item for item in first.output if item.type == "function_call"]
+    output: Any = {"type": "function_call_output", "call_id": call.call_id}
+
+    async def send(*parts: Any) -> openai.types.responses.Response:
+        return await client.responses.create(
+            model="forecaster", previous_response_id=first.id, tools=TOOLS, input=[{**output, "output": list(parts)}]
+        )
+
+    second = await send({"type": "input_text", "text": "rain"}, image, file)
+    again = await send({"type": "input_text", "text": "rain"}, image, file)
+
+    assert second.output_text == again.output_text == "It says rain."
+    (info,) = await runtime.runs.journal.list()
+    (finished,) = [event for _, event in await runtime.runs.facts(info.id) if isinstance(event, e.ToolFinished)]
+    assert finished.result.content == (
+        Text("rain"),
+        Media("image/png", data="aGk="),
+        Media("application/pdf", data="aGk=", name="a.pdf"),
+    )
+    with pytest.raises(openai.ConflictError, match="another result"):
+        await send({"type": "input_text", "text": "rain"}, image)
+
+
+async def test_a_result_of_nothing_but_an_image_is_that_image(client: openai.AsyncOpenAI, runtime: Runtime) -> None:
+    first = await client.responses.create(model="forecaster", input="How is Oslo?", tools=TOOLS)
+    (call,) = [item for item in first.output if item.type == "function_call"]
+    image: Any = {"type": "input_image", "image_url": "https://x.test/a.png"}
+
+    await client.responses.create(
+        model="forecaster",
+        tools=TOOLS,
+        input=[{"type": "function_call_output", "call_id": call.call_id, "output": [image]}],
+    )
+
+    (info,) = await runtime.runs.journal.list()
+    (finished,) = [event for _, event in await runtime.runs.facts(info.id) if isinstance(event, e.ToolFinished)]
+    assert finished.result.content == (Media("image/png", url="https://x.test/a.png"),)
+
+
+async def test_a_chat_takes_texts_of_tools_only(client: openai.AsyncOpenAI) -> None:
+    first = await asked(client)
+    (call,) = called(first)
+    message: Any = first.choices[0].message.model_dump(exclude_none=True)
+    image: Any = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
+    wrong: Any = {"role": "tool", "tool_call_id": call.id, "content": [image]}
+    with pytest.raises(openai.BadRequestError, match="results of tools are text"):
+        await client.chat.completions.create(model="forecaster", messages=[*ASKED, message, wrong], tools=CHAT_TOOLS)
+
+
+async def test_the_first_response_stays_what_it_was_when_the_run_went_on(client: openai.AsyncOpenAI) -> None:
+    first = await client.responses.create(model="forecaster", input="How is Oslo?", tools=TOOLS)
+    waiting = await client.responses.retrieve(first.id)
+    (call,) = [item for item in first.output if item.type == "function_call"]
+    second = await client.responses.create(
+        model="forecaster",
+        tools=TOOLS,
+        input=[{"type": "function_call_output", "call_id": call.call_id, "output": "rain"}],
+    )
+
+    found = await client.responses.retrieve(first.id)
+    told = [event async for event in await client.responses.retrieve(first.id, stream=True)]
+
+    assert (found.status, found.output, found.output_text) == ("completed", first.output, "I ask.")
+    assert (found.output, found.usage) == (waiting.output, waiting.usage)
+    assert told[-1].type == "response.completed"
+    assert told[-1].response.output == first.output
+    assert (await client.responses.retrieve(second.id)).output_text == "It says rain."

@@ -19,6 +19,7 @@ from foliot.engine.signals import signal
 from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.codec import decode
 from foliot.kernel.events import QuestionAnswered, QuestionAsked
+from foliot.kernel.messages import Media
 from foliot.kernel.state import State
 from foliot.store.runs import TERMINAL, Beside, Journal, RunInfo, Signal
 from foliot.tools.masking import Masker
@@ -139,18 +140,27 @@ class Questions:
         return sorted(found, key=lambda each: each.since)
 
     async def answer(
-        self, run_id: str, call: str | None, text: str, *, by: str = "", actor: str = "", also: Beside | None = None
+        self,
+        run_id: str,
+        call: str | None,
+        text: str,
+        *,
+        by: str = "",
+        actor: str = "",
+        also: Beside | None = None,
+        files: tuple[Media, ...] = (),
     ) -> Signal:
         """Answer what a run asks; the signal that it has been left. `call` may be None when it asks one thing only.
 
-        `actor` is who answers in the name of `by`. The record of it, and what `also` writes, are stored with it or not
-        at all. Raises `NotFound`, `InvalidInput`, and `Conflict` when it asks nothing or somebody was faster.
+        `actor` is who answers in the name of `by`. `files` come with the result of a client's own call. The record of
+        it, and what `also` writes, are stored with it or not at all. Raises `NotFound`, `InvalidInput`, and `Conflict`
+        when it asks nothing or somebody was faster.
         """
         info, state = await load_run(self._journal, run_id)
         asked = find_question(info, state, call)
         said = check_answer(asked, text)
         said = self._masker.mask(said) if self._masker is not None and not asked.choices else said
-        fact = QuestionAnswered(asked.call_id, said, by)
+        fact = QuestionAnswered(asked.call_id, said, by, files=files if asked.client else ())
         message = signal(run_id, fact, self._clock(), signal_id=answer_id(run_id, asked.call_id))
         record = self._log.new("answered", by, self._clock(), actor=actor, also=also)
         answered = state.call(asked.call_id)

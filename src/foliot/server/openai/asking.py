@@ -12,7 +12,7 @@ from foliot.engine.approval.questions import questions_of
 from foliot.engine.signals import signal
 from foliot.errors import Conflict, NotFound
 from foliot.kernel import events as e
-from foliot.kernel.messages import Message
+from foliot.kernel.messages import Media, Message, ToolResult
 from foliot.kernel.state import State
 from foliot.runtime import Runtime
 from foliot.server.access.identity import Caller
@@ -247,7 +247,7 @@ async def _called(
     runs = {ref.run_id for ref in refs if ref is not None}
     if len(runs) != 1 or None in refs:
         return None
-    given = {ref.call_id: text for ref, text in zip(refs, order.conversation.results.values(), strict=True) if ref}
+    given = {ref.call_id: result for ref, result in zip(refs, order.conversation.results.values(), strict=True) if ref}
     try:
         info, state = await load_visible(runtime, caller, runs.pop())
     except NotFound:
@@ -262,7 +262,8 @@ async def _called(
             listed = ", ".join(handed_out(info.id, call_id) for call_id in sorted(missing))
             raise BadRequest(f"the calls {listed} have no result", param=param, hint="send the results of all calls")
         for call_id in asked:
-            await runtime.questions.answer(info.id, call_id, given[call_id], by=caller.name)
+            result = given[call_id]
+            await runtime.questions.answer(info.id, call_id, result.text, by=caller.name, files=_files(result))
         await _say(runtime, order, info.id, min(asked), by=caller.name)
     else:
         facts = await runtime.runs.facts(info.id)
@@ -276,7 +277,11 @@ async def _called(
     return Begun(engagement, run_response(info.id, after), info.id, time.time(), after)
 
 
-def _heard(facts: Sequence[tuple[float, e.Event]], given: Mapping[str, str]) -> int | None:
+def _files(result: ToolResult) -> tuple[Media, ...]:
+    return tuple(part for part in result.content if isinstance(part, Media))
+
+
+def _heard(facts: Sequence[tuple[float, e.Event]], given: Mapping[str, ToolResult]) -> int | None:
     """How many events were before the run heard these results; None if it never did. Raises `Conflict`."""
     answered = {
         event.call_id: (seq, event) for seq, (_, event) in enumerate(facts) if isinstance(event, e.QuestionAnswered)
@@ -285,7 +290,8 @@ def _heard(facts: Sequence[tuple[float, e.Event]], given: Mapping[str, str]) -> 
     if len(found) != len(given) or any(event.answer is None for _, event in found):
         return None
     for _, event in found:
-        if event.answer != given[event.call_id]:
+        result = given[event.call_id]
+        if (event.answer, event.files) != (result.text, _files(result)):
             raise Conflict(f"another result of call {event.call_id} was sent before", hint="the first one counts")
     return min(seq for seq, _ in found)
 

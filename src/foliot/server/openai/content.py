@@ -60,11 +60,11 @@ class Conversation:
         return [Message(role, tuple(parts)) for role, parts in self._said]
 
     @property
-    def results(self) -> dict[str, str]:
+    def results(self) -> dict[str, ToolResult]:
         """The results of calls that are said now, by the ids that they were handed out under."""
         at = self._now()
         parts = [part for message in self.messages[at:] for part in message.parts]
-        return {part.call_id: part.text for part in parts if isinstance(part, ToolResult)}
+        return {part.call_id: part for part in parts if isinstance(part, ToolResult)}
 
     @property
     def besides(self) -> tuple[Message, ...]:
@@ -110,10 +110,16 @@ class Conversation:
             case _:
                 raise BadRequest(f"there is no role {role!r}", param=f"{place}.role")
 
-    def add_result(self, id: object, content: object, place: str, id_param: str) -> None:
-        """The result of a call that the client has made. Raises `BadRequest`."""
-        text = _only_text([] if content is None else parts_of(content, place), place, of="results of tools")
-        self._append("tool", (ToolResult(_text(id, f"{place}.{id_param}"), "", (Text(text),)),))
+    def add_result(self, id: object, content: object, place: str, id_param: str, *, files: bool) -> None:
+        """The result of a call that the client has made; in one of the APIs with images and files. Raises `BadRequest`.
+
+        Its texts are one text, in front of the files.
+        """
+        parts = [] if content is None else parts_of(content, place)
+        media = tuple(part for part in parts if isinstance(part, Media)) if files else ()
+        text = _only_text([part for part in parts if part not in media], place, of="results of tools")
+        said = () if media and not text else (Text(text),)
+        self._append("tool", (ToolResult(_text(id, f"{place}.{id_param}"), "", (*said, *media)),))
 
     def add_call(self, call: ToolCall) -> None:
         self._append("assistant", (call,))
@@ -193,7 +199,7 @@ def chat_conversation(messages: Sequence[Any]) -> Conversation:
             content = message["refusal"]
         role = _text(message.get("role"), f"{place}.role")
         if role == "tool":
-            found.add_result(message.get("tool_call_id"), content, place, "tool_call_id")
+            found.add_result(message.get("tool_call_id"), content, place, "tool_call_id", files=False)
             continue
         if role == "function":
             raise BadRequest("the role function was replaced by tool", param=f"{place}.role")
@@ -245,7 +251,7 @@ def response_conversation(given: object) -> Conversation:
                 found.add_call(_call(item.get("call_id"), f"{place}.call_id", item, place))
             case "function_call_output":
                 content = item.get("output")
-                found.add_result(item.get("call_id"), content, place, "call_id")
+                found.add_result(item.get("call_id"), content, place, "call_id", files=True)
             case _ if kind not in _SHOWN:
                 raise BadRequest(f"items of type {kind!r} cannot be sent", param=f"{place}.type")
             case _:

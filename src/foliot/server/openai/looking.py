@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any, Final, cast
 
 from foliot.errors import Conflict, NotFound
+from foliot.kernel import events as e
 from foliot.runtime import Runtime
 from foliot.server.access.identity import Caller
 from foliot.server.acts import ActRecord, record
@@ -37,12 +38,34 @@ async def find_response(runtime: Runtime, caller: Caller, id: str) -> dict[str, 
         return answer.document()
     run, state = await load_visible(runtime, caller, ref.name)
     answer = _answer_of_run(id, run)
+    facts = await runtime.runs.facts(run.id)
     teller = Teller(run.id, structured=state.spec.output_schema is not None)
-    for piece in recorded(teller, await runtime.runs.facts(run.id), ref.after):
+    over = _gone_on(facts, ref.after)
+    for piece in recorded(teller, facts[:over], ref.after):
         answer.take(piece)
-    if teller.ended is None and run.phase == "waiting":
+    if teller.ended is None and (over is not None or run.phase == "waiting"):
         answer.take(teller.rest())
     return answer.document()
+
+
+def _gone_on(facts: Sequence[tuple[float, e.Event]], after: int) -> int | None:
+    """How many facts there were when a response ended with calls for its client; None if they have no results yet.
+
+    What the run did with the results is another response.
+    """
+    waiting = None
+    asked: set[str] = set()
+    for seq, (_, event) in enumerate(facts, 1):
+        match event:
+            case e.QuestionAsked(call_id, client=True) if seq > after:
+                asked.add(call_id)
+            case e.RunWaiting() if asked and waiting is None:
+                waiting = seq
+            case e.QuestionAnswered(call_id, answer=str()) if call_id in asked:
+                return waiting or seq - 1
+            case _:
+                pass
+    return None
 
 
 async def follow_response(services: Services, caller: Caller, id: str, after: int | None) -> AsyncGenerator[bytes]:
@@ -59,13 +82,23 @@ async def follow_response(services: Services, caller: Caller, id: str, after: in
         run, state = await load_visible(runtime, caller, ref.name)
         answer = _answer_of_run(id, run)
         structured = state.spec.output_schema is not None
-        pieces = follow_run(services, run.id, structured=structured, after=ref.after)
+        facts = await runtime.runs.facts(run.id)
+        if (over := _gone_on(facts, ref.after)) is not None:
+            pieces = _told_again(Teller(run.id, structured=structured), facts[:over], ref.after)
+        else:
+            pieces = follow_run(services, run.id, structured=structured, after=ref.after)
 
     def sent(events: Iterable[Event]) -> Iterable[bytes]:
         unheard = (each if after is None else behind(each, after) for each in events)
         return [event_frame(each) for each in unheard if each is not None]
 
     return frames_of(pieces, lambda piece: sent(answer.take(piece)), begin=sent(answer.begin()), failed=error_event)
+
+
+async def _told_again(teller: Teller, facts: Sequence[tuple[float, e.Event]], after: int) -> AsyncGenerator[Piece]:
+    for piece in recorded(teller, facts, after):
+        yield piece
+    yield teller.rest()
 
 
 async def cancel_response(runtime: Runtime, caller: Caller, id: str, *, request: str) -> None:
