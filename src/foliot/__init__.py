@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from foliot.agent import Agent
     from foliot.client.connected import Client
     from foliot.engine.live import Output, Recorded, Streamed
+    from foliot.engine.python_endpoints import ModelEndpoint
     from foliot.errors import FoliotError
     from foliot.kernel.messages import Media, Message, Text
     from foliot.models.scripted import ScriptedModel
@@ -34,6 +35,7 @@ __all__ = [
     "Invocation",
     "Media",
     "Message",
+    "ModelEndpoint",
     "Output",
     "Recorded",
     "RunFailedError",
@@ -55,6 +57,7 @@ _HOME = {
     "Invocation": "foliot.tools.base",
     "Media": "foliot.kernel.messages",
     "Message": "foliot.kernel.messages",
+    "ModelEndpoint": "foliot.engine.python_endpoints",
     "Output": "foliot.engine.live",
     "Recorded": "foliot.engine.live",
     "RunFailedError": "foliot.results",

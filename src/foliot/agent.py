@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Final, Generic, TypeAlias, cast, overload
 
+from foliot.engine.python_endpoints import ModelEndpoint
 from foliot.errors import UsageError
 from foliot.models.base import Gateway
 from foliot.resources.digest import definition_digest
@@ -28,7 +29,8 @@ _ELSEWHERE: Final = {
 class Agent(Generic[Value]):
     """What to run: who it is, which model it asks, what it may use and how far it may go.
 
-    `model` is the name of a ModelEndpoint, `provider:model` (`"anthropic:claude-sonnet-4-5"`), or a gateway object.
+    `model` is the name of a ModelEndpoint, `provider:model` (`"anthropic:claude-sonnet-4-5"`), a `ModelEndpoint` of
+    Python, or a gateway object.
     `tools` are functions, tools made with `@tool`, other agents (it can then ask them), or names of tools that are
     declared elsewhere (`agent:name` for an agent). `output` asks for a structured answer: a pydantic model, any other
     type that pydantic understands, or a JSON Schema. Everything else of the Agent manifest can be given by its name
@@ -43,7 +45,7 @@ class Agent(Generic[Value]):
         self,
         name: str,
         *,
-        model: str | Gateway,
+        model: str | ModelEndpoint | Gateway,
         prompt: str = "",
         tools: Tools = (),
         output: type[Value],
@@ -55,7 +57,7 @@ class Agent(Generic[Value]):
         self: Agent[Any],
         name: str,
         *,
-        model: str | Gateway,
+        model: str | ModelEndpoint | Gateway,
         prompt: str = "",
         tools: Tools = (),
         output: Any = None,
@@ -66,7 +68,7 @@ class Agent(Generic[Value]):
         self,
         name: str,
         *,
-        model: str | Gateway,
+        model: str | ModelEndpoint | Gateway,
         prompt: str = "",
         tools: Tools = (),
         output: Any = None,
@@ -77,11 +79,13 @@ class Agent(Generic[Value]):
         given = [_taken(item) for item in tools]
         self.agents: list[Agent[Any]] = [item for item in given if isinstance(item, Agent)]
         self.tools: list[Tool] = _distinct(name, [item for item in given if not isinstance(item, str | Agent)])
-        self.gateway = None if isinstance(model, str) else model
+        self.endpoint = model if isinstance(model, ModelEndpoint) else None
+        self.gateway = None if isinstance(model, str | ModelEndpoint) else model
         # Not only classes: `list[City]` and `City | None` are types of values too.
         self.output_type: Any = None if isinstance(output, Mapping) else output
         # A gateway object has no name that another process could look up; the run records whose it was.
-        ref = model if isinstance(model, str) else f"python:{namespace}/{name}"
+        named = model.ref if isinstance(model, ModelEndpoint) else model
+        ref = named if isinstance(named, str) else f"python:{namespace}/{name}"
         self.document: Document = _document(
             name,
             namespace,
@@ -99,6 +103,7 @@ class Agent(Generic[Value]):
         """An agent as it is declared in a manifest or in the store."""
         agent = cls.__new__(cls)
         agent.tools, agent.agents, agent.gateway, agent.output_type, agent.document = [], [], None, None, document
+        agent.endpoint = None
         return agent
 
     @property
@@ -122,6 +127,11 @@ class Agent(Generic[Value]):
     @property
     def model_ref(self) -> str:
         return self.document["spec"]["model_ref"]
+
+    @property
+    def is_of_python(self) -> bool:
+        """Whether it holds objects that no other process could look up."""
+        return self.gateway is not None or self.endpoint is not None or bool(self.tools)
 
     def __repr__(self) -> str:
         return f"Agent({self.name!r}, model={self.model_ref!r})"
@@ -147,7 +157,7 @@ def _check_arguments(name: str, model: object, tools: object, spec: Mapping[str,
     for word, here in _ELSEWHERE.items():
         if word in spec:
             raise UsageError(f"Agent({name!r}) has no {word!r}", hint=f"it is called {here!r} here")
-    if not isinstance(model, str) and not callable(getattr(model, "respond", None)):
+    if not isinstance(model, str | ModelEndpoint) and not callable(getattr(model, "respond", None)):
         raise UsageError(
             f"{model!r:.80} is no model of Agent({name!r})",
             hint='name one, such as "anthropic:claude-sonnet-4-5" or a ModelEndpoint, or give a gateway object',

@@ -91,6 +91,8 @@ class Assembly:
         self._agent_tools[agent.namespace, agent.name] = Registry(agent.tools, parent=self.given)
         if agent.gateway is not None:
             self.models.serve(agent.model_ref, agent.gateway)
+        if agent.endpoint is not None:
+            self.models.declare(agent.endpoint)
         for callee in agent.agents:
             self.know(callee)
 
@@ -105,7 +107,9 @@ class Assembly:
         if not isinstance(cast("object", agent), str):
             raise UsageError(f"{agent!r:.80} is no agent", hint="give an Agent, or the name of one that is declared")
         _, namespace, name = target_of("Agent", agent, "default")
-        if (known := self.known(namespace, name)) is not None and (known.gateway is not None or known.tools):
+        if (known := self.known(namespace, name)) is not None and (
+            known.gateway is not None or known.endpoint is not None or known.tools
+        ):
             return known
         if self.resources is None:
             raise UsageError(f"there is no agent {agent!r} in this runtime", hint="give an Agent object")

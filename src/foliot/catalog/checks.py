@@ -14,6 +14,7 @@ from foliot.errors import FoliotError
 from foliot.resources.checks import check_references
 from foliot.resources.definitions.agent_system import OTHERWISE
 from foliot.resources.problems import Path, Problem
+from foliot.resources.references import target_of
 from foliot.store.base import Document
 
 Find = Callable[[str, str, str], Document | None]
@@ -53,6 +54,11 @@ def _check_endpoint(document: Document) -> Iterator[Problem]:
         yield Problem(("spec", "provider"), error.message, error.hint, severity="warning")
     else:
         yield from _check_options(spec)
+    own = (document["metadata"].get("namespace", "default"), document["metadata"]["name"])
+    for index, ref in enumerate(spec.get("fallbacks", ())):
+        if target_of("ModelEndpoint", ref, own[0])[1:] == own:
+            hint = "name another endpoint: one that fails is asked again anyway"
+            yield Problem(("spec", "fallbacks", index), "an endpoint is no fallback of itself", hint)
     script = spec.get("script")
     if isinstance(script, str):
         from foliot.models.scripted import NAMED

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from foliot.engine.definition import ENDPOINT
 from foliot.engine.powers import addresses, check_provider, chosen_address, own_address
+from foliot.engine.python_endpoints import ModelEndpoint as PythonEndpoint
 from foliot.engine.references import References
 from foliot.errors import Denied, FoliotError, InvalidInput, NotFound, SecretError, SecretMissing, Unavailable
 from foliot.kernel.messages import ModelRequest, ModelResponse, Usage
@@ -46,6 +47,7 @@ from foliot.models.router import (
 )
 from foliot.models.spending import Account, account, cut_usage
 from foliot.models.tokens import estimate_request
+from foliot.resources.digest import definition_digest
 from foliot.resources.powers import declared_by_operator, secret_targets
 from foliot.resources.references import Origin, foreign, qualified, target_of
 from foliot.store.base import Document, Key, ResourceStore, Revealed
@@ -98,12 +100,21 @@ class RunModels:
             clock=clock,
         )
         self._direct: dict[str, Gateway] = {}
+        self._declared: dict[str, PythonEndpoint] = {}
         self._found: dict[str, tuple[float, EndpointConfig]] = {}
         self._revision = -1
 
     def serve(self, ref: str, gateway: Gateway) -> None:
         """Answer requests for `ref` with this gateway."""
         self._direct[ref] = gateway
+
+    def declare(self, endpoint: PythonEndpoint) -> str:
+        """Know an endpoint of Python from now on; return the reference that it is asked by."""
+        ref = endpoint.ref
+        if self._declared.get(ref) is not endpoint:
+            self._declared[ref] = endpoint
+            self._found.pop(ref, None)
+        return ref
 
     def is_fixed(self, ref: str) -> bool:
         """Whether `ref` means the same model for as long as this process lives: it is looked up nowhere."""
@@ -199,23 +210,23 @@ class RunModels:
 
     async def embed(
         self,
-        ref: str,
+        ref: str | PythonEndpoint,
         texts: Sequence[str],
         *,
         namespace: str = "default",
         model: str = "",
         dimensions: int | None = None,
     ) -> Embeddings:
-        """Turn texts into vectors. `ref` is an endpoint of this namespace, or `provider:model`.
+        """Turn texts into vectors. `ref` is an endpoint of this namespace or of Python, or `provider:model`.
 
         Raises a `ModelError`.
         """
-        ref = await self._to_serve(namespace, ref)
-        return await self._router.embed(ref, texts, model=model, dimensions=dimensions)
+        name = await self._to_serve(namespace, ref)
+        return await self._router.embed(name, texts, model=model, dimensions=dimensions)
 
     async def rerank(
         self,
-        ref: str,
+        ref: str | PythonEndpoint,
         query: str,
         documents: Sequence[str],
         *,
@@ -224,12 +235,12 @@ class RunModels:
         top_n: int | None = None,
     ) -> Reranked:
         """Rank documents by how well they answer the query, the best first. Raises a `ModelError`."""
-        ref = await self._to_serve(namespace, ref)
-        return await self._router.rerank(ref, query, documents, model=model, top_n=top_n)
+        name = await self._to_serve(namespace, ref)
+        return await self._router.rerank(name, query, documents, model=model, top_n=top_n)
 
     async def transcribe(
         self,
-        ref: str,
+        ref: str | PythonEndpoint,
         audio: bytes,
         *,
         namespace: str = "default",
@@ -239,13 +250,13 @@ class RunModels:
         prompt: str = "",
     ) -> Transcript:
         """Write down what is said in a recording. Raises a `ModelError`."""
-        ref = await self._to_serve(namespace, ref)
+        name = await self._to_serve(namespace, ref)
         return await self._router.transcribe(
-            ref, audio, media_type=media_type, model=model, language=language, prompt=prompt
+            name, audio, media_type=media_type, model=model, language=language, prompt=prompt
         )
 
-    async def _to_serve(self, namespace: str, ref: str) -> str:
-        ref = qualified(ref, namespace)
+    async def _to_serve(self, namespace: str, ref: str | PythonEndpoint) -> str:
+        ref = qualified(ref, namespace) if isinstance(ref, str) else self.declare(ref)
         await self._allow_asking(namespace, ref)
         return ref
 
@@ -271,7 +282,12 @@ class RunModels:
     async def _allow(self, origin: Origin, ref: str) -> None:
         # A gateway in Python and `provider:model` are no resources, and in no namespace.
         if ref not in self._direct and ":" not in ref and not ref.startswith(f"{origin.namespace}/"):
-            await self._references.resolve(origin, "ModelEndpoint", ref)
+            try:
+                await self._references.resolve(origin, "ModelEndpoint", ref)
+            except Denied as error:
+                if (meant := _meant(ref)) is None:
+                    raise
+                raise Denied(error.message, hint=f"{meant}; {error.hint}") from None
 
     async def _allow_asking(self, namespace: str, ref: str) -> None:
         """As `_allow`, for a run that asks now. Raises `ModelRequestError`."""
@@ -341,7 +357,9 @@ class RunModels:
         if kept is not None and now < kept[0]:
             return kept[1]
         fresh_for = FRESH_FOR
-        if ":" in ref:
+        if ref in self._declared:
+            found = await self._of_python(self._declared[ref])
+        elif ":" in ref:
             found = self._by_provider(ref)
         else:
             found, fresh_for = await self._from_store(ref)
@@ -368,15 +386,34 @@ class RunModels:
         )
         return EndpointConfig(name=ref, gateway=gateway)
 
+    async def _of_python(self, endpoint: PythonEndpoint) -> EndpointConfig:
+        """With its own key, or as for a manifest; else with what the provider's own tools would find."""
+        from foliot.resources.definitions.model_endpoint import ModelEndpoint
+
+        document = endpoint.document
+        key = endpoint.api_key or await self._api_key(document, document["metadata"]["namespace"])
+        provider = default_registry().find(document["spec"]["provider"])
+        config = endpoint_config(
+            ModelEndpoint.model_validate(document), api_key=key or provider.key_in(self._environ), waits=self._waits
+        )
+        if own := own_address(document, self._environ):
+            config = dataclasses.replace(config, gateway=dataclasses.replace(config.gateway, base_url=own))
+        return dataclasses.replace(config, name=endpoint.ref, version=definition_digest(document))
+
     async def _from_store(self, ref: str) -> tuple[EndpointConfig, float]:
         """The endpoint, and for how long it is good."""
         key = Key(*target_of("ModelEndpoint", ref, "default"))
         if self._store is None:
-            raise NotFound(f"there is no model endpoint {ref!r}", hint="name one as provider:model, or open a store")
+            hint = _meant(ref) or "name one as provider:model, give a ModelEndpoint of Python, or open a store"
+            raise NotFound(f"there is no model endpoint {ref!r}", hint=hint)
         try:
             document = await self._store.get(key)
         except NotFound as error:
-            hint = error.hint or "apply a ModelEndpoint of that name; in Python, `provider:model` needs none"
+            hint = (
+                _meant(ref)
+                or error.hint
+                or "apply a ModelEndpoint of that name; in Python, `provider:model` needs none"
+            )
             raise NotFound(error.message, hint=hint) from None
         from foliot.resources.definitions.model_endpoint import ModelEndpoint
 
@@ -408,6 +445,16 @@ class RunModels:
             name = document["metadata"]["name"]
             kind = SecretError if error.details.get("cause") == "failed" else SecretMissing
             raise kind(f"model endpoint {name!r}: {error.message}", hint=error.hint) from None
+
+
+def _meant(ref: str) -> str | None:
+    """A hint for a model that is written as others write it: `provider/model`."""
+    name, _, model = ref.partition("/")
+    try:
+        provider = default_registry().find(name)
+    except InvalidInput:
+        return None
+    return f"did you mean {provider.name}:{model}? `{ref}` is the endpoint {model!r} of the namespace {name!r}"
 
 
 def _local_circuit(circuits: LocalCircuits, clock: Callable[[], float], key: str) -> Circuit:

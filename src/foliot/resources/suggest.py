@@ -14,6 +14,7 @@ from foliot.resources.problems import Path
 from foliot.resources.spelling import snake
 
 _CLOSE: Final = 0.75
+_VERY_CLOSE: Final = 0.9
 
 
 def model_at(root: type[Model], path: Path) -> type[Model] | None:
@@ -57,10 +58,15 @@ def suggest(root: type[Model], loc: Path) -> str | None:
     if word in here:
         return here[word]
     elsewhere = _paths(root)
+    # A letter away in the same place is meant rather than the same word in another.
+    if near := difflib.get_close_matches(word, list(here), n=1, cutoff=_VERY_CLOSE):
+        return here[near[0]]
     if word in elsewhere:
         return elsewhere[word]
     if near := difflib.get_close_matches(word, list(here), n=1, cutoff=_CLOSE):
         return here[near[0]]
+    if len(ending := [key for key in here if key.endswith(f"_{word}")]) == 1:
+        return here[ending[0]]
     if near := difflib.get_close_matches(word, list(elsewhere), n=1, cutoff=_CLOSE):
         return elsewhere[near[0]]
     return None
