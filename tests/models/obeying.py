@@ -37,8 +37,12 @@ WANT_BACK = {
 }
 KEEP_THEIRS = {"openai", "azure-openai", "x-ai", "bedrock"}
 NO_CHOICE = {"cerebras"}
+NO_CHOICE_THINKING = {"deepseek", "moonshot"}
 ONLY_OBJECTS = {"deepseek", "moonshot"}
 NO_STRICT = {"moonshot"}
+REFUSE_BOTH = {"groq", "cerebras"}  # a schema beside tools
+# A grammar holds the answer to its schema from the first token on: no call can be written.
+CONSTRAIN = {"ollama", "vllm", "lmstudio", "openai-compatible"}
 UNCOUNTED = {"ollama"}  # caches are not in its counts
 
 
@@ -124,6 +128,14 @@ class Obeying:
         form = body.get("response_format") or {}
         if self.provider in ONLY_OBJECTS and form.get("type") == "json_schema":
             raise Refused("response_format: json_schema is not available")
+        if self.provider in REFUSE_BOTH and form and body.get("tools"):
+            raise Refused("json mode cannot be combined with tool/function calling")
+        forced: Any = cast("Any", choice).get("type") if isinstance(choice, dict) else choice
+        forces = forced in ("required", "any", "tool", "function")
+        if self.wire == "anthropic" and forces and body.get("thinking", {}).get("type") in ("enabled", "adaptive"):
+            raise Refused("Thinking may not be enabled when tool_choice forces tool use.")
+        if self.provider in NO_CHOICE_THINKING and forces:
+            raise Refused("Thinking mode does not support this tool_choice")
         if self.provider in NO_STRICT and '"strict"' in json.dumps(body.get("tools", ())):
             raise Refused("tools: strict is no field")
         if self.provider == "mistral":
@@ -142,8 +154,13 @@ class Obeying:
         if "17 degrees" in raw:
             if "Think first" in raw and self.provider in WANT_BACK and not self._carried(raw):
                 raise Refused("the reasoning of this turn must come back as it was")
-            return _said("It is 17 degrees.")
-        if tools:
+            if "Report it" not in raw:
+                return _said("It is 17 degrees.")
+            return _said(self._report(raw, 17))
+        if tools and body.get("tool_choice") != "none":
+            free = body.get("tool_choice") in (None, "auto")
+            if self.provider in CONSTRAIN and free and (body.get("format") or body.get("response_format")):
+                return _said(self._report(raw, 0))
             return self._called(body, raw)
         if "as JSON" in raw:
             if "numbers" not in raw.replace("two numbers", ""):
@@ -182,6 +199,12 @@ class Obeying:
         )
         signature = SIGNED if self.wire == "anthropic" else None
         return _said("", Reasoning(THOUGHT, signature, kept), *calls, stop="tool_calls")
+
+    def _report(self, raw: str, degrees: int) -> str:
+        """The weather as its schema wants it, from who was told of the schema."""
+        if "integer" not in raw.lower():
+            raise Refused("no schema was sent")
+        return json.dumps({"city": "Oslo", "degrees": degrees})
 
     def _carried(self, raw: str) -> bool:
         return (THOUGHT if self.wire == "openai-chat" else SIGNED) in raw

@@ -23,6 +23,7 @@ from foliot.kernel.messages import (
     Reasoning,
     Text,
     TextDelta,
+    ToolCallDelta,
     ToolResult,
     ToolSpec,
     Usage,
@@ -117,6 +118,13 @@ _SCHEMA: Final[dict[str, Any]] = {
     "required": ["city", "numbers"],
     "additionalProperties": False,
 }
+_REPORT: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "degrees": {"type": "integer"}},
+    "required": ["city", "degrees"],
+    "additionalProperties": False,
+}
+_CAPITAL: Final = "Name the capital of Norway and two numbers, as JSON."
 _OSLO: Final = "How is the weather in Oslo? Use the tool."
 
 
@@ -162,15 +170,64 @@ async def _parallel(subject: Subject) -> Verdict:
 
 
 async def _schema(subject: Subject) -> Verdict:
-    got = await subject.ask("Name the capital of Norway and two numbers, as JSON.", output_schema=_SCHEMA)
-    try:
-        value: Any = msgspec.json.decode(got.message.text)
-    except msgspec.DecodeError:
-        return Verdict("wrong", "the answer is no JSON")
-    fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-    numbers = cast("list[Any]", fields.get("numbers")) if isinstance(fields.get("numbers"), list) else [None]
-    fits = isinstance(fields.get("city"), str) and all(type(each) is int for each in numbers)
-    return _is(fits, "the answer does not fit the schema")
+    got = await subject.ask(_CAPITAL, output_schema=_SCHEMA)
+    return _fits(got.message.text, "city", "numbers")
+
+
+async def _schema_streamed(subject: Subject) -> Verdict:
+    pieces: list[str] = []
+
+    def take(delta: Any) -> None:
+        if isinstance(delta, TextDelta):
+            pieces.append(delta.text)
+
+    got = await subject.ask(_CAPITAL, output_schema=_SCHEMA, on_delta=take)
+    if "".join(pieces) != got.message.text:
+        return Verdict("wrong", "the pieces are not the answer")
+    return _fits(got.message.text, "city", "numbers")
+
+
+async def _schema_with_tools(subject: Subject) -> Verdict:
+    """The tool is called before the answer is given; a schema that holds from the first word on lets nobody call."""
+    question = f"{_OSLO} Report it as JSON."
+    first = await subject.ask(question, tools=(_WEATHER,), output_schema=_REPORT)
+    if (trouble := _miscalled(first, 1)) is not None:
+        return trouble
+    second = await subject.ask(*_answered(question, first), tools=(_WEATHER,), output_schema=_REPORT)
+    if "17" not in second.message.text:
+        return Verdict("wrong", "what the tool returned is not in the answer")
+    return _fits(second.message.text, "city", "degrees")
+
+
+async def _tools_streamed(subject: Subject) -> Verdict:
+    written: dict[int, str] = {}
+
+    def take(delta: Any) -> None:
+        if isinstance(delta, ToolCallDelta):
+            written[delta.index] = written.get(delta.index, "") + delta.arguments
+
+    first = await subject.ask(_OSLO, tools=(_WEATHER,), on_delta=take)
+    if (trouble := _miscalled(first, 1)) is not None:
+        return trouble
+    if [_value(each) for each in written.values()] != [_value(call.arguments) for call in first.message.calls]:
+        return Verdict("wrong", "the pieces are not the call")
+    second = await subject.ask(*_answered(_OSLO, first), tools=(_WEATHER,), on_delta=take)
+    return _is("17" in second.message.text, "what the tool returned is not in the answer")
+
+
+async def _forced_thinking(subject: Subject) -> Verdict:
+    if subject.profile.reasons == "never":
+        return Verdict("by design", "the model does not reason")
+    effort = subject.profile.effort("low")
+    settings = {"reasoning_effort": effort, "tool_choice": "weather"}
+    got = await subject.ask(_OSLO, tools=(_WEATHER, _TIME), settings=settings)
+    if "tool_choice" in subject.profile.refused(effort):
+        return _unless_refused(subject, got, "tool_choice", effort)
+    if (trouble := _miscalled(got, 1)) is not None:
+        return trouble
+    if any("reasoning_effort" in note and "forced" in note for note in got.notes):
+        return Verdict("by design", "it does not think before a call that is forced; left out, and said so")
+    return Verdict("right")
 
 
 async def _strict(subject: Subject) -> Verdict:
@@ -283,9 +340,29 @@ def _miscalled(got: ModelResponse, wanted: int) -> Verdict | None:
     return None if got.stop == "tool_calls" else Verdict("wrong", f"an answer with calls stopped by {got.stop}")
 
 
-def _unless_refused(subject: Subject, got: ModelResponse, setting: str) -> Verdict:
+def _value(text: str) -> Any:
+    """The value of a text in JSON; the text itself where it is none."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def _fits(text: str, word: str, numbers: str) -> Verdict:
+    """Whether the answer has both fields: a text, and a whole number or a list of them."""
+    value: Any = _value(text)
+    if value is text:
+        return Verdict("wrong", "the answer is no JSON")
+    fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    given = fields.get(numbers)
+    listed = cast("list[Any]", given) if isinstance(given, list) else [given]
+    fits = isinstance(fields.get(word), str) and all(type(each) is int for each in listed)
+    return _is(fits, "the answer does not fit the schema")
+
+
+def _unless_refused(subject: Subject, got: ModelResponse, setting: str, effort: str | None = None) -> Verdict:
     """Right, or by design where the profile says so: then the answer must tell that it was left out."""
-    if setting not in subject.profile.refused(None):
+    if setting not in subject.profile.refused(effort):
         return Verdict("right")
     if any(setting in note for note in got.notes):
         return Verdict("by design", f"{setting} is refused; left out, and said so")
@@ -310,6 +387,11 @@ CELLS: Final = (
     Cell("cache usage", _cache, (11000, 60)),
     Cell("finish reasons", _finish, (20, 16)),
     Cell("errors", _errors, (10, 0)),
+    # Pairs: two that are right alone may exclude each other.
+    Cell("schema with tools", _schema_with_tools, (450, 150)),
+    Cell("thinking with a forced call", _forced_thinking, (200, 300)),
+    Cell("schema in a stream", _schema_streamed, (150, 80)),
+    Cell("tools in a stream", _tools_streamed, (250, 150)),
     Cell("embeddings", _embeddings, (4, 0), chat=False),
     Cell("reranking", _rerank, (40, 0), chat=False),
     Cell("transcription", _transcription, (40, 10), chat=False),

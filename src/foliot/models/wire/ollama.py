@@ -37,7 +37,7 @@ from foliot.models.wire.base import NO_DELTAS, ProviderFault, Unsendable, WireEr
 from foliot.models.wire.calls import CallIds, arguments_object, raw_arguments
 from foliot.models.wire.counts import Count, count
 from foliot.models.wire.finishes import OLLAMA, stop_of
-from foliot.models.wire.fitting import Notes, Profiles, fitted, merged
+from foliot.models.wire.fitting import Notes, Profiles, asked_in_words, fitted, merged
 from foliot.models.wire.media import decoded_text, is_image, is_text, needs_bytes, result_files, result_texts
 from foliot.models.wire.tool_names import ToolNames, description_of, ordered_tools, schema_of, tool_names
 
@@ -78,10 +78,15 @@ class OllamaWire:
     def build_body(
         self, request: ModelRequest, names: ToolNames, *, stream: bool, notes: Notes | None = None
     ) -> dict[str, Any]:
-        request = fitted(request, self._profile(request.model), [] if notes is None else notes)
+        profile = self._profile(request.model)
+        request = fitted(request, profile, [] if notes is None else notes)
         settings = request.settings
+        offered = bool(request.tools) and settings.tool_choice != "none"
+        schema = request.output_schema
+        if schema is not None and (profile.answers == "words" or (offered and not profile.answers_beside_tools)):
+            request = asked_in_words(request, schema)
         body: dict[str, Any] = {"model": request.model, "messages": _messages(request, names), "stream": stream}
-        if request.tools and settings.tool_choice != "none":
+        if offered:
             body["tools"] = [
                 {
                     "type": "function",

@@ -247,7 +247,7 @@ def _answer_format(request: ModelRequest, profile: ModelProfile) -> tuple[ModelR
     if schema is None:
         return request, None
     how = profile.answers
-    if how in ("words", "tool") or not is_object(schema) or (request.tools and not profile.answers_beside_tools):
+    if how in ("words", "tool") or not is_object(schema) or not _may_hold(request, profile):
         return asked_in_words(request, schema), None
     if how == "object":
         return asked_in_words(request, schema), {"type": "json_object"}
@@ -256,6 +256,13 @@ def _answer_format(request: ModelRequest, profile: ModelProfile) -> tuple[ModelR
         strict = None  # a server that is only like OpenAI is sent what was declared
     sent = {"name": "answer", "schema": schema if strict is None else strict, "strict": strict is not None}
     return request, {"type": "json_schema", "json_schema": sent}
+
+
+def _may_hold(request: ModelRequest, profile: ModelProfile) -> bool:
+    """Whether the schema can be sent beside the tools: a grammar that holds from the first token lets nobody call."""
+    if not request.tools or profile.answers_beside_tools:
+        return True
+    return profile.answers == "schema" and request.settings.tool_choice == "none"  # others refuse the tools themselves
 
 
 def _tool_choice(choice: str, names: ToolNames) -> str | dict[str, Any]:
