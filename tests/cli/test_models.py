@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from foliot.models.cells import CELLS
 from tests.cli.conftest import Foliot
 from tests.models.obeying import Obeying
 from tests.tools.web_service import serving
@@ -52,7 +53,7 @@ def test_an_endpoint_is_asked_each_cell_and_the_price_is_said_first(foliot: Foli
     applied(foliot, tmp_path, url)
     declined = foliot("models", "check", "main", stdin="n\n")
     assert declined.code != 0
-    assert "15 questions to gpt-4.1 of openai-compatible" in declined.out + declined.err
+    assert f"{len(CELLS)} questions to gpt-4.1 of openai-compatible" in declined.out + declined.err
     assert "US dollars" in declined.out + declined.err
     assert "plain answer" not in declined.out
 
@@ -61,7 +62,7 @@ def test_an_endpoint_is_asked_each_cell_and_the_price_is_said_first(foliot: Foli
     assert "plain answer" in said.out
     asked = foliot("models", "check", "main", "--yes", "-o", "json", "--embeddings", "e")
     cells = json.loads(asked.out)["cells"]
-    for name in ("plain answer", "stream", "tools", "images", "embeddings"):
+    for name in ("plain answer", "stream", "tools", "schema with tools", "tools in a stream", "embeddings"):
         assert cells[name]["state"] == "right"
     for each in (declined, said, asked):
         assert KEY not in each.out + each.err
@@ -76,7 +77,7 @@ def test_what_cannot_be_asked_is_told_in_words(foliot: Foliot, tmp_path: Path) -
     said = foliot("models", "check", "main", "--yes")
     assert said.code == 7
     assert said.out.count("the connection to model provider") == 1
-    assert said.out.count("nobody answers at this address") == 14
+    assert said.out.count("nobody answers at this address") == len(CELLS) - 1
     assert " wrong " in said.out
     unasked = foliot("models", "check", "main", stdin="")
     assert unasked.code == 2
