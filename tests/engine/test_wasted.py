@@ -256,3 +256,60 @@ async def test_an_answer_within_its_own_bound_is_cut_by_that(runtime: Runtime) -
     result = await runtime.run(clerk, "go", check=False)
     assert set(model.bounds) == {2_000}
     assert result.reason == "repairs_exhausted"
+
+
+# --- attempts of which nobody heard the end -----------------------------------------------------------------------
+
+
+class Stuck(Failing):
+    """Does not answer the first `times`; nobody knows what these took."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__(0)
+        self.stuck = times
+        self.begun = asyncio.Event()
+
+    async def respond(self, request: ModelRequest, *, on_delta: Any = None) -> ModelResponse:
+        self.asked += 1
+        if self.asked <= self.stuck:
+            self.begun.set()
+            await asyncio.Event().wait()
+        return ModelResponse(Message("assistant", (Text("done"),)), Usage(100, 50, cost_usd=0.01))
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_questions_of_processes_that_ended_are_counted_once_by_their_estimate(
+    runtime: Runtime, times: int
+) -> None:
+    model, ledger = Stuck(times), await budget(runtime, amount=1)
+    clerk, run_id = Agent("clerk", model=model), runtime.new_run_id()
+    for _ in range(times):
+        model.begun.clear()
+        asking = asyncio.ensure_future(runtime.run(clerk, "a question of some length", run_id=run_id))
+        await model.begun.wait()
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+    result = await runtime.run(clerk, "a question of some length", run_id=run_id)
+    lost = result.usage.total_tokens - 150
+    assert lost > 0
+    assert lost % times == 0
+    assert result.usage.source == "estimated"
+    assert result.usage.cost_usd == pytest.approx(0.01 + lost / 1e6)
+    (found,) = await ledger.list("default")
+    assert (found.balance.spent.tokens, found.balance.reserved.tokens) == (150 + lost, 0)
+    trace = trace_of(run_id, await runtime.runs.facts(run_id))
+    assert trace.steps[0].wasted.total_tokens == lost
+    assert any("no answer" in line and "estimated" in line for line in cost_of(trace))
+
+
+async def test_lost_questions_leave_no_room_where_there_is_none(runtime: Runtime) -> None:
+    model, run_id = Stuck(1), runtime.new_run_id()
+    clerk = Agent("clerk", model=model, limits={"max_tokens": 60})
+    words = "word " * 30
+    asking = asyncio.ensure_future(runtime.run(clerk, words, run_id=run_id))
+    await model.begun.wait()
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    result = await runtime.run(clerk, words, run_id=run_id, check=False)
+    assert (result.phase, result.reason, model.asked) == ("failed", "tokens", 1)
+    assert result.usage.input_tokens > 30

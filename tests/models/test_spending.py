@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from foliot.kernel.messages import Message, ModelRequest, ModelResponse, ModelSettings, Text, Usage
 from foliot.models import spending
 from foliot.models.anthropic import AnthropicGateway
-from foliot.models.base import ModelError, ModelGarbage, ModelOverloaded
-from foliot.models.config import GatewayConfig
+from foliot.models.base import ModelError, ModelGarbage, ModelOverloaded, ModelTimeout
+from foliot.models.config import GatewayConfig, Timeouts
 from foliot.models.endpoints import EndpointConfig
 from foliot.models.gemini import GeminiGateway
 from foliot.models.ollama import OllamaGateway
@@ -71,6 +71,19 @@ async def test_a_stream_that_breaks_off_carries_what_it_has_used(kind: Any, faul
 async def test_an_attempt_that_never_began_costs_nothing(kind: Any) -> None:
     for fault in (Fault("status", status=503), Fault("empty"), Fault("reset", after=0)):
         assert (await failure(kind, Play(ANSWER, fault=fault))).usage == Usage()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("kind", list(PATHS), ids=lambda kind: kind.__name__)
+async def test_a_question_that_was_sent_and_not_answered_in_time_is_counted(kind: Any, stream: bool) -> None:
+    async with WireServer([Play(ANSWER, fault=Fault("hang"))]) as server:
+        waits = Timeouts(idle=0.2, total=0.2)
+        gateway = kind(GatewayConfig("p", base_url=server.url + PATHS[kind], api_key="k", model="m", timeouts=waits))
+        with pytest.raises(ModelTimeout) as caught:
+            await gateway.respond(ASK, on_delta=(lambda _: None) if stream else None)
+        await gateway.close()
+    assert caught.value.usage.input_tokens > 0
+    assert (caught.value.usage.output_tokens, caught.value.usage.source) == (0, "estimated")
 
 
 async def test_a_cancelled_stream_carries_what_it_has_used() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from foliot.kernel.events import ApprovalRequested, Event, RunRetried, Terminal
-from foliot.kernel.messages import Delta, ModelRequest, ModelResponse
+from foliot.kernel.messages import Delta, ModelRequest, ModelResponse, Usage
 from foliot.kernel.spec import RunSpec
 from foliot.kernel.state import State
 from foliot.models.base import OnDelta
@@ -29,6 +29,15 @@ class KeepsPlaces(Protocol):
 
     async def leave(self, run_id: str) -> None:
         """Give up the place of a run that asks no more. Never raises."""
+        ...
+
+
+@runtime_checkable
+class EstimatesQuestions(Protocol):
+    """Models that know about what a question takes, before there is an answer."""
+
+    async def question(self, spec: RunSpec, request: ModelRequest) -> Usage:
+        """The tokens of a request, and their price if it is known. Never raises a `FoliotError`."""
         ...
 
 

@@ -28,7 +28,7 @@ from foliot.engine.appending import append_again, persist, recorded
 from foliot.engine.approval.parking import Parking
 from foliot.engine.approval.questions import answer_id
 from foliot.engine.approval.recording import SYSTEM, DecisionLog, DecisionRecord, call_document
-from foliot.engine.base import Clock, KeepsPlaces, Models, Settlement, Watcher
+from foliot.engine.base import Clock, EstimatesQuestions, KeepsPlaces, Models, Settlement, Watcher
 from foliot.engine.budgets.purse import Asked, Purse
 from foliot.engine.doubts import Doubts, both, doubts_of, noting
 from foliot.engine.effects import ask_model, call_tool, given_up, in_place_of, left_behind
@@ -498,10 +498,17 @@ class Driver:
         heard = partial(self._watcher.streamed, run_id, action.step) if shown else None
         models, spec, clock = self._models, self.state.spec, self._clock
         account = spending.count()
+        if self.state.lost_asks and isinstance(models, EstimatesQuestions):
+            account.lose(self.state.lost_asks, await models.question(spec, action.request))
         limits = spec.limits
         if limits.max_tokens is not None or limits.max_cost_usd is not None:
             account.checks.append(partial(self._leaves_room, account))
             self._bound(account)
+        if account.lost and not may_ask_again(self.state, account.usage):
+            message = "what questions took whose process ended before their answer came leaves no room for another"
+            self._asking = None
+            self._post(ModelFailed(action.step, "tokens", message, usage=account.usage))
+            return
         free = self._purse is None or self._purse.is_free
         if free and (self._gate is None or self._gate.is_open(spec.namespace)):
             asking = ask_model(models, spec, action, on_delta=heard, clock=clock, account=account)

@@ -337,6 +337,18 @@ class RunModels:
         known = [cost for cost in costs if cost is not None]
         return replace(most, cost_usd=max(known) if len(known) == len(costs) and known else None)
 
+    async def question(self, spec: RunSpec, request: ModelRequest) -> Usage:
+        """The tokens of a request, and their price if it is known, at the first endpoint that is asked."""
+        alone = replace(request, settings=replace(request.settings, max_output_tokens=1))
+        first = refs_of(spec)[0]
+        gateway = self._direct.get(first)
+        if gateway is not None:
+            return _quoted(gateway, alone)
+        try:
+            return (await self._router.quote(first, alone))[0]
+        except FoliotError:
+            return Usage(estimate_request(request), source="estimated")
+
     async def close(self) -> None:
         await self._router.close()
         if self._own is not None:

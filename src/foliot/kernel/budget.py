@@ -1,7 +1,8 @@
 """Limits, and what was spent of them. Asked before a model or a tool is used, never after.
 
 A limit of None is no limit. An answer is asked for with no more than tokens and money leave (`loop.room_left`), so they
-can be passed by what the size of a question was estimated wrongly; steps, calls and time are never passed. Children get `remaining(…)` of their parent, narrowed by their own.
+can be passed by what the size of a question was estimated wrongly; steps, calls and time are never passed. Children get
+`remaining(…)` of their parent, narrowed by their own.
 """
 
 from __future__ import annotations

@@ -57,6 +57,7 @@ def _claimed(state: State, event: e.RunClaimed) -> None:
         state.retried = None
         # Each attempt has its own time. What it still waits for is counted when that is over, from here on.
         state.began_at, state.waited, state.waiting_since = state.now, 0.0, state.now
+    state.lost_asks += 1 if state.asking else 0
     state.asking = False
     if state.started_at is None:
         state.started_at = state.began_at = state.now
@@ -139,7 +140,7 @@ def _model_responded(state: State, event: e.ModelResponded) -> None:
     response = event.response
     state.fruitless = 0
     state.was_delayed = False
-    state.asking = False
+    state.asking, state.lost_asks = False, 0
     state.asks = 0
     state.model_failures = 0
     state.busy_since, state.busy = None, 0
@@ -179,7 +180,7 @@ _SPENT: Final = frozenset({"tokens", "cost_usd"})
 
 
 def _model_failed(state: State, event: e.ModelFailed) -> None:
-    state.asking = False
+    state.asking, state.lost_asks = False, 0
     state.spent.add(event.usage)
     repairs = state.spec.repairs
     if event.kind in _SPENT:
@@ -206,7 +207,7 @@ def _model_failed(state: State, event: e.ModelFailed) -> None:
 
 
 def _model_delayed(state: State, event: e.ModelDelayed) -> None:
-    state.asking = False
+    state.asking, state.lost_asks = False, 0
     state.spent.add(event.usage)
     if event.failed and state.model_failures >= state.spec.repairs.model:
         state.end("model_failed", event.failed, event.message)

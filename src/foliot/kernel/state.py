@@ -156,6 +156,7 @@ class State:
         "interrupted",
         "known_tokens",
         "link",
+        "lost_asks",
         "model_failures",
         "new_chars",
         "notes",
@@ -229,6 +230,7 @@ class State:
         self.final = False  # the next answer is the last one, without tools
         self.bad_steps = 0
         self.output_repairs = 0
+        self.lost_asks = 0  # questions whose process ended before it was recorded what came of them
         self.model_failures = 0
         self.retry_at: float | None = None
         self.delayed: ModelDelayed | None = None  # the model may not be asked yet

@@ -242,8 +242,11 @@ class ModelDelayed(ModelError):
 
 
 class ModelTimeout(ModelError):
+    """No answer in time. `was_sent`: the question was, so the provider may have read it."""
+
     kind = "timeout"
     retryable = True
+    was_sent = False
 
 
 class ModelGarbage(ModelError):

@@ -384,11 +384,13 @@ class HttpEndpoint:
         limits = self._config.timeouts
         name = self._config.provider
         if isinstance(error, TimeoutError):
-            raise ModelTimeout(
+            timeout = ModelTimeout(
                 f"{where} did not answer in time (connect {limits.connect:g} s, silence {limits.idle:g} s, "
                 f"total {limits.total:g} s)",
                 provider=name,
-            ) from error
+            )
+            timeout.was_sent = not isinstance(error, aiohttp.ConnectionTimeoutError)
+            raise timeout from error
         if isinstance(error, (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError)):
             raise ModelRequestError(f"the address of {where} cannot be used: {words}", provider=name) from error
         if isinstance(error, aiohttp.ClientSSLError):

@@ -169,9 +169,14 @@ class HttpGateway:
             raise failed from error
         except ModelError as error:
             error.usage = self._used(request, whole, assembler)
+            if not error.usage.total_tokens and isinstance(error, ModelTimeout) and error.was_sent:
+                error.usage = Usage(estimate_request(request), source="estimated")  # it was read, whatever became of it
             raise
         except CancelledError as cut:
-            mark_cut(cut, self._used(request, whole, assembler))
+            used = self._used(request, whole, assembler)
+            if assembler is None and whole is None:
+                used = Usage(estimate_request(request), source="estimated")  # nothing tells how far it was
+            mark_cut(cut, used)
             raise
         for delta in deltas_of(response):
             on_delta(delta)

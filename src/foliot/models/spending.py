@@ -55,7 +55,7 @@ class Account:
     What an answer may come to is known before it is asked for (`bound`): a gateway is asked for no more.
     """
 
-    __slots__ = ("_bounds", "_lowered", "_sum", "checks", "max_cost")
+    __slots__ = ("_bounds", "_lowered", "_sum", "checks", "lost", "max_cost")
 
     def __init__(self) -> None:
         self._sum: Spent | None = None
@@ -63,6 +63,13 @@ class Account:
         self._bounds: dict[str, int] = {}
         self._lowered = False
         self.max_cost: float | None = None
+        self.lost: tuple[Usage, ...] = ()
+
+    def lose(self, attempts: int, each: Usage) -> None:
+        """Count attempts of processes that ended before anybody knew what they took: `each`, about."""
+        self.lost = (each,) * attempts
+        for usage in self.lost:
+            self.add(usage)
 
     @property
     def is_bound(self) -> bool:

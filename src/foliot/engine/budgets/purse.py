@@ -71,6 +71,7 @@ class Purse:
         """What came of asking; or why it was not asked. Raises only what `ask` raises."""
         act = Act(self._state.run_id, f"step/{action.step}/{_attempt(action)}")
         spec = self._state.spec
+        await self._charge_lost(action, "")
 
         async def estimate() -> Estimate:
             usage = await self._quote(spec, action.request)
@@ -109,6 +110,8 @@ class Purse:
         work = Payer(state.spec.namespace, root or state.run_id, (state.spec.agent,))
         act = Act(state.run_id, f"step/{action.step}/{_attempt(action)}/work")
 
+        await self._charge_lost(action, "/work")
+
         async def reserve(act: Act) -> Hold | Shortage:
             return await self._service.reserve_in(limits, act, work, Estimate(Amount(0, 1), state.spec.model))
 
@@ -118,6 +121,13 @@ class Purse:
             message = f"the tokens of this work cannot be counted: {error.message}"
             return ModelFailed(action.step, "budget", message, retryable=True)
         return hold.fact() if isinstance(hold, Shortage) else await self._paid(hold, ask, reserve)
+
+    async def _charge_lost(self, action: AskModel, kind: str) -> None:
+        """Charge attempts whose process ended before it could settle them: what they held is given back."""
+        paying, attempt = account(), _attempt(action)
+        for back, usage in enumerate(() if paying is None else paying.lost, 1):
+            act = Act(self._state.run_id, f"step/{action.step}/{attempt - back}{kind}")
+            await self._service.charge(act, _amount(usage) or Amount(0, usage.total_tokens))
 
     def close(self) -> None:
         """The run is let go. Returns at once."""
@@ -164,7 +174,9 @@ class _Payment:
         self._first = hold
         self._reserve = reserve
         self._attempts = 1
-        self._settled = Amount(0, 0)
+        # What processes used that ended before is charged already, each to its own act.
+        lost = [_amount(usage) or Amount(0, usage.total_tokens) for usage in getattr(account(), "lost", ())]
+        self._settled = Amount(sum(each.micros for each in lost), sum(each.tokens for each in lost))
 
     def bind(self, hold: Hold) -> None:
         """Let an answer have no more tokens than are reserved for it."""
@@ -206,8 +218,9 @@ class _Payment:
         """Nobody waits for the answer any more; `used` is what its attempts took that is known."""
         if self._hold is None:
             return
-        if used.total_tokens:
-            self._service.settle_later(self._hold, self._rest(used))
+        rest = self._rest(used)
+        if rest.tokens or rest.micros:
+            self._service.settle_later(self._hold, rest)
         else:
             self._service.let_go(self._hold)
 

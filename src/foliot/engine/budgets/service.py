@@ -199,6 +199,13 @@ class BudgetService:
         ]
         return worst_of(found, wanted.amount, now) if found else None
 
+    async def charge(self, act: Act, amount: Amount) -> None:
+        """Charge an act that another process held and never settled; once, however often it is asked. Never raises."""
+        try:
+            await self._ledger.settle(act, amount, now=self.clock())
+        except FoliotError as error:
+            log.warning("what %s cost is not charged: %s", act.name, error)
+
     def settle_later(self, hold: Hold, actual: Amount) -> None:
         """`settle` without waiting, for whoever is being stopped."""
         self._later(self.settle(hold, actual))

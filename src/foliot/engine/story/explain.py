@@ -281,9 +281,10 @@ def cost_of(trace: Trace) -> list[str]:
         f"{tokens(usage.total_tokens)} ({usage.input_tokens:,} in, {usage.output_tokens:,} out{estimated}), {price}"
     ]
     if wasted := sum(step.wasted.total_tokens for step in trace.steps):
-        lost = total(step.wasted for step in trace.steps).cost_usd
-        price = f", {money(lost)}" if lost else ""
-        lines.append(f"{tokens(wasted)} of it{price} went into attempts that gave no answer")
+        lost = total(step.wasted for step in trace.steps)
+        price = f", {money(lost.cost_usd)}" if lost.cost_usd else ""
+        about = " (estimated)" if lost.source == "estimated" else ""
+        lines.append(f"{tokens(wasted)} of it{price} went into attempts that gave no answer{about}")
     dear = sorted(
         (step for step in trace.steps if step.spent.total_tokens), key=lambda s: s.spent.total_tokens, reverse=True
     )
