@@ -3,9 +3,10 @@
     python benchmarks/bench_find.py [FOLDER] [--gitignore]
 
 FOLDER is the library of this Python when not given: some ten thousand files. Beside it stands ripgrep: the command `rg`
-when it is on PATH, else the library `pyripgrep` (`pip install ripgrep-python`), else only our own figures are told. The
-aim: every file that the command finds is found, in no more than 15 times its time; the library has no way to be told
-which files to leave out, so of it only the time is shown.
+when it is on PATH, else the library `pyripgrep` (`pip install ripgrep-python`), else only our own figures are told. On
+Debian, `apt-get download ripgrep` and `dpkg-deb -x ripgrep_*.deb rg` put the command into a folder, without installing
+anything. The aim: every file that the command finds is found, in no more than 5 times its time (it was 2 to 3); the
+library has no way to be told which files to leave out, so of it only the time is shown.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from foliot.tools.builtin.find import LARGEST_SEARCHED, MOST_FOUND, Glob, Grep
 from foliot.tools.builtin.workspace import Workspace
 
 PATTERNS = ("def _parse_isoformat", "class \\w+Warning\\(UserWarning\\)", "[Zz]inc oxide", "import\\s+nturl2path")
-MOST_TIMES = 15
+MOST_TIMES = 5
 
 
 def call(tool: Any, arguments: dict[str, Any]) -> Any:

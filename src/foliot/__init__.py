@@ -2,14 +2,9 @@
 
     from foliot import Agent, Runtime, tool
 
-Names are loaded when they are first used, so that `import foliot` costs nothing and the command line starts fast.
+Names are loaded when they are first used, so that `import foliot` costs nothing and the command line starts fast. It
+loads no other module: until the command line has taken Ctrl-C over, the interpreter shows a traceback for it.
 """
-
-from __future__ import annotations
-
-from importlib import import_module
-
-from foliot.version import __version__
 
 TYPE_CHECKING = False  # `typing` would be most of what `import foliot` costs
 if TYPE_CHECKING:
@@ -27,6 +22,7 @@ if TYPE_CHECKING:
     from foliot.tools.base import Invocation, ToolError
     from foliot.tools.function import tool
     from foliot.tools.processes import outlives_call
+    from foliot.version import __version__
 
 __all__ = [
     "Agent",
@@ -67,12 +63,15 @@ _HOME = {
     "Streamed": "foliot.engine.live",
     "Text": "foliot.kernel.messages",
     "ToolError": "foliot.tools.base",
+    "__version__": "foliot.version",
     "outlives_call": "foliot.tools.processes",
     "tool": "foliot.tools.function",
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
+    from importlib import import_module
+
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'foliot' has no attribute {name!r}")

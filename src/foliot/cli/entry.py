@@ -7,8 +7,6 @@ numbers, and what is printed would be written into it.
 Only what the interpreter has loaded by itself is imported here.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 
-def main() -> NoReturn:
+def main() -> "NoReturn":
     """Run the command line, and end the process with its exit code."""
     interrupt_quietly()
     fill_streams()
