@@ -14,10 +14,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from foliot.catalog.checks import check_documents
 from foliot.models.cells import CELLS, Subject, Verdict, judge
 from foliot.models.config import GatewayConfig
-from foliot.models.profiles import profile_of, provider_facts, providers_with_files
+from foliot.models.profiles import profile_document, profile_of, provider_facts, providers_with_files
 from foliot.models.registry import default_registry
+from foliot.resources.reader import parse_text
+from foliot.resources.validate import validate_document
 from tests.models.obeying import Obeying
 from tests.tools.web_service import serving
 
@@ -29,6 +32,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "providers.md"
 RANK = {"wrong": 0, "not asked": 1, "missing": 1, "by design": 2, "right": 3}
 # The server on loopback does not write OpenRouter's own form of reasoning, so the cell is not asked there.
 NOT_JUDGED = {("openrouter", "reasoning carried back"): Verdict("not asked", "its reasoning_details are tested apart")}
+EXAMPLES = {
+    "{AWS_REGION|AWS_DEFAULT_REGION}": "eu-west-1",
+    "{GOOGLE_CLOUD_LOCATION}": "europe-west4",
+    "{GOOGLE_CLOUD_PROJECT}": "my-project",
+}
 HEAD = """\
 # Providers
 
@@ -73,14 +81,52 @@ def page(table: dict[str, dict[str, Verdict]]) -> str:
         lines.append(f"| `{provider}` | {' | '.join(states)} |")
     for provider, found in table.items():
         facts = provider_facts(provider)
-        lines += ["", f"## {facts['title']}", ""]
-        keys = ", ".join(f"`{key}`" for key in facts.get("keys", ())) or "none needed"
-        where = facts.get("address") or facts.get("address_template") or "`base_url` of the endpoint"
-        lines.append(f"`provider: {provider}`, format {facts['wire']}, at {where}; key: {keys}.")
-        lines.append(f"Judged by {facts['judged']}.")
+        lines += ["", f"## {facts['title']}", "", *entry(provider), "", *example(provider)]
         odd = [f"{name}: {each.state}, {each.words}" for name, each in found.items() if each.words]
         lines += ["", *(f"- {each}" for each in odd)] if odd else []
     return "\n".join(lines) + "\n"
+
+
+def entry(provider: str) -> list[str]:
+    """What the file of a provider says, in words."""
+    document, facts = profile_document(provider), provider_facts(provider)
+    also = f" (also {', '.join(f'`{each}`' for each in facts['aliases'])})" if facts.get("aliases") else ""
+    where = facts.get("address") or facts.get("address_template") or "`base_url` of the endpoint"
+    where = where.replace("|AWS_DEFAULT_REGION", "")
+    at = f"; `{facts['address_variable']}` names another" if facts.get("address_variable") else ""
+    keys = ", ".join(f"`{key}`" for key in facts.get("keys", ()))
+    more = {"aws": "AWS credentials (SigV4)", "google": "a service account, application default credentials"}
+    keys = ", or ".join(filter(None, (keys, more.get(facts.get("credentials", ""))))) or "none needed"
+    lines = [f"`provider: {provider}`{also}, format {facts['wire']}, at {where}{at}; key: {keys}."]
+    options = ", ".join(f"`{name}: {value}`".lower() for name, value in document.get("options", {}).items())
+    default = profile_of(provider, str(facts.get("check", "")))
+    refused = ", ".join(sorted(default.refuses | default.refuses_reasoning))
+    named = {name: facts[name] for name in ("check", "embeddings", "rerank", "transcription") if facts.get(name)}
+    models = ", ".join(f"{n.replace('check', 'answers')} `{'any' if m is True else m}`" for n, m in named.items())
+    seller = facts.get("seller", provider)
+    prices = f"genai-prices (`{seller}`)" if seller else "`pricing` of the endpoint"
+    own = ", ".join(f"`{each['match']}` ({each['source']})" for each in document.get("prices", ()))
+    limits = ", ".join(f"`{each['match']}` ({each['source']})" for each in document.get("limits", ()))
+    rows = {"models for": models, "options set": options, "left out, with a note": refused,
+            "prices by": prices + (f", and for {own}" if own else ""),
+            "limits": limits or "as the account has them: `rate_limit` of the endpoint"}  # fmt: skip
+    said = "; ".join(f"{name}: {value}" for name, value in rows.items() if value)
+    return [*lines, f"{said[0].upper()}{said[1:]}.", f"Judged by {facts['judged']}."]
+
+
+def example(provider: str) -> list[str]:
+    facts = provider_facts(provider)
+    model = facts.get("check") or facts.get("rerank") or "some-model"
+    address = str(facts.get("address_template", ""))
+    for variable, value in EXAMPLES.items():
+        address = address.replace(variable, value)
+    if facts.get("needs_address") and not address:
+        address = "https://my-resource.openai.azure.com" if provider == "azure-openai" else "http://127.0.0.1:8080/v1"
+    spec = [f"provider: {provider}", f'default_model: "{model if isinstance(model, str) else "some-model"}"']
+    spec += [f"base_url: {address}"] if address else []
+    spec += [f"auth: {{secretRef: {provider}-key}}"] if facts.get("keys") else []
+    body = [f"metadata: {{name: {provider}}}", "spec:", *(f"  {each}" for each in spec)]
+    return ["```yaml", "kind: ModelEndpoint", *body, "```"]
 
 
 def committed() -> dict[tuple[str, str], str]:
@@ -91,6 +137,18 @@ def committed() -> dict[tuple[str, str], str]:
         for row in body
         for name, state in zip(head[1:], row[1:], strict=True)
     }
+
+
+@pytest.mark.parametrize("provider", providers_with_files())
+def test_each_provider_has_an_entry_with_an_example_that_is_good(provider: str) -> None:
+    (found,) = parse_text("\n".join(example(provider)[1:-1]), "example.yaml").items
+    document, problems = validate_document(found.document)
+    assert document is not None, problems
+    # Nothing but that the Secret is not there yet.
+    assert [problem for _, problem in check_documents([document], None) if problem.path[:2] != ("spec", "auth")] == []
+    text = PAGE.read_text("utf-8")
+    assert "\n".join(example(provider)) in text, "run make providers"
+    assert all(line in text for line in entry(provider)), "run make providers"
 
 
 async def test_the_page_says_what_the_cells_say() -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
 from typing import Any
 
 import pytest
 
 from foliot.errors import InvalidInput
+from foliot.kernel.messages import Usage
+from foliot.models import profiles
 from foliot.models.config import GatewayConfig
-from foliot.models.profiles import EFFORTS, ModelProfile, profile_document, profile_of
+from foliot.models.from_resource import limits_in_file
+from foliot.models.pricing import PriceBook, Pricing, Sold
+from foliot.models.profiles import EFFORTS, ModelProfile, profile_document, profile_of, providers_with_files
+from foliot.resources.rates import NO_LIMITS, Limits
 
 BUNDLED = sorted(each.name[:-5] for each in files("foliot.models.profiles").iterdir() if each.name.endswith(".toml"))
 
@@ -124,3 +130,39 @@ def test_an_endpoint_adds_to_the_profile_of_its_models() -> None:
 def test_a_mistake_in_a_profile_is_named(given: Any, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         GatewayConfig("openai", model="m", options={"profile": given}).profiles("openai")
+
+
+# --- prices and limits in the files --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("provider", providers_with_files())
+def test_prices_and_limits_in_a_file_can_be_used_and_say_where_they_were_read(provider: str) -> None:
+    document = profile_document(provider)
+    for section in document.get("prices", ()):
+        assert section["source"]
+        assert re.compile(section["match"])
+        Pricing.read({name: value for name, value in section.items() if name not in ("match", "source")})
+    for section in document.get("limits", ()):
+        assert section["source"]
+        Limits(**{name: value for name, value in section.items() if name not in ("match", "source")})
+
+
+def test_a_price_in_the_file_counts_where_the_tables_have_none() -> None:
+    book = PriceBook()
+    hour = Sold(audio_seconds=3600)
+    assert book.cost("openai", "whisper-1", Usage(0, 5), sold=hour) == pytest.approx(0.36)
+    assert book.cost("openai-responses", "whisper-1", Usage(0, 5), sold=hour) == pytest.approx(0.36)
+    assert book.cost("voyage", "rerank-2.5-lite", Usage(1_000_000)) == pytest.approx(0.02)
+    own, other = "https://api.voyageai.com/v1", "https://reseller.example/v1"
+    assert book.cost("voyage", "rerank-2.5", Usage(1_000_000), base_url=own) == pytest.approx(0.05)
+    assert book.cost("voyage", "rerank-2.5", Usage(1_000_000), base_url=other) is None
+    assert book.cost("voyage", "no-such-model", Usage(1_000_000)) is None
+
+
+def test_a_limit_in_the_file_holds_where_the_endpoint_declares_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = {"limits": [{"match": "-free$", "requests": 20, "per": 60, "source": "a page"}]}
+    with monkeypatch.context() as patch:
+        patch.setattr(profiles, "profile_document", lambda name: table if name == "moonshot" else {})
+        assert limits_in_file("kimi", "some-free") == Limits(requests=20, per=60)
+        assert limits_in_file("kimi", "some-paid") == NO_LIMITS
+        assert limits_in_file("no such provider", "some-free") == NO_LIMITS

@@ -182,3 +182,18 @@ def test_the_options_of_a_provider_are_those_that_it_reads(name: str):
     factory(config)
     known: Any = factory
     assert read.names == known.OPTIONS
+
+
+@pytest.mark.parametrize(
+    ("provider", "said", "asked"),
+    [
+        ("gemini", "https://g.example/v1beta/models/gemini-3:generateContent", "https://g.example/v1beta"),
+        ("gemini", "https://g.example/v1beta/models/gemini-3:streamGenerateContent", "https://g.example/v1beta"),
+        ("gemini", "https://g.example", "https://g.example/v1beta"),
+        ("openai", "https://o.example/v1/embeddings", "https://o.example/v1"),
+        ("together", "https://t.example/v1/rerank", "https://t.example/v1"),
+        ("groq", "https://q.example/openai/v1/audio/transcriptions", "https://q.example/openai/v1"),
+    ],
+)
+def test_an_address_that_was_copied_from_a_call_is_cut(provider: str, said: str, asked: str) -> None:
+    assert default_registry().find(provider).address(said) == asked

@@ -359,6 +359,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "ModelEndpoint",
+        {"provider": "azure", "default_model": "m"},
+        "spec.base_url is required when spec.provider is azure",
+    ),
+    (
+        "ModelEndpoint",
         {"default_model": "m", "base_url": "ftp://x"},
         "spec.base_url must be a URL: expected http://… or https://…",
     ),

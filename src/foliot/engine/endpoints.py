@@ -30,7 +30,7 @@ from foliot.models.base import (
 )
 from foliot.models.config import GatewayConfig, Timeouts
 from foliot.models.endpoints import FALL_BACK_ON, EndpointConfig
-from foliot.models.from_resource import endpoint_config
+from foliot.models.from_resource import endpoint_config, limits_in_file
 from foliot.models.limits import Turns
 from foliot.models.pieces import Pieces
 from foliot.models.pricing import Pricing
@@ -396,7 +396,7 @@ class RunModels:
             timeouts=Timeouts(connect=self._waits.answer),
             waits=self._waits,
         )
-        return EndpointConfig(name=ref, gateway=gateway)
+        return EndpointConfig(name=ref, gateway=gateway, limits=limits_in_file(name, gateway.model))
 
     async def _of_python(self, endpoint: PythonEndpoint) -> EndpointConfig:
         """With its own key, or as for a manifest; else with what the provider's own tools would find."""

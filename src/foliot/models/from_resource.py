@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from foliot.errors import InvalidInput
 from foliot.models.config import GatewayConfig, Timeouts
 from foliot.models.endpoints import EndpointConfig
 from foliot.models.pricing import Pricing
+from foliot.models.profiles import sections_for
+from foliot.models.registry import default_registry
 from foliot.resources.durations import seconds
 from foliot.resources.rates import NO_LIMITS, Limits
 from foliot.resources.references import qualified
@@ -42,7 +45,9 @@ def endpoint_config(
             timeouts=_timeouts(spec.timeouts, waits),
             waits=waits,
         ),
-        limits=NO_LIMITS if spec.rate_limit is None else _limits(spec.rate_limit),
+        limits=limits_in_file(spec.provider, spec.default_model)
+        if spec.rate_limit is None
+        else _limits(spec.rate_limit),
         pricing=None if spec.pricing is None else Pricing.read(spec.pricing.model_dump()),
         fallbacks=tuple(qualified(ref, meta.namespace) for ref in spec.fallbacks),
     )
@@ -50,6 +55,16 @@ def endpoint_config(
 
 def _limits(declared: ModelRateLimit) -> Limits:
     return Limits(declared.requests, declared.tokens, seconds(declared.per), declared.concurrency, declared.burst)
+
+
+def limits_in_file(provider: str, model: str) -> Limits:
+    """The limits that the provider's file has for a model, which hold where an endpoint declares none."""
+    try:
+        name = default_registry().find(provider).name
+    except InvalidInput:
+        return NO_LIMITS  # whoever asks it is told
+    given = sections_for(name, "limits", model)
+    return Limits(**given) if given else NO_LIMITS
 
 
 def _timeouts(declared: ModelTimeouts, waits: Waits) -> Timeouts:

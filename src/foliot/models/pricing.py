@@ -1,8 +1,8 @@
 """What an answer cost, in US dollars.
 
-Prices come from the tables that ship with `genai-prices`, or from the endpoint's own `pricing`. Nothing is fetched: a
-price is a fact of the installed version. When no price is known the cost is None, never zero, because a budget in
-money must not mistake "unknown" for "free".
+Prices come from the endpoint's own `pricing`, from the tables that ship with `genai-prices`, or from the provider's own
+file beside `profiles`, in this order. Nothing is fetched: a price is a fact of the installed version. When no price is
+known the cost is None, never zero, because a budget in money must not mistake "unknown" for "free".
 
 The library takes a quarter of a second to import and 0.1 ms to compute, so it is loaded off the event loop when the
 first answer has to be priced, and a model with plain prices is then priced by multiplication.
@@ -15,10 +15,11 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from urllib.parse import urlsplit
 
 from foliot.errors import InvalidInput
 from foliot.kernel.messages import Usage
-from foliot.models.profiles import provider_facts
+from foliot.models.profiles import provider_facts, sections_for
 from foliot.threads import on_thread
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class PriceBook:
 
     def __init__(self, *, now: Callable[[], datetime] = _now) -> None:
         self._now = now
-        self._known: dict[tuple[str, str, str], _Entry | None] = {}
+        self._known: dict[tuple[str, str, str], _Entry | Pricing | None] = {}
         self._loaded = False
 
     @property
@@ -153,14 +154,19 @@ class PriceBook:
         if key not in self._known:
             if len(self._known) > 4096:
                 self._known.clear()
-            self._known[key] = _look_up(provider, model, base_url)
+            self._known[key] = _look_up(provider, model, base_url) or _in_file(provider, model, base_url)
         known = self._known[key]
         if known is None:
             return None
+        if isinstance(known, Pricing):
+            return known.cost(usage, sold)
         special = usage.tier or usage.cache_write_1h_tokens or usage.web_searches or usage.file_searches
         if known.plain is not None and not special and sold == TOKENS_ALONE:
             return known.plain.cost(usage)
-        return self._compute(known.seller, known.info, usage, sold)
+        cost = self._compute(known.seller, known.info, usage, sold)
+        if cost is None and (filed := _in_file(provider, model, base_url)) is not None:
+            return filed.cost(usage, sold)  # the tables have the model, but no price that fits
+        return cost
 
     def _compute(self, seller: Provider, info: ModelInfo, usage: Usage, sold: Sold) -> float | None:
         """Prices with tiers or dates, and what is sold beside tokens: the library does the sum."""
@@ -180,6 +186,7 @@ class PriceBook:
             web_searches=usage.web_searches or None,
             storage_searches=usage.file_searches or None,
             input_audio_tokens=min(sold.audio_tokens, usage.input_tokens) or None,
+            audio_seconds=sold.audio_seconds or None,
             input_audio_seconds=sold.audio_seconds or None,
         )
         try:
@@ -223,6 +230,15 @@ def _look_up(provider: str, model: str, base_url: str) -> _Entry | None:
     except LookupError:
         return None
     return _Entry(seller, info, _plain(info))
+
+
+def _in_file(provider: str, model: str, base_url: str) -> Pricing | None:
+    """The price in the provider's own file; none at an address of somebody else."""
+    own = urlsplit(provider_facts(provider).get("address", "")).hostname
+    if base_url and urlsplit(base_url).hostname != own:
+        return None
+    given = sections_for(provider, "prices", model)
+    return Pricing.read(given, f"prices in {provider}.toml") if given else None
 
 
 def _seller(provider: str) -> str:

@@ -88,7 +88,10 @@ class Provider:
         return said + self.url_path if self.name in _VERSIONED and not _VERSION.search(path) else said
 
 
-_CALLS: Final = re.compile(r"/(chat/completions|completions|responses|messages|models|api/chat|api/generate)$")
+_CALLS: Final = re.compile(
+    r"/(chat/completions|completions|responses|messages|models(/[^/]+:\w+)?|api/chat|api/generate"
+    r"|embeddings|rerank|audio/transcriptions)$"
+)
 _VERSIONED: Final = frozenset({"anthropic", "gemini"})
 _VERSION: Final = re.compile(r"/v\d+[a-z]*\d*(/|$)")
 

@@ -19,6 +19,17 @@ Each provider has a file beside this one, `<provider>.toml`:
 
     [options]                        # the options of an endpoint, under its own
 
+    [[prices]]                       # `pricing` of an endpoint, where neither it nor the price tables know the model
+    match = 'rerank'
+    input = 0.05
+    output = 0
+    source = "acme.example/prices"   # where it was read
+
+    [[limits]]                       # `rate_limit` of an endpoint that declares none: what all accounts of the provider
+    match = '-free$'                 # have in common. Limits that depend on the account do not belong here
+    requests = 20
+    per = 60                         # seconds
+
 A field of a later section replaces that of an earlier one as a whole. An endpoint adds to it by `options.profile`, with
 the same fields. A provider without a file has the profile of a model that takes everything.
 """
@@ -143,6 +154,19 @@ def providers_with_files() -> tuple[str, ...]:
     """The names of all providers that have a file, sorted."""
     names = (each.name for each in files(__name__).iterdir())
     return tuple(sorted(name.removesuffix(".toml") for name in names if name.endswith(".toml")))
+
+
+def sections_for(provider: str, table: str, model: str) -> dict[str, Any]:
+    """The fields of all sections of a table whose pattern is in the model's name, later ones over earlier ones.
+
+    `match` and `source` are not among them. A file that inherits has the sections of the other first.
+    """
+    document = profile_document(provider)
+    found = sections_for(document["inherits"], table, model) if "inherits" in document else {}
+    for section in cast("Iterable[dict[str, Any]]", document.get(table, ())):
+        if re.search(section["match"], model, re.IGNORECASE):
+            found |= {name: value for name, value in section.items() if name not in ("match", "source")}
+    return found
 
 
 @cache

@@ -22,7 +22,7 @@ BASE_URLS: Final[Mapping[str, str]] = MappingProxyType(
         "ollama": "http://127.0.0.1:11434",
     }
 )
-_NEED_A_URL: Final = ("azure-openai", "openai-compatible")
+_NEED_A_URL: Final = ("azure-openai", "azure_openai", "azure", "openai-compatible", "openai_compatible")
 _OFFLINE: Final = ("scripted", "mock")
 MAPPINGS: Final = ("profile", "extra")
 """The options that are no words: what a model refuses, and what is added to every request."""
