@@ -21,6 +21,7 @@ from foliot.kernel.events import BudgetExceeded, ModelFailed, RunFailed, RunResu
 from foliot.kernel.messages import Message, ModelRequest, ModelResponse, Text, ToolCall, ToolResult, Usage
 from foliot.models.base import ModelOverloaded
 from foliot.models.pricing import Pricing
+from foliot.models.spending import Quoted
 from foliot.offering import Asker
 from foliot.resources.validate import validate_document
 from foliot.results import RunFailedError
@@ -461,8 +462,8 @@ async def test_what_cannot_be_checked_lets_nothing_begin(runtime: Runtime, clock
     await service.close()
 
 
-async def runtime_quote(spec: Any, request: ModelRequest) -> Usage:
-    return Usage(1, 1, cost_usd=0.01)
+async def runtime_quote(spec: Any, request: ModelRequest) -> Quoted:
+    return Quoted(1, 1, cost_usd=0.01)
 
 
 async def never() -> Any:

@@ -157,6 +157,7 @@ async def test_a_quote_is_that_of_the_dearest_model_that_may_answer(store) -> No
     assert (await models.quote(with_spare, request)).cost_usd == pytest.approx(0.03)
     models.serve("default/missing", Object())
     unpriced = await models.quote(with_spare, request)
+    assert unpriced.unpriced
     assert (unpriced.cost_usd, unpriced.output_tokens) == (None, 1000)
     await models.close()
 

@@ -206,3 +206,23 @@ async def test_a_limit_is_forgotten_with_its_endpoint(runtime: Runtime) -> None:
         await declare(runtime, server)
         await models_changed(database, "default", clock=runtime.clock)
         assert await limits.declarers("default") == []
+
+
+async def test_who_stands_behind_somebody_that_leaves_goes_on_earlier(runtime: Runtime) -> None:
+    """One in an hour; the turn of the third comes after two, and after one when the second is cancelled."""
+    async with WireServer(lambda _: ANSWER) as server:
+        await declare(runtime, server, rate_limit={"requests": 1, "per": "1h"})
+        await runtime.run("clerk", "first")
+        waiting: list[asyncio.Task[Any]] = []
+        for run_id in ("second", "third"):
+            waiting.append(asyncio.create_task(runtime.run("clerk", run_id, run_id=run_id)))
+            await until(runtime, run_id, RunWaiting)
+        await runtime.cancel("second", by="ann")
+        dues: list[float] = []
+        while len(dues) < 2:
+            dues = [event.until for event in await facts(runtime, "third") if isinstance(event, ModelDelayed)]
+            await asyncio.sleep(0.01)
+        assert dues[0] - dues[1] == pytest.approx(3600, abs=60)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)

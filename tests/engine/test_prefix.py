@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from foliot.cli.runview.tree import tree_of
 from foliot.engine.story.explain import cost_of
@@ -78,6 +79,15 @@ def test_what_moved_the_prefix_is_named(cause: str) -> None:
     assert miss.step == 2
     assert words in miss.text
     assert miss.missed == (4_000 if cause == "compacted" else 12_000)
+
+
+@pytest.mark.parametrize(("pause", "words"), [(600.0, "did not keep"), (3700.0, "caches are kept for an hour")])
+def test_a_cache_for_an_hour_outlives_a_short_pause(pause: float, words: str) -> None:
+    wrote = answer(1, 12_000, 0, 12_000)
+    usage = replace(wrote.response.usage, cache_write_1h_tokens=12_000)
+    first = [e.StepStarted(1), replace(wrote, response=replace(wrote.response, usage=usage)), *called(1)]
+    (miss,) = misses(traced(first, pause, e.StepStarted(2), answer(2, 12_500, 0, 12_500)))
+    assert words in miss.text
 
 
 def test_a_search_for_tools_moves_the_prefix_and_trace_and_why_say_so() -> None:

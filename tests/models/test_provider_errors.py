@@ -175,9 +175,10 @@ def test_a_provider_that_says_whether_to_retry_is_believed(verdict: str, retryab
     ("headers", "seconds"),
     [
         ({"retry-after": "12"}, 12.0),
-        ({"retry-after": "-3"}, 0.0),
+        ({"retry-after": "-3"}, None),
         ({"retry-after": formatdate(NOW + 30, usegmt=True)}, 30.0),
-        ({"retry-after": formatdate(NOW - 30, usegmt=True)}, 0.0),
+        ({"retry-after": formatdate(NOW - 30, usegmt=True)}, None),
+        ({"retry-after": "0"}, None),
         ({"retry-after": "soon"}, None),
         ({"retry-after": "nan"}, None),
         ({"retry-after-ms": "250"}, 0.25),

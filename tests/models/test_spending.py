@@ -408,3 +408,17 @@ def test_counts_are_those_that_the_official_types_hold() -> None:
     )
     ours = counted_in_chat(b'{"usage": %b, "service_tier": "flex"}' % counted.model_dump_json().encode())
     assert ours == Usage(100, 40, 64, 16, 30, tier="flex")
+
+
+@pytest.mark.parametrize(
+    ("said", "counted"),
+    [
+        (Usage(10, 1, cache_read_tokens=10**12), Usage(10, 1, cache_read_tokens=10)),
+        (Usage(-5, 7, cost_usd=-1000), Usage(0, 7)),
+        (Usage(10, 2, cache_write_tokens=8, cache_read_tokens=6), Usage(10, 2, 6, 4)),
+        (Usage(10, 2, reasoning_tokens=9, web_searches=-3), Usage(10, 2, reasoning_tokens=2)),
+    ],
+)
+def test_counts_that_cannot_be_are_not_counted(said: Usage, counted: Usage) -> None:
+    assert spending.possible(said) == counted
+    assert spending.possible(counted) is counted

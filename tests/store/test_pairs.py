@@ -49,7 +49,7 @@ NOT_PLAYED = {
     "store.model_limits._settle": "as above",
     "store.model_limits._pause": "as above",
     "run(model_limit_forget)": "one statement on rows that are written anew by whoever asks next",
-    "run(model_place_leave)": "one statement: places of one run, which nobody else touches",
+    "store.model_limits._leave": "one statement: places of one run, which nobody else touches",
     "many(model_call_renew)": "one process keeps rows of its own",
     "work.housekeeping._take_turn": "one turn in a period, under the lock of its own row",
     "work.housekeeping._note_size": "a note for people, by the one whose turn it is; a lost one is written next time",

@@ -45,7 +45,7 @@ from foliot.models.router import (
     told_of_fallback,
     without_extra,
 )
-from foliot.models.spending import Account, account, cut_usage
+from foliot.models.spending import Account, Quoted, account, cut_usage
 from foliot.models.tokens import estimate_request
 from foliot.resources.digest import definition_digest
 from foliot.resources.powers import declared_by_operator, secret_targets
@@ -315,11 +315,12 @@ class RunModels:
         """Give up the place of a run that asks no more. Never raises."""
         await self._router.turns.leave(run_id)
 
-    async def quote(self, spec: RunSpec, request: ModelRequest) -> Usage:
+    async def quote(self, spec: RunSpec, request: ModelRequest) -> Quoted:
         """See `budgets.purse.Quote`. A gateway object has the prices of its attribute `pricing`, if it has one."""
         await self._look_again()  # a price that was declared this moment makes room this moment
         most = Usage(source="estimated")
         costs: list[float | None] = []
+        unpriced = ""
         refs = refs_of(spec)
         for position, ref in enumerate(refs):
             gateway = self._direct.get(ref)
@@ -334,8 +335,10 @@ class RunModels:
                 continue  # it will not answer either
             most = max((most, *quotes), key=lambda usage: usage.total_tokens)
             costs += [usage.cost_usd for usage in quotes]
+            unpriced = unpriced or next((each.unpriced or ref for each in quotes if each.cost_usd is None), "")
         known = [cost for cost in costs if cost is not None]
-        return replace(most, cost_usd=max(known) if len(known) == len(costs) and known else None)
+        cost = max(known) if len(known) == len(costs) and known else None
+        return Quoted(most.input_tokens, most.output_tokens, cost_usd=cost, source="estimated", unpriced=unpriced)
 
     async def question(self, spec: RunSpec, request: ModelRequest) -> Usage:
         """The tokens of a request, and their price if it is known, at the first endpoint that is asked."""
@@ -542,9 +545,10 @@ def _priced(gateway: Gateway, usage: Usage) -> Usage:
     return replace(usage, cost_usd=pricing.cost(usage))
 
 
-def _quoted(gateway: Gateway, request: ModelRequest) -> Usage:
-    usage = Usage(estimate_request(request), request.settings.max_output_tokens or UNBOUNDED_OUTPUT, source="estimated")
-    return _priced(gateway, usage)
+def _quoted(gateway: Gateway, request: ModelRequest) -> Quoted:
+    most = request.settings.max_output_tokens or UNBOUNDED_OUTPUT
+    usage = _priced(gateway, Usage(estimate_request(request), most, source="estimated"))
+    return Quoted(usage.input_tokens, most, cost_usd=usage.cost_usd, source="estimated")
 
 
 def stored_secrets(

@@ -41,6 +41,9 @@ class Spent(Struct):
     unpriced: int = 0
     tool_calls: int = 0
     estimated: bool = False
+    cache_write_1h_tokens: int = 0
+    web_searches: int = 0
+    file_searches: int = 0
 
     @property
     def tokens(self) -> int:
@@ -58,6 +61,10 @@ class Spent(Struct):
             self.unpriced += 1
         if usage.source == "estimated":
             self.estimated = True
+        if usage.cache_write_1h_tokens or usage.web_searches or usage.file_searches:
+            self.cache_write_1h_tokens += usage.cache_write_1h_tokens
+            self.web_searches += usage.web_searches
+            self.file_searches += usage.file_searches
 
     def usage(self) -> Usage:
         """The sum as a `Usage`. The cost is None when any part of it is not known."""
@@ -69,6 +76,9 @@ class Spent(Struct):
             reasoning_tokens=self.reasoning_tokens,
             cost_usd=None if self.unpriced else self.cost_usd,
             source="estimated" if self.estimated else "provider",
+            cache_write_1h_tokens=self.cache_write_1h_tokens,
+            web_searches=self.web_searches,
+            file_searches=self.file_searches,
         )
 
 

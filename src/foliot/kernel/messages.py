@@ -119,9 +119,9 @@ class Usage(Struct, frozen=True, gc=False, omit_defaults=True):
     """Tokens of one or many answers. `input_tokens` includes what was read from and written to a cache.
 
     `source` is "provider" when the provider counted, "estimated" when Foliot did. `cost_usd` is None when no price is
-    known: an unknown price is not a price of zero. Of one answer it also says what its price depends on: how much of
-    `cache_write_tokens` is kept for an hour, the searches that the provider itself made, and the tier it was served at
-    ("flex", "priority", "batch"); none of these is kept in a sum.
+    known: an unknown price is not a price of zero. It also says what the price depends on: how much of
+    `cache_write_tokens` is kept for an hour, the searches that the provider itself made, and of one answer the tier it
+    was served at ("flex", "priority", "batch").
     """
 
     input_tokens: int = 0

@@ -259,15 +259,18 @@ def meant_by(message: str, status: int | None = None) -> type[ModelError] | None
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """Seconds to wait as the provider's headers say, the most exact first. `now` is the wall clock, for dates."""
-    if (value := _number(headers.get("retry-after-ms"))) is not None:
-        return max(0.0, value / 1000)
+    """Seconds to wait as the provider's headers say, the most exact first. `now` is the wall clock, for dates.
+
+    Nothing, and less, is no answer: whoever goes by it would ask at once, again and again.
+    """
+    if (value := _number(headers.get("retry-after-ms"))) is not None and value > 0:
+        return value / 1000
     if given := headers.get("retry-after", "").strip():
         value = _number(given)
         if value is None:
             value = _until(given, now)
-        if value is not None:
-            return max(0.0, value)
+        if value is not None and value > 0:
+            return value
     # Only a limit that is used up says how long to wait; the others report when they will be full again.
     waits = [
         wait

@@ -52,7 +52,7 @@ from foliot.models.limits import ASKER, PASS, Clock, LocalTurns, Turn, Turns, co
 from foliot.models.pieces import Pieces
 from foliot.models.pricing import TOKENS_ALONE, PriceBook, Sold
 from foliot.models.registry import Registry, default_registry
-from foliot.models.spending import Bounded, account, cut_usage
+from foliot.models.spending import Bounded, Quoted, account, cut_usage, possible
 from foliot.models.tokens import TokenCounter, estimate_request, estimate_text
 from foliot.models.wire.counts import tier_of
 from foliot.resources.rates import Declarer
@@ -267,7 +267,7 @@ class Router:
 
         return await self._ask(await self._find(ref), _Question(model, size, ask, finished), queue=True)
 
-    async def quote(self, ref: str, request: ModelRequest) -> list[Usage]:
+    async def quote(self, ref: str, request: ModelRequest) -> list[Quoted]:
         """What the request is expected to take at most, at the endpoint and at each of its fallbacks.
 
         An endpoint that cannot be found, or whose provider is unknown, is left out: it will not answer either. The
@@ -298,7 +298,7 @@ class Router:
             return False  # one of them will not answer
         return len(names) == 1
 
-    async def _quote(self, endpoint: EndpointConfig, request: ModelRequest) -> Usage:
+    async def _quote(self, endpoint: EndpointConfig, request: ModelRequest) -> Quoted:
         try:
             provider = self._registry.find(endpoint.gateway.provider).name
         except FoliotError as error:
@@ -307,7 +307,9 @@ class Router:
         tokens = self.tokens.estimate(request, model=f"{provider}:{model}")
         most = self._most_output(endpoint, request) * _answers(request, endpoint)
         usage = _tiered(Usage(tokens, most, source="estimated"), request, endpoint)
-        return replace(usage, cost_usd=await self._cost(endpoint, provider, provider, model, usage))
+        cost = await self._cost(endpoint, provider, provider, model, usage)
+        return Quoted(usage.input_tokens, most, cost_usd=cost, source="estimated", tier=usage.tier,
+                      unpriced=endpoint.name if cost is None else "")  # fmt: skip
 
     def _most_output(self, endpoint: EndpointConfig, request: ModelRequest) -> int:
         """The most that an answer may have: as the request bounds it when it is sent, or what is expected without."""
@@ -357,7 +359,11 @@ class Router:
     def _question(self, request: ModelRequest, pieces: Pieces | None) -> _Question[ModelResponse]:
         async def ask(entry: OpenGateway) -> ModelResponse:
             bounded = await self._bounded(entry, request)
-            response = bounded.whole(await entry.gateway.respond(bounded.request, on_delta=pieces))
+            response = await entry.gateway.respond(bounded.request, on_delta=pieces)
+            if (usage := possible(response.usage)) is not response.usage:
+                notes = (*response.notes, "the provider's counts contradict each other: what cannot be is not counted")
+                response = replace(response, usage=usage, notes=notes)
+            response = bounded.whole(response)
             if response.stop == "other":  # nobody knows whether this is all of it
                 broken = ModelGarbage("the answer of the model broke off", provider=response.provider)
                 broken.usage = response.usage
@@ -478,6 +484,7 @@ class Router:
                 paying.add(self._priced_now(entry, endpoint, question, cut_usage(cut)))
             raise
         except ModelError as error:
+            error.usage = possible(error.usage)
             if error.usage.total_tokens:
                 more = counted(entry.provider, error.usage) - expected
                 await self._book(entry, endpoint, question, error)

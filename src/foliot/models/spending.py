@@ -10,6 +10,7 @@ from __future__ import annotations
 from asyncio import CancelledError
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from math import inf
 from typing import Final, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
@@ -43,6 +44,12 @@ class Bounded(NamedTuple):
         )
         error.usage, error.spent_out = response.usage, True
         raise error
+
+
+class Quoted(Usage, frozen=True):
+    """What a question is expected to take; `unpriced` names an endpoint that may answer it at a price nobody knows."""
+
+    unpriced: str = ""
 
 
 HasRoom: TypeAlias = Callable[[Usage], Awaitable[bool]]
@@ -123,6 +130,23 @@ class Account:
                 error.spent_out = True
 
 
+def possible(usage: Usage) -> Usage:
+    """The usage without what cannot be: less than nothing, or more from a cache than was sent. The same if all can."""
+    kept = {name: max(0, getattr(usage, name)) for name in _COUNTS}
+    given = kept["input_tokens"]
+    kept["cache_read_tokens"] = min(kept["cache_read_tokens"], given)
+    kept["cache_write_tokens"] = min(kept["cache_write_tokens"], given - kept["cache_read_tokens"])
+    kept["cache_write_1h_tokens"] = min(kept["cache_write_1h_tokens"], kept["cache_write_tokens"])
+    kept["reasoning_tokens"] = min(kept["reasoning_tokens"], kept["output_tokens"])
+    cost = usage.cost_usd
+    found = replace(usage, **kept, cost_usd=None if cost is not None and not 0 <= cost < inf else cost)
+    return usage if found == usage else found
+
+
+_COUNTS: Final = (
+    *("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens"),
+    *("cache_write_1h_tokens", "web_searches", "file_searches"),
+)
 _NOTHING = Usage()
 _current: ContextVar[Account | None] = ContextVar("foliot_model_account", default=None)
 

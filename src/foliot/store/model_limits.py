@@ -35,6 +35,8 @@ _KEPT: Final = 86_400.0
 _BEHIND_ALL: Final = 2**62
 # Whoever is told to come at once is told so only when it would have come later than this.
 _SOON: Final = 1.0
+# So many who stand first are told that somebody in front of them has left.
+_TOLD: Final = 8
 
 
 class Taken(NamedTuple):
@@ -84,8 +86,9 @@ class SqlModelLimits:
     async def pause(self, key: str, until: float) -> None:
         await self._db.write(_pause, key, until)
 
-    async def leave(self, asker: str) -> None:
-        await self._db.write(run, "model_place_leave", asker=asker)
+    async def leave(self, asker: str, *, now: float) -> list[str]:
+        """Give up all places of somebody. Return who stands first in these lines: their turn comes earlier now."""
+        return await self._db.write(_leave, asker, now)
 
     async def renew(self, calls: Iterable[tuple[str, str]], *, until: float) -> None:
         """Keep the calls of a living process."""
@@ -228,6 +231,18 @@ def _settle(key: str, asker: str, counted: Counted, more: int, seconds: float, n
         return ""
     yield from run("model_place_due", key=key, number=first["number"], due=now)
     return first["asker"]
+
+
+def _leave(asker: str, now: float) -> Tx[list[str]]:
+    lines = yield from rows("model_place_lines", asker=asker)
+    if not lines:
+        return []
+    yield from run("model_place_leave", asker=asker)
+    first: list[str] = []
+    for line in lines:
+        found = yield from rows("model_place_next", key=line["key"], since=now - GRACE, count=_TOLD)
+        first += [row["asker"] for row in found]
+    return first
 
 
 def _pause(key: str, until: float) -> Tx[None]:

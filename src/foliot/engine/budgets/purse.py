@@ -25,7 +25,7 @@ from foliot.kernel.messages import ModelRequest, Usage
 from foliot.kernel.spec import RunSpec
 from foliot.kernel.state import State
 from foliot.models.base import ModelError
-from foliot.models.spending import account
+from foliot.models.spending import Quoted, account
 from foliot.resources.money import micros_of_cost
 from foliot.store.budgets import Act, Amount
 from foliot.store.runs import Journal
@@ -41,7 +41,7 @@ Answer = TypeVar("Answer", bound=ModelResponded | ModelFailed | ModelDelayed | B
 
 
 class Quote(Protocol):
-    async def __call__(self, spec: RunSpec, request: ModelRequest) -> Usage:
+    async def __call__(self, spec: RunSpec, request: ModelRequest) -> Quoted:
         """The most that a request is expected to take, over all models that may answer it. Raises `FoliotError`.
 
         The cost is None when the price of any of them is not known.
@@ -234,9 +234,9 @@ class _Payment:
         return Amount(max(0, micros), max(0, tokens))
 
 
-def _estimated(usage: Usage, model: str, longer: Estimate | None = None) -> Estimate:
+def _estimated(usage: Quoted, model: str, longer: Estimate | None = None) -> Estimate:
     amount = _amount(usage) or Amount(0, usage.total_tokens)
-    return Estimate(amount, model, usage.cost_usd is not None, usage.output_tokens, longer)
+    return Estimate(amount, usage.unpriced or model, usage.cost_usd is not None, usage.output_tokens, longer)
 
 
 def _attempt(action: AskModel) -> int:

@@ -101,7 +101,7 @@ def unpriced(rule: BudgetRule, what: str) -> Shortage:
         used=0,
         allowed=rule.micros / MICRO,
         message=f"budget {rule.name!r} counts money, and the price of {what} is not known: "
-        "give its ModelEndpoint a `pricing`, or the budget `unpriced: allow`",
+        "give that ModelEndpoint a `pricing`, or the budget `unpriced: allow`",
         then=rule.on_exceeded,
     )
 

@@ -103,7 +103,9 @@ class SharedTurns:
 
     async def leave(self, asker: str) -> None:
         try:
-            await self._limits.leave(asker)
+            for each in await self._limits.leave(asker, now=self._clock()):
+                if self.wake is not None:
+                    await self.wake(each)
         except FoliotError as error:
             log.warning("a place in the line of a model stays until its turn has passed: %s", error.message)
 

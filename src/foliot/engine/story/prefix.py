@@ -22,6 +22,7 @@ LEAST: Final = 1024
 # Providers cache in blocks, and the end of a prompt is often not among them: a miss is more than this part of it.
 TOLERATED: Final = 0.25
 KEPT_SECONDS: Final = 300.0
+KEPT_HOUR: Final = 3600.0
 
 
 class Miss(Struct, frozen=True):
@@ -41,12 +42,13 @@ def misses(trace: Trace) -> list[Miss]:
     answered = [step for step in trace.steps if step.answered_at is not None and step.usage.source == "provider"]
     if not any(step.usage.cache_read_tokens or step.usage.cache_write_tokens for step in answered):
         return []
+    hour = any(step.usage.cache_write_1h_tokens for step in trace.steps)
     found: list[Miss] = []
     for before, step in pairwise(answered):
         could = min(before.usage.input_tokens, step.usage.input_tokens)
         missed = could - step.usage.cache_read_tokens
         if could >= LEAST and missed > could * TOLERATED:
-            found.append(Miss(step.number, missed, _cause(before, step)))
+            found.append(Miss(step.number, missed, _cause(before, step, hour=hour)))
     return found
 
 
@@ -69,8 +71,11 @@ def cached(trace: Trace) -> list[str]:
 _SHOWN: Final = 3
 
 
-def _cause(before: StepTrace, step: StepTrace) -> str:
-    """List the causes that stand in the journal between two answers, the surest first."""
+def _cause(before: StepTrace, step: StepTrace, *, hour: bool) -> str:
+    """List the causes that stand in the journal between two answers, the surest first.
+
+    `hour`: the run asked for caches that are kept so long (the option `cache: 1h`).
+    """
     number = step.number
     if step.endpoint != before.endpoint:
         return f"step {number} was answered by endpoint {step.endpoint or '?'}, not {before.endpoint or '?'}"
@@ -85,8 +90,9 @@ def _cause(before: StepTrace, step: StepTrace) -> str:
         return f"step {number} was asked for without tools, as the last one that is allowed"
     asked = step.asks[-1].at if step.asks else step.at
     pause = asked - (before.answered_at or asked)
-    if pause >= KEPT_SECONDS:
-        return f"{duration(pause)} passed before step {number}, and caches are kept for about five minutes"
+    if pause >= (KEPT_HOUR if hour else KEPT_SECONDS):
+        kept = "an hour" if hour else "about five minutes"
+        return f"{duration(pause)} passed before step {number}, and caches are kept for {kept}"
     if any(mark.kind == "rejected" for mark in marks):
         return f"an answer was sent back before step {number}"
     return f"step {number} sent the same beginning, which the provider did not keep"

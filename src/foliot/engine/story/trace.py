@@ -199,8 +199,11 @@ def total(usages: Iterable[Usage]) -> Usage:
             cost += usage.cost_usd
         if usage.source == "estimated":
             source = "estimated"
-    given, written, read, put, thought = (tokens[name] for name in _TOKENS)
-    return Usage(given, written, read, put, thought, cost, source)
+    given, written, read, put, thought, hour, web, files = (tokens[name] for name in _TOKENS)
+    return Usage(given, written, read, put, thought, cost, source, hour, web, files)
 
 
-_TOKENS: Final = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens")
+_TOKENS: Final = (
+    *("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens"),
+    *("cache_write_1h_tokens", "web_searches", "file_searches"),
+)

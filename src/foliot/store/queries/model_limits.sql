@@ -96,7 +96,14 @@ UPDATE model_place SET due = :due WHERE key = :key AND number = :number;
 -- locks: -
 DELETE FROM model_place WHERE key = :key AND number = :number;
 
+-- name: model_place_lines
+SELECT DISTINCT key FROM model_place WHERE asker = :asker;
+
+-- name: model_place_next
+SELECT asker FROM model_place WHERE key = :key AND due > :since ORDER BY number LIMIT :count;
+
 -- name: model_place_leave
+-- locks: -
 DELETE FROM model_place WHERE asker = :asker;
 
 -- name: model_place_sweep
