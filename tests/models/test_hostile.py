@@ -41,6 +41,7 @@ from foliot.models.openai_chat import OpenAIChatGateway
 from foliot.models.openai_responses import OpenAIResponsesGateway
 from foliot.models.router import Router
 from foliot.testing.wire import Fault, Play, WireServer
+from tests.loop_watch import watched_steps
 
 KEY = "sk-very-secret-key"
 ASK = ModelRequest("m", (Message("user", (Text("hello"),)),))
@@ -134,6 +135,13 @@ async def ask(
             )
         finally:
             await speaker.close()
+
+
+async def test_an_answer_of_millions_of_values_is_garbage_and_holds_nobody() -> None:
+    many = b'{"choices":[' + b"[]," * 2_000_000 + b"1]}"
+    with watched_steps() as steps, pytest.raises(ModelGarbage, match="more than 250,000 values"):
+        await ask(http(many), OpenAIChatGateway)
+    assert steps.longest < 0.4, f"one step of the event loop took {steps.longest:.2f} s"
 
 
 @every_gateway

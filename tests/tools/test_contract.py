@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from foliot.tools.base import (
     AuthSpec,
     Retry,
+    ToolAnswerLost,
     ToolArgumentsInvalid,
     ToolDefinition,
     ToolDenied,
@@ -320,3 +321,12 @@ class TestErrorText:
         assert is_denied(reported_error(reason="tool_permission_denied"))
         assert not is_denied(reported_error(message="permission denied"))
         assert not is_denied(PermissionError("permission denied"))
+
+
+def test_an_answer_of_too_many_values_is_refused_before_it_is_read() -> None:
+    many = b'{"status":"ok","output":{"x":[' + b"[]," * 300_000 + b"1]}}"
+    with pytest.raises(ToolAnswerLost, match="more than 250,000 values") as caught:
+        decode_response(many)
+    assert not caught.value.retryable
+    text = b'{"status":"ok","output":{"x":"' + b"[]," * 300_000 + b'"}}'
+    assert len(decode_response(text).output["x"]) == 900_000

@@ -17,6 +17,7 @@ import msgspec
 
 from foliot.errors import InvalidInput
 from foliot.kernel.budget import Spent
+from foliot.kernel.json_texts import MOST_VALUES, has_more_values
 from foliot.kernel.messages import (
     Delta,
     Media,
@@ -154,7 +155,7 @@ class HttpGateway:
         try:
             if on_delta is None:
                 whole = await self._endpoint.fetch(path, body)
-                return self._completed(self._wire.parse(whole, names, ids), request, ids)
+                return self._completed(await unhurried(len(whole), self._parsed, whole, names, ids), request, ids)
             assembler = self._wire.assembler(names, ids)
             try:
                 whole = await self._pump(path, body, assembler, on_delta)
@@ -162,7 +163,7 @@ class HttpGateway:
                 return self._completed(_finished_before(lost, assembler), request, ids)
             if whole is None:
                 return self._completed(assembler.finish(), request, ids)
-            response = self._completed(self._wire.parse(whole, names, ids), request, ids)
+            response = self._completed(await unhurried(len(whole), self._parsed, whole, names, ids), request, ids)
         except _UNREADABLE as error:
             failed = self._explain(error)
             failed.usage = self._used(request, whole, assembler)
@@ -394,6 +395,11 @@ class HttpGateway:
                 provider=self.config.provider,
                 hint=None if isinstance(error, Unsendable) else "check the schemas of its tools and of its answer",
             ) from error
+
+    def _parsed(self, whole: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
+        if has_more_values(whole):
+            raise WireError(f"its answer has more than {MOST_VALUES:,} values")
+        return self._wire.parse(whole, names, ids)
 
     def _completed(self, response: ModelResponse, request: ModelRequest, ids: CallIds) -> ModelResponse:
         if self._reads_text_calls and request.tools:

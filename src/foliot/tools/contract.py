@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 import msgspec
 from msgspec import Struct, field, structs
 
+from foliot.kernel.json_texts import MOST_VALUES, has_more_values
 from foliot.tools.base import (
     Invocation,
     ToolAnswerLost,
@@ -266,6 +267,8 @@ def encode_response(response: ToolResponse) -> bytes:
 
 def decode_response(data: bytes | str) -> ToolResponse:
     """A response that a service sent. Raises `ToolError`, retryable: what came is no envelope."""
+    if has_more_values(data.encode() if isinstance(data, str) else data):
+        raise ToolAnswerLost(f"the answer has more than {MOST_VALUES:,} values", retryable=False)
     try:
         response = _responses.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from foliot.threads import unhurried
 from foliot.tools.backends.grpc_channels import GrpcChannels, load_grpc, place_of
 from foliot.tools.base import (
     Invocation,
@@ -124,7 +125,7 @@ class GrpcTool:
             )
         except grpc.aio.AioRpcError as error:
             raise _failure(error, self._definition.name) from None
-        response = decode_response(answer)
+        response = await unhurried(len(answer), decode_response, answer)
         check_request_id(response, id)
         return result_of(response)
 
