@@ -47,6 +47,8 @@ SECRETS = {"FOLIOT_SECRET_K1": "open-sesame"}
 
 ELSEWHERE = ["1/delete", "1\\delete", "1%2fdelete", "1%2Fdelete", "1%5Cdelete", "1%252fdelete", "%2e%2e", "../x"]
 ELSEWHERE += ["..;", "a\n"]
+# As servers read them that take wide signs for plain ones, or bytes that are no UTF-8 for signs.
+ELSEWHERE += ["1\uff0fdelete", "\uff0e\uff0e", "\u2025", "1\uff3cdelete", "1%ef%bc%8fdelete", "1%c0%afdelete"]
 
 
 def template(endpoint: str, **http: Any) -> RequestTemplate:

@@ -19,6 +19,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
+from unicodedata import normalize
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 import msgspec
@@ -133,13 +134,22 @@ class RequestTemplate:
 def _leads_elsewhere(text: str, *, slashes: bool) -> bool:
     """Whether a server may take it for something else than one name (with `slashes`, several) of a path."""
     for _ in range(_UNDONE):
-        names = text.replace("\\", "/").split("/")
-        if len(names) > 1 and (not slashes or "\\" in text):
+        for seen in (text,) if text.isascii() else (text, _as_ascii(text)):
+            names = seen.replace("\\", "/").split("/")
+            if len(names) > 1 and (not slashes or "\\" in seen):
+                return True
+            if any(name.partition(";")[0].strip() in ("", ".", "..") for name in names) or not seen.isprintable():
+                return True
+        bare = unquote(text, errors="replace")
+        if bare.count("\ufffd") > text.count("\ufffd"):  # bytes that are no UTF-8: old servers read %c0%af as a slash
             return True
-        if any(name.partition(";")[0].strip() in ("", ".", "..") for name in names) or not text.isprintable():
-            return True
-        text = unquote(text)
+        text = bare
     return False
+
+
+def _as_ascii(text: str) -> str:
+    """A text as servers read it that make plain letters of wide and small ones: a wide slash is a slash there."""
+    return "".join(sign for sign in normalize("NFKC", text) if sign.isascii()) or "x"
 
 
 def _fill(template: str, arguments: Mapping[str, Any]) -> str | None:
