@@ -132,7 +132,8 @@ class Obeying:
             raise Refused("json mode cannot be combined with tool/function calling")
         forced: Any = cast("Any", choice).get("type") if isinstance(choice, dict) else choice
         forces = forced in ("required", "any", "tool", "function")
-        if self.wire == "anthropic" and forces and body.get("thinking", {}).get("type") in ("enabled", "adaptive"):
+        thinking = body.get("thinking") or {"type": "adaptive" if "sonnet-5" in str(body.get("model")) else "disabled"}
+        if self.wire == "anthropic" and forces and thinking["type"] in ("enabled", "adaptive"):
             raise Refused("Thinking may not be enabled when tool_choice forces tool use.")
         if self.provider in NO_CHOICE_THINKING and forces:
             raise Refused("Thinking mode does not support this tool_choice")

@@ -231,10 +231,50 @@ def test_a_forced_call_goes_before_thinking() -> None:
     body = build(ask(model="claude-sonnet-4-5", settings=settings, tools=(ToolSpec("t"),)))
     assert body["tool_choice"] == {"type": "any"}
     assert "thinking" not in body
-    body = build(ask(model="claude-sonnet-5", settings=settings, tools=(ToolSpec("t"),)))
-    assert (body["tool_choice"], body["thinking"]) == ({"type": "any"}, {"type": "adaptive"})
+    for model in ("claude-opus-4-6", "claude-sonnet-4-6", "claude-opus-4-7"):
+        body = build(ask(model=model, settings=settings, tools=(ToolSpec("t"),)))
+        assert (body["tool_choice"], body.get("thinking"), body.get("output_config")) == ({"type": "any"}, None, None)
+    for effort in (settings, ModelSettings(tool_choice="t")):  # it thinks unless told otherwise
+        body = build(ask(model="claude-sonnet-5", settings=effort, tools=(ToolSpec("t"),)))
+        assert body["tool_choice"]["type"] in ("any", "tool")
+        assert body["thinking"] == {"type": "disabled"}
     body = build(ask(model="claude-opus-5-5", settings=settings, tools=(ToolSpec("t"),)))
     assert (body["tool_choice"], body["thinking"]) == ({"type": "auto"}, {"type": "adaptive"})
+
+
+@pytest.mark.parametrize("model", ["claude-opus-4-20250514", "claude-opus-4-6", "claude-opus-4-7", "claude-sonnet-5"])
+@pytest.mark.parametrize("tools", [(), (ToolSpec("t"),)])
+def test_a_model_that_thinks_is_asked_in_words_to_answer_by_a_call(model: str, tools: tuple[ToolSpec, ...]) -> None:
+    """No dialect says this schema, so the answer is a call. Nobody asked to force it, so thinking goes on."""
+    open_ended = {"type": "object", "additionalProperties": {"type": "integer"}}
+    request = ask(model=model, output_schema=open_ended, tools=tools, settings=ModelSettings(reasoning_effort="high"))
+    body = build(request)
+    assert body["tool_choice"]["type"] == "auto"
+    assert body["thinking"]["type"] in ("enabled", "adaptive")
+    assert OUTPUT_TOOL in body["system"][-1]["text"]
+    last = msgspec.structs.replace(request, settings=ModelSettings(reasoning_effort="high", tool_choice="none"))
+    if tools:  # the last step: no other tool may be called
+        body = build(last)
+        assert body["tool_choice"] == {"type": "tool", "name": OUTPUT_TOOL}
+        assert body.get("thinking", {}).get("type") in (None, "disabled")
+
+
+@pytest.mark.parametrize(
+    ("model", "effort", "sent", "most", "told"),
+    [
+        ("claude-sonnet-4-5", "high", 16_384, 24_576, ""),
+        ("claude-sonnet-4-5", "max", 49_152, 57_344, ""),
+        ("claude-opus-4-1", "max", 23_808, 32_000, "23,808 tokens to think instead of 49,152"),
+    ],
+)
+def test_a_budget_for_thinking_is_whole_or_told(model: str, effort: Any, sent: int, most: int, told: str) -> None:
+    notes: list[str] = []
+    wire = AnthropicWire()
+    request = ask(model=model, settings=ModelSettings(reasoning_effort=effort))
+    body = wire.build_body(request, wire.names(request), stream=False, notes=notes)
+    assert (body["thinking"]["budget_tokens"], body["max_tokens"]) == (sent, most)
+    assert len(notes) == bool(told)
+    assert told in "".join(notes)
 
 
 def test_a_schema_for_the_answer_is_native_and_closed() -> None:

@@ -34,6 +34,12 @@ async def asked(provider: str, model: str, cell: str, **options: Any) -> Verdict
     return found[cell]
 
 
+@pytest.mark.parametrize("model", ["claude-opus-4-6", "claude-opus-4-7", "claude-sonnet-4-5", "claude-sonnet-5"])
+async def test_claude_is_not_asked_to_think_before_a_forced_call(model: str) -> None:
+    found = await asked("anthropic", model, "thinking with a forced call")
+    assert found == Verdict("by design", "it does not think before a call that is forced; left out, and said so")
+
+
 class Report(BaseModel):
     city: str
     degrees: int

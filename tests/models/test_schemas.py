@@ -380,7 +380,7 @@ def test_a_tool_can_be_named_and_held_to_its_schema(name: str, choice: str, sent
 @pytest.mark.parametrize(
     ("choice", "sent"),
     [
-        ("auto", {"type": "any", "disable_parallel_tool_use": True}),
+        ("auto", {"type": "auto", "disable_parallel_tool_use": True}),  # it thinks, and is asked in words
         ("required", {"type": "any", "disable_parallel_tool_use": True}),
         ("note", {"type": "tool", "name": "note", "disable_parallel_tool_use": True}),
         ("none", {"type": "tool", "name": OUTPUT_TOOL}),

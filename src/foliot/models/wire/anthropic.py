@@ -107,7 +107,7 @@ class AnthropicWire:
         settings = request.settings
         body: dict[str, Any] = {
             "model": request.model,
-            "max_tokens": settings.max_output_tokens or self.options.max_tokens,
+            "max_tokens": settings.max_output_tokens or _at_most(self.options.max_tokens, profile),
             "messages": _turns(request.messages, names),
         }
         if system := _system(request):
@@ -161,40 +161,53 @@ class AnthropicWire:
                 "input_schema": {**schema, "type": "object"},
             }
             body["tools"] = [*body.get("tools", ()), tool]
-            if "tool_choice" not in profile.refused(request.settings.reasoning_effort):
+            effort, choice = self._effort(request), request.settings.tool_choice
+            # Nobody asked for this force: a model that thinks is better asked in words, and goes on thinking.
+            thinks = profile.is_reasoning(effort) and (choice == "auto" or not request.tools)
+            if not thinks and "tool_choice" not in profile.refused(effort):
                 body["tool_choice"] = _choice_with_answer(request, body.get("tool_choice", {}))
             else:
                 body["tool_choice"] = {**body.get("tool_choice", {}), "type": "auto"}
                 body["system"] = [*body.get("system", ()), {"type": "text", "text": _BY_TOOL}]
 
+    def _effort(self, request: ModelRequest) -> str | None:
+        return None if self.options.thinking == "off" else request.settings.reasoning_effort
+
     def _put_thinking(self, body: dict[str, Any], request: ModelRequest, profile: ModelProfile, notes: Notes) -> None:
-        effort, model = request.settings.reasoning_effort, request.model
-        if effort is None:
-            return
-        if self.options.thinking == "off":
+        effort, model = self._effort(request), request.model
+        if effort != request.settings.reasoning_effort:
             notes.append("reasoning_effort is not sent: the endpoint's option thinking is off")
-        elif effort == "none":
+        forced = body.get("tool_choice", {}).get("type") in ("any", "tool")
+        if effort == "none" or (forced and profile.is_reasoning(effort)):
+            # A forced call and thinking exclude each other, and the force was asked for in so many words.
+            if effort not in (None, "none"):
+                notes.append(f"reasoning_effort is not sent: {model} does not think before a call that is forced")
             if profile.reasons == "default":
                 body["thinking"] = {"type": profile.thinking_off or "disabled"}
+        elif effort is None:
+            return
         elif profile.thinking == "adaptive":
             body["thinking"] = {"type": "adaptive"}
             body["output_config"] = {**body.get("output_config", {}), "effort": effort}
-        # A forced call and a budget for thinking exclude each other, and the force was asked for in so many words.
-        elif body.get("tool_choice", {}).get("type") in ("any", "tool"):
-            notes.append(f"reasoning_effort is not sent: {model} does not think before a call that is forced")
         elif _in_unsigned_loop(body["messages"]):
             notes.append(f"reasoning_effort is not sent: {model} cannot begin to think between its calls")
         else:
-            self._put_budget(body, request, (profile.budgets or {}).get(effort, _LEAST_BUDGET), notes)
+            self._put_budget(body, request, profile, notes)
 
-    def _put_budget(self, body: dict[str, Any], request: ModelRequest, budget: int, notes: Notes) -> None:
+    def _put_budget(self, body: dict[str, Any], request: ModelRequest, profile: ModelProfile, notes: Notes) -> None:
+        effort = request.settings.reasoning_effort or ""
+        wanted = (profile.budgets or {}).get(effort, _LEAST_BUDGET)
         if request.settings.max_output_tokens is None:
-            body["max_tokens"] = max(body["max_tokens"], budget + self.options.max_tokens)
-        budget = min(budget, body["max_tokens"] // 2)
-        if budget >= _LEAST_BUDGET:
-            body["thinking"] = {"type": "enabled", "budget_tokens": budget}
-        else:
+            body["max_tokens"] = _at_most(max(body["max_tokens"], wanted + self.options.max_tokens), profile)
+        most: int = body["max_tokens"]
+        budget = min(wanted, most - min(self.options.max_tokens, most // 2))  # the rest is for the answer
+        if budget < _LEAST_BUDGET:
             notes.append(f"reasoning_effort is not sent: max_output_tokens leaves {request.model} no room to think")
+            return
+        body["thinking"] = {"type": "enabled", "budget_tokens": budget}
+        if budget < wanted:
+            told = f"reasoning_effort {effort} is sent as {budget:,} tokens to think instead of {wanted:,}"
+            notes.append(f"{told}: {request.model} has {most:,} for all it writes")
 
     def _put_cache_marks(self, body: dict[str, Any]) -> None:
         mark: dict[str, str] = {"type": "ephemeral"}
@@ -209,6 +222,11 @@ class AnthropicWire:
         turns = [turn for turn in body["messages"] if turn["role"] == "user"]
         for turn in turns[-2:]:
             turn["content"][-1]["cache_control"] = mark
+
+
+def _at_most(tokens: int, profile: ModelProfile) -> int:
+    """The tokens that nobody has asked for in so many words, as far as the model writes so many."""
+    return tokens if profile.max_output is None else min(tokens, profile.max_output)
 
 
 def _tool_choice(settings: ModelSettings, names: ToolNames) -> dict[str, Any]:
