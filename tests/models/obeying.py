@@ -24,6 +24,7 @@ SOUND = b64encode(SILENCE).decode()[:400]
 SIGNED = "c2lnbmF0dXJl"
 THOUGHT = "Norway is cold, so I look it up."
 COUNT = Usage(120, 20)
+DETAIL = {"type": "reasoning.text", "text": THOUGHT, "signature": SIGNED, "format": "anthropic-claude-v1", "index": 0}
 # These want their reasoning back in the turn of a call, and refuse the turn without it.
 WANT_BACK = {
     "anthropic",
@@ -34,6 +35,7 @@ WANT_BACK = {
     "deepseek",
     "moonshot",
     "fireworks",
+    "openrouter",
 }
 KEEP_THEIRS = {"openai", "azure-openai", "x-ai", "bedrock"}
 NO_CHOICE = {"cerebras"}
@@ -101,6 +103,8 @@ class Obeying:
         wire = format_of(path)
         assert wire is not None
         frames = b"".join(encoded(Play(answer), wire, stream))
+        if self.provider == "openrouter" and not stream and any(isinstance(p, Reasoning) for p in answer.message.parts):
+            frames = _detailed(frames)
         return web.Response(body=frames, content_type=wire.stream_type if stream else "application/json")
 
     def judge(self, body: dict[str, Any], stream: bool) -> None:
@@ -208,6 +212,8 @@ class Obeying:
         return json.dumps({"city": "Oslo", "degrees": degrees})
 
     def _carried(self, raw: str) -> bool:
+        if self.provider == "openrouter":
+            return json.dumps(DETAIL) in json.dumps(json.loads(raw)["messages"])
         return (THOUGHT if self.wire == "openai-chat" else SIGNED) in raw
 
     def ranked(self, body: dict[str, Any], path: str) -> web.Response:
@@ -256,6 +262,16 @@ class Obeying:
         if path.endswith("/api/embed"):
             return {"model": body["model"], "embeddings": vectors, "prompt_eval_count": 4}
         return {"embeddings": [{"values": each} for each in vectors]}
+
+
+def _detailed(frames: bytes) -> bytes:
+    """The answer with reasoning as OpenRouter has it: whatever its provider signed, in a list of its own."""
+    body: dict[str, Any] = json.loads(frames)
+    message = body["choices"][0]["message"]
+    for name in ("reasoning_content", "reasoning"):
+        message.pop(name, None)
+    message |= {"reasoning": THOUGHT, "reasoning_details": [DETAIL]}
+    return json.dumps(body).encode()
 
 
 def form_of(content_type: str, body: bytes) -> dict[str, Any]:
