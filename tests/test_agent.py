@@ -167,7 +167,7 @@ async def test_a_stream_gives_its_text_and_its_last_event_the_end() -> None:
 
 def test_everything_that_is_offered_can_be_imported() -> None:
     assert {name for name in foliot.__all__ if getattr(foliot, name, None) is None} == set()
-    assert set(foliot._HOME) == set(foliot.__all__) - {"__version__"}
+    assert set(foliot._HOME) == set(foliot.__all__)
 
 
 async def test_what_the_answer_is_can_be_said_in_annotations() -> None:
