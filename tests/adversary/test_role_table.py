@@ -366,6 +366,16 @@ async def test_a_tool_that_a_rule_names_is_not_declared_anew_by_somebody_whom_it
 
 LIFTED: dict[tuple[str, str], tuple[dict[str, Any] | None, dict[str, Any], dict[str, Any]]] = {
     # (kind, field): what is there, what lifts, what does not
+    ("Agent", "model_settings.extra"): (
+        None,
+        {"model_ref": "m", "model_settings": {"extra": {"tools": [{"type": "mcp", "require_approval": "never"}]}}},
+        {"model_ref": "m", "model_settings": {"extra": {"top_k": 3, "metadata": {"team": "clocks"}}}},
+    ),
+    ("ModelEndpoint", "options"): (
+        None,
+        {**SAMPLES["ModelEndpoint"], "options": {"extra": {"mcp_servers": [{"url": "https://x.example"}]}}},
+        {**SAMPLES["ModelEndpoint"], "options": {"extra": {"top_k": 3}}},
+    ),
     ("Agent", "allowed_tools"): (None, {"model_ref": "m", "allowed_tools": ["pay"]}, {"model_ref": "m"}),
     ("Agent", "roles"): (
         {"model_ref": "m", "roles": ["careful"]},
@@ -463,6 +473,8 @@ DELETED: dict[tuple[str, str], dict[str, Any]] = {
 # of a Tool rules speak that have a test of their own; nothing goes by `on_unknown` but the tool's own calls.
 UNLIFTED_BY_DELETING = {
     ("Agent", "allowed_tools"),
+    ("Agent", "model_settings.extra"),
+    ("ModelEndpoint", "options"),
     ("Secret", "hosts"),
     ("Task", "mode"),
     ("Tool", "effect"),

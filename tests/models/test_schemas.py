@@ -17,10 +17,11 @@ from foliot.models.wire.anthropic import AnthropicWire
 from foliot.models.wire.anthropic_answer import OUTPUT_TOOL
 from foliot.models.wire.base import Wire
 from foliot.models.wire.gemini import GeminiWire
+from foliot.models.wire.gemini_schema import gemini_schema
 from foliot.models.wire.ollama import OllamaWire
 from foliot.models.wire.openai_chat import OpenAIChatWire
 from foliot.models.wire.openai_responses import OpenAIResponsesWire
-from foliot.models.wire.schemas import gemini_parameters, native_schema, strict_schema
+from foliot.models.wire.schemas import Inexpressible, _in_circles, gemini_parameters, native_schema, strict_schema
 
 EXAMPLES = 400 if os.environ.get("FOLIOT_CHAOS") else 60
 WIRES: dict[str, tuple[Wire, str]] = {
@@ -391,3 +392,67 @@ def test_an_answer_by_call_leaves_the_choice_of_tools_as_it_was_asked_for(choice
     schema = {"type": "object", "additionalProperties": {"type": "string"}}
     request = ask(schema, model, tools=(OPEN,), settings=ModelSettings(tool_choice=choice, parallel_tool_calls=False))
     assert wire.build_body(request, wire.names(request), stream=False)["tool_choice"] == sent
+
+
+# --- schemas that nobody generates, and somebody writes --------------------------------------------------------------
+
+PET = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+BARKS = {"properties": {"bark": {"type": "string"}}, "required": ["bark"]}
+ANIMAL = {"name": "Rex", "bark": "loud"}
+
+
+@pytest.mark.parametrize("name", WIRES)
+@pytest.mark.parametrize(
+    ("pet", "value"),
+    [
+        ({"$ref": "#/$defs/Pet", **BARKS}, ANIMAL),
+        ({"type": "object", "allOf": [{"$ref": "#/$defs/Pet"}], **BARKS}, ANIMAL),
+        ({**PET, "anyOf": [{"type": "object", **BARKS}, {"type": "object", **PET}]}, ANIMAL),
+        ({"$ref": "#/properties/other/properties/Pet"}, 7),
+        ({"type": ["integer", "string"], "enum": [1.0, 2]}, 1),
+    ],
+    ids=["ref beside", "allOf beside", "anyOf beside", "elsewhere", "whole floats"],
+)
+def test_what_stands_beside_a_reference_or_a_choice_is_not_lost(name: str, pet: Any, value: Any) -> None:
+    other = {"type": "object", "properties": {"Pet": {"type": "integer"}}}
+    schema = {
+        "type": "object",
+        "properties": {"pet": pet, "other": other},
+        "required": ["pet", "other"],
+        "$defs": {"Pet": PET},
+    }
+    full = {"pet": value, "other": {"Pet": 7}}
+    assert jsonschema_rs.is_valid(schema, full)
+    sent = sent_schema(name, schema)
+    assert sent is None or jsonschema_rs.is_valid(sent, full), sent
+
+
+def doubling(depth: int) -> dict[str, Any]:
+    """Each type twice in the one before, with a description: written out it doubles with each."""
+    defs: dict[str, Any] = {}
+    for number in range(depth):
+        child: dict[str, Any] = {"$ref": f"#/$defs/M{number + 1}", "description": "x"}
+        child = child if number < depth - 1 else {"type": "string"}
+        fields = {"a": dict(child), "b": dict(child)}
+        defs[f"M{number}"] = {
+            "type": "object", "properties": fields, "required": ["a", "b"], "additionalProperties": False,
+        }  # fmt: skip
+    return {"$ref": "#/$defs/M0", "$defs": defs}
+
+
+@pytest.mark.parametrize("translate", [strict_schema, native_schema, gemini_parameters, gemini_schema])
+def test_a_small_schema_never_becomes_a_large_one(translate: Any) -> None:
+    assert translate(doubling(4)) is not None
+    try:
+        made = translate(doubling(40))  # 2 to the 40th parts, if it were written out
+    except Inexpressible:
+        made = None
+    assert made is None
+
+
+def test_circles_among_many_definitions_are_found_in_one_walk() -> None:
+    leads = {f"n{number}": [f"n{number + 1}", "gone"] for number in range(20_000)}
+    assert _in_circles(leads) == frozenset()
+    leads["n19999"] = ["n19990"]
+    leads["n5"] = ["n5", "n6"]
+    assert _in_circles(leads) == {"n5", *(f"n{number}" for number in range(19_990, 20_000))}

@@ -138,9 +138,10 @@ async def test_a_model_that_the_task_may_not_ask_is_not_asked(
     assert "AgentPolicy/night" in refused.message
 
 
-async def test_a_model_in_the_settings_is_judged_too(runtime: Runtime, paid: list[str]) -> None:
-    sly = clerk(paid, model_settings={"extra": {"model": "gpt-6"}})
-    await declare(runtime, "AgentPolicy", "house", apply_mode="global", allowed_models=[sly.model_ref])
+@pytest.mark.parametrize("extra", [{"model": "gpt-6"}, {"models": ["a", "gpt-6"]}, {"fallbacks": [{"model": "gpt-6"}]}])
+async def test_a_model_in_the_settings_is_judged_too(runtime: Runtime, paid: list[str], extra: dict[str, Any]) -> None:
+    sly = clerk(paid, model_settings={"extra": extra})
+    await declare(runtime, "AgentPolicy", "house", apply_mode="global", allowed_models=[sly.model_ref, "a"])
 
     with pytest.raises(Exception, match="gpt-6"):
         await runtime.run(sly, "go")

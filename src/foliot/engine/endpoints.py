@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from typing import Any, Final, cast
 
 from msgspec.structs import replace
 
@@ -61,6 +62,8 @@ from foliot.waits import Waits
 
 # How long an endpoint that was looked up is used without looking again.
 FRESH_FOR = 1.0
+# Fields of a provider's own that name models to ask: OpenRouter, LiteLLM and others take several.
+_NAMING_MODELS: Final = ("model", "models", "fallbacks", "fallback_models")
 
 
 class RunModels:
@@ -493,8 +496,9 @@ async def models_reached(
     answer either.
     """
     models = [spec.model]
-    if "model" in spec.settings.extra:  # goes into the request as it is
-        models.append(str(spec.settings.extra["model"]))
+    for name in _NAMING_MODELS:  # they go into the request as they are
+        named: Any = spec.settings.extra.get(name, ())
+        models += map(str, cast("list[Any]", named) if isinstance(named, (list, tuple)) else (named,))
     for position, ref in enumerate(refs_of(spec)):
         if (found := await find(ref, Origin("Agent", spec.namespace))) is None:
             continue

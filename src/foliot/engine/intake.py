@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from foliot.engine.budgets.calls import shortage_of
-from foliot.engine.definition import LOCK
+from foliot.engine.definition import CLIENT, LOCK
 from foliot.engine.effects import failed
 from foliot.engine.turns import whose_turn
 from foliot.errors import Unavailable
@@ -125,7 +125,8 @@ def invocation_of(state: State, intent: CallIntent, arguments: dict[str, Any], c
         caller=caller,
         step=state.step,
         grant=intent.grant.approval_id if intent.grant else "",
-        prior=frozenset(state.tools_done),
+        # A client says itself what its own tools gave: that settles nothing for those of the agent.
+        prior=frozenset(state.tools_done).difference(state.spec.extra.get(CLIENT, ())),
         attempt=intent.attempt,
         trace=trace,
         trace_id=trace[3:35],

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 from urllib.parse import urlsplit
 
 from foliot.resources.agreed import EFFECTS, ISOLATIONS, RISKS
+from foliot.resources.spelling import snake
 
 Document: TypeAlias = Mapping[str, Any]
 Power: TypeAlias = Literal[
@@ -165,6 +166,46 @@ def _is_template(before: Document | None, after: Document, path: str) -> bool:
     return value_at(after, path) == "template"
 
 
+# Words in the names of fields by which a provider runs tools, asks other models, or reads what it keeps: nothing of it
+# passes the rules for tools and models. Fields that nobody knows count too, if they have such a word.
+_ACTING: Final = frozenset(
+    {
+        "tool", "tools", "function", "functions", "mcp", "server", "servers", "connector", "connectors", "plugin",
+        "plugins", "model", "models", "route", "provider", "fallback", "fallbacks", "search", "web", "code",
+        "container", "containers", "computer", "skill", "skills", "agent", "agents", "background", "store",
+        "conversation", "previous", "cached", "prompt", "thread", "webhook",
+    }
+)  # fmt: skip
+# These have such a word, and only say how the agent's own tools are called or how its prefix is cached.
+_NOT_ACTING: Final = frozenset(
+    {
+        "tool_choice", "parallel_tool_calls", "max_tool_calls", "tool_config", "function_call", "prompt_cache_key",
+        "prompt_cache_retention", "prompt_cache_options",
+    }
+)  # fmt: skip
+
+
+def acting_fields(extra: Any) -> dict[str, Any]:
+    """The fields of a provider's own by which it acts beside answering."""
+    if not isinstance(extra, Mapping):
+        return {}
+    return {name: value for name, value in cast("Mapping[str, Any]", extra).items() if _is_acting(name)}
+
+
+def _is_acting(name: str) -> bool:
+    plain = snake(name).replace("-", "_").lower()
+    return plain not in _NOT_ACTING and not _ACTING.isdisjoint(plain.split("_"))
+
+
+def _acts(before: Document | None, after: Document, path: str) -> bool:
+    known = acting_fields(value_at(before, path))
+    return any(known.get(name) != value for name, value in acting_fields(value_at(after, path)).items())
+
+
+def _acts_by_options(before: Document | None, after: Document, path: str) -> bool:
+    return _acts(before, after, f"{path}.extra")
+
+
 def _all(power: Power, paths: str, grant: Grant = "") -> tuple[Field, ...]:
     return tuple(Field(path, power, grant=grant) for path in paths.split())
 
@@ -183,11 +224,12 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
             *_all("names", "model_ref fallbacks tools memory.ref execution.tool_sequence"),
             Field("allowed_tools", "rule", "admin", "a tool is added", _adds),
             Field("roles", "rule", "admin", "it changes", _differs),
+            Field("model_settings.extra", "own", "admin", "the provider acts by it: tools, other models", _acts),
             *_all(
                 "own",
                 "model_name model_settings.max_output_tokens model_settings.temperature model_settings.top_p "
                 "model_settings.stop model_settings.seed model_settings.reasoning_effort model_settings.tool_choice "
-                "model_settings.parallel_tool_calls model_settings.strict_tools model_settings.extra description "
+                "model_settings.parallel_tool_calls model_settings.strict_tools description "
                 "prompt memory.allow memory.type memory.provider execution.profile "
                 "execution.required_output_markers execution.duplicate_tool_call_policy "
                 "execution.on_contract_violation execution.tool_use_behavior execution.on_denied "
@@ -232,9 +274,10 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
                     "tiers",
                 )
             ),
+            Field("options", "own", "admin", "the provider acts by its extra: tools, other models", _acts_by_options),
             *_all(
                 "own",
-                f"default_model options script {_RATE} rate_limit.tokens timeouts.connect timeouts.idle timeouts.total",
+                f"default_model script {_RATE} rate_limit.tokens timeouts.connect timeouts.idle timeouts.total",
             ),
         ),
     ),

@@ -319,3 +319,35 @@ async def test_the_first_response_stays_what_it_was_when_the_run_went_on(client:
     assert told[-1].type == "response.completed"
     assert told[-1].response.output == first.output
     assert (await client.responses.retrieve(second.id)).output_text == "It says rain."
+
+
+GUARDED = """\
+kind: ModelEndpoint
+metadata: {name: payer-model}
+spec:
+  provider: scripted
+  default_model: scripted
+  script:
+    - {call: {get_weather: {city: Oslo}}}
+    - {call: {sum_up: {one: 2, other: 3}}}
+    - {say: "It says {last_result}."}
+---
+kind: Tool
+metadata: {name: sum_up}
+spec: {type: function, function: "openai_tools:add", effect: read, requires_prior: [get_weather]}
+---
+kind: Agent
+metadata: {name: payer}
+spec: {model_ref: payer-model, tools: [sum_up]}
+"""
+
+
+async def test_a_tool_of_the_client_is_not_what_a_tool_of_the_agent_waits_for(
+    client: openai.AsyncOpenAI, runtime: Runtime
+) -> None:
+    from tests.server.openai.conftest import declare
+
+    await declare(runtime, GUARDED)
+    first = await asked(client, "payer")
+    second = await answered(client, first, "rain", model="payer")
+    assert "can be called after 'get_weather' succeeded" in str(second.choices[0].message.content)

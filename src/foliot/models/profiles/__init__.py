@@ -70,7 +70,8 @@ class ModelProfile:
     asked, `budgets` are tokens by effort, and `thinking_off` is what turns it off where that is not the default.
     `answers` is how it is held to a JSON Schema: `strict` (OpenAI), `native` (Anthropic), `schema` (as it is declared),
     `tool` (a forced call), `object` (any JSON), `words`; `answers_beside_tools` whether also in a request with tools.
-    `max_output` and `context` are in tokens. `phase`: its answers say which of them is the last, and want it back.
+    `max_output` and `context` are in tokens; `output_field` is the one name by which it takes the limit of an answer,
+    where its format has several. `phase`: its answers say which of them is the last, and want it back.
     """
 
     refuses: frozenset[str] = frozenset()
@@ -86,6 +87,7 @@ class ModelProfile:
     max_output: int | None = None
     context: int | None = None
     phase: bool = False
+    output_field: str = ""
 
     def effort(self, wanted: str | None) -> str | None:
         """The effort to ask for: the wanted one, else the next one above it, else the most there is."""
@@ -198,7 +200,9 @@ def _value(name: str, value: Any, where: str) -> Any:
         return _words(name, value, where)
     if name == "budgets":
         return {_words(name, [effort], where)[0]: int(tokens) for effort, tokens in value.items()}
-    wanted = bool if name in ("phase", "answers_beside_tools") else str if name == "thinking_off" else int
+    wanted = (
+        bool if name in ("phase", "answers_beside_tools") else str if name in ("thinking_off", "output_field") else int
+    )
     if type(value) is not wanted:
         raise InvalidInput(f"{where}: {name} must be {_KINDS[wanted]}")
     return value

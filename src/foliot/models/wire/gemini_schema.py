@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-from foliot.models.wire.schemas import Inexpressible
+from foliot.models.wire.schemas import MOST_NODES, Inexpressible, check_alone, definition_name
 
 _KEPT: Final = (
     "title", "description", "minItems", "maxItems", "minLength", "maxLength", "pattern", "minimum", "maximum",
@@ -26,26 +26,38 @@ _KINDS: Final = frozenset({"OBJECT", "ARRAY", "STRING", "INTEGER", "NUMBER", "BO
 
 def gemini_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The schema for Gemini. Raises `Inexpressible`."""
-    definitions: dict[str, Any] = {**schema.get("definitions", {}), **schema.get("$defs", {})}
+    definitions = _Definitions({**schema.get("definitions", {}), **schema.get("$defs", {})})
     return _node(schema, definitions, ())
 
 
-def _node(schema: Any, definitions: dict[str, Any], inside: tuple[str, ...]) -> dict[str, Any]:
+class _Definitions(dict[str, Any]):
+    """The definitions of one schema, and how many parts of it are written."""
+
+    written = 0
+
+
+def _node(schema: Any, definitions: _Definitions, inside: tuple[str, ...]) -> dict[str, Any]:
+    definitions.written += 1
+    if definitions.written > MOST_NODES:
+        raise Inexpressible(f"more than {MOST_NODES:,} parts")
     if not isinstance(schema, dict):
         raise Inexpressible("anything at all" if schema is True else "nothing at all")
     node = cast("dict[str, Any]", schema)
     if isinstance(reference := node.get("$ref"), str):
-        name = reference.rsplit("/", 1)[-1]
+        name = definition_name(reference)
         if name in inside or not isinstance(definitions.get(name), dict):
             raise Inexpressible(f"a reference to {name!r}")
         beside = {key: value for key, value in node.items() if key not in ("$ref", "$defs", "definitions")}
+        check_alone(beside)
+        beside = {key: value for key, value in beside.items() if key not in ("type", "properties")}
         return _node({**definitions[name], **beside}, definitions, (*inside, name))
     if "allOf" in node:
         members: Any = node["allOf"]
         if len(members) != 1 or not isinstance(members[0], dict):
             raise Inexpressible("several schemas at once")
         rest = {key: value for key, value in node.items() if key != "allOf"}
-        return _node({**members[0], **rest}, definitions, inside)
+        check_alone(rest)
+        return _node({**rest, **members[0], **{key: rest[key] for key in _KEPT if key in rest}}, definitions, inside)
     made: dict[str, Any] = {key: node[key] for key in _KEPT if node.get(key) is not None}
     if _put_choices(made, node, definitions, inside):
         return made
@@ -69,11 +81,13 @@ def _node(schema: Any, definitions: dict[str, Any], inside: tuple[str, ...]) -> 
 
 
 def _put_choices(
-    made: dict[str, Any], node: dict[str, Any], definitions: dict[str, Any], inside: tuple[str, ...]
+    made: dict[str, Any], node: dict[str, Any], definitions: _Definitions, inside: tuple[str, ...]
 ) -> bool:
     """The alternatives of a node, if it is a choice; null among them is a property of the whole."""
     kinds: Any = node.get("type")
     choices: list[Any] = list(node.get("anyOf") or node.get("oneOf") or ())
+    if choices:
+        check_alone({key: value for key, value in node.items() if key not in ("anyOf", "oneOf")})
     if not choices and isinstance(kinds, list) and sum(kind != "null" for kind in cast("list[Any]", kinds)) > 1:
         choices = [{**node, "type": kind} for kind in cast("list[Any]", kinds)]
         made.clear()  # each of them says it
@@ -120,7 +134,7 @@ def _put_enum(made: dict[str, Any], node: dict[str, Any]) -> None:
 
 
 def _put_properties(
-    made: dict[str, Any], node: dict[str, Any], definitions: dict[str, Any], inside: tuple[str, ...]
+    made: dict[str, Any], node: dict[str, Any], definitions: _Definitions, inside: tuple[str, ...]
 ) -> None:
     properties: Any = node.get("properties")
     if not properties or node.get("additionalProperties") not in (None, False) or node.get("patternProperties"):

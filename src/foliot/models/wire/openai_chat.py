@@ -56,6 +56,7 @@ class ChatOptions:
     """Where compatible servers differ. `from_config` guesses by the host; every guess can be overruled by an option."""
 
     max_tokens_field: str = "max_completion_tokens"
+    own_field: bool = False
     include_usage: bool = True
     send_tool_choice: bool = True
     system_role: str = "system"
@@ -82,6 +83,7 @@ class ChatOptions:
             cache = "marks"
         ids = "nine" if host.endswith("mistral.ai") else "any"
         return cls(
+            own_field=bool(config.text("max_tokens_field")),
             max_tokens_field=config.choice("max_tokens_field", fields, fields[0] if official else fields[1]),
             include_usage=config.flag("include_usage", True),
             send_tool_choice=config.flag("tool_choice", True),
@@ -141,7 +143,8 @@ class OpenAIChatWire:
             if settings.parallel_tool_calls is not None:
                 body["parallel_tool_calls"] = settings.parallel_tool_calls
         if settings.max_output_tokens is not None:
-            body[self.options.max_tokens_field] = settings.max_output_tokens
+            field = "" if self.options.own_field else profile.output_field
+            body[field or self.options.max_tokens_field] = settings.max_output_tokens
         if settings.temperature is not None:
             body["temperature"] = settings.temperature
         if settings.top_p is not None:

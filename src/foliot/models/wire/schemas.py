@@ -8,8 +8,9 @@ tuples, a type that holds itself) has no translation, and the caller asks in ano
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
@@ -29,6 +30,9 @@ _SAID: Final = frozenset(
         "readOnly", "writeOnly", "propertyOrdering",
     }
 )  # fmt: skip
+_REFERENCE: Final = re.compile(r"#/(?:\$defs|definitions)/([^/]+)")
+MOST_NODES: Final = 5000
+"""The largest schema that is translated: writing references out can double it with each."""
 _SIMPLE: Final = (str, int, float, bool, type(None))
 
 
@@ -138,7 +142,7 @@ def is_object(schema: Mapping[str, Any]) -> bool:
     for _ in range(len(definitions) + 1):
         if "$ref" not in schema:
             return schema.get("type") == "object"
-        schema = definitions.get(_name(schema["$ref"]), {})
+        schema = definitions.get(definition_name(schema["$ref"]), {})
     return False
 
 
@@ -151,8 +155,19 @@ def _is_shaped(schema: Any) -> bool:
     return not _SHAPES.isdisjoint(schema)
 
 
-def _name(reference: Any) -> str:
-    return str(reference).rsplit("/", 1)[-1].replace("~1", "/").replace("~0", "~")
+def definition_name(reference: Any) -> str:
+    """The name of the definition that a reference leads to; the reference itself, which names none, if elsewhere."""
+    found = _REFERENCE.fullmatch(str(reference))
+    return found[1].replace("~1", "/").replace("~0", "~") if found else str(reference)
+
+
+def check_alone(beside: Mapping[str, Any]) -> None:
+    """Raises `Inexpressible` for a shape of its own beside a reference or a choice: both would have to hold."""
+    shapes = _SHAPES.intersection(beside) - {"$defs", "definitions"}
+    if beside.get("type") == "object" and not beside.get("properties"):
+        shapes -= {"type", "properties"}  # every schema of a tool says so
+    if shapes:
+        raise Inexpressible(f"{', '.join(sorted(shapes))} beside a reference or a choice")
 
 
 @dataclass(slots=True)
@@ -164,6 +179,7 @@ class _Translator:
     _kept: dict[str, Schema] = field(default_factory=dict[str, Schema])
     _optionals: int = 0
     _unions: int = 0
+    _nodes: int = 0
 
     def __post_init__(self) -> None:
         self.definitions = {**self.schema.get("definitions", {}), **self.schema.get("$defs", {})}
@@ -177,10 +193,12 @@ class _Translator:
         top = {key: value for key, value in self.schema.items() if key not in ("$defs", "definitions")}
         seen: set[str] = set()
         while "$ref" in top:
-            if (name := _name(top["$ref"])) in seen:
+            if (name := definition_name(top["$ref"])) in seen:
                 raise Inexpressible("a reference to itself")
             seen.add(name)
-            top = {**self._definition(name), **{key: value for key, value in top.items() if key != "$ref"}}
+            beside = {key: value for key, value in top.items() if key != "$ref"}
+            check_alone(beside)
+            top = {**self._definition(name), **{key: value for key, value in beside.items() if key not in _SHAPES}}
         made = self.node(top)
         if self.dialect.closes and made.get("type") != "object":
             raise Inexpressible("an answer that is no object")
@@ -195,6 +213,9 @@ class _Translator:
         return made
 
     def node(self, schema: Any) -> Schema:
+        self._nodes += 1
+        if self._nodes > MOST_NODES:
+            raise Inexpressible(f"more than {MOST_NODES:,} parts")
         if self.dialect.anything and (schema is True or (isinstance(schema, dict) and not _is_shaped(schema))):
             return {} if schema is True else {key: schema[key] for key in ("title", "description") if key in schema}
         if not isinstance(schema, dict):
@@ -310,12 +331,14 @@ class _Translator:
         return self.dialect.formats is None or node["format"] in self.dialect.formats
 
     def _reference(self, node: Schema) -> Schema:
-        name = _name(node["$ref"])
+        name = definition_name(node["$ref"])
         beside = {key: value for key, value in node.items() if key not in ("$ref", "$defs", "definitions")}
         if beside and (name not in self.recursive or not _SAID.issuperset(beside)):
             if name in self.recursive:
                 raise Inexpressible("a type that holds itself, with more beside it")
-            return self.node({**self._definition(name), **beside})  # nothing may stand beside a reference
+            check_alone(beside)
+            said = {key: value for key, value in beside.items() if key not in _SHAPES}
+            return self.node({**self._definition(name), **said})  # nothing may stand beside a reference
         if name not in self._kept:
             self._kept[name] = {}  # so that a type which holds itself ends here
             self._kept[name] = self.node(self._definition(name))
@@ -336,16 +359,45 @@ class _Translator:
 
     def _circles(self, *, below_optional: bool) -> frozenset[str]:
         """The definitions that lead back to themselves; or only by ways without a property that may be left out."""
-        leads = {name: set(_references(found, below_optional)) for name, found in self.definitions.items()}
-        grown = True
-        while grown:
-            grown = False
-            for name, to in leads.items():
-                more = set[str]().union(*(leads.get(each, set[str]()) for each in to)) - to
-                if more:
-                    leads[name] = to | more
-                    grown = True
-        return frozenset(name for name, to in leads.items() if name in to)
+        leads = {name: sorted(set(_references(found, below_optional))) for name, found in self.definitions.items()}
+        return _in_circles(leads)
+
+
+def _in_circles(leads: Mapping[str, Sequence[str]]) -> frozenset[str]:
+    """The nodes of a graph that lead back to themselves: strongly connected, as Tarjan finds them in one walk."""
+    number: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    path: list[str] = []
+    found: set[str] = set()
+    on_path: set[str] = set()
+    for start in leads:
+        work = [(start, iter(leads[start]))] if start not in number else []
+        if work:
+            number[start] = lowest[start] = len(number)
+            path.append(start)
+            on_path.add(start)
+        while work:
+            name, rest = work[-1]
+            onward = next((each for each in rest if each in leads), None)
+            if onward is None:
+                work.pop()
+                if work:
+                    lowest[work[-1][0]] = min(lowest[work[-1][0]], lowest[name])
+                if lowest[name] == number[name]:
+                    group: list[str] = []
+                    while not group or group[-1] != name:
+                        group.append(path.pop())
+                    on_path.difference_update(group)
+                    if len(group) > 1 or name in leads[name]:
+                        found.update(group)
+            elif onward not in number:
+                number[onward] = lowest[onward] = len(number)
+                path.append(onward)
+                on_path.add(onward)
+                work.append((onward, iter(leads[onward])))
+            elif onward in on_path:
+                lowest[name] = min(lowest[name], number[onward])
+    return frozenset(found)
 
 
 def _references(schema: Any, below_optional: bool) -> Iterator[str]:
@@ -356,7 +408,7 @@ def _references(schema: Any, below_optional: bool) -> Iterator[str]:
         return
     node = cast("Schema", schema)
     if isinstance(node.get("$ref"), str):
-        yield _name(node["$ref"])
+        yield definition_name(node["$ref"])
     for key, value in node.items():
         if key == "properties" and isinstance(value, dict):
             for name, child in cast("Schema", value).items():
@@ -379,13 +431,17 @@ def _of_kind(node: Schema, kind: Any) -> Schema:
     values = {key: node[key] for key in _OF_KIND.get(str(kind), frozenset()) if key in node}
     if "const" in node or "enum" in node:
         given: list[Any] = [node["const"]] if "const" in node else list(node["enum"])
-        fitting = [value for value in given if _kind_of(value) == kind or (kind == "number" and _is_whole(value))]
+        fitting = [value for value in given if _kind_of(value) == kind or (kind in _NUMBERS and _is_whole(value))]
         values = {"enum": fitting} if fitting else values
     return {"type": kind, **values}
 
 
+_NUMBERS: Final = frozenset({"integer", "number"})
+
+
 def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    """Whether a value is a whole number, however it is written: for JSON Schema 1.0 is one."""
+    return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and value.is_integer())
 
 
 def _kind_of(value: Any) -> str:
