@@ -18,7 +18,7 @@ from foliot.kernel.events import (
     StepStarted,
     ToolFinished,
 )
-from foliot.kernel.loop import apply, decide, fold
+from foliot.kernel.loop import MOST_PAUSES, apply, decide, fold
 from foliot.kernel.messages import Media, Message, ModelResponse, ModelSettings, Text, ToolCall, ToolResult, Usage
 from foliot.kernel.spec import Contract, Repairs
 from foliot.kernel.state import State
@@ -335,6 +335,27 @@ def test_a_model_that_pauses_goes_on_without_a_word_and_nothing_of_its_answer_is
         Message("assistant", (Text("First, "),)),
         Message("assistant", (Text("then."),)),
     ]
+
+
+def test_a_model_that_does_nothing_but_pause_is_stopped():
+    play = Play(spec(limits=Limits(max_steps=500)), [says("", stop="pause")] * 100)
+    play.run()
+    assert isinstance(play.state.ended, RunFailed)
+    assert (play.state.ended.code, play.state.ended.reason) == ("budget_exceeded", "steps")
+    assert "paused in one answer 20 times" in play.state.ended.message
+    assert play.state.spent.steps == MOST_PAUSES
+    pauses = [says("", stop="pause")] * (MOST_PAUSES - 1)
+    steady = [*pauses, asks(("c", "look")), *pauses, says("42")]
+    play = Play(spec(limits=Limits(max_steps=500)), steady)
+    play.run()
+    assert isinstance(play.state.ended, RunSucceeded)
+
+
+def test_a_model_that_paused_is_told_nothing_about_its_budget():
+    play = Play(spec(budget_notes=True), [says("So, ", stop="pause"), says("then.")])
+    play.run()
+    asked = [action.request.messages[-1].role for action in play.asked]
+    assert asked == ["user", "assistant"]
 
 
 def test_what_a_model_said_in_a_pause_before_a_call_is_not_part_of_its_answer():

@@ -19,6 +19,7 @@ from foliot.kernel.messages import (
     Message,
     ModelRequest,
     ModelResponse,
+    ModelSettings,
     Reasoning,
     Source,
     Text,
@@ -328,10 +329,51 @@ async def test_a_turn_that_paused_goes_on_from_where_it_was() -> None:
     seen = [_unmarked(request.json["messages"]) for request in server.requests]
     assert result.output == "I look \nDone."
     assert seen[1][1:] == [{"role": "assistant", "content": SEARCHED}]
-    assert seen[2][1]["content"] == [*SEARCHED, *SEARCHED, {"type": "text", "text": "I look"}]
+    assert seen[2][1]["content"] == [*SEARCHED, *SEARCHED, {"type": "text", "text": "I look \n"}]
+    assert [turn["role"] for turn in seen[2]] == ["user", "assistant", "user"]  # words at the end are refused
     assert [mark.text for mark in trace.marks if mark.kind == "note"] == [
         "tool web_search ran at the provider, which is no tool of the agent"
     ]
+
+
+def test_a_call_at_the_provider_waits_for_its_result_and_is_left_out_when_something_else_is_said() -> None:
+    spoken = {"type": "text", "text": "I look"}
+    answer = read(AnthropicWire(), {"content": [spoken, SEARCHED[0]], "stop_reason": "pause_turn"})
+    wire = AnthropicWire()
+    question, more = Message("user", (Text("hi"),)), Message("user", (Text("hurry"),))
+
+    def sent(*messages: Message) -> tuple[Any, list[str]]:
+        notes: list[str] = []
+        request = ModelRequest("claude-opus-4-7", messages)
+        return _unmarked(wire.build_body(request, wire.names(request), stream=False, notes=notes)["messages"]), notes
+
+    turns, notes = sent(question, answer.message)
+    assert (turns[-1], notes) == ({"role": "assistant", "content": [spoken, SEARCHED[0]]}, [])
+    result = read(AnthropicWire(), {"content": SEARCHED[1:], "stop_reason": "pause_turn"}).message
+    turns, notes = sent(question, answer.message, result, more)
+    assert (turns[1]["content"], notes) == ([spoken, *SEARCHED], [])
+    turns, notes = sent(question, answer.message, more)
+    assert turns[1]["content"] == [spoken]
+    assert len(notes) == 1
+    only = read(AnthropicWire(), {"content": SEARCHED[:1], "stop_reason": "pause_turn"}).message
+    assert [turn["role"] for turn in sent(question, only, more)[0]] == ["user", "user"]
+
+
+@WAYS
+def test_a_turn_that_goes_on_names_the_container_where_its_code_ran(stream: bool) -> None:
+    container = {"id": "container_1", "expires_at": "2026-12-01T00:00:00Z"}
+    body = {"type": "message", "content": SEARCHED, "stop_reason": "pause_turn", "container": container}
+    frames = message_frames(SEARCHED, "pause_turn", container=container)
+    answer = read(AnthropicWire(), body, frames if stream else None)
+    wire = AnthropicWire()
+    question, more = Message("user", (Text("hi"),)), Message("user", (Text("and now?"),))
+    for history, extra, wanted in (
+        ((question, answer.message), {}, "container_1"),
+        ((question, answer.message), {"container": {"skills": []}}, {"id": "container_1", "skills": []}),
+        ((question, answer.message, more), {}, None),  # it may be gone
+    ):
+        request = ModelRequest("claude-opus-4-7", history, settings=ModelSettings(extra=extra))
+        assert wire.build_body(request, wire.names(request), stream=False).get("container") == wanted
 
 
 @WAYS

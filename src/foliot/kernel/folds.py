@@ -161,10 +161,11 @@ def _model_responded(state: State, event: e.ModelResponded) -> None:
     if response.stop == "pause" and not state.calls:
         # Nothing is said to it: it goes on from where it was.
         state.begun += response.message.text
+        state.pauses += 1
         if not response.message.parts:
             state.transcript.pop()
         return
-    before, state.begun = state.begun, ""
+    before, state.begun, state.pauses = state.begun, "", 0
     if not state.calls:
         text = before + response.message.text
         empty = not text.strip() and not any(isinstance(part, Media) for part in response.message.parts)

@@ -56,6 +56,8 @@ from foliot.kernel.spec import RunSpec
 from foliot.kernel.state import Answer, Call, State
 
 # The rules and the fold of each type side by side, so that a fact needs one look-up and not three.
+MOST_PAUSES: Final = 20
+"""So often a model may pause in one answer, however many steps there are: each time all of the question is paid."""
 _TABLE: Final = {kind: (LEGAL[kind], GUARDS.get(kind), FOLDS[kind]) for kind in FOLDS}
 
 
@@ -277,6 +279,9 @@ def _continue(state: State) -> Action:
     # Something was said before the run could finish: it is answered, as long as the budget allows another step.
     if state.answer is not None and (breach is not None or not state.inputs):
         return _conclude(state, state.answer, may_ask=breach is None)
+    if breach is None and state.pauses >= MOST_PAUSES:
+        message = f"the model paused in one answer {state.pauses} times, and did not end it"
+        breach = budget.Breach("steps", state.pauses, MOST_PAUSES, message)
     if breach is not None:
         return Note((_exceeded(breach),))
     if state.paused is not None:
@@ -324,7 +329,8 @@ def _ask(state: State) -> AskModel:
     if state.notes or state.inputs:
         messages = (*messages, *state.notes, *(given.message for given in inputs_due(state)))
     note = ""
-    if spec.budget_notes and spec.limits.max_steps and state.asks == 0:  # asked again, it has been told
+    # Asked again, it has been told; and a model that paused goes on without a word from anybody.
+    if spec.budget_notes and spec.limits.max_steps and state.asks == 0 and not state.pauses:
         note = feedback.budget_note(state.step, spec.limits.max_steps)
         messages = (*messages, feedback.user_message(note))
     settings = spec.settings

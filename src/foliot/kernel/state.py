@@ -166,6 +166,7 @@ class State:
         "overflow",
         "paid",
         "paused",
+        "pauses",
         "retried",
         "retry_at",
         "rules",
@@ -221,6 +222,7 @@ class State:
         self.call_ids: set[str] = set()
         self.called: set[str] = set()  # tools that the model has asked for
         self.begun = ""  # the text of an answer that the model paused in
+        self.pauses = 0  # of that answer
         self.answer: Answer | None = None
         self.notes: list[Message] = []  # what the kernel tells the model at the next boundary
         self.inputs: list[InputReceived] = []

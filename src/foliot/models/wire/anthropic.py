@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
@@ -30,6 +31,8 @@ from foliot.models.profiles import ModelProfile, profile_of
 from foliot.models.wire.anthropic_answer import (
     BLOCK,
     CALL,
+    CARRIED,
+    CONTAINER,
     OUTPUT_TOOL,
     REDACTED,
     MessagesAssembler,
@@ -47,6 +50,8 @@ from foliot.models.wire.tool_names import ToolNames, description_of, tool_names
 _NO_SAMPLING_SINCE: Final = "2026-10-21"  # this version of the API takes a temperature for no model
 _SAMPLING: Final = frozenset({"temperature", "top_p"})
 _LEAST_BUDGET: Final = 1024
+_AT_PROVIDER: Final = frozenset({"server_tool_use", "mcp_tool_use"})
+_GO_ON: Final = "Go on from exactly where you stopped."
 _BY_TOOL: Final = f"Give your final answer by calling {OUTPUT_TOOL}, once, when everything else is done."
 
 
@@ -108,8 +113,10 @@ class AnthropicWire:
         body: dict[str, Any] = {
             "model": request.model,
             "max_tokens": settings.max_output_tokens or _at_most(self.options.max_tokens, profile),
-            "messages": _turns(request.messages, names),
+            "messages": _turns(request.messages, names, notes),
         }
+        if (place := _container(request.messages)) is not None:
+            body["container"] = {"id": place} if isinstance(settings.extra.get("container"), dict) else place
         if system := _system(request):
             body["system"] = system
         if request.tools:
@@ -251,7 +258,16 @@ def _system(request: ModelRequest) -> list[dict[str, Any]]:
     return [{"type": "text", "text": text} for text in texts if text.strip()]
 
 
-def _turns(messages: tuple[Message, ...], names: ToolNames) -> list[dict[str, Any]]:
+def _container(messages: tuple[Message, ...]) -> str | None:
+    """The place where code of this turn ran, as long as the turn is the model's: it paused, or waits for its calls."""
+    if not messages or messages[-1].role not in ("assistant", "tool"):
+        return None
+    said = next((each for each in reversed(messages) if each.role == "assistant"), None)
+    opaque = [part.opaque for part in said.parts if isinstance(part, Reasoning)] if said is not None else []
+    return next((place for each in opaque if (place := unmark(CONTAINER, each)) is not None), None)
+
+
+def _turns(messages: tuple[Message, ...], names: ToolNames, notes: Notes) -> list[dict[str, Any]]:
     """User and assistant in turn. Tool results belong to the user's turn, before what the user says there."""
     turns: list[dict[str, Any]] = []
     for message in messages:
@@ -268,9 +284,26 @@ def _turns(messages: tuple[Message, ...], names: ToolNames) -> list[dict[str, An
     for turn in turns:
         if turn["role"] == "user":
             turn["content"].sort(key=_after_results)
-    if turns and turns[-1]["role"] == "assistant" and (last := turns[-1]["content"][-1])["type"] == "text":
-        last["text"] = last["text"].rstrip()  # a turn that paused goes on: white space at its end is refused
+    for turn, after in pairwise(turns):
+        if after["content"][0]["type"] != "tool_result" and (open_calls := _open_at_provider(turn)):
+            # Something was said before the provider's tool was done: nobody will give this call its result.
+            turn["content"] = [block for block in turn["content"] if block.get("id") not in open_calls]
+            notes.append("a call of a tool at the provider is not sent back: it has no result, and a message follows")
+    turns = [turn for turn in turns if turn["content"]]
+    # A turn that paused at a tool of the provider goes on by itself. Words at its end would be the beginning of an
+    # answer, which newer models refuse, and all of them with white space at its end.
+    if turns and turns[-1]["role"] == "assistant" and turns[-1]["content"][-1]["type"] not in CARRIED:
+        turns.append({"role": "user", "content": [{"type": "text", "text": _GO_ON}]})
     return turns
+
+
+def _open_at_provider(turn: dict[str, Any]) -> frozenset[str]:
+    """The ids of calls of tools at the provider that have no result in this turn of the assistant."""
+    if turn["role"] != "assistant":
+        return frozenset()
+    results = {block.get("tool_use_id") for block in turn["content"]}
+    calls = (block["id"] for block in turn["content"] if block["type"] in _AT_PROVIDER and "id" in block)
+    return frozenset(each for each in calls if each not in results)
 
 
 def _in_unsigned_loop(turns: list[dict[str, Any]]) -> bool:

@@ -34,6 +34,8 @@ OUTPUT_TOOL = "final_answer_json"
 REDACTED = "anthropic.redacted"
 BLOCK = "anthropic.block"
 """Marks a block that goes back as it came."""
+CONTAINER = "anthropic.container"
+"""Marks the place at the provider where code of this turn ran, without which the turn cannot go on."""
 CALL = "anthropic.call"
 """Marks fields of a call that go back with it."""
 READ: Final = frozenset({"text", "thinking", "redacted_thinking", "tool_use"})
@@ -92,6 +94,7 @@ class _Message(Struct):
     content: list[msgspec.Raw] | None = None
     stop_reason: str | None = None
     stop_details: Any = None
+    container: Any = None
     usage: _Usage | None = None
     error: Any = None
 
@@ -105,6 +108,7 @@ class _Delta(Struct):
     citation: Any = None
     stop_reason: str | None = None
     stop_details: Any = None
+    container: Any = None
 
 
 class _Event(Struct):
@@ -189,6 +193,8 @@ class _Reader:
 
     def response(self, head: _Message, reason: str | None, details: Any, usage: _Usage | None) -> ModelResponse:
         stop = stop_of(MESSAGES, reason, calls=any(isinstance(part, ToolCall) for part in self.parts))
+        if stop in ("pause", "tool_calls") and isinstance(place := mapping_of(head.container).get("id"), str):
+            self.parts.append(Reasoning(opaque=mark(CONTAINER, place)))
         return self.found.into(
             ModelResponse(
                 message=Message("assistant", tuple(self.parts)),
@@ -290,6 +296,8 @@ class MessagesAssembler:
             self._head = told.message
             self._count(told.message.usage)
         elif kind == "message_delta":
+            if self._head is not None and told.delta is not None and told.delta.container is not None:
+                self._head.container = told.delta.container
             if told.delta is not None and told.delta.stop_reason:
                 self._reason, self._details = told.delta.stop_reason, told.delta.stop_details
                 self.ending = True
