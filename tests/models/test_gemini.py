@@ -26,8 +26,7 @@ from foliot.models.gemini import GeminiGateway
 from foliot.models.wire.base import WireError
 from foliot.models.wire.calls import CallIds, is_own_id
 from foliot.models.wire.gemini import GeminiWire
-from foliot.models.wire.gemini_schema import gemini_schema
-from foliot.models.wire.schemas import Inexpressible
+from foliot.models.wire.schemas import OPEN_API, Inexpressible, translated
 from foliot.testing.wire import WireServer
 
 WIRE = GeminiWire()
@@ -191,10 +190,13 @@ def test_a_picture_in_the_answer_is_media() -> None:
         ({"anyOf": [{"type": "integer"}], "description": "d"}, {"type": "INTEGER", "description": "d"}),
         ({"oneOf": [{"type": "integer"}, {"type": "string"}]}, {"anyOf": [{"type": "INTEGER"}, {"type": "STRING"}]}),
         ({"const": "a"}, {"type": "STRING", "enum": ["a"], "format": "enum"}),
-        ({"enum": [1, 2]}, {"type": "INTEGER", "description": "One of 1, 2."}),
-        ({"type": "string", "format": "uri"}, {"type": "STRING"}),
+        ({"enum": [1, 2]}, {"type": "INTEGER", "description": "(enum: [1,2])"}),
+        ({"type": "string", "format": "uri"}, {"type": "STRING", "description": '(format: "uri")'}),
         ({"type": "string", "format": "date-time"}, {"type": "STRING", "format": "date-time"}),
-        ({"type": "number", "exclusiveMinimum": 0, "minimum": 1}, {"type": "NUMBER", "minimum": 1}),
+        (
+            {"type": "number", "exclusiveMinimum": 0, "minimum": 1},
+            {"type": "NUMBER", "minimum": 1, "description": "(exclusiveMinimum: 0)"},
+        ),
         (
             {"anyOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "null"}]},
             {"type": "ARRAY", "items": {"type": "INTEGER"}, "nullable": True},
@@ -202,7 +204,7 @@ def test_a_picture_in_the_answer_is_media() -> None:
     ],
 )  # fmt: skip
 def test_what_gemini_does_not_know_is_brought_down(given_schema: dict[str, Any], sent: dict[str, Any]) -> None:
-    assert gemini_schema(given_schema) == sent
+    assert translated(given_schema, OPEN_API) == sent
 
 
 def test_references_are_written_out() -> None:
@@ -213,7 +215,7 @@ def test_references_are_written_out() -> None:
         "$defs": {"Node": {"type": "object", "properties": {"name": {"type": "string"}}}},
     }
     node = {"type": "OBJECT", "description": "the root", "properties": {"name": {"type": "STRING"}}}
-    assert gemini_schema(schema) == {"type": "OBJECT", "properties": {"root": node}, "required": ["root"]}
+    assert translated(schema, OPEN_API) == {"type": "OBJECT", "properties": {"root": node}, "required": ["root"]}
 
 
 @pytest.mark.parametrize(
@@ -230,7 +232,7 @@ def test_references_are_written_out() -> None:
 )
 def test_what_open_api_cannot_say_is_not_said_otherwise(schema: dict[str, Any]) -> None:
     with pytest.raises(Inexpressible):
-        gemini_schema(schema)
+        translated(schema, OPEN_API)
 
 
 _kinds = st.sampled_from(["string", "integer", "number", "boolean", "array", "object", "null"])
@@ -268,7 +270,7 @@ schemas = st.recursive(st.fixed_dictionaries({}, optional=_leaf) | st.booleans()
 def test_every_schema_becomes_one_that_the_official_types_accept(schema: dict[str, Any]) -> None:
     types = pytest.importorskip("google.genai.types")
     with suppress(Inexpressible):
-        types.Schema.model_validate(gemini_schema(schema))
+        types.Schema.model_validate(translated(schema, OPEN_API))
 
 
 # ── over a socket ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import sys
+from collections.abc import Callable
 from typing import Any, Literal, Optional, cast
 
 import jsonschema_rs
@@ -17,11 +20,23 @@ from foliot.models.wire.anthropic import AnthropicWire
 from foliot.models.wire.anthropic_answer import OUTPUT_TOOL
 from foliot.models.wire.base import Wire
 from foliot.models.wire.gemini import GeminiWire
-from foliot.models.wire.gemini_schema import gemini_schema
 from foliot.models.wire.ollama import OllamaWire
 from foliot.models.wire.openai_chat import OpenAIChatWire
 from foliot.models.wire.openai_responses import OpenAIResponsesWire
-from foliot.models.wire.schemas import Inexpressible, _in_circles, gemini_parameters, native_schema, strict_schema
+from foliot.models.wire.schemas import (
+    GEMINI,
+    MOST_CHARACTERS,
+    NATIVE,
+    OPEN_API,
+    STRICT,
+    Dialect,
+    Inexpressible,
+    gemini_parameters,
+    is_object,
+    native_schema,
+    strict_schema,
+    translated,
+)
 
 EXAMPLES = 400 if os.environ.get("FOLIOT_CHAOS") else 60
 WIRES: dict[str, tuple[Wire, str]] = {
@@ -381,7 +396,7 @@ def test_a_tool_can_be_named_and_held_to_its_schema(name: str, choice: str, sent
 @pytest.mark.parametrize(
     ("choice", "sent"),
     [
-        ("auto", {"type": "auto", "disable_parallel_tool_use": True}),  # it thinks, and is asked in words
+        ("auto", {"type": "any", "disable_parallel_tool_use": True}),
         ("required", {"type": "any", "disable_parallel_tool_use": True}),
         ("note", {"type": "tool", "name": "note", "disable_parallel_tool_use": True}),
         ("none", {"type": "tool", "name": OUTPUT_TOOL}),
@@ -394,65 +409,373 @@ def test_an_answer_by_call_leaves_the_choice_of_tools_as_it_was_asked_for(choice
     assert wire.build_body(request, wire.names(request), stream=False)["tool_choice"] == sent
 
 
-# --- schemas that nobody generates, and somebody writes --------------------------------------------------------------
+# ── JSON Schemas as people, generators and tool servers write them ──────────────────────────────────────────────────
 
-PET = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
-BARKS = {"properties": {"bark": {"type": "string"}}, "required": ["bark"]}
-ANIMAL = {"name": "Rex", "bark": "loud"}
+KINDS = ["string", "integer", "number", "boolean", "null", "array", "object"]
+SCALARS: list[Any] = ["a", "b", 1, 2, 2.5, 1.0, True, False, None]
+NAMES = ["p", "q", "r"]
+POINTERS = [
+    "#/$defs/A",
+    "#/$defs/B",
+    "#/definitions/A",
+    "#/$defs/A/properties/p",
+    "#/properties/p",
+    "#",
+    "#/$defs/a~1b",
+]
 
 
-@pytest.mark.parametrize("name", WIRES)
+class Writer:
+    """Random schemas, and values that mostly fit them. Objects hold what is declared, as everybody means it."""
+
+    def __init__(self, rand: random.Random) -> None:
+        self.rand = rand
+        self.root: dict[str, Any] = {}
+
+    def maybe(self, chance: float) -> bool:
+        return self.rand.random() < chance
+
+    def schema(self) -> dict[str, Any]:
+        top = self.objects(1)
+        if self.maybe(0.15):
+            top = {"$ref": "#/$defs/A", **(top if self.maybe(0.5) else {}), "type": "object"}
+        top["$defs"] = {name: self.node(1) for name in ("B", "a/b")} | {"A": self.objects(1)}
+        top["definitions"] = {"A": self.leaf()}
+        if self.maybe(0.15):
+            top["$schema"] = "http://json-schema.org/draft-07/schema#"
+        self.root = top | {"type": "object"}
+        return self.root
+
+    def node(self, depth: int) -> Any:
+        if depth > 3 or self.maybe(0.3):
+            return self.leaf()
+        make = self.rand.choice(
+            [
+                self.objects,
+                self.objects,
+                self.lists,
+                self.references,
+                self.references,
+                self.choices,
+                self.sums,
+                self.several,
+            ]
+        )
+        made = make(depth)
+        if self.maybe(0.2):
+            made["description"] = "what it is"
+        return made
+
+    def leaf(self) -> Any:
+        kind = self.rand.random()
+        if kind < 0.15:
+            return {"enum": [self.rand.choice(SCALARS) for _ in range(self.rand.randint(1, 4))]}
+        if kind < 0.25:
+            return {"const": self.rand.choice(SCALARS)}
+        if kind < 0.3:
+            return self.rand.choice([True, {}, False, {"description": "anything"}, {"minimum": 1}])
+        made: dict[str, Any] = {"type": self.rand.choice(KINDS[:5])}
+        if self.maybe(0.3):
+            made |= self.rand.choice([{"minimum": 1}, {"exclusiveMinimum": 1}, {"minLength": 1}, {"enum": ["a", 1, 2]}])
+        return made
+
+    def objects(self, depth: int) -> dict[str, Any]:
+        names = self.rand.sample(NAMES, self.rand.randint(0, 3))
+        made: dict[str, Any] = {"type": "object", "properties": {name: self.node(depth + 1) for name in names}}
+        if self.maybe(0.8):
+            made["required"] = names if self.maybe(0.7) else self.rand.sample(NAMES, 1)
+        if self.maybe(0.5):
+            made["additionalProperties"] = False if self.maybe(0.8) else self.node(depth + 1)
+        if self.maybe(0.1):
+            made |= self.rand.choice(
+                [
+                    {"if": {"required": ["p"]}, "then": self.objects(depth + 1)},
+                    {"dependentSchemas": {"p": self.objects(depth + 1)}},
+                    {"patternProperties": {"^s": {"type": "string"}}},
+                    {"unevaluatedProperties": {"type": "integer"}},
+                    {"anyOf": [{"required": ["p"]}, {"required": ["q"]}]},
+                ]
+            )
+        if self.maybe(0.1):
+            del made["type"]
+        return made
+
+    def lists(self, depth: int) -> dict[str, Any]:
+        made: dict[str, Any] = {"type": "array", "items": self.node(depth + 1)}
+        if self.maybe(0.2):
+            made["prefixItems"] = [self.node(depth + 1)]
+        return made | ({"minItems": self.rand.choice([1, 2])} if self.maybe(0.2) else {})
+
+    def references(self, depth: int) -> dict[str, Any]:
+        beside: Any = {}
+        if self.maybe(0.4):
+            beside = self.rand.choice([self.objects, self.lists, self.choices])(depth + 1)
+        return {**beside, "$ref": self.rand.choice(POINTERS)}
+
+    def choices(self, depth: int) -> dict[str, Any]:
+        made = {self.rand.choice(["anyOf", "oneOf"]): [self.node(depth + 1) for _ in range(self.rand.randint(1, 3))]}
+        return {**self.objects(depth + 1), **made} if self.maybe(0.3) else made
+
+    def sums(self, depth: int) -> dict[str, Any]:
+        made = {"allOf": [self.node(depth + 1) for _ in range(self.rand.randint(1, 2))]}
+        return {**self.objects(depth + 1), **made} if self.maybe(0.4) else made
+
+    def several(self, depth: int) -> dict[str, Any]:
+        made = {**self.lists(depth + 1), **self.objects(depth + 1), "type": self.rand.sample(KINDS, 2)}
+        return made | ({"enum": [1, "a", None, True]} if self.maybe(0.2) else {})
+
+    def value(self, schema: Any, depth: int = 0) -> Any:
+        """A value that all parts of a schema had a hand in."""
+        if not isinstance(schema, dict) or depth > 9:
+            return self.rand.choice(SCALARS)
+        node = cast("dict[str, Any]", schema)
+        parts: list[Any] = [*node.get("allOf", ()), *([node["then"]] if "then" in node else ())]
+        parts += list(node.get("dependentSchemas", {}).values())
+        parts += [self.rand.choice(node[key]) for key in ("anyOf", "oneOf") if key in node]
+        if "$ref" in node:
+            parts.append(self.target(node["$ref"]))
+        values = [self.value(part, depth + 1) for part in parts]
+        if node.keys() & {"type", "properties", "enum", "const"}:
+            values.append(self.own_value(node, depth))
+        together: Any = {}
+        for value in values:
+            if isinstance(value, dict):
+                together |= value
+        return together if together else self.rand.choice(values or SCALARS)
+
+    def own_value(self, node: dict[str, Any], depth: int) -> Any:
+        if "const" in node or "enum" in node:
+            return self.rand.choice([node["const"]] if "const" in node else node["enum"])
+        kinds = node.get("type", "object")
+        kind = self.rand.choice(kinds) if isinstance(kinds, list) else kinds
+        if kind == "array":
+            rest = [self.value(node.get("items"), depth + 1) for _ in range(self.rand.randint(0, 2))]
+            return [*(self.value(each, depth + 1) for each in node.get("prefixItems", ())), *rest]
+        if kind != "object":
+            return self.rand.choice(
+                {"string": ["a", "b"], "boolean": [True, False], "null": [None]}.get(kind, [1, 2, 7])
+            )
+        made = {
+            name: self.value(child, depth + 1)
+            for name, child in node.get("properties", {}).items()
+            if name in node.get("required", ()) or self.maybe(0.6)
+        }
+        if isinstance(node.get("additionalProperties"), dict) and self.maybe(0.5):
+            made["free"] = self.value(node["additionalProperties"], depth + 1)
+        return made
+
+    def target(self, pointer: str) -> Any:
+        found: Any = self.root
+        for step in pointer.split("/")[1:]:
+            found = found.get(step.replace("~1", "/"), {}) if isinstance(found, dict) else {}
+        return found
+
+
+MAKERS = [Writer.objects, Writer.lists, Writer.references, Writer.choices, Writer.sums, Writer.several]
+
+
+def leads_in_place(node: Any, writer: Writer, seen: tuple[str, ...] = ()) -> bool:
+    """Whether a schema is only itself again, which no validator survives."""
+    if not isinstance(node, dict):
+        return False
+    pointer = node.get("$ref")
+    if pointer is not None and (pointer in seen or leads_in_place(writer.target(pointer), writer, (*seen, pointer))):
+        return True
+    inner = [each for key in ("allOf", "anyOf", "oneOf") for each in node.get(key, ())]
+    return any(leads_in_place(each, writer, seen) for each in inner)
+
+
+def is_endless(node: Any, writer: Writer) -> bool:
+    if isinstance(node, list):
+        return any(is_endless(each, writer) for each in cast("list[Any]", node))
+    if not isinstance(node, dict):
+        return False
+    return leads_in_place(node, writer) or any(is_endless(each, writer) for each in node.values())
+
+
+@st.composite
+def written(draw: st.DrawFn) -> tuple[dict[str, Any], list[Any]]:
+    """A schema, and values that it allows."""
+    writer = Writer(random.Random(draw(st.integers(0, 2**32))))
+    schema = writer.schema()
+    if is_endless(schema, writer):
+        return {"type": "object", "properties": {}}, []
+    try:
+        declared = jsonschema_rs.validator_for(schema)
+    except ValueError:  # a reference that leads nowhere
+        return schema, []
+    values = [writer.value(schema) for _ in range(12)]
+    return schema, [value for value in values if declared.is_valid(value)]
+
+
+@replayable
+@settings(max_examples=20 * EXAMPLES if os.environ.get("FOLIOT_CHAOS") else 150, deadline=None, database=None)
+@given(made=written())
+def test_every_value_of_any_json_schema_is_allowed_by_what_is_sent_and_that_does_not_grow(
+    made: tuple[dict[str, Any], list[Any]],
+) -> None:
+    schema, values = made
+    given_size = len(json.dumps(schema))
+    sent = {name: sent_schema(name, schema) for name in WIRES}
+    sent |= {f"{name} tool": sent_tool(name, schema)[0] for name in ("chat", "responses", "anthropic", "gemini")}
+    sent["gemini json"] = allowed(schema, GEMINI)
+    for name, each in sent.items():
+        if each is None:
+            continue
+        assert len(json.dumps(each)) <= 8 * given_size + 4096, name
+        taken = jsonschema_rs.validator_for(each) if values else None
+        for value in values:
+            assert taken is not None
+            assert taken.is_valid(value), (name, value, schema, each)
+
+
+def allowed(schema: dict[str, Any], dialect: Dialect) -> dict[str, Any] | None:
+    try:
+        return translated(schema, dialect)
+    except Inexpressible:
+        return None
+
+
+def doubled(times: int, refer: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    """Types that each hold the next one twice."""
+    definitions: dict[str, Any] = {f"M{times}": {"type": "string"}}
+    for at in range(times):
+        properties = {"a": refer(f"#/$defs/M{at + 1}"), "b": refer(f"#/$defs/M{at + 1}")}
+        definitions[f"M{at}"] = {"type": "object", "properties": properties, "required": ["a", "b"]}
+    return {"$ref": "#/$defs/M0", "$defs": definitions}
+
+
+def nested(times: int) -> dict[str, Any]:
+    """An object in an object, each referred to by where it stands."""
+    made: dict[str, Any] = {"type": "string"}
+    for _ in range(times):
+        made = {"type": "object", "properties": {"n": made}, "required": ["n"]}
+    references = {f"p{at}": {"$ref": "#/properties/n" + "/properties/n" * at} for at in range(times - 1)}
+    made["properties"] |= references
+    return made | {"required": ["n", *references]}
+
+
+def several_kinds(pointer: str) -> dict[str, Any]:
+    return {"allOf": [{"$ref": pointer}], "anyOf": [{"type": "string"}, {"type": "object", "properties": {}}]}
+
+
+GROWING: dict[str, Callable[[int], dict[str, Any]]] = {
+    "a reference": lambda n: doubled(n, lambda pointer: {"$ref": pointer}),
+    "a description": lambda n: doubled(n, lambda pointer: {"$ref": pointer, "description": "x" * 40}),
+    "a title in allOf": lambda n: doubled(n, lambda pointer: {"allOf": [{"$ref": pointer}], "title": "x"}),
+    "a bound": lambda n: doubled(n, lambda pointer: {"$ref": pointer, "minProperties": 1}),
+    "a shape": lambda n: doubled(n, lambda pointer: {"$ref": pointer, "properties": {"c": {"type": "string"}}}),
+    "a choice": lambda n: doubled(n, lambda pointer: {"anyOf": [{"$ref": pointer}, {"type": "null"}]}),
+    "a sum": lambda n: doubled(n, lambda pointer: {"allOf": [{"$ref": pointer}, {"$ref": pointer}]}),
+    "a sum with a choice": lambda n: doubled(n, several_kinds),
+    "places": nested,
+    "one large type": lambda n: {
+        "type": "object",
+        "properties": {f"p{at}": {"$ref": "#/$defs/A", "description": str(at)} for at in range(n)},
+        "required": [f"p{at}" for at in range(n)],
+        "$defs": {"A": {"type": "string", "description": "x" * 50 * n, "enum": [str(at) for at in range(n)]}},
+    },
+}
+
+
+@pytest.mark.parametrize("dialect", [STRICT, NATIVE, GEMINI, OPEN_API], ids=["strict", "native", "gemini", "open api"])
+@pytest.mark.parametrize("growing", GROWING)
+def test_work_and_size_are_in_proportion_to_the_schema(growing: str, dialect: Dialect) -> None:
+    for times in (10, 40, 80):
+        schema = GROWING[growing](times)
+        size = len(json.dumps(schema))
+        visited = 0
+
+        def count(_frame: Any, event: str, _arg: Any) -> None:
+            nonlocal visited
+            visited += event == "call"
+
+        before = sys.getprofile()
+        sys.setprofile(count)
+        try:
+            made = allowed(schema, dialect)
+        finally:
+            sys.setprofile(before)
+        assert visited <= 12 * size + 10_000, (times, size, visited)
+        if made is not None:
+            assert len(json.dumps(made)) <= 8 * size + 4096
+        if growing in ("a reference", "a description", "a title in allOf") and dialect is STRICT:
+            assert made is not None  # definitions stand once, whatever is said where they are used
+
+
+def test_what_is_too_long_for_every_provider_is_not_even_begun() -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": ["x" * MOST_CHARACTERS]}}, "required": ["a"]}
+    assert strict_schema(schema) is None
+    assert gemini_parameters(schema) is None
+
+
+ANIMAL = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+DOG = {"type": "object", "properties": {"bark": {"type": "string"}}, "required": ["bark"]}
+
+
 @pytest.mark.parametrize(
-    ("pet", "value"),
+    ("pet", "sent"),
     [
-        ({"$ref": "#/$defs/Pet", **BARKS}, ANIMAL),
-        ({"type": "object", "allOf": [{"$ref": "#/$defs/Pet"}], **BARKS}, ANIMAL),
-        ({**PET, "anyOf": [{"type": "object", **BARKS}, {"type": "object", **PET}]}, ANIMAL),
-        ({"$ref": "#/properties/other/properties/Pet"}, 7),
-        ({"type": ["integer", "string"], "enum": [1.0, 2]}, 1),
+        ({"$ref": "#/$defs/Animal", **DOG}, {"bark", "name"}),
+        ({"allOf": [{"$ref": "#/$defs/Animal"}], **DOG}, {"bark", "name"}),
+        ({"allOf": [{"$ref": "#/$defs/Animal"}, DOG]}, {"bark", "name"}),
+        ({"$ref": "#/$defs/Animal", "description": "mine"}, {"name"}),
+        ({"$ref": "#/properties/pet/x-of/a~1b%20c", "x-of": {"a/b c": DOG}, "description": "mine"}, {"bark"}),
     ],
-    ids=["ref beside", "allOf beside", "anyOf beside", "elsewhere", "whole floats"],
 )
-def test_what_stands_beside_a_reference_or_a_choice_is_not_lost(name: str, pet: Any, value: Any) -> None:
-    other = {"type": "object", "properties": {"Pet": {"type": "integer"}}}
+@pytest.mark.parametrize("dialect", [STRICT, NATIVE, GEMINI, OPEN_API], ids=["strict", "native", "gemini", "open api"])
+def test_all_that_must_hold_is_sent_as_one(pet: dict[str, Any], sent: set[str], dialect: Dialect) -> None:
+    schema = {"type": "object", "properties": {"pet": pet}, "required": ["pet"], "$defs": {"Animal": ANIMAL}}
+    made = translated(schema, dialect)
+    assert made["properties"]["pet"]["properties"].keys() == sent
+    assert set(made["properties"]["pet"]["required"]) == sent
+
+
+def test_a_reference_leads_where_its_pointer_says_and_not_to_the_definition_of_the_same_name() -> None:
     schema = {
         "type": "object",
-        "properties": {"pet": pet, "other": other},
-        "required": ["pet", "other"],
-        "$defs": {"Pet": PET},
+        "properties": {
+            "a": {"type": "object", "properties": {"addr": {"type": "integer"}}, "required": ["addr"]},
+            "b": {"$ref": "#/properties/a/properties/addr"},
+            "c": {"$ref": "#/$defs/addr"},
+        },
+        "required": ["a", "b", "c"],
+        "$defs": {"addr": {"type": "string"}},
     }
-    full = {"pet": value, "other": {"Pet": 7}}
-    assert jsonschema_rs.is_valid(schema, full)
-    sent = sent_schema(name, schema)
-    assert sent is None or jsonschema_rs.is_valid(sent, full), sent
+    made = translated(schema, STRICT)
+    assert [made["$defs"][made["properties"][name]["$ref"].rsplit("/", 1)[-1]] for name in "bc"] == [
+        {"type": "integer"},
+        {"type": "string"},
+    ]
+    assert allowed({**schema, "properties": {"a": {"$ref": "other.json#/addr"}}, "required": ["a"]}, STRICT) is None
 
 
-def doubling(depth: int) -> dict[str, Any]:
-    """Each type twice in the one before, with a description: written out it doubles with each."""
-    defs: dict[str, Any] = {}
-    for number in range(depth):
-        child: dict[str, Any] = {"$ref": f"#/$defs/M{number + 1}", "description": "x"}
-        child = child if number < depth - 1 else {"type": "string"}
-        fields = {"a": dict(child), "b": dict(child)}
-        defs[f"M{number}"] = {
-            "type": "object", "properties": fields, "required": ["a", "b"], "additionalProperties": False,
-        }  # fmt: skip
-    return {"$ref": "#/$defs/M0", "$defs": defs}
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ({"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"type": "object"}}}, True),
+        ({"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/A"}}}, False),
+        ({"$ref": "#/properties/A", "$defs": {"A": {"type": "object"}}}, False),
+        ({"$ref": "#/$defs/A", "$defs": {"A": {"type": "string"}}}, False),
+    ],
+)
+def test_an_object_is_known_through_its_references(schema: dict[str, Any], expected: bool) -> None:
+    assert is_object(schema) is expected
 
 
-@pytest.mark.parametrize("translate", [strict_schema, native_schema, gemini_parameters, gemini_schema])
-def test_a_small_schema_never_becomes_a_large_one(translate: Any) -> None:
-    assert translate(doubling(4)) is not None
-    try:
-        made = translate(doubling(40))  # 2 to the 40th parts, if it were written out
-    except Inexpressible:
-        made = None
-    assert made is None
+def test_a_tool_whose_arguments_are_a_reference_has_them_at_gemini_too() -> None:
+    schema = {"$ref": "#/$defs/Args", "$defs": {"Args": {**DOG, "additionalProperties": False}}}
+    assert sent_tool("gemini", schema)[0] == {**DOG, "additionalProperties": False}
 
 
-def test_circles_among_many_definitions_are_found_in_one_walk() -> None:
-    leads = {f"n{number}": [f"n{number + 1}", "gone"] for number in range(20_000)}
-    assert _in_circles(leads) == frozenset()
-    leads["n19999"] = ["n19990"]
-    leads["n5"] = ["n5", "n6"]
-    assert _in_circles(leads) == {"n5", *(f"n{number}" for number in range(19_990, 20_000))}
+def test_conditions_that_bring_in_properties_do_not_meet_a_closed_object() -> None:
+    schema = {**ANIMAL, "if": {"properties": {"name": {"const": "Rex"}}}, "then": DOG}
+    assert [allowed(schema, dialect) for dialect in (STRICT, NATIVE, GEMINI, OPEN_API)] == [None] * 4
+
+
+def test_what_stands_beside_a_reference_counts_as_the_draft_says() -> None:
+    schema = {"type": "object", "properties": {"n": {"$ref": "#/$defs/N", "type": "string"}}, "required": ["n"]}
+    schema["$defs"] = {"N": {"type": "integer"}}
+    assert allowed(schema, STRICT) is None  # nothing is both
+    old = translated({**schema, "$schema": "http://json-schema.org/draft-07/schema#"}, STRICT)
+    assert old["$defs"] == {"N": {"type": "integer"}}

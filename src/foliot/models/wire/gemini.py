@@ -39,10 +39,15 @@ from foliot.models.wire.gemini_answer import (
     counted_in_gemini,
     parse_gemini,
 )
-from foliot.models.wire.gemini_schema import gemini_schema
 from foliot.models.wire.media import address, placeholder, result_files, result_texts
 from foliot.models.wire.opaque import unmark
-from foliot.models.wire.schemas import Inexpressible, Memory, gemini_json_schema, gemini_parameters, in_words
+from foliot.models.wire.schemas import (
+    gemini_json_schema,
+    gemini_parameters,
+    in_words,
+    open_api_parameters,
+    open_api_schema,
+)
 from foliot.models.wire.tool_names import ToolNames, description_of, ordered_tools, schema_of, tool_names
 
 _MODES: Final = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
@@ -109,29 +114,23 @@ def _calling(settings: ModelSettings, names: ToolNames) -> dict[str, Any]:
     return {"mode": "VALIDATED" if settings.strict_tools and choice == "auto" else _MODES[choice]}
 
 
-def _open_api(schema: dict[str, Any]) -> dict[str, Any] | None:
-    try:
-        return gemini_schema(schema)
-    except (Inexpressible, RecursionError):
-        return None
-
-
-_open_api_schema = Memory(_open_api)
-
-
 def _answer_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
     """The schema of an answer in the first of two dialects that can say all of it."""
-    if (found := _open_api_schema(schema)) is not None:
+    if (found := open_api_schema(schema)) is not None:
         return {"responseSchema": found}
     found = gemini_json_schema(schema)
     return None if found is None else {"responseJsonSchema": found}
 
 
+_ADDS: Final = ("additionalProperties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf", "if")
+"""The keywords that allow more than the properties which stand there."""
+
+
 def _parameters(tool: ToolSpec) -> dict[str, Any]:
     schema = schema_of(tool)
-    if not schema["properties"] and not schema.get("additionalProperties"):
+    if not schema["properties"] and not any(schema.get(key) for key in _ADDS):
         return {}  # an object without properties is refused; no parameters are welcome
-    if (found := _open_api_schema(schema)) is not None:
+    if (found := open_api_parameters(schema)) is not None:
         return {"parameters": found}
     return {"parametersJsonSchema": gemini_parameters(schema) or schema}
 

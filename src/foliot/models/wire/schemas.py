@@ -1,22 +1,36 @@
-"""JSON Schemas as the providers' structured outputs want them.
+"""JSON Schemas as the providers' structured outputs want them: one translator, and a dialect for each of them.
 
 A schema that is sent is never narrower than the one declared: what it allows is all that was declared, or more. What a
 dialect does not know and can be left out (a bound, a pattern) is told in the description instead, and the answer is
 checked against the schema as it was declared. What it does not know and cannot be left out (free keys, anything at all,
 tuples, a type that holds itself) has no translation, and the caller asks in another way.
+
+References are JSON pointers. A type that is referred to is written once, under `$defs`, where the dialect knows that.
+Schemas come from clients and tool servers: the work and the size of what is made are bounded by the size of what was
+given, and a schema that would grow beyond it has no translation either.
 """
 
 from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
+from urllib.parse import unquote
 
 import msgspec
 
 Schema = dict[str, Any]
+MOST_CHARACTERS: Final = 120_000
+"""A longer schema is not translated: OpenAI takes no more names and values, and nobody else says as much."""
+_GROWTH: Final = 4
+_ROOM: Final = 2_048
+"""What is made may weigh `_GROWTH` times what was given, and `_ROOM` besides."""
+_DEEPEST_COPY: Final = 8
+_DEEPEST: Final = 32
+"""How many types that are written out may stand in one another."""
+_KINDS: Final = ("object", "array", "string", "integer", "number", "boolean", "null")
 # Keywords that say how values are built. Every other one only takes values away, or says something to people.
 _SHAPES: Final = frozenset(
     {
@@ -24,34 +38,51 @@ _SHAPES: Final = frozenset(
         "patternProperties", "items", "prefixItems", "$defs", "definitions",
     }
 )  # fmt: skip
+# These may bring in properties that a closed object would forbid.
+_CONDITIONS: Final = ("if", "then", "else", "dependentSchemas", "dependencies", "$dynamicRef", "$recursiveRef")
 _SAID: Final = frozenset(
     {
-        "title", "description", "default", "examples", "$schema", "$id", "$comment", "discriminator", "deprecated",
-        "readOnly", "writeOnly", "propertyOrdering",
+        "title", "description", "default", "examples", "$schema", "$id", "$comment", "$anchor", "discriminator",
+        "deprecated", "readOnly", "writeOnly", "propertyOrdering", "$defs", "definitions",
     }
 )  # fmt: skip
-_REFERENCE: Final = re.compile(r"#/(?:\$defs|definitions)/([^/]+)")
-MOST_NODES: Final = 5000
-"""The largest schema that is translated: writing references out can double it with each."""
 _SIMPLE: Final = (str, int, float, bool, type(None))
+_IN_PLACE: Final = ("$ref", "allOf", "anyOf", "oneOf")
+_LEAST: Final = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains")
+_MOST: Final = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains")
 
 
 class Inexpressible(Exception):
     """The dialect has no words for this schema; the text says for what of it."""
 
 
+class _Nothing(Inexpressible):
+    """No value fits; among several choices such a one can be left out."""
+
+
+class _Overgrown(Inexpressible):
+    """What would be sent is far larger than what was declared."""
+
+    def __init__(self) -> None:
+        super().__init__("so much, written out")
+
+
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """The part of JSON Schema that a provider takes. `keeps` are the keywords that may stand beside the shape.
 
-    `closes`: every object is closed, so free keys cannot be said. `all_required`: every property is. `recursion` is
+    `references`: types stand once under `$defs`; without it each use is a copy. `closes`: every object is closed, so
+    free keys cannot be said. `objects_only`: the whole is an object. `all_required`: every property is. `recursion` is
     "any", "optional" (only below a property that may be left out) or "no". `tuples` and `enums` of everything may not
-    be known; `anything` may be said by an empty schema; `optionals` and `unions` are how many there may be.
+    be known; `anything` may be said by an empty schema; `optionals` and `unions` are how many there may be. `least` are
+    the values that `minItems` may have. `write` brings what was made into another notation.
     """
 
     keeps: frozenset[str] = frozenset()
-    formats: frozenset[str] | None = frozenset()
+    formats: frozenset[str] = frozenset()
+    references: bool = True
     closes: bool = True
+    objects_only: bool = False
     all_required: bool = False
     recursion: str = "no"
     tuples: bool = False
@@ -60,22 +91,26 @@ class Dialect:
     anything: bool = False
     optionals: int | None = None
     unions: int | None = None
+    least: tuple[int, ...] | None = None
+    write: Callable[[Schema], Schema] | None = None
 
 
+_BOUNDS: Final = frozenset({"minItems", "maxItems", "minimum", "maximum"})
 _FORMATS: Final = frozenset(
     {"date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"}
 )
 STRICT: Final = Dialect(
-    keeps=frozenset(
-        {"pattern", "multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minItems", "maxItems"}
-    ),
+    keeps=_BOUNDS | {"pattern", "multipleOf", "exclusiveMinimum", "exclusiveMaximum"},
     formats=_FORMATS - {"uri"},
+    objects_only=True,
     all_required=True,
     recursion="any",
 )
-NATIVE: Final = Dialect(keeps=frozenset({"minItems"}), formats=_FORMATS, optionals=24, unions=16)
+NATIVE: Final = Dialect(
+    keeps=frozenset({"minItems"}), formats=_FORMATS, objects_only=True, optionals=24, unions=16, least=(0, 1)
+)
 GEMINI: Final = Dialect(
-    keeps=frozenset({"minItems", "maxItems", "minimum", "maximum"}),
+    keeps=_BOUNDS,
     formats=frozenset({"date-time", "date", "time"}),
     closes=False,
     recursion="optional",
@@ -85,11 +120,49 @@ GEMINI: Final = Dialect(
 )
 
 
+def _open_api(node: Schema) -> Schema:
+    """A schema in the part of OpenAPI that Gemini takes: null is a property of the whole, only texts are enumerated."""
+    made = {key: node[key] for key in _OPEN_API_KEPT if key in node}
+    if (choices := node.get("anyOf")) is not None:
+        concrete = [_open_api(choice) for choice in choices if choice.get("type") != "null"]
+        if not concrete:
+            raise Inexpressible("null alone")
+        made = {**concrete[0], **made} if len(concrete) == 1 else {**made, "anyOf": concrete}
+        return {**made, "nullable": True} if len(concrete) < len(choices) else made
+    kind = node.get("type")
+    if kind is None or kind == "null":
+        raise Inexpressible("null alone" if kind else "anything at all")
+    made["type"] = kind.upper()
+    if "enum" in node:
+        made |= {"enum": node["enum"], "format": "enum"}
+    if kind == "object":
+        if not node.get("properties"):
+            raise Inexpressible("an object without properties")
+        made["properties"] = {name: _open_api(child) for name, child in node["properties"].items()}
+    if kind == "array":
+        made["items"] = _open_api(node["items"])
+    return made
+
+
+_OPEN_API_KEPT: Final = (
+    "title", "description", "minItems", "maxItems", "minLength", "maxLength", "pattern", "minimum", "maximum",
+    "minProperties", "maxProperties", "format", "required", "propertyOrdering",
+)  # fmt: skip
+OPEN_API: Final = Dialect(
+    keeps=_BOUNDS | {"minLength", "maxLength", "pattern", "minProperties", "maxProperties"},
+    formats=frozenset({"date-time", "float", "double", "int32", "int64"}),
+    references=False,
+    enums=(str,),
+    ordering=True,
+    write=_open_api,
+)
+
+
 class Memory:
     """Translations of the last schemas, which are asked with at every step. A schema is known by being the same one."""
 
-    def __init__(self, make: Callable[[Schema], Schema | None], most: int = 256) -> None:
-        self._make = make
+    def __init__(self, dialect: Dialect, most: int = 256) -> None:
+        self._dialect = dialect
         self._most = most
         self._made: OrderedDict[int, tuple[Schema, Schema | None]] = OrderedDict()
 
@@ -97,37 +170,28 @@ class Memory:
         known = self._made.get(id(schema))
         if known is not None and known[0] is schema:
             return known[1]
-        made = self._make(schema)
+        try:
+            made = translated(schema, self._dialect)
+        except (Inexpressible, RecursionError):
+            made = None
         self._made[id(schema)] = (schema, made)  # holding the schema keeps its id from being given away
         if len(self._made) > self._most:
             self._made.popitem(last=False)
         return made
 
 
-def _free(dialect: Dialect) -> Dialect:
-    """The dialect for arguments, which are checked before a tool runs: what has no type may be anything."""
-    return replace(dialect, anything=True, recursion="any")
-
-
-def _translation(dialect: Dialect) -> Memory:
-    def make(schema: Schema) -> Schema | None:
-        try:
-            return translated(schema, dialect)
-        except (Inexpressible, RecursionError):
-            return None
-
-    return Memory(make)
-
-
-strict_schema: Final = _translation(STRICT)
+strict_schema: Final = Memory(STRICT)
 """The schema as OpenAI can hold a model to it, or None."""
-native_schema: Final = _translation(NATIVE)
+native_schema: Final = Memory(NATIVE)
 """The schema for Anthropic's native outputs, or None."""
-gemini_json_schema: Final = _translation(GEMINI)
+open_api_schema: Final = Memory(OPEN_API)
+"""The schema for Gemini's `responseSchema`, or None."""
+gemini_json_schema: Final = Memory(GEMINI)
 """The schema for Gemini's `responseJsonSchema`, or None."""
-
-
-gemini_parameters: Final = _translation(_free(GEMINI))
+# Arguments are checked before a tool runs: what cannot be said of them may be anything.
+open_api_parameters: Final = Memory(replace(OPEN_API, objects_only=True))
+"""The schema of a tool for Gemini's `parameters`, or None."""
+gemini_parameters: Final = Memory(replace(GEMINI, objects_only=True, anything=True, recursion="any"))
 """The schema of a tool for Gemini's `parametersJsonSchema`, or None."""
 
 
@@ -138,11 +202,14 @@ def in_words(schema: Mapping[str, Any]) -> str:
 
 def is_object(schema: Mapping[str, Any]) -> bool:
     """Whether only objects fit it, which most ways of asking insist on."""
-    definitions = {**schema.get("definitions", {}), **schema.get("$defs", {})}
-    for _ in range(len(definitions) + 1):
-        if "$ref" not in schema:
-            return schema.get("type") == "object"
-        schema = definitions.get(definition_name(schema["$ref"]), {})
+    node, seen = cast("Any", schema), set[str]()
+    while isinstance(node, dict):
+        found = cast("Schema", node)
+        pointer = found.get("$ref")
+        if not isinstance(pointer, str) or pointer in seen or found.get("type") == "object":
+            return found.get("type") == "object"
+        seen.add(pointer)
+        node = _resolved(schema, pointer)
     return False
 
 
@@ -151,131 +218,365 @@ def translated(schema: Schema, dialect: Dialect) -> Schema:
     return _Translator(schema, dialect).root()
 
 
-def _is_shaped(schema: Any) -> bool:
-    return not _SHAPES.isdisjoint(schema)
+def _resolved(schema: Mapping[str, Any], pointer: str) -> Any:
+    """The part of a schema that a reference in it leads to; None when it leads nowhere."""
+    if pointer != "#" and not pointer.startswith("#/"):
+        return None
+    found: Any = schema
+    for step in unquote(pointer).split("/")[1:]:
+        key = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, dict):
+            found = cast("Schema", found).get(key)
+            if isinstance(found, dict) and _is_base(cast("Schema", found)):
+                return None
+        elif isinstance(found, list) and key.isdecimal() and int(key) < len(cast("list[Any]", found)):
+            found = cast("list[Any]", found)[int(key)]
+        else:
+            return None
+    return found
 
 
-def definition_name(reference: Any) -> str:
-    """The name of the definition that a reference leads to; the reference itself, which names none, if elsewhere."""
-    found = _REFERENCE.fullmatch(str(reference))
-    return found[1].replace("~1", "/").replace("~0", "~") if found else str(reference)
-
-
-def check_alone(beside: Mapping[str, Any]) -> None:
-    """Raises `Inexpressible` for a shape of its own beside a reference or a choice: both would have to hold."""
-    shapes = _SHAPES.intersection(beside) - {"$defs", "definitions"}
-    if beside.get("type") == "object" and not beside.get("properties"):
-        shapes -= {"type", "properties"}  # every schema of a tool says so
-    if shapes:
-        raise Inexpressible(f"{', '.join(sorted(shapes))} beside a reference or a choice")
+def _is_base(node: Schema) -> bool:
+    """Whether references in this part of a schema start from the part, and not from the whole."""
+    name = node.get("$id")
+    return isinstance(name, str) and not name.startswith("#")
 
 
 @dataclass(slots=True)
 class _Translator:
+    """One translation. `spent` is the weight of what was made so far, in characters."""
+
     schema: Schema
     dialect: Dialect
-    definitions: dict[str, Any] = field(init=False)
-    recursive: frozenset[str] = field(init=False)
+    spent: int = 0
+    _most: int = field(init=False)
+    _copies: int = field(init=False)
+    _ignores_beside: bool = field(init=False)
+    _names: dict[str, str] = field(default_factory=dict[str, str])
     _kept: dict[str, Schema] = field(default_factory=dict[str, Schema])
+    _waiting: list[str] = field(default_factory=list[str])
+    _inside: list[str] = field(default_factory=list[str])
     _optionals: int = 0
     _unions: int = 0
-    _nodes: int = 0
 
     def __post_init__(self) -> None:
-        self.definitions = {**self.schema.get("definitions", {}), **self.schema.get("$defs", {})}
-        self.recursive = self._circles(below_optional=True)
-        if self.recursive and self.dialect.recursion == "no":
-            raise Inexpressible("a type that holds itself")
-        if self.dialect.recursion == "optional" and self._circles(below_optional=False):
-            raise Inexpressible("a type that must hold itself")
+        size = len(msgspec.json.encode(self.schema))
+        if size > MOST_CHARACTERS:
+            raise _Overgrown
+        self._most = _GROWTH * size + _ROOM
+        self._copies = size + _ROOM // 2
+        # Until draft 7 nothing counts that stands beside a reference.
+        self._ignores_beside = bool(re.search(r"draft-0[3467]", str(self.schema.get("$schema"))))
 
     def root(self) -> Schema:
-        top = {key: value for key, value in self.schema.items() if key not in ("$defs", "definitions")}
-        seen: set[str] = set()
-        while "$ref" in top:
-            if (name := definition_name(top["$ref"])) in seen:
-                raise Inexpressible("a reference to itself")
-            seen.add(name)
-            beside = {key: value for key, value in top.items() if key != "$ref"}
-            check_alone(beside)
-            top = {**self._definition(name), **{key: value for key, value in beside.items() if key not in _SHAPES}}
-        made = self.node(top)
-        if self.dialect.closes and made.get("type") != "object":
+        self._inside.append("#")
+        made = self._written_out(self.schema)  # the whole may not be a reference
+        while self._waiting:
+            pointer = self._waiting.pop()
+            self._inside[:] = [pointer]
+            self._kept[self._names[pointer]] = self.node(self._target(pointer))
+        if self.dialect.objects_only and made.get("type") != "object":
             raise Inexpressible("an answer that is no object")
+        if self.dialect.recursion != "any" and _is_circular(self._kept, self.dialect.recursion == "no"):
+            raise Inexpressible("a type that holds itself")
         if self._kept:
-            made["$defs"] = dict(self._kept)
+            made = {**made, "$defs": self._kept}
         for count, most, what in (
             (self._optionals, self.dialect.optionals, "optional properties"),
             (self._unions, self.dialect.unions, "unions"),
         ):
             if most is not None and count > most:
                 raise Inexpressible(f"more than {most} {what}")
-        return made
+        return made if self.dialect.write is None else self.dialect.write(made)
 
     def node(self, schema: Any) -> Schema:
-        self._nodes += 1
-        if self._nodes > MOST_NODES:
-            raise Inexpressible(f"more than {MOST_NODES:,} parts")
-        if self.dialect.anything and (schema is True or (isinstance(schema, dict) and not _is_shaped(schema))):
-            return {} if schema is True else {key: schema[key] for key in ("title", "description") if key in schema}
-        if not isinstance(schema, dict):
-            raise Inexpressible("anything at all" if schema is True else "nothing at all")
-        node = cast("Schema", schema)
-        if "$ref" in node:
-            return self._reference(node)
-        if "allOf" in node:
-            return self.node(self._merged(node))
+        try:
+            return self._expressed(schema)
+        except _Overgrown:
+            raise
+        except Inexpressible as error:
+            if not self.dialect.anything:
+                raise Inexpressible(str(error)) from None  # nothing fits here, but something may fit above
+            return self._anything(schema)
+
+    def _anything(self, schema: Any) -> Schema:
+        """The empty schema, which tells what it cannot say."""
         made: Schema = {}
-        choices = node.get("anyOf") or node.get("oneOf")
-        kinds: Any = node.get("type")
-        if choices is not None:
-            if not _SHAPES.isdisjoint(node.keys() - {"anyOf", "oneOf", "type", "$defs", "definitions"}):
-                raise Inexpressible("a choice beside a shape of its own")
-            self._unions += 1
-            made["anyOf"] = [self.node(choice) for choice in choices]
-        elif isinstance(kinds, list):
-            self._unions += 1
-            rest = {key: value for key, value in node.items() if key not in ("type", "title", "description", "default")}
-            made["anyOf"] = [self.node(_of_kind(rest, kind)) for kind in cast("list[Any]", kinds)]
-        else:
-            self._put_shape(made, node, kinds)
-        self._put_said(made, node)
+        node = cast("Schema", schema) if isinstance(schema, dict) else {}
+        for key in ("title", "description"):
+            if isinstance(node.get(key), str):
+                made[key] = node[key]
+        told = {key: value for key, value in node.items() if key not in _SAID}
+        if told and len(written := msgspec.json.encode(told).decode()) <= _ROOM // 2:
+            made["description"] = f"{made.get('description', '')} (JSON Schema: {written})".strip()
+        self._spend(*made.values())
         return made
 
-    def _put_shape(self, made: Schema, node: Schema, kind: Any) -> None:
-        kind = kind or ("object" if "properties" in node else "array" if "items" in node else None)
-        values: list[Any] = [node["const"]] if "const" in node else list(node.get("enum") or ())
-        if values:
+    def _expressed(self, schema: Any) -> Schema:
+        if isinstance(schema, dict) and self.dialect.references:
+            node = _unwrapped(cast("Schema", schema))
+            if isinstance(pointer := node.get("$ref"), str) and self._is_plain(node):
+                made: Schema = {}
+                self._put_said(made, node)
+                if not made or not self._may_copy(pointer):
+                    return self._referred(pointer, made)
+        return self._written_out(schema)
+
+    def _is_plain(self, node: Schema) -> bool:
+        """Whether nothing that shapes values stands beside the reference."""
+        return not any((key in _SHAPES and key not in _SAID and key != "$ref") or key in _CONDITIONS for key in node)
+
+    def _may_copy(self, pointer: str) -> bool:
+        """Whether a type is written out where something is said of it, as the official SDKs do; within bounds."""
+        if pointer in self._inside or len(self._inside) > _DEEPEST_COPY or self._copies < 0:
+            return False
+        self._copies -= len(msgspec.json.encode(self._target(pointer)))
+        return self._copies >= 0
+
+    def _referred(self, pointer: str, said: Schema) -> Schema:
+        if pointer not in self._names:
+            self._target(pointer)
+            base = re.sub(r"[^\w.-]", "_", unquote(pointer).rsplit("/", 1)[-1].strip("#"), flags=re.ASCII) or "root"
+            name, count = base, 1
+            while name in self._kept:
+                count += 1
+                name = f"{base}_{count}"
+            self._names[pointer] = name
+            self._kept[name] = {}
+            self._waiting.append(pointer)
+        made = {"$ref": f"#/$defs/{self._names[pointer]}"}
+        self._spend(made["$ref"], *said.values())
+        if not said:
+            return made
+        self._unions += 1
+        return {"anyOf": [made], **said}  # nothing may stand beside a reference
+
+    def _target(self, pointer: str) -> Any:
+        found = _resolved(self.schema, pointer)
+        if not isinstance(found, (dict, bool)):
+            raise Inexpressible(f"a reference to {pointer!r}, which is not there")
+        return cast("Any", found)
+
+    def _written_out(self, schema: Any) -> Schema:
+        if schema is True:
+            raise Inexpressible("anything at all")
+        followed: list[str] = []
+        node, choices = self._flat(schema, followed)
+        depth = len(self._inside)
+        if depth > _DEEPEST:
+            raise Inexpressible("types so deep in one another")
+        self._inside.extend(followed)
+        try:
+            made = self._shaped(node, choices)
+        finally:
+            del self._inside[depth:]
+        self._put_said(made, node)
+        self._spend(*(value for value in made.values() if isinstance(value, str)))
+        return made
+
+    def _shaped(self, node: Schema, choices: list[list[Any]]) -> Schema:
+        made: Schema = {}
+        if self._put_choices(made, node, choices):
+            return made
+        kinds, values = node.get("type"), _values(node)
+        if kinds is None and values and not self._knows(values):
+            kinds = sorted({_kind_of(value) for value in values})
+        if isinstance(kinds, list) and len(cast("list[Any]", kinds)) == 1:
+            (kinds,) = cast("list[Any]", kinds)
+        if isinstance(kinds, list):
+            self._put_union(made, [_of_kind(node, kind) for kind in cast("list[Any]", kinds)])
+        else:
+            self._put_shape(made, node, kinds, values)
+        return made
+
+    # ── all that must hold, as one ──────────────────────────────────────────────────────────────────────────────────
+
+    def _flat(self, schema: Any, followed: list[str]) -> tuple[Schema, list[list[Any]]]:
+        """The keywords of a node and of all that must hold beside them; and the choices that it leaves."""
+        if schema is True:
+            return {}, []
+        if not isinstance(schema, dict):
+            raise _Nothing("nothing at all")
+        given = cast("Schema", schema)
+        self._spend(4 * len(given))
+        if given is not self.schema and _is_base(given):
+            raise Inexpressible("references that start elsewhere")
+        node = {key: value for key, value in given.items() if key not in _IN_PLACE}
+        parts: list[Any] = []
+        choices: list[list[Any]] = []
+        if "$ref" in given:
+            pointer = str(given["$ref"])
+            if pointer in followed or (not self.dialect.references and pointer in self._inside):
+                raise Inexpressible("a type that holds itself")
+            followed.append(pointer)
+            parts.append(self._target(pointer))
+        if "$ref" in given and self._ignores_beside:
+            if any(
+                value and key in _SHAPES and key not in _SAID and key not in ("$ref", "type")
+                for key, value in given.items()
+            ):
+                raise Inexpressible("what its draft ignores")  # and whoever wrote it means
+            node = {key: value for key, value in node.items() if key in _SAID}
+        else:
+            for key in ("allOf", "anyOf", "oneOf"):
+                if key not in given:
+                    continue
+                if not isinstance(given[key], list) or not given[key]:
+                    raise Inexpressible(f"an {key} of nothing")
+                if key == "allOf":
+                    parts.extend(given[key])
+                else:
+                    choices.append(given[key])
+        if not _is_kind(node.get("type", [])):
+            raise Inexpressible("a type without a name")
+        for part in parts:
+            other, more = self._flat(part, followed)
+            node = self._merged(node, other)
+            choices.extend(more)
+        return node, choices
+
+    def _merged(self, one: Schema, other: Schema) -> Schema:
+        """Two sets of keywords that must both hold, as one. What is said to people is said by the first."""
+        self._spend(4 * len(other))
+        both = {**other, **one}
+        if "type" in one and "type" in other:
+            both["type"] = _common_kinds(one["type"], other["type"])
+        here, there = _values(one), _values(other)
+        if here is not None and there is not None:
+            among = {_canonical(value) for value in there}
+            both.pop("const", None)
+            both["enum"] = [value for value in here if _canonical(value) in among]
+        for keywords, pick in ((_LEAST, max), (_MOST, min)):
+            for key in keywords:
+                if _is_number(one.get(key)) and _is_number(other.get(key)):
+                    both[key] = pick(one[key], other[key])
+        if "prefixItems" in both and all("items" in each or "prefixItems" in each for each in (one, other)):
+            raise Inexpressible("a tuple that is something else as well")
+        if "items" in one and "items" in other:
+            both["items"] = _both(one["items"], other["items"])
+        self._merge_objects(both, one, other)
+        return both
+
+    def _merge_objects(self, both: Schema, one: Schema, other: Schema) -> None:
+        if "patternProperties" in both:
+            raise Inexpressible("free keys")
+        if "required" in one and "required" in other:
+            both["required"] = [*dict.fromkeys([*_names_in(one["required"]), *_names_in(other["required"])])]
+        left, right = _mapping(one.get("properties", {})), _mapping(other.get("properties", {}))
+        if left or right:
+            self._spend(4 * (len(left) + len(right)))
+            properties: Schema = {}
+            for name in {**left, **right}:
+                here: Any = left.get(name, one.get("additionalProperties", True))
+                there: Any = right.get(name, other.get("additionalProperties", True))
+                if here is not False and there is not False:
+                    properties[name] = _both(here, there)
+            both["properties"] = properties
+            if not properties.keys() >= set(_names_in(both.get("required", []))) & (left.keys() | right.keys()):
+                raise _Nothing("nothing at all")
+        if "additionalProperties" in one and "additionalProperties" in other:
+            both["additionalProperties"] = _both(one["additionalProperties"], other["additionalProperties"])
+
+    # ── shapes ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _put_choices(self, made: Schema, node: Schema, choices: list[list[Any]]) -> bool:
+        if node.get("type", "object") == "object" or "object" in node["type"]:
+            self._check_conditions(node)
+        left: list[list[Any]] = []
+        for group in choices:
+            if not _only_takes_away(group, node):
+                left.append(group)
+            elif "anyOf" not in node:
+                node["anyOf"] = group  # which the model is told
+        if len(left) > 1:
+            raise Inexpressible("several choices at once")
+        if not left:
+            return False
+        rest = {key: value for key, value in node.items() if key in _SHAPES and key not in _SAID}
+        self._put_union(made, [self._narrowed(choice, rest) for choice in left[0]])
+        return True
+
+    def _narrowed(self, choice: Any, rest: Schema) -> Any:
+        """A choice together with what must hold beside the choice."""
+        if not rest:
+            return choice
+        if rest.keys() == {"type"} and isinstance(rest["type"], str):
+            found, steps = choice, 0
+            while isinstance(found, dict) and "type" not in found and "$ref" in found and steps < _DEEPEST_COPY:
+                found, steps = _resolved(self.schema, str(cast("Schema", found)["$ref"])), steps + 1
+            if isinstance(found, dict) and cast("Schema", found).get("type") == rest["type"]:
+                return cast("Any", choice)
+        return {"allOf": [choice, rest]}
+
+    def _put_union(self, made: Schema, choices: list[Any]) -> None:
+        self._unions += 1
+        made["anyOf"] = []
+        for choice in choices:
+            try:
+                made["anyOf"].append(self._expressed(choice))
+            except _Nothing:
+                continue
+            except _Overgrown:
+                raise
+            except Inexpressible:
+                if not self.dialect.anything:
+                    raise
+                made["anyOf"].append(self._anything(choice))
+        if not made["anyOf"]:
+            raise _Nothing("nothing at all")
+
+    def _check_conditions(self, node: Schema) -> None:
+        if any(key in node for key in _CONDITIONS):
+            raise Inexpressible("conditions")
+        if node.get("unevaluatedProperties", False) is not False:
+            raise Inexpressible("free keys")
+        needed: Any = node.get("dependentRequired")
+        if isinstance(needed, dict):
+            names = {name for each in cast("Schema", needed).values() for name in _names_in(each)}
+            if not names <= _mapping(node.get("properties", {})).keys():
+                raise Inexpressible("free keys")
+
+    def _put_shape(self, made: Schema, node: Schema, kind: Any, values: list[Any] | None) -> None:
+        if values is not None:
             self._put_values(made, values, kind, is_const="const" in node)
             return
-        if kind not in ("object", "array", "string", "integer", "number", "boolean", "null"):
+        if kind not in _KINDS:
             raise Inexpressible("anything at all")
         made["type"] = kind
         if kind == "object":
             self._put_properties(made, node)
         elif kind == "array":
             self._put_items(made, node)
-        elif kind == "string" and "format" in node and self._takes_format(node):
+        elif node.get("format") in self.dialect.formats and _OF_NUMBERS.get(node["format"], "string") == kind:
             made["format"] = node["format"]
 
+    def _knows(self, values: list[Any]) -> bool:
+        known = self.dialect.enums
+        return all(isinstance(each, known) and (bool in known or not isinstance(each, bool)) for each in values)
+
     def _put_values(self, made: Schema, values: list[Any], kind: Any, *, is_const: bool) -> None:
-        known = all(isinstance(value, self.dialect.enums) for value in values)
-        if bool not in self.dialect.enums and any(isinstance(value, bool) for value in values):
-            known = False  # for Python a boolean is a number
         if kind is None and len(kinds := {_kind_of(value) for value in values}) == 1:
             kind = kinds.pop()
+        elif kind is not None:
+            values = [value for value in values if _is_of_kind(value, kind)]
+        if not values:
+            raise _Nothing("nothing at all")
+        known = self._knows(values)
         if not known and kind not in ("string", "integer", "number", "boolean", "null"):
             raise Inexpressible("a choice of values that are no words or numbers")
         if kind is not None:
             made["type"] = kind
         if known:
-            made.update({"const": values[0]} if is_const and bool in self.dialect.enums else {"enum": values})
+            is_const = is_const and bool in self.dialect.enums
+            made.update({"const": values[0]} if is_const else {"enum": values})
+            self._spend(msgspec.json.encode(values).decode())
 
     def _put_properties(self, made: Schema, node: Schema) -> None:
-        properties: Mapping[str, Any] = node.get("properties", {})
+        properties = _mapping(node.get("properties", {}))
         free: Any = node.get("additionalProperties")
-        required = [name for name in node.get("required", ()) if name in properties]
-        if node.get("patternProperties") or len(required) < len(set(node.get("required", ()))):
+        needed = dict.fromkeys(_names_in(node.get("required", [])))
+        required = [name for name in needed if name in properties]
+        if node.get("patternProperties") or len(required) < len(needed):
             raise Inexpressible("free keys")
         if free is None and not properties and not self.dialect.anything:
             free = True
@@ -285,9 +586,10 @@ class _Translator:
             made["additionalProperties"] = False
         elif free is not None:
             made["additionalProperties"] = self.node(free) if free is not False else False
-        if self.dialect.all_required and set(required) != set(properties):
+        if self.dialect.all_required and len(required) < len(properties):
             raise Inexpressible("a property that may be left out")
-        self._optionals += len(properties) - len(set(required))
+        self._optionals += len(properties) - len(required)
+        self._spend(*properties, *properties, *required)
         if properties or self.dialect.closes:
             made["properties"] = {name: self.node(child) for name, child in properties.items()}
         if required or self.dialect.all_required:
@@ -298,9 +600,9 @@ class _Translator:
     def _put_items(self, made: Schema, node: Schema) -> None:
         first: Any = node.get("prefixItems")
         if first is not None:
-            if not self.dialect.tuples:
+            if not self.dialect.tuples or not isinstance(first, list):
                 raise Inexpressible("a tuple")
-            made["prefixItems"] = [self.node(item) for item in first]
+            made["prefixItems"] = [self.node(item) for item in cast("list[Any]", first)]
         if "items" in node and node["items"] is not False:
             made["items"] = self.node(node["items"])
         elif self.dialect.anything:
@@ -314,134 +616,195 @@ class _Translator:
             if isinstance(node.get(key), str):
                 made[key] = node[key]
         told: list[str] = []
+        kind = made.get("type")
         for key, value in node.items():
-            if key in _SHAPES or key in _SAID or made.get(key) == value:
+            if key in _SAID or made.get(key) == value or (key in _SHAPES and key not in ("enum", "const", "anyOf")):
                 continue
-            if key in self.dialect.keeps and "anyOf" not in made and (key != "minItems" or self._takes_least(value)):
-                made[key] = value
+            if "const" in made or ("enum" in made and key in ("enum", "const")) or (key == "anyOf" and kind is None):
+                continue
+            if kind is not None and not _says_of(key, kind):
+                continue
+            least = self.dialect.least
+            if key in self.dialect.keeps and kind is not None and (key != "minItems" or not least or value in least):
+                if isinstance(value, str) or _is_number(value):
+                    made[key] = value
                 continue
             told.append(f"{key}: {msgspec.json.encode(value).decode()}")
         if told:
             made["description"] = f"{made.get('description', '')} ({', '.join(told)})".strip()
 
-    def _takes_least(self, items: Any) -> bool:
-        return self.dialect is not NATIVE or items in (0, 1)  # the only ones that Anthropic knows
-
-    def _takes_format(self, node: Schema) -> bool:
-        return self.dialect.formats is None or node["format"] in self.dialect.formats
-
-    def _reference(self, node: Schema) -> Schema:
-        name = definition_name(node["$ref"])
-        beside = {key: value for key, value in node.items() if key not in ("$ref", "$defs", "definitions")}
-        if beside and (name not in self.recursive or not _SAID.issuperset(beside)):
-            if name in self.recursive:
-                raise Inexpressible("a type that holds itself, with more beside it")
-            check_alone(beside)
-            said = {key: value for key, value in beside.items() if key not in _SHAPES}
-            return self.node({**self._definition(name), **said})  # nothing may stand beside a reference
-        if name not in self._kept:
-            self._kept[name] = {}  # so that a type which holds itself ends here
-            self._kept[name] = self.node(self._definition(name))
-        return {"$ref": f"#/$defs/{name}"}
-
-    def _definition(self, name: str) -> Schema:
-        found = self.definitions.get(name)
-        if not isinstance(found, dict):
-            raise Inexpressible(f"a reference to {name!r}, which is not there")
-        return cast("Schema", found)
-
-    def _merged(self, node: Schema) -> Schema:
-        members = cast("list[Any]", node["allOf"])
-        rest = {key: value for key, value in node.items() if key != "allOf"}
-        if len(members) != 1 or not isinstance(members[0], dict) or not _SAID.issuperset(rest):
-            raise Inexpressible("several schemas at once")
-        return {**cast("Schema", members[0]), **rest}
-
-    def _circles(self, *, below_optional: bool) -> frozenset[str]:
-        """The definitions that lead back to themselves; or only by ways without a property that may be left out."""
-        leads = {name: sorted(set(_references(found, below_optional))) for name, found in self.definitions.items()}
-        return _in_circles(leads)
+    def _spend(self, *texts: Any) -> None:
+        """Count what is made, and stop where it would grow out of proportion."""
+        self.spent += 8 + sum(each if isinstance(each, int) else len(each) for each in texts)
+        if self.spent > self._most:
+            raise _Overgrown
 
 
-def _in_circles(leads: Mapping[str, Sequence[str]]) -> frozenset[str]:
-    """The nodes of a graph that lead back to themselves: strongly connected, as Tarjan finds them in one walk."""
-    number: dict[str, int] = {}
-    lowest: dict[str, int] = {}
-    path: list[str] = []
-    found: set[str] = set()
-    on_path: set[str] = set()
-    for start in leads:
-        work = [(start, iter(leads[start]))] if start not in number else []
-        if work:
-            number[start] = lowest[start] = len(number)
-            path.append(start)
-            on_path.add(start)
-        while work:
-            name, rest = work[-1]
-            onward = next((each for each in rest if each in leads), None)
-            if onward is None:
-                work.pop()
-                if work:
-                    lowest[work[-1][0]] = min(lowest[work[-1][0]], lowest[name])
-                if lowest[name] == number[name]:
-                    group: list[str] = []
-                    while not group or group[-1] != name:
-                        group.append(path.pop())
-                    on_path.difference_update(group)
-                    if len(group) > 1 or name in leads[name]:
-                        found.update(group)
-            elif onward not in number:
-                number[onward] = lowest[onward] = len(number)
-                path.append(onward)
-                on_path.add(onward)
-                work.append((onward, iter(leads[onward])))
-            elif onward in on_path:
-                lowest[name] = min(lowest[name], number[onward])
-    return frozenset(found)
+def _unwrapped(node: Schema) -> Schema:
+    """A reference that stands alone in `allOf`, which is how older generators say something beside it."""
+    members: Any = node.get("allOf")
+    if isinstance(members, list) and len(cast("list[Any]", members)) == 1 and "$ref" not in node:
+        (member,) = cast("list[Any]", members)
+        if isinstance(member, dict) and cast("Schema", member).keys() == {"$ref"}:
+            return {**member, **{key: value for key, value in node.items() if key != "allOf"}}
+    return node
 
 
-def _references(schema: Any, below_optional: bool) -> Iterator[str]:
-    if isinstance(schema, list):
-        for each in cast("list[Any]", schema):
-            yield from _references(each, below_optional)
-    if not isinstance(schema, dict):
-        return
-    node = cast("Schema", schema)
-    if isinstance(node.get("$ref"), str):
-        yield definition_name(node["$ref"])
-    for key, value in node.items():
-        if key == "properties" and isinstance(value, dict):
-            for name, child in cast("Schema", value).items():
-                if below_optional or name in node.get("required", ()):
-                    yield from _references(child, below_optional)
-        elif key not in ("enum", "const", "default", "examples"):
-            yield from _references(value, below_optional)
+def _both(one: Any, other: Any) -> Any:
+    if one is True or one is other:
+        return other
+    if other is True:
+        return one
+    return False if one is False or other is False else {"allOf": [one, other]}
+
+
+def _common_kinds(one: Any, other: Any) -> Any:
+    left, right = (cast("list[str]", [each] if isinstance(each, str) else each) for each in (one, other))
+    found = [kind for kind in left if kind in right or (kind == "integer" and "number" in right)]
+    found += [kind for kind in right if kind == "integer" and "number" in left and kind not in found]
+    if not found:
+        raise _Nothing("nothing at all")
+    return found[0] if len(found) == 1 else found
+
+
+def _only_takes_away(choices: list[Any], node: Schema) -> bool:
+    """Whether a choice adds nothing to what a node allows by itself, so that it can be told and left out."""
+    if "type" not in node and _values(node) is None:
+        return False
+    properties: Any = node.get("properties", {})
+    return all(
+        isinstance(choice, dict)
+        and all(
+            (key == "required" and all(name in properties for name in _names_in(value)))
+            or (key not in _SHAPES and key not in _CONDITIONS)
+            or key in _SAID
+            for key, value in cast("Schema", choice).items()
+        )
+        for choice in choices
+    )
+
+
+def _mapping(value: Any) -> Schema:
+    if not isinstance(value, dict):
+        raise Inexpressible("properties that are none")
+    return cast("Schema", value)
+
+
+def _names_in(value: Any) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in cast("list[Any]", value)):
+        raise Inexpressible("names that are none")
+    return cast("list[str]", value)
+
+
+def _is_circular(kept: Mapping[str, Schema], below_optional: bool) -> bool:
+    """Whether a definition leads back to itself; or only by ways without a property that may be left out."""
+    done: set[str] = set()
+    for start in kept:
+        above: dict[str, Iterator[str]] = {start: _references(kept[start], below_optional)}
+        while above and start not in done:
+            name = next(reversed(above))
+            to = next(above[name], None)
+            if to is None:
+                del above[name]
+                done.add(name)
+            elif to in above:
+                return True
+            elif to not in done:
+                above[to] = _references(kept[to], below_optional)
+    return False
+
+
+def _references(made: Schema, below_optional: bool) -> Iterator[str]:
+    """The definitions that a schema which was made leads to."""
+    left: list[Any] = [made]
+    while left:
+        node: Any = left.pop()
+        if not isinstance(node, dict):
+            continue
+        if "$ref" in node:
+            yield str(node["$ref"]).removeprefix("#/$defs/")
+        left += [
+            node.get("items"),
+            node.get("additionalProperties"),
+            *node.get("anyOf", ()),
+            *node.get("prefixItems", ()),
+        ]
+        required = node.get("required", ())
+        left += [child for name, child in node.get("properties", {}).items() if below_optional or name in required]
 
 
 _OF_KIND: Final[Mapping[str, frozenset[str]]] = {
     "string": frozenset({"format", "pattern", "minLength", "maxLength"}),
-    "array": frozenset({"items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains"}),
-    "object": frozenset({"properties", "required", "additionalProperties", "patternProperties"}),
-    **dict.fromkeys(("integer", "number"), frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})),
-}
+    "array": frozenset(
+        {"items", "prefixItems", "minItems", "maxItems", "uniqueItems", "contains", "minContains", "maxContains"}
+    ),
+    "object": frozenset(
+        {
+            "properties", "required", "additionalProperties", "patternProperties", "minProperties", "maxProperties",
+            "propertyNames", "dependentRequired", "unevaluatedProperties",
+        }
+    ),
+    **dict.fromkeys(
+        ("integer", "number"),
+        frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "format"}),
+    ),
+}  # fmt: skip
+_OF_NUMBERS: Final[Mapping[Any, str]] = {
+    "float": "number", "double": "number", "int32": "integer", "int64": "integer",
+}  # fmt: skip
+_OF_SOME: Final = frozenset[str]().union(*_OF_KIND.values())
+
+
+def _says_of(key: str, kind: str) -> bool:
+    return key not in _OF_SOME or key in _OF_KIND.get(kind, ())
 
 
 def _of_kind(node: Schema, kind: Any) -> Schema:
     """Return the part of a node with several types that is about one of them."""
-    values = {key: node[key] for key in _OF_KIND.get(str(kind), frozenset()) if key in node}
-    if "const" in node or "enum" in node:
-        given: list[Any] = [node["const"]] if "const" in node else list(node["enum"])
-        fitting = [value for value in given if _kind_of(value) == kind or (kind in _NUMBERS and _is_whole(value))]
-        values = {"enum": fitting} if fitting else values
-    return {"type": kind, **values}
+    of_kind = {key: node[key] for key in _OF_KIND.get(str(kind), frozenset()) if key in node}
+    if (values := _values(node)) is not None:
+        of_kind["enum"] = [value for value in values if _is_of_kind(value, kind)]
+    return {"type": kind, **of_kind}
 
 
-_NUMBERS: Final = frozenset({"integer", "number"})
+def _values(node: Schema) -> list[Any] | None:
+    """The only values that fit, or None when they are not listed."""
+    if "const" in node:
+        return [node["const"]]
+    found: Any = node.get("enum")
+    return cast("list[Any]", found) if isinstance(found, list) else None
 
 
-def _is_whole(value: Any) -> bool:
-    """Whether a value is a whole number, however it is written: for JSON Schema 1.0 is one."""
-    return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and value.is_integer())
+def _canonical(value: Any) -> bytes:
+    """The text of a value that is the same for every value which is equal to it."""
+    return msgspec.json.encode(_whole(value), order="sorted")
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_whole(each) for each in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        return {key: _whole(each) for key, each in cast("Schema", value).items()}
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _is_kind(value: Any) -> bool:
+    return isinstance(value, str) or (
+        isinstance(value, list) and all(isinstance(each, str) for each in cast("list[Any]", value))
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_of_kind(value: Any, kind: Any) -> bool:
+    found = _kind_of(value)
+    if found == kind:
+        return True
+    return (kind == "number" and found == "integer") or (
+        kind == "integer" and found == "number" and cast("float", value).is_integer()
+    )
 
 
 def _kind_of(value: Any) -> str:
