@@ -774,8 +774,38 @@ def test_conditions_that_bring_in_properties_do_not_meet_a_closed_object() -> No
 
 
 def test_what_stands_beside_a_reference_counts_as_the_draft_says() -> None:
-    schema = {"type": "object", "properties": {"n": {"$ref": "#/$defs/N", "type": "string"}}, "required": ["n"]}
+    number = {"$ref": "#/$defs/N", "type": "string"}
+    schema: dict[str, Any] = {"type": "object", "properties": {"n": number}, "required": ["n"]}
     schema["$defs"] = {"N": {"type": "integer"}}
     assert allowed(schema, STRICT) is None  # nothing is both
     old = translated({**schema, "$schema": "http://json-schema.org/draft-07/schema#"}, STRICT)
-    assert old["$defs"] == {"N": {"type": "integer"}}
+    assert old["properties"] == {"n": {"type": "integer"}}
+    beside = {**schema["properties"]["n"], "properties": {"a": True}}
+    mixed = {**schema, "properties": {"n": beside}, "$schema": "http://json-schema.org/draft-07/schema#"}
+    assert allowed(mixed, STRICT) is None  # ignored by the draft, and meant by whoever wrote it
+
+
+BARKS = {"properties": {"bark": {"type": "string"}}, "required": ["bark"]}
+REX = {"name": "Rex", "bark": "loud"}
+
+
+@pytest.mark.parametrize("name", WIRES)
+@pytest.mark.parametrize(
+    ("pet", "value"),
+    [
+        ({"$ref": "#/$defs/Pet", **BARKS}, REX),
+        ({"type": "object", "allOf": [{"$ref": "#/$defs/Pet"}], **BARKS}, REX),
+        ({**ANIMAL, "anyOf": [{"type": "object", **BARKS}, {"type": "object", **ANIMAL}]}, REX),
+        ({"$ref": "#/properties/other/properties/Pet"}, 7),
+        ({"type": ["integer", "string"], "enum": [1.0, 2]}, 1),
+    ],
+    ids=["ref beside", "allOf beside", "anyOf beside", "elsewhere", "whole floats"],
+)
+def test_what_stands_beside_a_reference_or_a_choice_is_not_lost(name: str, pet: Any, value: Any) -> None:
+    other = {"type": "object", "properties": {"Pet": {"type": "integer"}}}
+    properties = {"pet": pet, "other": other}
+    schema = {"type": "object", "properties": properties, "required": ["pet", "other"], "$defs": {"Pet": ANIMAL}}
+    full = {"pet": value, "other": {"Pet": 7}}
+    assert jsonschema_rs.is_valid(schema, full)
+    sent = sent_schema(name, schema)
+    assert sent is None or jsonschema_rs.is_valid(sent, full), sent

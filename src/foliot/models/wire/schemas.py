@@ -505,15 +505,15 @@ class _Translator:
             while isinstance(found, dict) and "type" not in found and "$ref" in found and steps < _DEEPEST_COPY:
                 found, steps = _resolved(self.schema, str(cast("Schema", found)["$ref"])), steps + 1
             if isinstance(found, dict) and cast("Schema", found).get("type") == rest["type"]:
-                return cast("Any", choice)
+                return choice
         return {"allOf": [choice, rest]}
 
     def _put_union(self, made: Schema, choices: list[Any]) -> None:
         self._unions += 1
-        made["anyOf"] = []
+        fitting: list[Schema] = []
         for choice in choices:
             try:
-                made["anyOf"].append(self._expressed(choice))
+                fitting.append(self._expressed(choice))
             except _Nothing:
                 continue
             except _Overgrown:
@@ -521,9 +521,10 @@ class _Translator:
             except Inexpressible:
                 if not self.dialect.anything:
                     raise
-                made["anyOf"].append(self._anything(choice))
-        if not made["anyOf"]:
+                fitting.append(self._anything(choice))
+        if not fitting:
             raise _Nothing("nothing at all")
+        made["anyOf"] = fitting
 
     def _check_conditions(self, node: Schema) -> None:
         if any(key in node for key in _CONDITIONS):
@@ -602,7 +603,8 @@ class _Translator:
         if first is not None:
             if not self.dialect.tuples or not isinstance(first, list):
                 raise Inexpressible("a tuple")
-            made["prefixItems"] = [self.node(item) for item in cast("list[Any]", first)]
+            first = cast("list[Any]", first)
+            made["prefixItems"] = [self.node(item) for item in first]
         if "items" in node and node["items"] is not False:
             made["items"] = self.node(node["items"])
         elif self.dialect.anything:
@@ -718,9 +720,10 @@ def _references(made: Schema, below_optional: bool) -> Iterator[str]:
     """The definitions that a schema which was made leads to."""
     left: list[Any] = [made]
     while left:
-        node: Any = left.pop()
-        if not isinstance(node, dict):
+        found: Any = left.pop()
+        if not isinstance(found, dict):
             continue
+        node = cast("Schema", found)
         if "$ref" in node:
             yield str(node["$ref"]).removeprefix("#/$defs/")
         left += [
