@@ -396,7 +396,7 @@ def test_a_tool_can_be_named_and_held_to_its_schema(name: str, choice: str, sent
 @pytest.mark.parametrize(
     ("choice", "sent"),
     [
-        ("auto", {"type": "any", "disable_parallel_tool_use": True}),
+        ("auto", {"type": "auto", "disable_parallel_tool_use": True}),  # it thinks, and is asked in words
         ("required", {"type": "any", "disable_parallel_tool_use": True}),
         ("note", {"type": "tool", "name": "note", "disable_parallel_tool_use": True}),
         ("none", {"type": "tool", "name": OUTPUT_TOOL}),
@@ -809,3 +809,22 @@ def test_what_stands_beside_a_reference_or_a_choice_is_not_lost(name: str, pet: 
     assert jsonschema_rs.is_valid(schema, full)
     sent = sent_schema(name, schema)
     assert sent is None or jsonschema_rs.is_valid(sent, full), sent
+
+
+def test_types_that_hold_themselves_are_told_from_those_that_do_not() -> None:
+    def chain(last: dict[str, Any], required: list[str]) -> dict[str, Any]:
+        definitions = {
+            f"n{at}": {**ANIMAL, "properties": {"name": {"$ref": f"#/$defs/n{at + 1}"}}} for at in range(300)
+        }
+        definitions["n300"] = {"type": "object", "properties": {"to": last}, "required": required}
+        top = {"type": "object", "properties": {"n": {"$ref": "#/$defs/n0"}}, "required": ["n"]}
+        return {**top, "$defs": definitions}
+
+    back = {"$ref": "#/$defs/n290"}
+    for last, required, said in (
+        ({"type": "string"}, ["to"], [STRICT, NATIVE, GEMINI]),
+        (back, ["to"], [STRICT]),
+        (back, [], [GEMINI]),
+    ):
+        schema = chain(last, required)
+        assert [each for each in (STRICT, NATIVE, GEMINI) if allowed(schema, each) is not None] == said

@@ -233,7 +233,7 @@ def _resolved(schema: Mapping[str, Any], pointer: str) -> Any:
             found = cast("list[Any]", found)[int(key)]
         else:
             return None
-    return found
+    return cast("Any", found)
 
 
 def _is_base(node: Schema) -> bool:
