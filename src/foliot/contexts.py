@@ -49,8 +49,13 @@ class Contexts(msgspec.Struct, frozen=True):
         """Raises `NotFound`."""
         found = self.contexts.get(name)
         if found is None:
-            listed = ", ".join(sorted(self.contexts)) or "none"
-            raise NotFound(f"There is no context {name!r}.", hint=f"Known are: {listed}.")
+            listed = ", ".join(sorted(self.contexts))
+            hint = (
+                f"Known are: {listed}."
+                if listed
+                else "There are none yet: `foliot context set NAME --server URL` makes one."
+            )
+            raise NotFound(f"There is no context {name!r}.", hint=hint)
         return found
 
 

@@ -3,6 +3,7 @@
     FoliotError
     ├── InvalidInput            what was given cannot be used as it stands
     │   ├── ManifestError       … in a manifest: carries every problem with its place
+    │   ├── InvalidDefinition   … in something that was declared: an edited text, the function of a tool
     │   ├── UsageError          … on the command line or in a setting
     │   └── NotHere             … by this process, which lacks a module or a tool; another one may have it
     ├── NotFound                the thing that was named is not there
@@ -45,6 +46,10 @@ class InvalidInput(FoliotError):
 
 class UsageError(InvalidInput):
     code, http, exit_code = "usage", 400, 2
+
+
+class InvalidDefinition(InvalidInput):
+    """What was declared is wrong, and not what was typed: the command line tells the two apart."""
 
 
 class NotHere(InvalidInput):

@@ -250,7 +250,7 @@ def test_owners_are_shown_when_they_are_asked_for_and_when_only_they_would_chang
     foretold = foliot("diff", "-f", team, "--field-manager", "ci")
     assert (foretold.code, "+    - manager: ci" in foretold.out) == (1, True)
     assert "agent/writer updated, only who owns its fields" in foliot("apply", "-f", team, "--field-manager", "ci").out
-    assert foliot("apply", "-f", team, "--field-manager", "system").code == 5
+    assert foliot("apply", "-f", team, "--field-manager", "system").code == 2
 
 
 def test_secret_values_are_nowhere_to_be_seen_but_a_change_is(foliot, tmp_path, home):

@@ -76,5 +76,5 @@ def test_alertcheck_is_quiet_about_a_healthy_store_and_loud_about_a_sick_one(fol
     assert json.loads(well.out)["aggregate"]["succeeded_tasks"] == 10
     assert sick.code == 2
     assert "deadletter_growth_rate" in sick.err
-    assert empty.code == 2
+    assert empty.code == 1  # too few tasks to tell: no alarm
     assert json.loads(empty.out)["violations"][0]["code"] == "insufficient_sample"

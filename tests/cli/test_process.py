@@ -59,7 +59,7 @@ def test_exit_codes_reach_the_shell(environ, manifest):
     assert run(environ, "get", "agent", "nobody").returncode == 3
     assert run(environ, "diff", "-f", manifest).returncode == 0
     assert run(environ, "nonsense").returncode == 2
-    assert run(environ, "apply", "-f", "nowhere.yaml").returncode == 5
+    assert run(environ, "apply", "-f", "nowhere.yaml").returncode == 3
 
 
 def test_no_colour_goes_into_a_pipe_and_force_color_brings_it_back(environ, manifest):

@@ -215,7 +215,7 @@ def test_wrong_usage_is_told_and_starts_nothing(foliot, shop, words, message):
 def test_a_file_that_is_not_there_is_named(foliot, shop):
     said = foliot("run", "nothing.yaml", "x")
 
-    assert said.code == 5
+    assert said.code == 3
     assert "nothing.yaml: error: there is no such file" in said.err
 
 
@@ -223,7 +223,7 @@ def test_a_file_that_is_not_there_is_named(foliot, shop):
 def test_a_path_that_is_not_there_is_taken_for_a_path(foliot, shop, path):
     said = foliot("run", path, "x")
 
-    assert said.code == 5
+    assert said.code == 3
     assert f"{path}: error: there is no such file or directory" in said.err
 
 
@@ -231,6 +231,7 @@ def test_a_manifest_without_an_agent_and_one_with_two(foliot, shop, team):
     model = shop.parent / "model.yaml"
     model.write_text(SHOP.split("---")[0])
     assert "There is no Agent in model.yaml" in foliot("run", "model.yaml", "x").err
+    assert foliot("get", "model-endpoint/shop-model").code == 3  # what was typed is looked at before it is applied
 
     said = foliot("run", team, "x")
 
@@ -286,7 +287,7 @@ def test_a_model_endpoint_or_tool_that_is_gone_is_named(foliot, shop):
 def test_input_that_is_not_text_is_refused(foliot, shop):
     said = foliot("run", shop, "-", stdin=b"\xff\xfe")
 
-    assert said.code == 5
+    assert said.code == 2
     assert "not UTF-8" in said.err
 
 

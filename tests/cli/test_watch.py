@@ -99,5 +99,5 @@ def test_json_tells_the_change_with_the_object(capsys):
 def test_a_field_that_is_misspelt_is_not_waited_for(foliot, team):
     said = foliot("wait", "agent/writer", "--for", "spec.promt=x", "--timeout", "1m")
 
-    assert said.code == 5
+    assert said.code == 2
     assert "spec.prompt" in said.err

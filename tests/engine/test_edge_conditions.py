@@ -33,7 +33,7 @@ def test_a_condition_sees_output_value_route_and_input(text: str, value: Any, ho
         ("output.score > 3", "string"),
         ("args.amount > 3", "undeclared reference to 'args"),
         ("size(output)", "gives INT"),
-        ("", "Syntax error"),
+        ("", "it ends too early"),
         ("x" * 5000, "at most 4096"),
     ],
 )

@@ -113,6 +113,7 @@ class Play:
         says: str = "go",
         history: tuple[Message, ...] = (),
         check: Callable[[str], bool] = lambda text: True,
+        equality: int = 0,
     ) -> None:
         self.spec = run_spec
         self.history = history
@@ -125,7 +126,8 @@ class Play:
         self.started: list[CallIntent] = []
         self.now = START
         self.tick = 1.0
-        self.record(RunCreated("clerk", "sha256:00", (user(says),), history="sha256:01" if history else None))
+        past = "sha256:01" if history else None
+        self.record(RunCreated("clerk", "sha256:00", (user(says),), history=past, equality=equality))
         self.record(RunClaimed(1))
 
     # --- the journal

@@ -7,6 +7,7 @@ import pytest
 from foliot.kernel.actions import CallTools, Wait
 from foliot.kernel.budget import Limits
 from foliot.kernel.events import (
+    EQUALITY,
     ApprovalDecided,
     ApprovalRequested,
     ContractViolated,
@@ -78,8 +79,9 @@ def test_a_model_is_not_sent_back_when_no_step_is_left():
 
 
 def test_under_observe_the_violations_are_recorded_and_the_run_succeeds():
-    play = Play(owes("look", markers=("TOTAL",), observe=True, repairs=Repairs(outputs=0)), [says("no")])
+    play = Play(owes("look", markers=("TOTAL",), observe=True), [says("no")], equality=EQUALITY)
     play.run()
+    assert play.all(OutputRejected) == []  # no answer is sent back, so watching costs no question
     assert [(v.rule, v.observed) for v in play.all(ContractViolated)] == [("required_tools", True), ("markers", True)]
     assert isinstance(play.state.ended, RunSucceeded)
 
@@ -264,10 +266,13 @@ def test_denied_repeats_are_skipped_under_observe(answers):
     assert isinstance(play.state.ended, RunSucceeded)
 
 
-def test_without_a_contract_denied_repeats_get_the_earlier_result():
-    play = repeating("{}", "{}", duplicates="deny")
+def test_without_a_contract_denied_repeats_are_refused_and_the_run_goes_on():
+    answers = [asks(("c0", "save")), asks(("c1", "save")), says("done")]
+    play = Play(spec(duplicates="deny"), answers, equality=EQUALITY)
+    play.run()
     assert len(play.started) == 1
-    assert play.results()[1].error is None
+    assert play.results()[1].error.reason == "duplicate_call"
+    assert isinstance(play.state.ended, RunSucceeded)
 
 
 # --- the output schema

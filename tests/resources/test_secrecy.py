@@ -68,6 +68,8 @@ def test_a_refusal_does_not_repeat_what_may_be_secret(raw: dict[str, Any]) -> No
         document("Tool", {"endpoint": f"https://user:{CANARY}@host/"}),
         document("ModelEndpoint", {"default_model": "m", "options": {"api_key": CANARY}}),
         document("Memory", {"provider": "http", "endpoint": f"https://user:{CANARY}@host/"}),
+        document("McpServer", {"transport": "stdio", "command": "x", "env": [{"name": "A_KEY", "value": CANARY}]}),
+        document("Agent", {"model_ref": "m", "prompt": f"Use sk-proj-{'a' * 20}{CANARY}"}),
     ],
 )
 def test_a_password_in_clear_is_a_warning_that_does_not_repeat_it(raw: dict[str, Any]) -> None:

@@ -42,7 +42,7 @@ def test_an_expression_sees_arguments_and_caller(text: str, arguments: dict, hol
         ("'text'", "gives STRING"),
         ("(" * 3000 + "true" + ")" * 3000, "at most"),
         ("(" * 200 + "true" + ")" * 200, "recursion"),
-        ("", "Syntax error"),
+        ("", "it ends too early"),
     ],
 )
 def test_what_is_no_condition_is_refused_when_it_is_read(text: str, complaint: str) -> None:

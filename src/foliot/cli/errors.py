@@ -1,11 +1,11 @@
 """How trouble is told: the one place that turns an error into text on stderr and an exit code.
 
-0  done                      4  it changed meanwhile, or is there already
-1  differences (diff), or    5  invalid input, with every problem listed
-   anything not below        6  a rule or a key says no
-2  wrong usage               7  a needed part does not answer; trying again may help
-3  not found                 8  a run waits for a person
-70 a fault of Foliot's own    130 Ctrl-C    141 the reader of a pipe left
+0  done                       4  it changed meanwhile, or is there already
+1  differences (diff), or     5  a manifest, or what it declares, is invalid
+   anything not below         6  a rule or a key says no
+2  what was typed or set is   7  a needed part does not answer; trying again may help
+   wrong                      8  a run waits for a person
+3  not found                  70 a fault of Foliot's own    130 Ctrl-C    141 the reader of a pipe left
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import click
 from foliot.cli.entry import interrupt_loudly
 from foliot.cli.invocation import Invocation, wants_traceback
 from foliot.cli.terminal import out, paint
-from foliot.errors import FoliotError
+from foliot.errors import FoliotError, InvalidInput, UsageError
 from foliot.printable import lines_of
 
 INTERRUPTED: Final = 130
@@ -67,7 +67,8 @@ def tell(error: FoliotError, *, color: bool | None = None) -> int:
         say("error", error.message, fg="red", color=color)
     if error.hint:
         say("hint", error.hint, fg="cyan", color=color)
-    return error.exit_code
+    # A selector, a cursor, an answer: it was typed here. What is declared wrongly has a class of its own.
+    return UsageError.exit_code if type(error) is InvalidInput else error.exit_code
 
 
 def warn(message: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from foliot.engine.definition import tool_definition
 from foliot.engine.powers import Grants
-from foliot.errors import Denied, InvalidInput, NotHere
+from foliot.errors import Denied, InvalidDefinition, InvalidInput, NotHere
 from foliot.store.base import Document
 from foliot.tools.base import ToolDenied
 from foliot.tools.function import FunctionTool, tool
@@ -35,7 +35,10 @@ def function_tool(document: Document, grants: Grants) -> FunctionTool:
             hint = "apply it once more, unchanged is enough; `foliot doctor` lists all resources without a declarer"
             raise NotHere(denied.message, hint=hint, lacks=f"a declarer of Tool/{name}") from None
         raise ToolDenied(denied.message, hint=denied.hint, layer="deployment", tool=name) from None
-    declared, made = tool_definition(document), tool(name=name)(function)
+    try:
+        declared, made = tool_definition(document), tool(name=name)(function)
+    except InvalidInput as error:
+        raise InvalidDefinition(error.message, hint=error.hint, **error.details) from None
     # Everything that is declared holds, above all what rules go by: operation classes, capabilities, limits.
     whole = replace(
         declared,
@@ -71,5 +74,5 @@ def _imported(path: str, name: str) -> Callable[..., Any]:
     if isinstance(found, FunctionTool):
         return found.function
     if not callable(found):
-        raise InvalidInput(f"tool {name!r}: {path} is not a function")
+        raise InvalidDefinition(f"tool {name!r}: {path} is not a function")
     return found

@@ -4,7 +4,7 @@ Repeats. Only a call with the same tool and the same arguments as an earlier *su
 `short_circuit` answers it with the earlier result. For a tool that only reads this holds as long as no call of the run
 may have changed anything since: a file that was read, edited and read again is read again. Two equal calls in one
 answer are taken one after the other, so that the second can profit from the first.
-`deny` makes a repeat a violation of the contract; without a contract it does as `short_circuit`.
+`deny` makes a repeat a violation of the contract; without a contract the call is refused, and the model is told.
 """
 
 from __future__ import annotations
@@ -73,8 +73,15 @@ def release_twins(state: State, call: Call) -> None:
 def _repeat(state: State, call: Call, verdict: ToolFinished) -> None:
     if state.spec.duplicates == "deny" and state.spec.contract is not None:
         call.violation = "duplicate_call"
+    elif state.spec.duplicates == "deny" and _is_strict(state):
+        call.verdict = feedback.refused_repeat(call.id, call.name)
     else:
         call.verdict = verdict
+
+
+def _is_strict(state: State) -> bool:
+    """Whether the run began under the present reading of `deny` and `observe`; older journals replay as they went."""
+    return state.created is not None and state.created.equality > 1
 
 
 def violations(state: State) -> tuple[ContractViolated, ...]:
@@ -110,7 +117,8 @@ def fold_violation(state: State, event: ContractViolated) -> None:
 def judge(state: State, answer: Answer, *, may_ask: bool) -> Event | None:
     """What speaks against this final answer: the fact to record, or None.
 
-    A promise of the contract that is not kept is told to the model first, as long as it may be asked again.
+    A promise of the contract that is not kept is told to the model first, as long as it may be asked again; a contract
+    that only watches costs no further question.
     """
     if answer.cut:
         return OutputRejected("truncated", feedback.TRUNCATED)
@@ -135,6 +143,7 @@ def _owed(
 ) -> OutputRejected | ContractViolated:
     contract = state.spec.contract
     assert contract is not None
-    if may_ask and state.output_repairs < state.spec.repairs.outputs:
+    observed = contract.on_violation == "observe"
+    if may_ask and not (observed and _is_strict(state)) and state.output_repairs < state.spec.repairs.outputs:
         return OutputRejected("required_tools" if rule == "required_tools" else "markers", told, problems)
-    return ContractViolated(rule, message, contract.on_violation == "observe")
+    return ContractViolated(rule, message, observed)

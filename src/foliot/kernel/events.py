@@ -67,7 +67,7 @@ class Unsettled(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 # How calls of runs that begin now are compared, see `RunCreated.equality`.
-EQUALITY: Final = 1
+EQUALITY: Final = 2
 
 
 class Fork(Struct, frozen=True, omit_defaults=True):
@@ -87,7 +87,8 @@ class RunCreated(Fact, frozen=True, tag="run.created"):
     counted under together with others: the uid of its task, or the run that began it all; blank for one of its own.
     `unsettled` are calls of the run that it follows (a fork, another try of a task) which may have acted.
     `equality` says which calls are the same. 1: arguments that mean the same to the tool, and a call that a person
-    has said to have happened counts as made. 0, in journals of earlier versions: arguments of the same text.
+    has said to have happened counts as made; 2: also, a repeat is refused where `duplicates` is "deny", and a contract
+    that only watches sends nothing back. 0, in journals of earlier versions: arguments of the same text.
     """
 
     agent: str

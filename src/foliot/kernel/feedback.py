@@ -99,6 +99,12 @@ def not_run(
     return failed(call_id, name, why, code, f"run_{why}", message, kind, unknown, key)
 
 
+def refused_repeat(call_id: str, name: str) -> ToolFinished:
+    """A call that was made before with the same arguments, by an agent whose `duplicate_tool_call_policy` is `deny`."""
+    message = "the same call has succeeded before, and this agent may not repeat it; it was not run. Use that result"
+    return failed(call_id, name, "contract", "runtime_policy_invalid", "duplicate_call", message, "policy_denied")
+
+
 def lost(name: str, unknown: ToolUnknown | None) -> str:
     """What is known of a call that may have acted. Who says nothing of it has died with it."""
     return _LOST["process_died" if unknown is None else unknown.reason].format(name=name)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
-from foliot.resources.problems import Finding, Problem, Severity
+from foliot.resources.problems import NO_SUCH_FILE, Finding, Problem, Severity
 from foliot.resources.syntax.places import LIMITS
 
 STDIN: Final = "<stdin>"
@@ -146,7 +146,7 @@ def _cannot_read(name: str, error: OSError | ValueError) -> Finding:
     if isinstance(error, FileNotFoundError):
         if os.path.islink(name):
             return _finding(name, "this link points to nothing")
-        return _finding(name, "there is no such file or directory", _near(name))
+        return _finding(name, NO_SUCH_FILE, _near(name))
     return _finding(name, f"cannot be read: {_reason(error)}")
 
 

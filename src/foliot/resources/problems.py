@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from foliot.errors import InvalidInput
 
@@ -91,6 +91,9 @@ class Finding:
         return f"{self.place}: {self.severity}: {self.problem}"
 
 
+NO_SUCH_FILE: Final = "there is no such file or directory"
+
+
 class ManifestError(InvalidInput):
     """Manifests that cannot be used as they stand. `findings` holds every problem found, warnings included."""
 
@@ -99,6 +102,12 @@ class ManifestError(InvalidInput):
     def __init__(self, findings: Sequence[Finding], *, hint: str | None = None) -> None:
         self.findings = list(findings)
         super().__init__(_summary(self.findings), hint=hint)
+
+
+class FilesMissing(ManifestError):
+    """Nothing is wrong but that the files which were named are not there."""
+
+    exit_code = 3
 
 
 def _summary(findings: Sequence[Finding]) -> str:

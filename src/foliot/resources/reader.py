@@ -19,7 +19,7 @@ from foliot.resources.base import Resource
 from foliot.resources.kinds import kind_of
 from foliot.resources.loose_texts import with_source_texts
 from foliot.resources.manifest_files import STDIN, SourceFile, read_sources, shown
-from foliot.resources.problems import Finding, ManifestError, Path, Problem
+from foliot.resources.problems import NO_SUCH_FILE, FilesMissing, Finding, ManifestError, Path, Problem
 from foliot.resources.spelling import snake
 from foliot.resources.syntax.json_nodes import looks_like_json, parse_json
 from foliot.resources.syntax.places import Document, Flaw, Parsed, Places, Unreadable
@@ -84,8 +84,10 @@ class Bundle:
 
     def raise_for_errors(self) -> None:
         """Raise `ManifestError` with every finding, unless there are only warnings."""
-        if self.errors:
-            raise ManifestError(self.findings)
+        if not self.errors:
+            return
+        missing = all(finding.message == NO_SUCH_FILE for finding in self.errors)
+        raise (FilesMissing if missing else ManifestError)(self.findings)
 
 
 def read_manifests(

@@ -28,7 +28,7 @@ import apsw
 import msgspec
 from msgspec import Struct
 
-from foliot.errors import Conflict, InvalidInput, NotFound, Unavailable
+from foliot.errors import Conflict, InvalidInput, NotFound, Unavailable, UsageError
 from foliot.store import schema
 from foliot.store.incarnation import begin_in_file
 from foliot.store.sqlite_file import READ_PATIENCE, Connection, connect, told_in_words
@@ -289,9 +289,11 @@ def _beside(file: Path, what: str) -> Generator[Path]:
     try:
         folder = Path(tempfile.mkdtemp(prefix=f".{file.name}.", dir=file.parent))
     except OSError as error:
-        raise Unavailable(
-            f"{what} cannot be written in {file.parent}: {error.strerror}", hint="name another place", retryable=False
-        ) from error
+        hint = "name another place, or make the folder first"
+        message = f"{what} cannot be written in {file.parent}: {error.strerror}"
+        if isinstance(error, FileNotFoundError | NotADirectoryError | PermissionError):
+            raise UsageError(message, hint=hint) from error
+        raise Unavailable(message, hint=hint, retryable=False) from error
     try:
         yield folder
     finally:

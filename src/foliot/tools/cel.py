@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 LONGEST: Final = 4096
 Kind: TypeAlias = Literal["text", "texts", "record", "anything"]
 _PLACE: Final = re.compile(r"<input>:\d+:(\d+): (.*)")
+_UNEXPECTED: Final = re.compile(r"Syntax error: .*?(?:input|at) '([^']*)'")
 _MISSING: Final = re.compile(r"Key not found in map : \"?([^\"]*)\"?")
 
 
@@ -96,4 +97,6 @@ def _explain(error: RuntimeError) -> str:
     if place is None:
         return said.splitlines()[0]
     complaint = place[2].removesuffix(" (in container '')")
+    if met := _UNEXPECTED.search(complaint):
+        return f"column {place[1]}: {'it ends too early' if met[1] == '<EOF>' else f'{met[1]!r} cannot stand here'}"
     return f"column {place[1]}: {complaint}"

@@ -77,6 +77,13 @@ def test_a_password_that_is_easy_to_guess_or_endless_is_refused(text: str) -> No
         check_password(text, "ada-lovelace")
 
 
+@pytest.mark.parametrize("text", ["my name is ada ok", "ada-12345-likes-clocks", "it_is_Ada_who_enters"])
+def test_a_short_name_is_found_where_it_is_a_word(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        check_password(text, "ada")
+    check_password("a-ramadan-of-clocks", "ada")
+
+
 def test_a_few_words_in_a_row_do() -> None:
     check_password(PASSWORD, "ada")
     check_password("日本語のとても長いパスワード", "ada")

@@ -12,7 +12,7 @@ import msgspec
 from foliot.cli.commands.wait import parse_seconds
 from foliot.cli.connect import namespace, run
 from foliot.cli.errors import say
-from foliot.cli.loadtest.alerts import PROFILES, SHOWN, Rules, Sample, aggregate, check, sample
+from foliot.cli.loadtest.alerts import PROFILES, SHOWN, TOO_FEW, Rules, Sample, aggregate, check, sample
 from foliot.cli.output import as_json
 from foliot.cli.runtimes import reached
 from foliot.cli.tables import table
@@ -23,6 +23,7 @@ from foliot.work.base import TaskInfo
 from foliot.work.story.happenings import iso
 
 VIOLATED = 2
+UNDECIDED = 1
 MOST = 1000
 
 
@@ -31,13 +32,20 @@ MOST = 1000
 @click.option("--task-name-prefix", default="", metavar="TEXT", help="Only tasks whose name begins so.")
 @click.option("--task-system", metavar="NAME", help="Only tasks of this system or agent.")
 @click.option("--since", metavar="TIME", help="Only those accepted in the last 5m, 1h, …")
-@click.option("--poll-concurrency", type=click.IntRange(min=1), default=20, show_default=True, metavar="N")
+@click.option(
+    "--poll-concurrency",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="How many tasks are read at once.",
+)
 @click.option("--timeout", default="2m", show_default=True, metavar="TIME", help="Give up after this long.")
 @click.option("--json", "as_json_", is_flag=True, help="The report as JSON.")
 def alertcheck(profile: str, as_json_: bool, timeout: str, **options: Any) -> int:
     """Say whether the newest tasks (a thousand at most) look healthy: retries, dead letters, what is under way, times.
 
-    Exit code: 0 healthy, 2 a rule fired, 1 it could not be told.
+    Exit code: 0 healthy, 2 a rule fired, 1 there are too few tasks to tell.
     """
     seconds, since = parse_seconds(timeout), options.pop("since")
     options["after"] = None if since is None else time.time() - parse_seconds(since)
@@ -53,7 +61,8 @@ def alertcheck(profile: str, as_json_: bool, timeout: str, **options: Any) -> in
             say(violation["severity"], f"{violation['code']}: {violation['message']}", fg=color)
         if not report["violations"]:
             out(paint("Nothing to complain about.", fg="green"))
-    return VIOLATED if report["violations"] else 0
+    codes = {violation["code"] for violation in report["violations"]}
+    return 0 if not codes else UNDECIDED if codes == {TOO_FEW} else VIOLATED
 
 
 async def _within(seconds: float, profile: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from foliot.cli.errors import warn
 from foliot.cli.output import ref_of
 from foliot.cli.targets import parse_one
 from foliot.cli.terminal import out
-from foliot.errors import Conflict, FoliotError, InvalidInput
+from foliot.errors import Conflict, FoliotError, InvalidDefinition
 from foliot.store.base import Document
 from foliot.store.documents import same, same_spec
 
@@ -95,12 +95,12 @@ def _ask(live: Document, draft: Path) -> Document | None:
         if not saved.strip() or saved == _text(original):
             return None
         if problems and saved == body:
-            raise InvalidInput("The text still has the same problems; giving up.")
+            raise InvalidDefinition("The text still has the same problems; giving up.")
         body = saved
         document, problems = _checked(saved, live, draft)
         if document is not None:
             return None if _same(_editable(document), original) else document
-    raise InvalidInput(f"The text is still wrong after {ROUNDS} rounds; giving up.")
+    raise InvalidDefinition(f"The text is still wrong after {ROUNDS} rounds; giving up.")
 
 
 def _editable(document: Document) -> Document:

@@ -19,7 +19,7 @@ from foliot.cli.runview.plain import MARKS
 from foliot.cli.terminal import out
 from foliot.client.work import Settled
 from foliot.engine.story.amounts import counted
-from foliot.errors import Conflict, FoliotError, UsageError
+from foliot.errors import Conflict, Denied, FoliotError, UsageError
 from foliot.printable import one_line
 from foliot.results import RunFailedError, RunResult
 from foliot.store.runs import TERMINAL, Held, RunInfo
@@ -34,10 +34,12 @@ def resume(run_id: str | None, all_namespaces: bool, as_json: bool, quiet: bool)
     """Go on with a run that was interrupted; without RUN, with every one that nobody drives.
 
     \b
-    foliot resume                            every run whose process is gone
+    foliot resume                            every run of the namespace whose process is gone
+    foliot resume -A                         those of all namespaces
     foliot resume 01k3                       this one; of one that has ended, its answer
 
-    No finished step is repeated, and no call either. Start it where the tools can be imported.
+    Finished steps and finished calls are not repeated. A call that was cut off goes by the effect of its tool: `read`
+    and `idempotent` run again, `once` asks you. Start it where the tools can be imported.
 
     Exit code: 0 succeeded, 1 failed, 8 waits for a person, 130 Ctrl-C.
     """
@@ -69,7 +71,7 @@ async def _resume_all(space: str | None) -> int:
         found = await reach.work.interrupted(space)
         if not found:
             where = "any namespace" if space is None else f"namespace {space}"
-            out(f"No interrupted runs in {where}.", err=True)
+            out(f"No interrupted runs in {where}.{await _elsewhere(reach, space)}", err=True)
             return 0
         if len(found) == 1:
             code = await _go_on(reach, found[0].id, Look())
@@ -78,6 +80,16 @@ async def _resume_all(space: str | None) -> int:
             codes = await asyncio.gather(*(_one_of_many(reach, info) for info in found))
             code = 1 if 1 in codes else max(codes)
     return leave(code)
+
+
+async def _elsewhere(reach: Reach, space: str | None) -> str:
+    """Say that other namespaces have some, to whoever may know."""
+    try:
+        found = [] if space is None else await reach.work.interrupted(None)
+    except Denied:
+        return ""
+    spaces = ", ".join(sorted({info.namespace for info in found}))
+    return f" There are {len(found)} in {spaces}: `foliot resume -A` takes up all." if found else ""
 
 
 async def _one_of_many(reach: Reach, info: RunInfo) -> int:

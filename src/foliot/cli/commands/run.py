@@ -53,7 +53,7 @@ class Order:
 @click.argument("words", nargs=-1, metavar="AGENT|FILE|DIR INPUT")
 @files_option(required=False)
 @click.option("--agent", metavar="NAME", help="Which agent, when the manifests declare several.")
-@click.option("--id", "run_id", metavar="ID", help="The run's id: a run that has it already is gone on with.")
+@click.option("--id", "run_id", metavar="ID", help="The id of the run. If there is a run of this id, it goes on.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label of the run. Can be repeated.")
 @click.option("--user", default="", metavar="NAME", help="Who it is run for: a budget can limit each user.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON line per event on stdout.")
@@ -228,6 +228,8 @@ async def _agent(order: Order, *, quiet: bool) -> str:
     async with connected() as client:
         if order.files:
             loaded = load(order.files)
+            declared = [(space, name) for kind, space, name in (item.key for item in loaded) if kind == "Agent"]
+            _named(order, declared)  # a mistake in what was typed is told before anything is stored
             try:
                 applied = await client.apply([item.given for item in loaded])
             except FoliotError as error:
@@ -236,7 +238,6 @@ async def _agent(order: Order, *, quiet: bool) -> str:
                 warn(warning)
             if not quiet:
                 out(paint(_applied(order.files, applied), dim=True), err=True)
-            declared = [(space, name) for kind, space, name in (item.key for item in loaded) if kind == "Agent"]
         space, name = _named(order, declared)
         await client.get("Agent", name, namespace=space)
     return f"{space}/{name}"

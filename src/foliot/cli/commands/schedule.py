@@ -150,7 +150,8 @@ def next_command(expression: str, time_zone: str, count: int) -> int:
         try:
             timing = Cron(cron.canonical(expression), time_zone)
         except ValueError as error:
-            raise UsageError(f"{expression!r} is no cron expression: {error}") from None
+            hint = 'minute hour day month weekday, such as "0 9 * * MON" (Mondays at nine), or @daily'
+            raise UsageError(f"{expression!r} is no cron expression: {error}", hint=hint) from None
     else:
         timing, time_zone = run(_timing(expression))
     for slot in _following(timing, time.time(), count):

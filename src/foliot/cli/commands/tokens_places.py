@@ -112,7 +112,9 @@ class OnServer:
         """See `TokenPlace`."""
         good = [each for each in await self.list() if "revokedAt" not in each and word in (each["id"], each["name"])]
         if not good:
-            raise NotFound(f"there is no good token {word!r}", hint="`foliot tokens list` shows them")
+            raise NotFound(
+                f"there is no token that can be used called {word!r}", hint="`foliot tokens list` shows them"
+            )
         await self._http.ask("DELETE", f"/v1/tokens/{quote(good[0]['id'], safe='')}")
         return good[0]["name"]
 

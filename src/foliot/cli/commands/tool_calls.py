@@ -149,7 +149,7 @@ def _told(result: ToolResult) -> int:
 
 
 def _exit_code(failure: ToolFailure) -> int:
-    return Denied.exit_code if failure.code == DENIED_CODE else 1
+    return Denied.exit_code if failure.code == DENIED_CODE or failure.kind == "policy_denied" else 1
 
 
 @click.command()

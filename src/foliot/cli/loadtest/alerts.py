@@ -12,6 +12,7 @@ from foliot.work.story.telling import TaskStory
 
 Severity: TypeAlias = Literal["warning", "critical"]
 SHOWN: Final = 10
+TOO_FEW: Final = "insufficient_sample"
 
 
 class Rules(Struct, frozen=True):
@@ -83,7 +84,7 @@ def check(rules: Rules, totals: Mapping[str, Any]) -> list[Violation]:
     """What is wrong. Too few tasks say nothing either way: then that is all that is told."""
     if rules.min_tasks and totals["tasks"] < rules.min_tasks:
         text = f"{totals['tasks']} tasks are too few to tell anything; at least {rules.min_tasks} are needed"
-        return [Violation("insufficient_sample", "warning", text)]
+        return [Violation(TOO_FEW, "warning", text)]
     found: list[Violation] = []
     if rules.require_any_task_succeeded and not totals["succeeded_tasks"]:
         found.append(Violation("no_success", "critical", f"not one of {totals['tasks']} tasks has succeeded"))

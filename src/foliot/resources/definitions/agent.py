@@ -97,10 +97,12 @@ class AgentExecution(Model):
     )
     duplicate_tool_call_policy: Annotated[Literal["short_circuit", "deny", "allow"], ANY_CASE] = Field(
         default="short_circuit",
-        description="A successful call again, with the same arguments: give the earlier result, refuse, or run it.",
+        description="A successful call again, with the same arguments: give the earlier result, refuse, or run it. "
+        "Under a contract `deny` is a violation.",
     )
     on_contract_violation: Annotated[Literal["observe", "non_retryable_error"], ANY_CASE] = Field(
-        default="non_retryable_error", description="Only report a broken contract, or end the run."
+        default="non_retryable_error",
+        description="Only record what a contract misses, at no further question, or end the run.",
     )
     tool_use_behavior: Annotated[Literal["run_llm_again", "stop_on_first_tool"], ANY_CASE] = Field(
         default="run_llm_again", description="Whether the model sees tool results, or the first result is the answer."

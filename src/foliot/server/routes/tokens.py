@@ -88,7 +88,7 @@ async def revoke_token(
     tokens = SqlTokens(services.database)
     info = await tokens.find(token_id) if "\x00" not in token_id else None
     if info is None or not _is_theirs(caller, info):
-        raise NotFound(f"there is no good token {token_id!r}", hint="GET /v1/tokens shows them")
+        raise NotFound(f"there is no token that can be used called {token_id!r}", hint="GET /v1/tokens shows them")
     info = await tokens.revoke(info.id, now=time.time())
     if isinstance(services.auth, TokenAuth):
         services.auth.forget()

@@ -166,7 +166,9 @@ class SqlTokens:
         """Make the token of this name or id worthless. Raises `NotFound`, also when it was revoked before."""
         found = await self._db.read("token_find", word=word)
         if not found or not await self._db.write(run, "token_revoke", id=found[0]["id"], now=now):
-            raise NotFound(f"there is no good token {word!r}", hint="`foliot tokens list` shows them")
+            raise NotFound(
+                f"there is no token that can be used called {word!r}", hint="`foliot tokens list` shows them"
+            )
         return msgspec.structs.replace(_info(found[0]), revoked_at=now)
 
     async def used(self, token_id: str, *, now: float) -> None:

@@ -204,8 +204,8 @@ class Guard:
                 raise OutboundRefused(f"tools may not connect to {host!r}: it is on the deny list", host=host, why=why)
             if why is not None:
                 raise OutboundRefused(
-                    f"tools may not connect to {host!r}: its address is {why.replace('_', '-')}",
-                    hint="an operator can allow a host inside with FOLIOT_OUTBOUND_ALLOW",
+                    f"tools may not connect to {host!r}: its address is {why.replace('_', '-')} (the operator can "
+                    "allow it with the setting outbound_allow, FOLIOT_OUTBOUND_ALLOW)",
                     host=host,
                     why=why,
                 )
