@@ -83,7 +83,7 @@ def test_limits_are_set_listed_and_lifted(foliot: Foliot) -> None:
     [
         (("limit", "agent", "clerk", "many"), 2, "'many' is not a number of runs"),
         (("limit", "agent", "clerk", "none"), 3, "there is no limit for agent 'default/clerk'"),
-        (("limit", "namespace", "a/b", "1"), 5, "does not name"),
+        (("limit", "namespace", "a/b", "1"), 2, "does not name"),
         (("mend", "x"), 3, "no execution class 'x'"),
     ],
 )
