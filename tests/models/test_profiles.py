@@ -160,9 +160,9 @@ def test_a_price_in_the_file_counts_where_the_tables_have_none() -> None:
 
 
 def test_a_limit_in_the_file_holds_where_the_endpoint_declares_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = {"limits": [{"match": "-free$", "requests": 20, "per": 60, "source": "a page"}]}
+    real, table = profiles.profile_document, {"limits": [{"match": "-free$", "requests": 20, "per": 60, "source": "a"}]}
     with monkeypatch.context() as patch:
-        patch.setattr(profiles, "profile_document", lambda name: table if name == "moonshot" else {})
+        patch.setattr(profiles, "profile_document", lambda name: real(name) | (table if name == "moonshot" else {}))
         assert limits_in_file("kimi", "some-free") == Limits(requests=20, per=60)
         assert limits_in_file("kimi", "some-paid") == NO_LIMITS
         assert limits_in_file("no such provider", "some-free") == NO_LIMITS

@@ -234,7 +234,8 @@ def _look_up(provider: str, model: str, base_url: str) -> _Entry | None:
 
 def _in_file(provider: str, model: str, base_url: str) -> Pricing | None:
     """The price in the provider's own file; none at an address of somebody else."""
-    own = urlsplit(str(provider_facts(provider).get("address", ""))).hostname
+    address: Any = provider_facts(provider).get("address", "")
+    own = urlsplit(str(address)).hostname
     if base_url and urlsplit(base_url).hostname != own:
         return None
     given = sections_for(provider, "prices", model)
