@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 from foliot.assembly import Assembly
 from foliot.engine.base import Clock
 from foliot.engine.definition import tool_definition
-from foliot.errors import FoliotError, InvalidInput, NotFound
+from foliot.errors import FoliotError, InvalidDefinition, NotFound
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import ToolResult
 from foliot.settings import Settings
@@ -123,7 +123,7 @@ class Offering:
             try:
                 if document["spec"]["type"] == "queue":
                     name = document["metadata"]["name"]
-                    raise InvalidInput(f"{name} is itself called over NATS: serving it would call it in a circle")
+                    raise InvalidDefinition(f"{name} is itself called over NATS: serving it would call it in a circle")
                 tools.append(self._backends.tool(document))
             except FoliotError as error:
                 if refused is None:
