@@ -22,9 +22,9 @@ import msgspec
 
 from foliot.kernel.messages import Message, ModelRequest, ModelResponse, Text, ToolCall, ToolResult, ToolSpec, Usage
 from foliot.models.config import GatewayConfig
-from foliot.models.openai_chat import OpenAIChatGateway
+from foliot.models.gateways.openai import OpenAIChatGateway
 from foliot.models.wire.openai_chat import OpenAIChatWire
-from foliot.testing.wire import Play, WireRequest, WireServer
+from foliot.testing.provider import Play, WireRequest, WireServer
 
 # The stream is measured twice: its chunks in one rush, of which a client may read many at once, and 2 ms apart, as a
 # model writes them. There every chunk wakes the process up, which costs more than reading it: the column "bare" shows

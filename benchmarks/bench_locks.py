@@ -31,16 +31,16 @@ import asyncpg
 from bench_server import MANY, foliot, prepare, running
 from http_load import Load, Order, put_load
 
+from foliot.dev.session import ServiceSession
 from foliot.errors import FoliotError
-from foliot.store.audit import append_records
+from foliot.store.audit.log import append_records
 from foliot.store.base import Put, Written
-from foliot.store.budgets import Account, Act, Amount, Ceiling, SqlBudgetLedger
-from foliot.store.journal import SqlJournal
-from foliot.store.postgres import PostgresDatabase
-from foliot.store.resources import SqlResourceStore
-from foliot.store.runs import Entry, NewRun
+from foliot.store.journal.base import Entry, NewRun
+from foliot.store.journal.database import SqlJournal
+from foliot.store.ledger.budgets import Account, Act, Amount, Ceiling, SqlBudgetLedger
+from foliot.store.postgres.database import PostgresDatabase
+from foliot.store.resources.database import SqlResourceStore
 from foliot.store.transaction import Tx
-from foliot.testing.services.session import ServiceSession
 
 ACCOUNTS = [Account("default", f"b{number}", "all") for number in range(4)]
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import yaml
 
 from foliot.resources.reader import Bundle, parse_text, read_manifests
-from foliot.resources.yaml_dump import dump_yaml
-from foliot.resources.yaml_nodes import parse_yaml
+from foliot.resources.syntax.yaml import parse_yaml
+from foliot.resources.syntax.yaml_text import dump_yaml
 
 GOAL_SECONDS = 1.0
 PLAIN, ONE_FILE, MANY_FILES = "yaml.load_all, C safe loader", "read one file of all", "read a file for each"

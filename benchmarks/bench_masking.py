@@ -16,7 +16,7 @@ import string
 import time
 from collections.abc import Callable
 
-from foliot.tools.masking import MASK, Masker, _spellings  # pyright: ignore[reportPrivateUsage]
+from foliot.tools.secrets.masking import MASK, Masker, _spellings  # pyright: ignore[reportPrivateUsage]
 
 TEXTS = {
     "prose": "The quick brown fox jumps over the lazy dog.\n",

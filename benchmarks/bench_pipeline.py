@@ -19,13 +19,13 @@ from pathlib import Path
 
 from foliot.tools.base import Caller, Invocation, RateLimit, Retry
 from foliot.tools.function import tool
-from foliot.tools.masking import Masker
-from foliot.tools.parts import Parts
-from foliot.tools.pipeline import Pipeline
-from foliot.tools.rule_reader import read_rules
-from foliot.tools.rules import FixedRules
-from foliot.tools.stages.allow_list import Profile
-from foliot.tools.stages.record import CallRecord
+from foliot.tools.governance.layers import Profile
+from foliot.tools.governance.reader import read_rules
+from foliot.tools.governance.rules import FixedRules
+from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.pipeline import Pipeline
+from foliot.tools.pipeline.record import CallRecord
+from foliot.tools.secrets.masking import Masker
 
 ROOT = Path(__file__).resolve().parent.parent
 ROUND = 50

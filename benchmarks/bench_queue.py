@@ -25,16 +25,16 @@ from urllib.parse import urlsplit
 
 import apsw
 
+from foliot.dev.session import ServiceSession
 from foliot.errors import FoliotError
 from foliot.store import queries
 from foliot.store.base import Database
-from foliot.store.claims import EACH, LOOKED_AT, claim
-from foliot.store.journal import SqlJournal
+from foliot.store.journal.base import Entry
+from foliot.store.journal.database import SqlJournal
 from foliot.store.open import open_database
-from foliot.store.placement import Offer
-from foliot.store.queue import QueueItem
-from foliot.store.runs import Entry
-from foliot.testing.services.session import ServiceSession
+from foliot.store.queue.claims import EACH, LOOKED_AT, claim
+from foliot.store.queue.placement import Offer
+from foliot.store.queue.queue import QueueItem
 
 NOW = 1e9
 UNTIL = NOW + 30

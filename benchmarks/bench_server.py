@@ -30,7 +30,7 @@ from typing import NamedTuple
 from http_load import Order, generator, put_load
 from processes import cpu_seconds
 
-from foliot.server.edge.serving import HttpServer, Listen
+from foliot.server.http.serve import HttpServer, Listen
 
 ENDPOINTS = 100
 MANY = "10000000"  # a second: counted as ever, and never too many

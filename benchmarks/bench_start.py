@@ -22,12 +22,12 @@ from pathlib import Path
 
 from bench_server import MANY, foliot, running, send
 
+from foliot.dev.nats import Nats
+from foliot.dev.postgres import Postgres
+from foliot.dev.session import ServiceSession
 from foliot.store.base import Database
-from foliot.store.journal import SqlJournal
+from foliot.store.journal.database import SqlJournal
 from foliot.store.open import open_database
-from foliot.testing.services.nats import Nats
-from foliot.testing.services.postgres import Postgres
-from foliot.testing.services.session import ServiceSession
 
 AIM = 0.050
 LONGEST_PAUSE = 0.4

@@ -65,8 +65,8 @@ PEERS = [
 @contextlib.contextmanager
 def private_postgres() -> Generator[str | None]:
     """The URL of a server of our own, with fsync; None where none can be started."""
-    from foliot.testing.services.base import ServiceError
-    from foliot.testing.services.postgres import Postgres
+    from foliot.dev.postgres import Postgres
+    from foliot.dev.service import ServiceError
 
     folder = Path(tempfile.mkdtemp(prefix="foliot-bench-"))
     folder.chmod(0o711)  # the user whom PostgreSQL runs as must get through

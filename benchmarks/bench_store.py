@@ -20,10 +20,10 @@ from typing import Any
 import apsw
 
 from foliot.store.base import Database, Filter, Put
-from foliot.store.keyring import keyring_from_text
 from foliot.store.open import open_database
-from foliot.store.resources import SqlResourceStore
-from foliot.store.selectors import parse_labels
+from foliot.store.resources.database import SqlResourceStore
+from foliot.store.resources.selectors import parse_labels
+from foliot.store.secrets.keyring import keyring_from_text
 from foliot.store.transaction import Tx, run
 
 TEXT = "x" * 100

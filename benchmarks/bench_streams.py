@@ -122,11 +122,11 @@ async def read_streams(host: str, port: int, path: str, count: int) -> None:
 
 
 async def serve_foliot(home: str) -> None:
-    from foliot.runtime import Runtime
-    from foliot.server.access.auth import Anonymous
+    from foliot.runtime.runtime import Runtime
     from foliot.server.app import create_app
-    from foliot.server.edge.serving import HttpServer, Listen
-    from foliot.settings import load_settings
+    from foliot.server.auth.authentication import Anonymous
+    from foliot.server.http.serve import HttpServer, Listen
+    from foliot.settings.settings import load_settings
 
     settings = load_settings({"home": home, "max_streams": "0"}, {})
     async with Runtime(settings=settings) as runtime:
@@ -303,8 +303,8 @@ async def lost(clients: Other, first: dict[str, float], written: int) -> int:
 
 
 async def foliot(streams: int, rate: int) -> tuple[Seen, int, float]:
-    from foliot.runtime import Runtime
-    from foliot.settings import load_settings
+    from foliot.runtime.runtime import Runtime
+    from foliot.settings.settings import load_settings
 
     with tempfile.TemporaryDirectory() as home:
         server = await Other.start("--serve", home)
@@ -342,8 +342,8 @@ def unread_piece() -> float:
     """Nanoseconds that a piece of an answer costs when nobody reads that run, and a thousand others are read."""
     from timeit import repeat
 
-    from foliot.engine.live import Hub
-    from foliot.engine.relay import Relay
+    from foliot.engine.live.hub import Hub
+    from foliot.engine.live.relay import Relay
     from foliot.kernel.messages import TextDelta
 
     async def never() -> Any:

@@ -14,16 +14,15 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from foliot.cli.loadtest.gates import percentile
-from foliot.cli.loadtest.manifests import SYSTEM, baseline
-from foliot.cli.loadtest.measuring import Measured, measure
+from foliot.cli.loadtest.load import SYSTEM, baseline
+from foliot.cli.loadtest.report import Measured, measure, percentile
 from foliot.client.open import open_client
 from foliot.resources.reader import parse_text
-from foliot.runtime import Runtime
-from foliot.settings import load_settings
-from foliot.store.placement import Offer
-from foliot.work.base import Command
-from foliot.work.worker import Worker
+from foliot.runtime.runtime import Runtime
+from foliot.settings.settings import load_settings
+from foliot.store.queue.placement import Offer
+from foliot.work.tasks.base import Command
+from foliot.work.worker.worker import Worker
 
 FLOOR = 25.0  # 1,500 tasks a minute
 AIM = 300.0

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 from foliot.bus.base import Ticket, Transport
 from foliot.bus.local import LocalTransport
 from foliot.bus.open import open_transport
-from foliot.settings import load_settings
+from foliot.dev.session import ServiceSession
+from foliot.settings.settings import load_settings
 from foliot.store.base import Database
 from foliot.store.open import open_database
 from foliot.store.transaction import Tx, run
-from foliot.testing.services.session import ServiceSession
 
 IDLE_SECONDS = 5.0
 TICKETS = 5000

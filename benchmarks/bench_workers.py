@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from foliot import Runtime
+from foliot.dev.nats import Nats
+from foliot.dev.postgres import Postgres
+from foliot.dev.session import ServiceSession
 from foliot.resources.validate import validate_document
-from foliot.settings import load_settings
+from foliot.settings.settings import load_settings
 from foliot.store.base import Put
 from foliot.store.tasks import ENDED
-from foliot.testing.services.nats import Nats
-from foliot.testing.services.postgres import Postgres
-from foliot.testing.services.session import ServiceSession
-from foliot.work.base import Command
+from foliot.work.tasks.base import Command
 
 AIM = 1.8
 PLACES = 8

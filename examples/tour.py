@@ -19,9 +19,9 @@ from pathlib import Path
 import click
 
 from foliot import Runtime
-from foliot.cli.live import WAITS
 from foliot.cli.main import cli
-from foliot.engine.worker import is_gone
+from foliot.cli.watch.run import WAITS
+from foliot.engine.driver.process import is_gone
 from foliot.errors import NotFound
 
 NEWSROOM = Path(__file__).resolve().parent / "newsroom"

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from foliot.dev.nats import Nats
+from foliot.dev.postgres import Postgres
+from foliot.dev.session import ServiceSession
 from foliot.errors import FoliotError
-from foliot.testing.services.nats import Nats
-from foliot.testing.services.postgres import Postgres
-from foliot.testing.services.session import ServiceSession
 
 # How long something takes says nothing about whether it is right: machines are busy. `make test` plays the same
 # examples every time; `make chaos` looks for new ones, and what ever failed is kept in its test by `@example`.

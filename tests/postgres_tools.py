@@ -6,7 +6,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from foliot.testing.services.programs import find_postgres
+from foliot.dev.postgres import find_postgres
 
 
 @cache

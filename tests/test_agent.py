@@ -23,7 +23,7 @@ from foliot import (
     tool,
 )
 from foliot.errors import InvalidInput, UsageError
-from foliot.kernel.events import RunFailed, RunSucceeded
+from foliot.kernel.run.events import RunFailed, RunSucceeded
 
 MODEL = ScriptedModel([{"say": "hi"}])
 

@@ -11,10 +11,10 @@ import pytest
 from foliot import Agent, ScriptedModel
 from foliot.errors import Conflict, InvalidInput
 from foliot.resources.validate import validate_document
-from foliot.runtime import Runtime
+from foliot.runtime.runtime import Runtime
 from foliot.tools.base import Retry, ToolDefinition
-from foliot.work.base import Command, RetryRule
-from foliot.work.commands import normalise
+from foliot.work.tasks.base import Command, RetryRule
+from foliot.work.tasks.commands import normalise
 
 
 def document(kind: str, **spec: Any) -> dict[str, Any]:

@@ -15,18 +15,17 @@ import msgspec
 import pytest
 
 from foliot import Agent, Runtime, ScriptedModel, tool
-from foliot.children import MOST_BESIDE, Children
-from foliot.delegation import MAX_DEPTH, Delegator
-from foliot.kernel.events import RunCreated, RunSucceeded, ToolFinished
-from foliot.kernel.state import State
+from foliot.common.cancellation import stop_tasks
+from foliot.common.waits import Waits
+from foliot.kernel.run.events import RunCreated, RunSucceeded, ToolFinished
+from foliot.kernel.run.state import State
 from foliot.resources.validate import validate_document
-from foliot.stopping import stop_tasks
+from foliot.runtime.delegation import MAX_DEPTH, MOST_BESIDE, Children, Delegator
 from foliot.store.base import Put
+from foliot.store.journal.base import TERMINAL, Signal
 from foliot.store.open import open_database
-from foliot.store.resources import SqlResourceStore
-from foliot.store.runs import TERMINAL, Signal
+from foliot.store.resources.database import SqlResourceStore
 from foliot.tools.builtin.delegation import MOST_TASKS
-from foliot.waits import Waits
 
 USAGE = {"input_tokens": 30, "output_tokens": 10}
 OWN = {"input_tokens": 5, "output_tokens": 1}
@@ -424,7 +423,7 @@ async def test_a_question_of_a_child_is_answered_while_its_parent_waits_for_it(r
 
 
 async def test_outside_a_run_nothing_can_be_delegated(runtime: Runtime) -> None:
-    from foliot.offering import Asker
+    from foliot.runtime.tools import Asker
 
     done = await runtime.tools.call("wait_agents", {"run_ids": ["r"]}, Asker())
     assert done.error is not None

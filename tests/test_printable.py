@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foliot.printable import MOST_MARKS, lines_of, one_line, safe_json, visible
+from foliot.common.text import MOST_MARKS, lines_of, one_line, safe_json, visible
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 JOINERS = "\u200c\u200d" + "".join(map(chr, range(0xFE00, 0xFE10)))

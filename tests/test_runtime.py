@@ -10,10 +10,10 @@ from pydantic import BaseModel
 
 from foliot import Agent, Recorded, RunFailedError, Runtime, ScriptedModel, Streamed, tool
 from foliot.errors import Conflict, InvalidInput, NotFound, UsageError
-from foliot.kernel.codec import type_of
 from foliot.kernel.messages import TextDelta
+from foliot.kernel.run.codec import type_of
 from foliot.resources.problems import ManifestError
-from foliot.store.runs import Held
+from foliot.store.journal.base import Held
 
 
 @tool(effect="read")
@@ -248,7 +248,7 @@ async def test_a_replay_says_where_a_journal_was_changed(runtime: Runtime) -> No
     entries = await journal.read(result.run_id)
     from msgspec.structs import replace
 
-    from foliot.engine.replay import replay
+    from foliot.engine.explain.replay import replay
 
     forged = [
         replace(entry, data=entry.data.replace(b"717000 people", b"7 people")) if entry.seq == 9 else entry

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foliot.errors import UsageError
-from foliot.settings import RULES, Settings, load_settings, mask_password
+from foliot.settings.settings import RULES, Settings, load_settings, mask_password
 
 
 @pytest.fixture
@@ -391,7 +391,8 @@ class TestShowing:
 
 def test_loading_settings_imports_no_parser_without_a_file(tmp_path: Path) -> None:
     code = (
-        "import sys; from foliot.settings import load_settings; load_settings({}, {'FOLIOT_HOME': sys.argv[1]})\n"
+        "import sys; from foliot.settings.settings import load_settings\n"
+        "load_settings({}, {'FOLIOT_HOME': sys.argv[1]})\n"
         "assert not {'tomllib', 'difflib', 'pydantic', 'asyncio'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, timeout=110)

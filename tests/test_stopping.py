@@ -8,7 +8,7 @@ import json
 import pytest
 
 from foliot.bus.nats_link import NatsLink, NatsOptions
-from foliot.stopping import stop_tasks
+from foliot.common.cancellation import stop_tasks
 
 GREETING = {"server_id": "S", "version": "2.10.0", "max_payload": 1_048_576, "headers": True, "proto": 1}
 

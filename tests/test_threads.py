@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from foliot.threads import KEPT_IDLE, LeavingExecutor, ToldToEnd, begin, on_thread
+from foliot.common.threads import KEPT_IDLE, LeavingExecutor, ToldToEnd, begin, on_thread
 
 variable = contextvars.ContextVar("variable", default="nothing")
 
@@ -98,7 +98,7 @@ async def test_telling_a_function_to_end_in_the_moment_it_ends_hits_no_other() -
 
 
 async def test_an_executor_that_is_shut_down_waits_for_nobody_who_is_stuck(monkeypatch) -> None:
-    monkeypatch.setattr("foliot.threads.LEAVE_WITHIN", 0.01)
+    monkeypatch.setattr("foliot.common.threads.LEAVE_WITHIN", 0.01)
     release = threading.Event()
     executor = LeavingExecutor()
     stuck = executor.submit(release.wait, 60)
@@ -113,8 +113,8 @@ async def test_an_executor_that_is_shut_down_waits_for_nobody_who_is_stuck(monke
 
 PROGRAM = """
 import asyncio, sys, time
-from foliot.stopping import ending_alone
-from foliot.threads import begin
+from foliot.common.cancellation import ending_alone
+from foliot.common.threads import begin
 
 async def deaf():
     while True:
@@ -130,8 +130,8 @@ async def main():
     await asyncio.sleep(0)
     print("done", flush=True)
 
-import foliot.stopping, foliot.threads
-foliot.stopping.LEAVE_WITHIN = foliot.threads.LEAVE_WITHIN = 0.05
+import foliot.common.cancellation, foliot.common.threads
+foliot.common.cancellation.LEAVE_WITHIN = foliot.common.threads.LEAVE_WITHIN = 0.05
 asyncio.run(ending_alone(main()))
 """
 
@@ -145,7 +145,7 @@ def test_a_program_ends_although_threads_and_tasks_of_it_never_do() -> None:
 
 FORKING = """
 import asyncio, os
-from foliot.threads import on_thread
+from foliot.common.threads import on_thread
 
 def ask():
     return asyncio.run(asyncio.wait_for(on_thread(lambda: 7), 30))

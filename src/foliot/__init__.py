@@ -10,15 +10,15 @@ TYPE_CHECKING = False  # `typing` would be most of what `import foliot` costs
 if TYPE_CHECKING:
     from typing import Any
 
-    from foliot.agent import Agent
-    from foliot.client.connected import Client
-    from foliot.engine.live import Output, Recorded, Streamed
+    from foliot.client.client import Client
+    from foliot.engine.live.hub import Output, Recorded, Streamed
     from foliot.engine.python_endpoints import ModelEndpoint
     from foliot.errors import FoliotError
     from foliot.kernel.messages import Media, Message, Text
-    from foliot.models.scripted import ScriptedModel
-    from foliot.results import RunFailedError, RunResult
-    from foliot.runtime import Runtime
+    from foliot.models.scripted.model import ScriptedModel
+    from foliot.runtime.agent import Agent
+    from foliot.runtime.results import RunFailedError, RunResult
+    from foliot.runtime.runtime import Runtime
     from foliot.tools.base import Invocation, ToolError
     from foliot.tools.function import tool
     from foliot.tools.processes import outlives_call
@@ -47,20 +47,20 @@ __all__ = [
 ]
 
 _HOME = {
-    "Agent": "foliot.agent",
-    "Client": "foliot.client.connected",
+    "Agent": "foliot.runtime.agent",
+    "Client": "foliot.client.client",
     "FoliotError": "foliot.errors",
     "Invocation": "foliot.tools.base",
     "Media": "foliot.kernel.messages",
     "Message": "foliot.kernel.messages",
     "ModelEndpoint": "foliot.engine.python_endpoints",
-    "Output": "foliot.engine.live",
-    "Recorded": "foliot.engine.live",
-    "RunFailedError": "foliot.results",
-    "RunResult": "foliot.results",
-    "Runtime": "foliot.runtime",
-    "ScriptedModel": "foliot.models.scripted",
-    "Streamed": "foliot.engine.live",
+    "Output": "foliot.engine.live.hub",
+    "Recorded": "foliot.engine.live.hub",
+    "RunFailedError": "foliot.runtime.results",
+    "RunResult": "foliot.runtime.results",
+    "Runtime": "foliot.runtime.runtime",
+    "ScriptedModel": "foliot.models.scripted.model",
+    "Streamed": "foliot.engine.live.hub",
     "Text": "foliot.kernel.messages",
     "ToolError": "foliot.tools.base",
     "__version__": "foliot.version",

@@ -12,9 +12,9 @@ from aiohttp import web
 
 from foliot import Runtime
 from foliot.catalog.apply import apply_documents
-from foliot.catalog.mcp_sync import sync_server
+from foliot.catalog.mcp import sync_server
 from foliot.resources.validate import validate_document
-from foliot.settings import load_settings
+from foliot.settings.settings import load_settings
 from foliot.store.base import Key
 from foliot.tools.base import ToolIsolationMissing
 
@@ -142,7 +142,7 @@ async def test_an_mcp_server_is_synced_and_its_tool_is_called(runtime, tmp_path:
         runtime,
         declared("McpServer", "maths", transport="stdio", command=sys.executable, args=[str(server)]),
     )
-    from foliot.catalog.mcp_connect import opened_connections
+    from foliot.catalog.mcp import opened_connections
 
     store = runtime._assembly.resources
     async with opened_connections(store, runtime._settings) as connections:

@@ -15,9 +15,9 @@ import pytest
 
 from foliot import Runtime
 from foliot.catalog.apply import apply_documents
-from foliot.kernel.events import ToolFinished
+from foliot.kernel.run.events import ToolFinished
 from foliot.resources.validate import validate_document
-from foliot.settings import Settings, load_settings
+from foliot.settings.settings import Settings, load_settings
 from foliot.tools.function import tool
 from tests.tools.serving.bus import foreign_tool, linked, result, served
 
@@ -103,7 +103,7 @@ CALLER = """
 import asyncio, os, sys
 from pathlib import Path
 from foliot import Runtime
-from foliot.settings import load_settings
+from foliot.settings.settings import load_settings
 
 async def main():
     Path(sys.argv[2]).write_text(str(os.getpid()))

@@ -21,19 +21,19 @@ from foliot import Client
 from foliot.client.http import Http, Server
 from foliot.client.local_access import LocalAccess
 from foliot.errors import Conflict, Denied, FoliotError, InvalidInput, UsageError
-from foliot.runtime import Runtime
-from foliot.server.access.auth import TokenAuth
-from foliot.server.access.oidc_claims import Reading
-from foliot.server.access.passwords import Passwords
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
-from foliot.server.edge.serving import HttpServer, Listen
+from foliot.server.auth.authentication import TokenAuth
+from foliot.server.auth.oidc_login import Reading
+from foliot.server.auth.passwords import Passwords
+from foliot.server.http.serve import HttpServer, Listen
 from foliot.server.route_table import ROUTES
-from foliot.settings import Settings, load_settings
+from foliot.settings.settings import Settings, load_settings
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.access.users import SqlUsers
 from foliot.store.base import Filter
-from foliot.store.local_key import FILE, LocalKey
-from foliot.store.postgres import PostgresDatabase
+from foliot.store.postgres.database import PostgresDatabase
+from foliot.store.secrets.local_key import FILE, LocalKey
 from foliot.testing.served import local_headers
 
 SEED = 20261116

@@ -16,17 +16,17 @@ import pytest
 from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.engine.approval.documents import current_digest
 from foliot.engine.approval.grants import StoredGrants
-from foliot.engine.signals import signal
+from foliot.engine.driver.signals import signal
 from foliot.errors import Conflict, Denied, NotFound
-from foliot.kernel.events import InputReceived, ToolStarted
 from foliot.kernel.messages import Message, Text
+from foliot.kernel.run.events import InputReceived, ToolStarted
 from foliot.resources.validate import validate_document
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.access.users import SqlUsers
-from foliot.store.audit import AuditFilter, SqlAuditLog
+from foliot.store.audit.log import AuditFilter, SqlAuditLog
 from foliot.store.base import Document, Put
 from foliot.store.open import open_database
-from foliot.store.resources import SqlResourceStore
+from foliot.store.resources.database import SqlResourceStore
 
 NOW = 1_900_000_000.0
 PAY = {"to": "ada", "amount": 900}

@@ -25,19 +25,18 @@ from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.catalog.apply import apply_documents
 from foliot.errors import InvalidInput
 from foliot.kernel.arguments import DEEPEST, arguments_digest, canonical, read_arguments
-from foliot.offering import Asker
 from foliot.resources.reader import parse_text
-from foliot.server.access.auth import Anonymous
+from foliot.runtime.tools import Asker
 from foliot.server.app import create_app
-from foliot.settings import load_settings
-from foliot.store.audit import AuditFilter, SqlAuditLog
-from foliot.tools.backends.external import ExternalTool
-from foliot.tools.backends.http import HttpTool
+from foliot.server.auth.authentication import Anonymous
+from foliot.settings.settings import load_settings
+from foliot.store.audit.log import AuditFilter, SqlAuditLog
+from foliot.tools.backends.http import ExternalTool, HttpTool
 from foliot.tools.base import Invocation
-from foliot.tools.conditions import Expression
-from foliot.tools.parts import Parts
-from foliot.tools.pipeline import Pipeline
-from foliot.tools.rules import Condition, FixedRules, Permission, Rules
+from foliot.tools.governance.cel import Expression
+from foliot.tools.governance.rules import Condition, FixedRules, Permission, Rules
+from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.pipeline import Pipeline
 from tests.tools.governed import FakeTime
 from tests.tools.governed import call as invocation
 from tests.tools.web_service import call as web_call

@@ -29,15 +29,15 @@ from mcp import Client
 from foliot.catalog.apply import apply_documents
 from foliot.cli.main import cli
 from foliot.client.open import whoami
-from foliot.engine.runs import user_message
+from foliot.engine.driver.runs import user_message
 from foliot.errors import Conflict, InvalidInput
 from foliot.kernel.arguments import arguments_digest
 from foliot.resources.reader import parse_text
-from foliot.runtime import Runtime
-from foliot.server.access.identity import Caller, granted
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
-from foliot.settings import Settings, load_settings
-from foliot.store.audit import AuditFilter, SqlAuditLog
+from foliot.server.auth.identity import Caller, granted
+from foliot.settings.settings import Settings, load_settings
+from foliot.store.audit.log import AuditFilter, SqlAuditLog
 from tests.server.mcp.conftest import served
 
 HOUR = 3600.0

@@ -27,26 +27,26 @@ import pytest
 from mcp import Client
 
 from foliot.errors import Denied
-from foliot.kernel import events as e
 from foliot.kernel.identity import Identity
-from foliot.offering import Asker
+from foliot.kernel.run import events as e
 from foliot.resources.references import Origin
 from foliot.resources.validate import validate_document
-from foliot.runtime import Runtime
-from foliot.server.access.auth import ANONYMOUS, Anonymous
+from foliot.runtime.runtime import Runtime
+from foliot.runtime.tools import Asker
 from foliot.server.app import create_app
-from foliot.settings import load_settings
-from foliot.store.audit import AuditFilter, SqlAuditLog
+from foliot.server.auth.authentication import ANONYMOUS, Anonymous
+from foliot.settings.settings import load_settings
+from foliot.store.audit.log import AuditFilter, SqlAuditLog
 from foliot.store.base import DeclaredBy, Delete, Filter, Key, Put
-from foliot.store.placement import Offer
+from foliot.store.queue.placement import Offer
 from foliot.tools.base import ToolDenied
-from foliot.tools.serving.callers import CallerEntry, new_callers
-from foliot.tools.serving.signing import Signer
-from foliot.work.base import Command
-from foliot.work.triggers.declared_webhook import read_webhook
-from foliot.work.triggers.schedules import Scheduler
+from foliot.tools.nats_worker.callers import CallerEntry, new_callers
+from foliot.tools.nats_worker.signatures import Signer
+from foliot.work.tasks.base import Command
+from foliot.work.triggers.endpoints import WebhookEndpoints
+from foliot.work.triggers.scheduler import Scheduler
 from foliot.work.triggers.signatures import sign
-from foliot.work.triggers.webhook_endpoints import WebhookEndpoints
+from foliot.work.triggers.webhook import read_webhook
 from tests.server.mcp.conftest import served
 from tests.tools.serving.bus import linked, settled, until
 from tests.tools.serving.bus import served as serving

@@ -18,20 +18,20 @@ import httpx2 as httpx
 import pytest
 import pytest_asyncio
 
+from foliot.kernel.graph.events import TaskRequeued
 from foliot.kernel.identity import Identity
-from foliot.kernel.task_events import TaskRequeued
-from foliot.runtime import Runtime
-from foliot.server.access.auth import TokenAuth
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
-from foliot.server.edge.serving import HttpServer, Listen
-from foliot.server.engagements import derived_id
-from foliot.settings import load_settings
+from foliot.server.auth.authentication import TokenAuth
+from foliot.server.http.serve import HttpServer, Listen
+from foliot.server.runs.background import derived_id
+from foliot.settings.settings import load_settings
 from foliot.store.access.tokens import SqlTokens
-from foliot.store.placement import Offer
-from foliot.store.runs import TERMINAL
-from foliot.work.triggers.declared_webhook import read_webhook
-from foliot.work.triggers.schedules import Scheduler
+from foliot.store.journal.base import TERMINAL
+from foliot.store.queue.placement import Offer
+from foliot.work.triggers.scheduler import Scheduler
 from foliot.work.triggers.signatures import sign
+from foliot.work.triggers.webhook import read_webhook
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -19,15 +19,15 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from foliot.catalog.mcp_sync import Synced, accept_tool, sync_server
+from foliot.catalog.mcp import Synced, accept_tool, sync_server
 from foliot.errors import Conflict, Denied
 from foliot.resources.agreed import Agreed, Levels
 from foliot.resources.validate import validate_document
-from foliot.runtime import Runtime
-from foliot.server.access.auth import TokenAuth
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
-from foliot.server.edge.serving import HttpServer, Listen
-from foliot.settings import load_settings
+from foliot.server.auth.authentication import TokenAuth
+from foliot.server.http.serve import HttpServer, Listen
+from foliot.settings.settings import load_settings
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import DeclaredBy, Delete, Key, Put
 from foliot.tools.mcp.connections import McpConnections
@@ -251,7 +251,7 @@ async def test_what_people_raised_is_not_lowered_by_a_file_that_is_older(desk: D
 
 
 async def test_two_who_agree_at_the_same_time_do_not_undo_each_other(desk: Desk) -> None:
-    from foliot.store.mcp_pins import keep_agreed
+    from foliot.store.resources.mcp_pins import keep_agreed
 
     await desk.sync()
     seen = await desk.store.agreed("default")
@@ -310,7 +310,7 @@ async def test_what_people_raised_and_set_comes_back_with_the_tool(desk: Desk) -
 async def test_a_batch_of_tools_is_held_against_the_table_with_one_query(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from foliot.store import mcp_pins
+    from foliot.store.resources import mcp_pins
 
     asked: list[str] = []
     read = mcp_pins.rows

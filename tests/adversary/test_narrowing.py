@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from foliot.tools.base import Caller
 from foliot.tools.function import tool
-from foliot.tools.parts import Parts
-from foliot.tools.pipeline import Pipeline
-from foliot.tools.rules import Access, FixedRules
+from foliot.tools.governance.rules import Access, FixedRules
+from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.pipeline import Pipeline
 from tests.tools.governed import call, permission, policy, role, rules
 
 EXAMPLES = 3000 if os.environ.get("FOLIOT_CHAOS") else 300

@@ -25,22 +25,22 @@ from msgspec.structs import replace
 from foliot import Runtime
 from foliot.catalog.apply import apply_documents
 from foliot.errors import FoliotError, InvalidInput
-from foliot.offering import Asker
 from foliot.resources.reader import parse_text
 from foliot.resources.validate import validate_document
-from foliot.settings import load_settings
-from foliot.store.audit import AuditFilter, SqlAuditLog
+from foliot.runtime.tools import Asker
+from foliot.settings.settings import load_settings
+from foliot.store.audit.log import AuditFilter, SqlAuditLog
 from foliot.store.base import DeclaredBy, Put
 from foliot.tools.backends.nats import NatsTool
 from foliot.tools.base import Caller, Invocation, ToolDefinition, ToolDenied, ToolError, ToolTimeout
-from foliot.tools.conditions import Expression
-from foliot.tools.parts import Parts
-from foliot.tools.pipeline import Pipeline
-from foliot.tools.rules import Condition, FixedRules, Permission, Rules
-from foliot.tools.serving.callers import CallerEntry, load_callers, new_callers
-from foliot.tools.serving.link import NatsLink, ensure_stream
-from foliot.tools.serving.server import ServerConfig, ToolServer
-from foliot.tools.serving.signing import Signer
+from foliot.tools.governance.cel import Expression
+from foliot.tools.governance.rules import Condition, FixedRules, Permission, Rules
+from foliot.tools.nats_worker.callers import CallerEntry, load_callers, new_callers
+from foliot.tools.nats_worker.link import NatsLink, ensure_stream
+from foliot.tools.nats_worker.server import ServerConfig, ToolServer
+from foliot.tools.nats_worker.signatures import Signer
+from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.pipeline import Pipeline
 from tests.tools.serving.bus import QUICK, envelope, invocation, linked, served, settled, until
 
 pytestmark = pytest.mark.services

@@ -22,29 +22,29 @@ import pytest
 from pydantic import BaseModel
 
 from foliot.client.local import LocalClient
-from foliot.engine.definition import ENDPOINT
-from foliot.engine.endpoints import RunModels
-from foliot.engine.runs import user_message
+from foliot.engine.definition.endpoints import RunModels
+from foliot.engine.definition.freeze import ENDPOINT
+from foliot.engine.driver.runs import user_message
 from foliot.errors import Denied, FoliotError, InvalidInput
 from foliot.kernel.messages import ModelRequest
-from foliot.kernel.spec import RunSpec
+from foliot.kernel.run.spec import RunSpec
 from foliot.models.base import ModelError
-from foliot.models.scripted import ScriptedModel
+from foliot.models.scripted.model import ScriptedModel
 from foliot.resources.base import Model
 from foliot.resources.kinds import KINDS
+from foliot.resources.names import snake
 from foliot.resources.references import FIELDS, ORIGINS, TARGETS, WORDS, Form, foreign
-from foliot.resources.spelling import snake
 from foliot.resources.validate import validate_document
-from foliot.runtime import Runtime
-from foliot.server.access.auth import TokenAuth
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
-from foliot.settings import Settings, load_settings
+from foliot.server.auth.authentication import TokenAuth
+from foliot.settings.settings import Settings, load_settings
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import Delete, Document, Key, Put, Revealed
-from foliot.store.documents import encode, key_text
-from foliot.store.resources import SqlResourceStore
+from foliot.store.resources.database import SqlResourceStore
+from foliot.store.resources.documents import encode, key_text
 from foliot.store.transaction import Tx, run
-from foliot.tools.secrets import SecretRef
+from foliot.tools.secrets.secrets import SecretRef
 
 SEED = random.randrange(2**32) if os.environ.get("FOLIOT_CHAOS") else 20261116
 VALUE = "theirs-and-nobody-elses"

@@ -24,8 +24,8 @@ import pytest
 
 from foliot.server.app import described
 from foliot.server.route_table import ROUTES
-from foliot.settings import Settings, load_settings
-from foliot.store.placement import Offer
+from foliot.settings.settings import Settings, load_settings
+from foliot.store.queue.placement import Offer
 from tests.server.contract_kit import MANIFESTS
 from tests.server.test_tenants import (
     BODY,

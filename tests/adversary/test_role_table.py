@@ -22,22 +22,22 @@ import pytest
 from foliot.catalog.apply import apply_documents
 from foliot.client.local import LocalClient
 from foliot.errors import FoliotError
-from foliot.offering import Asker
 from foliot.resources.base import Model, emitted_key
 from foliot.resources.definitions.tool import ToolSpec
 from foliot.resources.kinds import KINDS
 from foliot.resources.powers import KIND_POWERS, Field, declared_addresses, table
 from foliot.resources.validate import validate_document
-from foliot.runtime import Runtime
-from foliot.server.access.auth import TokenAuth
+from foliot.runtime.runtime import Runtime
+from foliot.runtime.tools import Asker
 from foliot.server.app import create_app
-from foliot.settings import load_settings
+from foliot.server.auth.authentication import TokenAuth
+from foliot.settings.settings import load_settings
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import DeclaredBy, Filter, Key, Put
-from foliot.store.resources import SqlResourceStore
+from foliot.store.resources.database import SqlResourceStore
 from foliot.tools.base import ToolError
 from foliot.tools.mcp.connections import McpConnections
-from foliot.tools.mcp.server import server_spec
+from foliot.tools.mcp.process import server_spec
 
 SPACE = "team"
 SAMPLES: dict[str, dict[str, Any]] = {

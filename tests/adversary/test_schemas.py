@@ -21,10 +21,10 @@ import pytest
 import foliot
 from foliot.resources.validate import validate_document
 from foliot.resources.validators import DEEPEST, UnusableSchema, validator_of
-from foliot.runtime import Runtime
-from foliot.server.access.auth import Anonymous
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
-from foliot.settings import Settings, load_settings
+from foliot.server.auth.authentication import Anonymous
+from foliot.settings.settings import Settings, load_settings
 from foliot.store.base import DeclaredBy, Put
 from foliot.tools.mcp.pins import Announced
 from foliot.tools.mcp.sync import plan_sync

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.kernel.messages import Media, ToolResult
-from foliot.tools import masking
 from foliot.tools.base import Caller, Invocation
-from foliot.tools.masking import MASK, Masker
-from foliot.tools.parts import Parts
-from foliot.tools.pipeline import Pipeline
-from foliot.tools.stages.mask import LARGE
+from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.pipeline import Pipeline
+from foliot.tools.pipeline.results import LARGE
+from foliot.tools.secrets import masking
+from foliot.tools.secrets.masking import MASK, Masker
 
 SEED = random.SystemRandom().getrandbits(32) if os.environ.get("FOLIOT_CHAOS") else 20261116
 

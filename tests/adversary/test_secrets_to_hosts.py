@@ -15,12 +15,12 @@ import pytest
 from aiohttp import web
 
 from foliot.errors import FoliotError
-from foliot.offering import Asker
 from foliot.resources.validate import validate_document
-from foliot.runtime import Runtime
-from foliot.settings import load_settings
+from foliot.runtime.runtime import Runtime
+from foliot.runtime.tools import Asker
+from foliot.settings.settings import load_settings
 from foliot.store.base import DeclaredBy, Put
-from foliot.store.sqlite import SqliteDatabase
+from foliot.store.sqlite.database import SqliteDatabase
 from tests.tools.web_service import Service, serving
 
 MALLORY = DeclaredBy("mallory", operator=False)

@@ -18,23 +18,23 @@ import httpx2 as httpx
 import pytest
 import pytest_asyncio
 
-from foliot.engine.story.explain import way_of
-from foliot.engine.story.tracing import trace_of
+from foliot.engine.explain.trace import trace_of
+from foliot.engine.explain.why import way_of
+from foliot.kernel.graph.events import TaskDeadLettered
 from foliot.kernel.identity import Identity
-from foliot.kernel.task_events import TaskDeadLettered
-from foliot.runtime import Runtime
-from foliot.server.access.auth import TokenAuth
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
-from foliot.server.edge.serving import HttpServer, Listen
-from foliot.settings import load_settings
+from foliot.server.auth.authentication import TokenAuth
+from foliot.server.http.serve import HttpServer, Listen
+from foliot.settings.settings import load_settings
 from foliot.store.access.tokens import SqlTokens
-from foliot.store.placement import Offer
+from foliot.store.queue.placement import Offer
 from foliot.store.tasks import ENDED
-from foliot.work.commands import ordered_after
-from foliot.work.triggers.declared_schedule import decode_order
-from foliot.work.triggers.declared_webhook import read_webhook
-from foliot.work.triggers.schedules import Scheduler
+from foliot.work.tasks.commands import ordered_after
+from foliot.work.triggers.schedule import decode_order
+from foliot.work.triggers.scheduler import Scheduler
 from foliot.work.triggers.signatures import sign
+from foliot.work.triggers.webhook import read_webhook
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

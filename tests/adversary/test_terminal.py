@@ -23,7 +23,7 @@ import yaml
 import foliot.cli
 from foliot.cli.main import cli
 from foliot.cli.terminal import out, paint
-from foliot.printable import UNSAFE
+from foliot.common.text import UNSAFE
 
 CLI = Path(foliot.cli.__file__).parent
 FORGED = "FORGED-HEADING"

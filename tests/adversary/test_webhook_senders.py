@@ -15,14 +15,14 @@ import httpx2 as httpx
 import pytest
 
 from foliot.resources.definitions.task_webhook import PROFILES
-from foliot.runtime import Runtime
-from foliot.server.access.auth import Anonymous
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
-from foliot.settings import load_settings
+from foliot.server.auth.authentication import Anonymous
+from foliot.settings.settings import load_settings
 from foliot.store.base import DeclaredBy, Key, Put
-from foliot.work.triggers.declared_webhook import read_webhook
+from foliot.work.triggers.endpoints import WebhookEndpoints
 from foliot.work.triggers.signatures import sign
-from foliot.work.triggers.webhook_endpoints import WebhookEndpoints
+from foliot.work.triggers.webhook import read_webhook
 
 SECRET = "whsec_" + base64.b64encode(b"correct-horse-battery-staple").decode()
 SENDERS = sorted(PROFILES)

@@ -19,10 +19,10 @@ from foliot.bus.nats_stream import StreamPlan, StreamUnusable, covers
 from foliot.bus.open import nats_options, open_live, open_transport
 from foliot.bus.postgres import PostgresTransport
 from foliot.bus.store import StoreTransport
+from foliot.dev.nats import find_nats_server
 from foliot.errors import UsageError
-from foliot.settings import load_settings
+from foliot.settings.settings import load_settings
 from foliot.store.open import open_database
-from foliot.testing.services.nats import find_nats_server
 from tests.conformance.transports import SOON, gather, ticket
 
 

@@ -17,8 +17,8 @@ from cryptography.x509.oid import NameOID
 
 from foliot.bus.nats import NatsTransport
 from foliot.bus.nats_link import NatsLink, NatsOptions
-from foliot.testing.services.base import free_port
-from foliot.testing.services.nats import find_nats_server
+from foliot.dev.nats import find_nats_server
+from foliot.dev.service import free_port
 from tests.conformance.transports import SOON, gather, ticket
 
 pytestmark = pytest.mark.services

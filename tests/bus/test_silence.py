@@ -11,9 +11,9 @@ import pytest
 from foliot.bus.base import Ticket
 from foliot.bus.nats import NatsTransport
 from foliot.bus.nats_link import NatsLink, NatsOptions
-from foliot.testing.services.proxy import Proxy
-from foliot.tools.serving import link as tool_link
-from foliot.waits import Waits
+from foliot.common.waits import Waits
+from foliot.dev.proxy import Proxy
+from foliot.tools.nats_worker import link as tool_link
 
 ENDS = 60.0
 # The client library forgets the connection of an attempt that timed out, and leaves it to the garbage collector.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foliot.bus.store import StoreTransport
-from foliot.store.sqlite import SqliteDatabase
+from foliot.store.sqlite.database import SqliteDatabase
 from tests.conformance.claims import add
 
 

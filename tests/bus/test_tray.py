@@ -7,9 +7,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foliot.bus.later import AlarmClock, Later
-from foliot.bus.local import LocalTransport
-from foliot.bus.tray import MOST_TICKETS, Tray
+from foliot.bus.local import MOST_TICKETS, AlarmClock, Later, LocalTransport, Tray
 from tests.conformance.transports import SOON, ticket
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from foliot.settings import load_settings
-from foliot.store.keyring import load_keyring
+from foliot.settings.settings import load_settings
 from foliot.store.open import open_database
-from foliot.store.resources import SqlResourceStore
+from foliot.store.resources.database import SqlResourceStore
+from foliot.store.secrets.keyring import load_keyring
 
 
 @pytest.fixture

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from foliot.catalog.apply import ATTEMPTS, apply_documents
+from foliot.catalog.checks import uses
 from foliot.catalog.declared import MANAGED_BY, declared, same
-from foliot.catalog.diff import unified_diff
-from foliot.catalog.references import uses
+from foliot.cli.commands.apply import unified_diff
 from foliot.errors import Conflict, InvalidInput
 from foliot.resources.problems import ManifestError
-from foliot.resources.yaml_dump import dump_yaml
+from foliot.resources.syntax.yaml_text import dump_yaml
 from foliot.store.base import Delete, Document, Filter, Key, Put, Requirement, Written
-from foliot.store.resources import SqlResourceStore
+from foliot.store.resources.database import SqlResourceStore
 
 DOCS = (Requirement("team", "=", ("docs",)),)
 

@@ -30,7 +30,7 @@ from foliot.client.remote import RemoteClient
 from foliot.errors import Conflict, Gone, NotFound, UsageError
 from foliot.resources.kinds import find_kind
 from foliot.resources.validate import validate_document
-from foliot.settings import load_settings
+from foliot.settings.settings import load_settings
 from foliot.store import backup
 from foliot.store.base import Document, Filter, Requirement
 from foliot.testing.served import served

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from foliot.kernel.events import Event, RunClaimed, ToolStarted, UnknownDecided
+from foliot.kernel.run.events import Event, RunClaimed, ToolStarted, UnknownDecided
 from foliot.tools.base import Invocation
 
 Why = Literal["first", "ordered by a person", "recovered", "unknown to the journal"]

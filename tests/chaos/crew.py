@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 from foliot import Runtime
-from foliot.settings import Settings, load_settings
-from foliot.store.placement import Offer
+from foliot.settings.settings import Settings, load_settings
+from foliot.store.queue.placement import Offer
 from tests.chaos.book import Pen
 from tests.chaos.child import tools
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foliot.kernel.events import RunClaimed, ToolStarted, UnknownDecided
+from foliot.kernel.run.events import RunClaimed, ToolStarted, UnknownDecided
 from foliot.tools.base import Invocation
 from tests.chaos.book import Mark, Pen, by_key, explain, read_marks
 

@@ -25,17 +25,17 @@ from random import Random
 import pytest
 
 from foliot import Runtime
-from foliot.engine.signals import signal
+from foliot.dev.proxy import Proxy
+from foliot.engine.driver.signals import signal
 from foliot.errors import FoliotError
-from foliot.kernel.events import ToolFinished, ToolStarted, UnknownDecided
+from foliot.kernel.graph.events import TaskSucceeded
 from foliot.kernel.messages import Text, ToolResult
-from foliot.kernel.task_events import TaskSucceeded
+from foliot.kernel.run.events import ToolFinished, ToolStarted, UnknownDecided
 from foliot.resources.validate import validate_document
 from foliot.store.base import Put
 from foliot.store.tasks import ENDED
-from foliot.testing.services.proxy import Proxy
 from foliot.tools.base import Invocation
-from foliot.work.base import Command, RetryRule
+from foliot.work.tasks.base import Command, RetryRule
 from tests.chaos.book import Mark, by_key, explain, read_marks
 from tests.chaos.child import tools
 from tests.chaos.crew import AGENTS, LEASE_SECONDS, PAYMENTS, SCRIPT, SYSTEM, settings_for

@@ -19,9 +19,9 @@ from random import Random
 import pytest
 
 from foliot import Runtime
-from foliot.engine.signals import signal
-from foliot.kernel.codec import type_of
-from foliot.kernel.events import UnknownDecided
+from foliot.engine.driver.signals import signal
+from foliot.kernel.run.codec import type_of
+from foliot.kernel.run.events import UnknownDecided
 from tests.chaos.child import CHARGES, SAVES
 
 KILLS = 200 if os.environ.get("FOLIOT_CHAOS") else 15

@@ -12,13 +12,13 @@ import apsw
 import pytest
 
 from foliot import Agent, Runtime, ScriptedModel, tool
-from foliot.kernel.codec import type_of
+from foliot.dev.postgres import Postgres
+from foliot.kernel.run.codec import type_of
 from foliot.resources.validate import validate_document
-from foliot.settings import load_settings
+from foliot.settings.settings import load_settings
 from foliot.store.base import Put
-from foliot.store.placement import Offer
-from foliot.testing.services.postgres import Postgres
-from foliot.work.base import Command
+from foliot.store.queue.placement import Offer
+from foliot.work.tasks.base import Command
 
 # Long enough for a server that starts slowly on a busy machine; the outage is what is tried here, not the lease.
 LEASE_SECONDS = 240.0
@@ -64,7 +64,7 @@ def nothing_in_doubt(seen: list[str]) -> None:
 async def test_postgres_is_killed_in_the_middle_of_a_call(
     postgres_service: Postgres, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "foliot.engine.appending")
+    caplog.set_level(logging.INFO, "foliot.engine.driver.appends")
     till = Till()
     agent = Agent("clerk", model=ScriptedModel(SCRIPT), tools=[till.pay])
     async with Runtime(postgres_service.url, lease_seconds=LEASE_SECONDS) as runtime:
@@ -84,7 +84,7 @@ async def test_postgres_is_killed_in_the_middle_of_a_call(
 async def test_postgres_is_stopped_under_the_tasks_of_a_worker(
     postgres_service: Postgres, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "foliot.engine.appending")
+    caplog.set_level(logging.INFO, "foliot.engine.driver.appends")
     till = Till()
     settings = load_settings({"store": postgres_service.url})
     async with Runtime(settings=settings, tools=[till.pay], lease_seconds=LEASE_SECONDS) as runtime:
@@ -117,7 +117,7 @@ async def test_a_disk_that_is_full_for_a_while_costs_only_that_while(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """SQLite is told that it may not grow, while a result that needs room is on its way."""
-    caplog.set_level(logging.INFO, "foliot.engine.appending")
+    caplog.set_level(logging.INFO, "foliot.engine.driver.appends")
     till = Till(says="x" * 30_000)
     agent = Agent("clerk", model=ScriptedModel(SCRIPT), tools=[till.pay])
     async with Runtime(tmp_path / "foliot.db", lease_seconds=LEASE_SECONDS) as runtime:

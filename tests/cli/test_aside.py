@@ -11,11 +11,9 @@ import pytest
 from rich.console import Console
 
 from foliot import Agent, Runtime, ScriptedModel, tool
-from foliot.cli.aside import aside
-from foliot.cli.live import watch_run
-from foliot.cli.runview.base import Opening
-from foliot.cli.runview.plain import PlainView
-from foliot.cli.runview.terminal import TerminalView
+from foliot.cli.show.run import Opening, PlainView
+from foliot.cli.show.run_terminal import TerminalView
+from foliot.cli.watch.run import aside, watch_run
 
 
 class Drawing:

@@ -15,10 +15,10 @@ import asyncpg
 import nats
 import pytest
 
-from foliot.testing.services import development
-from foliot.testing.services.base import is_held
-from foliot.testing.services.development import DevServices
-from foliot.testing.services.programs import can_enter, unprivileged_user
+from foliot.dev import development
+from foliot.dev.development import DevServices
+from foliot.dev.postgres import can_enter, unprivileged_user
+from foliot.dev.service import is_held
 
 pytestmark = pytest.mark.services
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import apsw
 import pytest
 
-from foliot.store.audit import SqlAuditLog
-from foliot.store.audit_chain import COLUMNS
-from foliot.store.sqlite import SqliteDatabase
-from foliot.store.sqlite_file import prepare
+from foliot.store.audit.chain import COLUMNS
+from foliot.store.audit.log import SqlAuditLog
+from foliot.store.sqlite.database import SqliteDatabase
+from foliot.store.sqlite.file import prepare
 
 
 def examined(foliot, *words: str) -> dict[str, tuple[str, str, str]]:
@@ -158,8 +158,8 @@ def test_what_is_stuck_is_named(foliot, team, home) -> None:
 def test_an_approval_about_to_expire_is_a_warning(foliot, team, home) -> None:
     async def ask() -> None:
         from foliot.engine.approval.documents import creation
-        from foliot.store.keyring import keyring_from_text
-        from foliot.store.resources import SqlResourceStore
+        from foliot.store.resources.database import SqlResourceStore
+        from foliot.store.secrets.keyring import keyring_from_text
 
         database = await SqliteDatabase.open(home / "foliot.db")
         ends = datetime.fromtimestamp(time.time() + 600, UTC).isoformat()

@@ -13,13 +13,13 @@ metadata: {name: greet}
 spec: {type: function, function: "desk_of_mine:greet", operation_classes: [read]}
 """
 PROBE = """\
-from foliot.cli.folders import tools_from
+from foliot.cli.runtimes import tools_from
 tools_from(["."])
 try:
     import not_installed_anywhere
 except ImportError:
     print("hidden")
-import foliot.engine.functions as functions
+import foliot.engine.definition.functions as functions
 print(functions._imported("desk_of_mine:greet", "greet")())
 """
 

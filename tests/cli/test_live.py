@@ -9,12 +9,11 @@ import signal
 import pytest
 
 from foliot import Agent, Runtime, ScriptedModel, tool
-from foliot.cli.live import watch_run
-from foliot.cli.runview.base import Opening
-from foliot.cli.runview.plain import PlainView
-from foliot.engine.live import Recorded
-from foliot.kernel.events import ToolStarted
-from foliot.store.runs import RunInfo
+from foliot.cli.show.run import Opening, PlainView
+from foliot.cli.watch.run import watch_run
+from foliot.engine.live.hub import Recorded
+from foliot.kernel.run.events import ToolStarted
+from foliot.store.journal.base import RunInfo
 
 
 class Interrupting(PlainView):

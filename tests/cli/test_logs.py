@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from foliot.cli.logs import configure
-from foliot.engine.telemetry.log_fields import log_fields, logged_with
-from foliot.settings import load_settings
-from foliot.tools.masking import Masker
+from foliot.engine.telemetry.context import log_fields, logged_with
+from foliot.settings.settings import load_settings
+from foliot.tools.secrets.masking import Masker
 
 log = logging.getLogger("foliot.test")
 

@@ -6,8 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from foliot.cli.invocation import Invocation, color_choice
-from foliot.cli.lazy import LazyGroup, Verb, suggest
-from foliot.cli.main import DECLARE, INSPECT, OPERATE, RUN
+from foliot.cli.main import DECLARE, INSPECT, OPERATE, RUN, LazyGroup, Verb, suggest
 from foliot.cli.main import cli as root
 from foliot.errors import Conflict, Denied, FoliotError, NotFound, SecretError, Unavailable
 

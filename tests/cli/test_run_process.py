@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from foliot.store.journal import SqlJournal
-from foliot.store.sqlite import SqliteDatabase
+from foliot.store.journal.database import SqlJournal
+from foliot.store.sqlite.database import SqliteDatabase
 
 MANIFEST = """\
 apiVersion: foliot.dev/v1

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from foliot.cli.commands.server_listening import check_reach
+from foliot.cli.commands.server import check_reach
 from foliot.errors import UsageError
-from foliot.server.edge.serving import Listen
+from foliot.server.http.serve import Listen
 
 ELSEWHERE = Listen("192.0.2.1", 8080)
 WITH_TLS = Listen("192.0.2.1", 8080, Path("cert.pem"), Path("key.pem"))
@@ -50,7 +50,7 @@ def test_without_a_token_one_may_listen_only_when_it_is_said_to_be_insecure() ->
 def test_the_system_is_asked_for_as_many_open_files_as_there_may_be_connections() -> None:
     program = """\
 import resource
-from foliot.cli.commands.server_listening import allow_open_files
+from foliot.cli.commands.server import allow_open_files
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (300, 1000))
 allow_open_files(400)

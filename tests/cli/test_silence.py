@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession, ClientTimeout
 
-from foliot.testing.services.proxy import Proxy
+from foliot.dev.proxy import Proxy
 
 ENDS = 90.0
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from foliot.cli.runview.story import Story
-from foliot.engine.live import Recorded
-from foliot.kernel import events as e
+from foliot.cli.show.run import Story
+from foliot.engine.live.hub import Recorded
+from foliot.kernel.run import events as e
 
 
 def told(*events: e.Event) -> list[str]:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foliot.cli.tables import at, cell, fitted, headings_of, row_of, since, table, widths_of
-from foliot.printable import one_line
+from foliot.cli.show.tables import at, cell, fitted, headings_of, row_of, since, table, widths_of
+from foliot.common.text import one_line
 from foliot.resources.kinds import KINDS
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -7,14 +7,14 @@ import io
 import pytest
 from rich.console import Console
 
-from foliot.cli.taskview.terminal import TerminalTaskView
-from foliot.kernel import events as e
-from foliot.kernel import task_events as t
-from foliot.kernel.graph import advance, new_state
-from foliot.kernel.plan import Edge, Node, Plan
-from foliot.work.base import Command, TaskInfo, TaskRecord
-from foliot.work.story.happenings import RunHappening
-from foliot.work.story.telling import RunRow, TaskStory, tell_story
+from foliot.cli.show.task_terminal import TerminalTaskView
+from foliot.kernel.graph import events as t
+from foliot.kernel.graph.advance import advance, new_state
+from foliot.kernel.graph.plan import Edge, Node, Plan
+from foliot.kernel.run import events as e
+from foliot.work.tasks.base import Command, TaskInfo, TaskRecord
+from foliot.work.views.events import RunHappening
+from foliot.work.views.story import RunRow, TaskStory, tell_story
 
 PLAN = Plan("default/job", {"first": Node((Edge("second"),)), "second": Node()}, ("first",))
 NOW = 1_000.0

@@ -11,13 +11,13 @@ import pytest
 
 from foliot.cli.commands.get import Request
 from foliot.cli.targets import parse_targets
-from foliot.cli.watch import Printer, _follow
+from foliot.cli.watch.resources import Printer, _follow
 from foliot.client.local import LocalClient
-from foliot.settings import load_settings
+from foliot.settings.settings import load_settings
 from foliot.store.base import Change, Delete, Key, Put
-from foliot.store.keyring import load_keyring
 from foliot.store.open import open_database
-from foliot.store.resources import SqlResourceStore
+from foliot.store.resources.database import SqlResourceStore
+from foliot.store.secrets.keyring import load_keyring
 
 ROLES = Request(parse_targets(["roles"], verb="get"), "default", (), ())
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from foliot.store.base import Database
-from foliot.store.bounds import THRESHOLD, class_failed
 from foliot.store.open import open_database
-from foliot.store.placement import Offer
-from foliot.store.workers import beat, list_workers, register
+from foliot.store.queue.limits import THRESHOLD, class_failed
+from foliot.store.queue.placement import Offer
+from foliot.store.queue.workers import beat, list_workers, register
 from tests.cli.conftest import Foliot
 
 

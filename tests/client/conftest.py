@@ -16,15 +16,15 @@ from foliot.client.local import LocalClient
 from foliot.client.local_work import LocalWork
 from foliot.client.remote import RemoteClient
 from foliot.client.work import Work
-from foliot.runtime import Runtime
-from foliot.server.access.auth import TokenAuth
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
-from foliot.server.edge.serving import HttpServer, Listen
-from foliot.settings import Settings, load_settings
+from foliot.server.auth.authentication import TokenAuth
+from foliot.server.http.serve import HttpServer, Listen
+from foliot.settings.settings import Settings, load_settings
 from foliot.store.access.tokens import SqlTokens
-from foliot.store.keyring import load_keyring
 from foliot.store.open import open_database
-from foliot.store.resources import SqlResourceStore
+from foliot.store.resources.database import SqlResourceStore
+from foliot.store.secrets.keyring import load_keyring
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ async def both(request: pytest.FixtureRequest, site: Site) -> AsyncIterator[Both
 
 
 def _local(runtime: Runtime) -> LocalClient:
-    from foliot.server.work import declared_work
+    from foliot.server.runs.driven import declared_work
 
     async def nothing() -> None:
         """The runtime is closed by its fixture."""

@@ -13,14 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foliot.client import http as module
-from foliot.client.events import EventReader
-from foliot.client.http import Http, Server, checked_url
-from foliot.client.problems import error_of, path_of
-from foliot.client.selecting import selector_text
+from foliot.client.errors import error_of, path_of
+from foliot.client.http import EventReader, Http, Server, checked_url
+from foliot.client.remote import selector_text
 from foliot.errors import Conflict, Denied, FoliotError, Gone, InvalidInput, NotFound, Unavailable, UsageError
 from foliot.resources.problems import render_path
 from foliot.store.base import Requirement
-from foliot.store.selectors import parse_labels
+from foliot.store.resources.selectors import parse_labels
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

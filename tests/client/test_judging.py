@@ -12,8 +12,8 @@ from foliot.client.http import Http, Server
 from foliot.client.local_operations import LocalOperations
 from foliot.errors import InvalidInput, NotFound
 from foliot.kernel.identity import Identity
-from foliot.settings import Settings, load_settings
-from foliot.tools.judge import PolicyQuestion
+from foliot.settings.settings import Settings, load_settings
+from foliot.tools.governance.judge import PolicyQuestion
 
 SPECS: list[tuple[str, str, str, dict[str, Any]]] = [
     ("ModelEndpoint", "brain", "team-a", {"provider": "mock", "default_model": "m"}),

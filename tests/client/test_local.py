@@ -7,7 +7,7 @@ import pytest
 from foliot.client.local import LocalClient
 from foliot.client.open import open_client
 from foliot.errors import Conflict, NotFound, UsageError
-from foliot.settings import load_settings
+from foliot.settings.settings import load_settings
 from foliot.store.base import Filter
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from foliot.client.declared_work import DeclaredWork
+from foliot.client.task_resources import DeclaredWork
 from foliot.errors import Conflict, FoliotError, NotFound, UsageError
 from foliot.kernel.identity import Identity
 from foliot.resources.reader import parse_text
 from foliot.store.base import Filter, Requirement
-from foliot.store.resources import SqlResourceStore
+from foliot.store.resources.database import SqlResourceStore
 from foliot.store.tasks import ENDED
 
 DESK = (Requirement("app", "=", ("desk",)),)

@@ -12,12 +12,12 @@ import pytest
 
 from foliot import Client, Runtime
 from foliot.errors import Denied, NotFound, Unavailable
-from foliot.server.access.auth import Anonymous
 from foliot.server.app import create_app
-from foliot.server.edge.serving import HttpServer, Listen
-from foliot.settings import Settings
+from foliot.server.auth.authentication import Anonymous
+from foliot.server.http.serve import HttpServer, Listen
+from foliot.settings.settings import Settings
 from foliot.store.base import Filter
-from foliot.work.base import Command
+from foliot.work.tasks.base import Command
 
 
 def team(namespace: str) -> list[dict[str, Any]]:

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from foliot import Client
-from foliot.client.run_standing import ForkOrder, RunOrder
-from foliot.engine.live import Recorded, Streamed
+from foliot.client.run_state import ForkOrder, RunOrder
+from foliot.engine.live.hub import Recorded, Streamed
 from foliot.errors import Conflict, Denied, InvalidInput, NotFound
-from foliot.offering import Asker
-from foliot.store.audit import AuditFilter
-from foliot.store.bounds import Limit
-from foliot.store.doubts import Noted, note
-from foliot.store.placement import Offer
-from foliot.store.workers import register
+from foliot.runtime.tools import Asker
+from foliot.store.audit.log import AuditFilter
+from foliot.store.ledger.doubts import Noted, note
+from foliot.store.queue.limits import Limit
+from foliot.store.queue.placement import Offer
+from foliot.store.queue.workers import register
 
 SCRIPT = [{"say": "one two three"}]
 SPECS: dict[str, tuple[str, dict[str, Any]]] = {

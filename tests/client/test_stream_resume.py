@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from foliot import Client, Runtime
-from foliot.settings import load_settings
+from foliot.settings.settings import load_settings
 from foliot.store.base import Filter, Put
-from foliot.work.base import Command
-from foliot.work.story.happenings import TaskHappening
+from foliot.work.tasks.base import Command
+from foliot.work.views.events import TaskHappening
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -165,7 +165,7 @@ async def test_the_happenings_of_a_task_come_each_once_when_the_server_is_killed
 
 async def _work(store: Runtime, name: str) -> None:
     """Do the runs of the task in this process."""
-    from foliot.store.placement import Offer
+    from foliot.store.queue.placement import Offer
 
     worker = store.tasking.worker(Offer("here", store.runs.worker, capacity=2), once=True)
     await worker.run()

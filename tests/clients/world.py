@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from foliot.catalog.apply import apply_documents
 from foliot.resources.reader import parse_text
-from foliot.runtime import Runtime
-from foliot.server.access.auth import TokenAuth
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
-from foliot.server.edge.serving import HttpServer, Listen
-from foliot.settings import load_settings
+from foliot.server.auth.authentication import TokenAuth
+from foliot.server.http.serve import HttpServer, Listen
+from foliot.settings.settings import load_settings
 from foliot.store.access.tokens import SqlTokens
 
 MANIFESTS = """\

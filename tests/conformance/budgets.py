@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from foliot.store.budgets import REMEMBER_SECONDS, Account, Act, Amount, Balance, Ceiling, SqlBudgetLedger
+from foliot.store.ledger.budgets import REMEMBER_SECONDS, Account, Act, Amount, Balance, Ceiling, SqlBudgetLedger
 
 DAY = Account("default", "day", "2026-11-16")
 TEAM = Account("default", "team", "total")

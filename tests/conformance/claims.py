@@ -10,9 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from foliot.errors import InvalidInput, NotFound
-from foliot.store import claims, queue
 from foliot.store.base import Database
-from foliot.store.bounds import (
+from foliot.store.journal.base import Entry, Lease, LeaseLost, NewRun
+from foliot.store.journal.database import SqlJournal, create_run
+from foliot.store.queue import claims, queue
+from foliot.store.queue.claims import Claims, claim
+from foliot.store.queue.limits import (
     COOL_DOWN,
     THRESHOLD,
     Limit,
@@ -24,14 +27,11 @@ from foliot.store.bounds import (
     list_limits,
     set_limit,
 )
-from foliot.store.claims import Claims, claim
-from foliot.store.journal import SqlJournal, create_run
-from foliot.store.placement import Offer
-from foliot.store.queue import QueueItem, enqueue
-from foliot.store.runs import Entry, Lease, LeaseLost, NewRun
+from foliot.store.queue.placement import Offer
+from foliot.store.queue.queue import QueueItem, enqueue
+from foliot.store.queue.workers import STALE_AFTER, beat, bury, list_workers, register
 from foliot.store.transaction import Tx
-from foliot.store.workers import STALE_AFTER, beat, bury, list_workers, register
-from foliot.work.pace import Round
+from foliot.work.worker.worker import Round
 
 NOW = 1_000.0
 LEASE = 30.0

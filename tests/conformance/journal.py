@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from foliot.errors import Conflict, NotFound
-from foliot.store.runs import (
+from foliot.store.journal.base import (
     Entry,
     Held,
     Journal,

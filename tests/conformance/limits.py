@@ -10,10 +10,9 @@ import asyncio
 import pytest
 
 from foliot.tools.base import RateLimit, ToolCircuitOpen, ToolRateLimited, ToolUnreachable
-from foliot.tools.limiter import Limiter
-from foliot.tools.running import Running
-from foliot.tools.stages.breaker import Breaker, CircuitSource
-from foliot.tools.stages.rate import RateGate, RateStage
+from foliot.tools.pipeline.breaker import Breaker, CircuitSource
+from foliot.tools.pipeline.limiter import Limiter, RateGate, RateStage
+from foliot.tools.pipeline.running import Running
 from tests.tools.governed import FakeTime, call, definition, rules
 
 TWO_A_MINUTE = RateLimit(requests=2, per=60.0)

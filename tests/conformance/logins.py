@@ -7,9 +7,7 @@ import asyncio
 import pytest
 
 from foliot.errors import Conflict, Denied, InvalidInput, NotFound
-from foliot.store.access.login_attempts import Pace, SqlLoginAttempts
-from foliot.store.access.login_flows import SqlLoginFlows
-from foliot.store.access.login_sessions import Lifetime, LoginSession, SqlLoginSessions
+from foliot.store.access.logins import Lifetime, LoginSession, Pace, SqlLoginAttempts, SqlLoginFlows, SqlLoginSessions
 from foliot.store.access.users import Account, SqlUsers
 from foliot.store.base import Database
 

@@ -10,8 +10,8 @@ import pytest
 
 from foliot.errors import FoliotError, InvalidInput, NotFound, SecretError
 from foliot.store.base import Database, Document, Filter, Requirement, ResourceStore
-from foliot.store.keyring import Keyring
-from foliot.store.resources import SqlResourceStore
+from foliot.store.resources.database import SqlResourceStore
+from foliot.store.secrets.keyring import Keyring
 from foliot.store.transaction import run
 from tests.conformance.resources import EVERYTHING, agent, key, put, take
 
@@ -102,7 +102,7 @@ class SecretConformance:
     async def test_rotation_seals_everything_anew_and_the_next_may_give_up_the_old_key(
         self, store: ResourceStore, database: Database, keyring: Keyring, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("foliot.store.resources.SECRETS_PER_ROUND", 3)
+        monkeypatch.setattr("foliot.store.resources.database.SECRETS_PER_ROUND", 3)
         await put(store, agent(), *(secret(f"s{n}", a=f"a{n}", b=f"b{n}") for n in range(8)))
         revision, old = await store.revision(), keyring.active_id
         rotation = await store.rotate_key(forget=True)
@@ -121,7 +121,7 @@ class SecretConformance:
     async def test_a_rotation_that_died_half_way_is_finished_by_the_next(
         self, store: SqlResourceStore, keyring: Keyring, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("foliot.store.resources.SECRETS_PER_ROUND", 2)
+        monkeypatch.setattr("foliot.store.resources.database.SECRETS_PER_ROUND", 2)
         await put(store, *(secret(f"s{n}", a=f"a{n}") for n in range(6)))
         old = keyring.active_id
         left = 3
@@ -153,7 +153,7 @@ class SecretConformance:
     async def test_secrets_can_be_written_while_a_key_is_rotated(
         self, store: ResourceStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("foliot.store.resources.SECRETS_PER_ROUND", 1)
+        monkeypatch.setattr("foliot.store.resources.database.SECRETS_PER_ROUND", 1)
         await put(store, *(secret(f"s{n}", a=f"a{n}") for n in range(10)))
         writing = [put(store, secret(f"s{n}", a=f"new{n}"), secret(f"t{n}", a="t")) for n in range(10)]
         await asyncio.gather(store.rotate_key(), *writing)

@@ -9,9 +9,9 @@ import pytest
 
 from foliot.errors import Gone, InvalidInput
 from foliot.store.base import Database, Delete, Filter, Put, ResourceStore
-from foliot.store.keyring import Keyring
-from foliot.store.resources import SqlResourceStore
-from foliot.store.selectors import parse_labels
+from foliot.store.resources.database import SqlResourceStore
+from foliot.store.resources.selectors import parse_labels
+from foliot.store.secrets.keyring import Keyring
 from tests.conformance.resources import EVERYTHING, agent, key, put, take
 
 
@@ -44,7 +44,7 @@ class WatchConformance:
     async def test_many_changes_come_in_order_whatever_the_window(
         self, store: ResourceStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("foliot.store.watch.WINDOW", 3)
+        monkeypatch.setattr("foliot.store.resources.feed.WINDOW", 3)
         writing = asyncio.gather(*(put(store, agent(f"n{n}"), agent(f"m{n}")) for n in range(30)))
         changes = await take(store.watch(EVERYTHING, after=0), 60)
         await writing
@@ -123,7 +123,7 @@ class WatchConformance:
     async def test_compaction_forgets_in_bounded_rounds(
         self, store: ResourceStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("foliot.store.resources.FORGOTTEN_PER_ROUND", 3)
+        monkeypatch.setattr("foliot.store.resources.database.FORGOTTEN_PER_ROUND", 3)
         await put(store, *(agent(f"n{n}") for n in range(10)))
         assert await store.compact(keep=2) == 8
 

@@ -13,10 +13,10 @@ import pytest
 from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.resources.field_owners import Claim
 from foliot.store.base import Change, Database, Delete, Document, Filter, Key, Put, Requirement, ResourceStore, Written
-from foliot.store.documents import encode, key_text
-from foliot.store.keyring import Keyring, load_keyring
-from foliot.store.resources import SqlResourceStore
-from foliot.store.selectors import parse_fields, parse_labels
+from foliot.store.resources.database import SqlResourceStore
+from foliot.store.resources.documents import encode, key_text
+from foliot.store.resources.selectors import parse_fields, parse_labels
+from foliot.store.secrets.keyring import Keyring, load_keyring
 from foliot.store.transaction import Tx, run
 
 EVERYTHING = Filter()
@@ -485,7 +485,7 @@ class ResourceStoreConformance:
     async def test_field_selectors_choose_and_fill_their_pages(
         self, store: ResourceStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("foliot.store.resources.ROUND", 7)
+        monkeypatch.setattr("foliot.store.resources.database.ROUND", 7)
         await put(store, *(agent(f"n{n:03}", spec={"even": n % 2 == 0, "deep": {"n": n}}) for n in range(60)))
         assert await pages(store, Filter(fields=parse_fields("metadata.name=n042")), 10) == [["n042"]]
         assert await pages(store, Filter(fields=parse_fields("spec.deep.n in (3, 50)")), 10) == [["n003", "n050"]]

@@ -8,17 +8,17 @@ import msgspec
 import pytest
 
 from foliot.errors import Conflict, InvalidInput, NotFound
-from foliot.kernel.codec import encode, type_of
-from foliot.kernel.events import RunClaimed
-from foliot.kernel.graph import decode_state, fold
-from foliot.kernel.task_events import TaskCancelled, TaskDeadLettered, TaskSucceeded
+from foliot.kernel.graph.advance import decode_state, fold
+from foliot.kernel.graph.events import TaskCancelled, TaskDeadLettered, TaskSucceeded
+from foliot.kernel.run.codec import encode, type_of
+from foliot.kernel.run.events import RunClaimed
 from foliot.models.base import ModelAuthError, ModelOverloaded
 from foliot.resources.references import Origin
 from foliot.store import tasks as rows
-from foliot.store.runs import Entry
-from foliot.work.base import Command, RetryRule
-from foliot.work.bundle import unpack
-from foliot.work.performing import MOST_FRUITLESS
+from foliot.store.journal.base import Entry
+from foliot.work.tasks.base import Command, RetryRule
+from foliot.work.tasks.bundle import unpack
+from foliot.work.worker.performer import MOST_FRUITLESS
 from tests.work.task_kit import Kit, echo
 
 HERE = Origin("TaskSchedule", "default")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from foliot.store.budgets import SqlBudgetLedger
-from foliot.store.postgres import PostgresDatabase
-from foliot.store.sqlite import SqliteDatabase
+from foliot.store.ledger.budgets import SqlBudgetLedger
+from foliot.store.postgres.database import PostgresDatabase
+from foliot.store.sqlite.database import SqliteDatabase
 from tests.conformance.budgets import BudgetLedgerConformance
 
 

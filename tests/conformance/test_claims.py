@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from foliot.store.bounds import COOL_DOWN, THRESHOLD, Limit, class_failed, set_limit
-from foliot.store.postgres import PostgresDatabase
-from foliot.store.sqlite import SqliteDatabase
+from foliot.store.postgres.database import PostgresDatabase
+from foliot.store.queue.limits import COOL_DOWN, THRESHOLD, Limit, class_failed, set_limit
+from foliot.store.sqlite.database import SqliteDatabase
 from tests.conformance.claims import NOW, ClaimsConformance, add, ids, offer, take
 
 

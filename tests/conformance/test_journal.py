@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from foliot.store.journal import SqlJournal
-from foliot.store.memory import MemoryJournal
-from foliot.store.postgres import PostgresDatabase
-from foliot.store.sqlite import SqliteDatabase
+from foliot.store.journal.database import SqlJournal
+from foliot.store.journal.memory import MemoryJournal
+from foliot.store.postgres.database import PostgresDatabase
+from foliot.store.sqlite.database import SqliteDatabase
 from tests.conformance.journal import JournalConformance
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from foliot.engine.limiting.circuits import SharedCircuits
-from foliot.engine.limiting.limiter import SharedLimiter
-from foliot.store.limits import SqlLimits
-from foliot.store.postgres import PostgresDatabase
-from foliot.store.sqlite import SqliteDatabase
-from foliot.tools.limiter import LocalLimiter
-from foliot.tools.stages.breaker import Circuits
+from foliot.engine.limits.circuits import SharedCircuits
+from foliot.engine.limits.tools import SharedLimiter
+from foliot.store.ledger.tool_limits import SqlLimits
+from foliot.store.postgres.database import PostgresDatabase
+from foliot.store.sqlite.database import SqliteDatabase
+from foliot.tools.pipeline.breaker import Circuits
+from foliot.tools.pipeline.limiter import LocalLimiter
 from tests.conformance.limits import CircuitConformance, LimiterConformance
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from foliot.store.postgres import PostgresDatabase
-from foliot.store.sqlite import SqliteDatabase
+from foliot.store.postgres.database import PostgresDatabase
+from foliot.store.sqlite.database import SqliteDatabase
 from tests.conformance.tasks import TasksConformance
 
 

@@ -11,17 +11,14 @@ from urllib.parse import unquote
 import pytest
 from aiohttp import web
 
-from foliot.engine.definition import tool_definition
+from foliot.engine.definition.freeze import tool_definition
 from foliot.errors import Denied
 from foliot.resources.validate import validate_document
-from foliot.testing.tools import Program, Subject, ToolConformance, WireConformance
+from foliot.testing.tool_suite import Program, Subject, ToolConformance, WireConformance
 from foliot.tools.backends.callbacks import PATH, Callbacks
-from foliot.tools.backends.external import ExternalTool
-from foliot.tools.backends.grpc import GrpcTool
-from foliot.tools.backends.grpc_channels import GrpcChannels
-from foliot.tools.backends.http import HttpTool
+from foliot.tools.backends.grpc import GrpcChannels, GrpcTool
+from foliot.tools.backends.http import ExternalTool, HttpTool, WebhookCallbackTool
 from foliot.tools.backends.nats import NatsTool
-from foliot.tools.backends.webhook_callback import WebhookCallbackTool
 from foliot.tools.base import Invocation, ToolDefinition, ToolError
 from foliot.tools.function import tool
 from foliot.tools.mcp.connections import McpConnections

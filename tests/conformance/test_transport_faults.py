@@ -21,9 +21,9 @@ from foliot.bus.nats_link import NatsLink, NatsOptions
 from foliot.bus.nats_stream import StreamPlan
 from foliot.bus.postgres import PostgresTransport
 from foliot.bus.store import StoreTransport
+from foliot.dev.nats import Nats
+from foliot.dev.postgres import Postgres
 from foliot.store.open import open_database
-from foliot.testing.services.nats import Nats
-from foliot.testing.services.postgres import Postgres
 from tests.conformance.transport_process import QUICK
 from tests.conformance.transports import SOON, calm, gather, ticket
 

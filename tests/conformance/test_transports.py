@@ -15,7 +15,7 @@ from foliot.bus.nats_link import NatsLink, NatsOptions
 from foliot.bus.nats_stream import StreamPlan
 from foliot.bus.postgres import PostgresTransport
 from foliot.bus.store import StoreTransport
-from foliot.store.journal import SqlJournal
+from foliot.store.journal.database import SqlJournal
 from foliot.store.open import open_database
 from tests.conformance.journal import entry, new_run
 from tests.conformance.transports import TransportConformance, check_history, histories

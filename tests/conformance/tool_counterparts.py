@@ -12,8 +12,8 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from foliot.testing.tools import NOT_UTF8, Failed, Program, Seen
-from foliot.tools.serving.link import NatsLink
+from foliot.testing.tool_suite import NOT_UTF8, Failed, Program, Seen
+from foliot.tools.nats_worker.link import NatsLink
 from tests.tools.serving.bus import result as nats_result
 from tests.tools.serving.bus import settled
 

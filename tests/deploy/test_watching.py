@@ -11,7 +11,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from foliot.engine.telemetry.metrics import Metrics
-from foliot.kernel.events import (
+from foliot.kernel.messages import Message, ModelResponse, ToolResult, Usage
+from foliot.kernel.run.events import (
     ApprovalDecided,
     ApprovalRequested,
     BudgetExceeded,
@@ -21,9 +22,8 @@ from foliot.kernel.events import (
     RunWaiting,
     ToolFinished,
 )
-from foliot.kernel.messages import Message, ModelResponse, ToolResult, Usage
-from foliot.store.queue import QueueItem, enqueue
-from foliot.store.sqlite import SqliteDatabase
+from foliot.store.queue.queue import QueueItem, enqueue
+from foliot.store.sqlite.database import SqliteDatabase
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 # What Prometheus itself knows of a target.

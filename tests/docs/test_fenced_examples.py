@@ -18,7 +18,7 @@ import yaml
 
 from foliot.resources.reader import parse_text
 from foliot.tools.function import tool
-from foliot.tools.serving.callers import CallerEntry, new_callers
+from foliot.tools.nats_worker.callers import CallerEntry, new_callers
 from tests.tools.serving.bus import linked, served
 
 ROOT = Path(__file__).parents[2]

@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from foliot.engine.edge_conditions import VARIABLES as ON_EDGES
-from foliot.kernel.folds import REJECTED
-from foliot.kernel.spec import Repairs
-from foliot.models import script_conditions, script_reader
+from foliot.engine.definition.edge_conditions import VARIABLES as ON_EDGES
+from foliot.kernel.run.folds import REJECTED
+from foliot.kernel.run.spec import Repairs
+from foliot.models.scripted import reader as script_conditions
+from foliot.models.scripted import reader as script_reader
 from foliot.resources.event_filters import VARIABLES as ON_DELIVERIES
 from foliot.resources.kinds import KINDS
 from foliot.resources.reader import parse_text
 from foliot.tools.base import ToolError
 from foliot.tools.builtin.catalogue import NAMES
-from foliot.tools.conditions import VARIABLES as ON_CALLS
 from foliot.tools.contract import ToolRequest
+from foliot.tools.governance.cel import VARIABLES as ON_CALLS
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -6,9 +6,9 @@ import asyncio
 import os
 import sys
 
-from foliot.agent import Agent
-from foliot.models.pricing import Pricing
-from foliot.runtime import Runtime
+from foliot.models.routing.pricing import Pricing
+from foliot.runtime.agent import Agent
+from foliot.runtime.runtime import Runtime
 
 
 class Silent:

@@ -6,18 +6,18 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from foliot.engine.definition import tool_rule
-from foliot.engine.runs import Runs, user_message
-from foliot.kernel.codec import type_of
-from foliot.kernel.events import Event
+from foliot.engine.definition.freeze import tool_rule
+from foliot.engine.driver.runs import Runs, user_message
 from foliot.kernel.messages import Message, ModelRequest, ModelResponse, Part, Text, ToolCall
-from foliot.kernel.spec import RunSpec
-from foliot.kernel.state import State
+from foliot.kernel.run.codec import type_of
+from foliot.kernel.run.events import Event
+from foliot.kernel.run.spec import RunSpec
+from foliot.kernel.run.state import State
 from foliot.models.base import OnDelta
-from foliot.store.memory import MemoryJournal
+from foliot.store.journal.memory import MemoryJournal
 from foliot.tools.base import Tool
 from foliot.tools.function import tool
-from foliot.tools.pipeline import Pipeline
+from foliot.tools.pipeline.pipeline import Pipeline
 
 Answer = Callable[[ModelRequest], Any]
 

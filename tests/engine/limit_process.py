@@ -10,8 +10,8 @@ import os
 import sys
 import time
 
-from foliot.engine.limiting.limiter import SharedLimiter
-from foliot.store.limits import SqlLimits
+from foliot.engine.limits.tools import SharedLimiter
+from foliot.store.ledger.tool_limits import SqlLimits
 from foliot.store.open import open_database
 from foliot.tools.base import RateLimit
 

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foliot.engine.appending import FIRST_PAUSE, LONGEST_PAUSE, append_again, judge, pause_before, persist
-from foliot.engine.tenure import Tenure
+from foliot.engine.driver.appends import FIRST_PAUSE, LONGEST_PAUSE, Tenure, append_again, judge, pause_before, persist
 from foliot.errors import Conflict, Unavailable
-from foliot.store.memory import MemoryJournal
-from foliot.store.runs import Entry, JournalConflict, Lease, LeaseLost, NewRun, Signal, SignalsPending
+from foliot.store.journal.base import Entry, JournalConflict, Lease, LeaseLost, NewRun, Signal, SignalsPending
+from foliot.store.journal.memory import MemoryJournal
 from foliot.testing.simulator.virtual_loop import VirtualLoop
 
 LEASE = Lease("r1", 1, 4, "w1", 30.0)

@@ -12,17 +12,17 @@ import pytest
 
 from foliot import Agent, Invocation, Runtime, ScriptedModel, tool
 from foliot.engine.approval.service import ApprovalService
-from foliot.engine.signals import signal
+from foliot.engine.driver.signals import signal
 from foliot.errors import Conflict, Denied, InvalidInput, NotFound, Unavailable
 from foliot.kernel.arguments import arguments_digest
-from foliot.kernel.codec import encode, type_of
-from foliot.kernel.events import ApprovalDecided, ApprovalRequested, RunClaimed, ToolFinished, ToolStarted
+from foliot.kernel.run.codec import encode, type_of
+from foliot.kernel.run.events import ApprovalDecided, ApprovalRequested, RunClaimed, ToolFinished, ToolStarted
 from foliot.resources.validate import validate_document
-from foliot.results import RunResult
+from foliot.runtime.results import RunResult
 from foliot.store.base import Delete, Document, Key, Put, ResourceStore
+from foliot.store.journal.base import Entry, Signal
 from foliot.store.open import open_database
-from foliot.store.resources import SqlResourceStore
-from foliot.store.runs import Entry, Signal
+from foliot.store.resources.database import SqlResourceStore
 from foliot.tools.base import Parked
 
 ONE = [{"call": {"pay": {"to": "ada", "amount": 900, "api_key": "hunter2"}}}, {"say": "It says: {last_result}"}]

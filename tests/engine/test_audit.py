@@ -12,27 +12,27 @@ import msgspec
 import pytest
 
 from foliot import Agent, Runtime, ScriptedModel, tool
-from foliot.engine.records.entry import CallEntry, entry_of
-from foliot.engine.records.metering import totals
-from foliot.engine.records.trail import AuditTrail
+from foliot.engine.audit.entry import CallEntry, entry_of
+from foliot.engine.audit.log import AuditTrail
+from foliot.engine.audit.metering import totals
 from foliot.errors import InvalidInput, Unavailable
 from foliot.kernel.messages import Usage
 from foliot.resources.validate import validate_document
 from foliot.store import queries
-from foliot.store.audit import AuditFilter, SqlAuditLog
-from foliot.store.audit_chain import Head, linked
+from foliot.store.audit.chain import Head, linked
+from foliot.store.audit.log import AuditFilter, SqlAuditLog
 from foliot.store.base import Put
 from foliot.store.open import open_database
-from foliot.store.sqlite import SqliteDatabase
+from foliot.store.sqlite.database import SqliteDatabase
 from foliot.tools.base import Caller, ToolDefinition
 from foliot.tools.function import tool as function_tool
-from foliot.tools.masking import MASK, Masker
-from foliot.tools.parts import Parts
-from foliot.tools.pipeline import Pipeline
-from foliot.tools.result import success_result
-from foliot.tools.rules import FixedRules
-from foliot.tools.spending import count, spend
-from foliot.tools.stages.record import CallRecord, snapshot
+from foliot.tools.governance.rules import FixedRules
+from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.pipeline import Pipeline
+from foliot.tools.pipeline.record import CallRecord, snapshot
+from foliot.tools.pipeline.results import success_result
+from foliot.tools.pipeline.spending import count, spend
+from foliot.tools.secrets.masking import MASK, Masker
 from tests.tools.governed import call, permission, rules
 
 
@@ -131,7 +131,7 @@ class TestTheChain:
         assert "audit_by_run" in plan
 
     async def test_a_page_boundary_is_no_break(self, database, monkeypatch) -> None:
-        monkeypatch.setattr("foliot.store.audit.PAGE", 2)
+        monkeypatch.setattr("foliot.store.audit.log.PAGE", 2)
         log = SqlAuditLog(database)
         await log.append([entry(n) for n in range(1, 6)])
         assert (await log.verify()).records == 5
@@ -460,7 +460,7 @@ class TestTheTrail:
                 raise ValueError("cannot be made")
             return entry_of(record, *rest)
 
-        monkeypatch.setattr("foliot.engine.records.trail.entry_of", made)
+        monkeypatch.setattr("foliot.engine.audit.log.entry_of", made)
         trail = AuditTrail(log)
         for number in (1, 2, 3):
             trail.record(record(number))

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from foliot import Agent, Runtime, ScriptedModel, tool
-from foliot.engine.records.completion import ON_THEIR_WAY, Completion
-from foliot.store.audit import AuditFilter, SqlAuditLog
+from foliot.engine.audit.completion import ON_THEIR_WAY, Completion
+from foliot.store.audit.log import AuditFilter, SqlAuditLog
 from foliot.store.open import open_database
 from foliot.store.queries import load, load_for_postgres
 from foliot.store.transaction import Statement
@@ -88,7 +88,7 @@ async def test_what_is_made_up_is_what_would_have_been_written(url, monkeypatch)
 CHILD = """
 import asyncio, os, sys
 from foliot import Agent, Runtime, ScriptedModel, tool
-from foliot.engine.records.trail import AuditTrail
+from foliot.engine.audit.log import AuditTrail
 
 @tool(effect="once")
 async def pay(amount: int) -> str:

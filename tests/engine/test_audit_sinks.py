@@ -17,22 +17,20 @@ from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, StatusCode
 
 from foliot import Agent, Runtime, ScriptedModel, tool
-from foliot.engine.records.entry import entry_of
-from foliot.engine.records.sinks.base import SinkContext
-from foliot.engine.records.sinks.feed import SinkFeed
-from foliot.engine.records.sinks.open import open_feeds, open_sink
-from foliot.engine.records.sinks.otel import OtelSink
-from foliot.engine.records.trail import AuditTrail
+from foliot.engine.audit.entry import entry_of
+from foliot.engine.audit.log import AuditTrail
+from foliot.engine.audit.otel_sink import OtelSink
+from foliot.engine.audit.sinks import SinkContext, SinkFeed, open_feeds, open_sink
 from foliot.errors import FoliotError, Unavailable, UsageError
 from foliot.kernel.messages import ToolResult
-from foliot.settings import load_settings
-from foliot.store.audit import AuditRecord, SqlAuditLog
-from foliot.store.sqlite import SqliteDatabase
+from foliot.settings.settings import load_settings
+from foliot.store.audit.log import AuditRecord, SqlAuditLog
+from foliot.store.sqlite.database import SqliteDatabase
 from foliot.tools.base import ToolDefinition, ToolDenied
-from foliot.tools.masking import Masker
-from foliot.tools.result import failure_result
-from foliot.tools.secrets import EnvironmentSecrets, Secrets
-from foliot.tools.stages.record import CallRecord, snapshot
+from foliot.tools.pipeline.record import CallRecord, snapshot
+from foliot.tools.pipeline.results import failure_result
+from foliot.tools.secrets.masking import Masker
+from foliot.tools.secrets.secrets import EnvironmentSecrets, Secrets
 from tests.tools.governed import call
 from tests.tools.web_service import serving
 
@@ -76,7 +74,7 @@ class Kept:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foliot.engine.records.sinks.feed.PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("foliot.engine.audit.sinks.PAUSE_SECONDS", 0.0)
 
 
 class TestFeed:
@@ -118,7 +116,7 @@ class TestFeed:
         assert (sink.records, feed.dropped) == ([2], 1)
 
     async def test_a_sink_that_hangs_does_not_keep_a_process_from_ending(self, monkeypatch) -> None:
-        monkeypatch.setattr("foliot.engine.records.sinks.feed.DRAIN_SECONDS", 0.01)
+        monkeypatch.setattr("foliot.engine.audit.sinks.DRAIN_SECONDS", 0.01)
         sink = Kept()
         sink.open.clear()
         feed = SinkFeed("kept", sink)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from foliot.runtime import Runtime
+from foliot.runtime.runtime import Runtime
 from foliot.store.base import Put
-from foliot.store.budgets import Balance, SqlBudgetLedger
+from foliot.store.ledger.budgets import Balance, SqlBudgetLedger
 from tests.engine.test_budgets import Model, agent, budget
 
 PROCESS = Path(__file__).with_name("budget_process.py")

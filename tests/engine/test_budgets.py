@@ -10,25 +10,25 @@ from typing import Any
 
 import pytest
 
-from foliot.agent import Agent
 from foliot.engine.budgets.declared import BudgetRule, DeclaredBudgets, Payer
-from foliot.engine.budgets.opening import RunBudgets
+from foliot.engine.budgets.run_budget import RunBudgets
 from foliot.engine.budgets.service import BudgetService, Estimate, Hold
-from foliot.engine.budgets.waking import paused_runs, wake_paused
+from foliot.engine.budgets.wakeups import paused_runs, wake_paused
 from foliot.errors import Unavailable
-from foliot.kernel.actions import AskModel
-from foliot.kernel.events import BudgetExceeded, ModelFailed, RunFailed, RunResumed, StepStarted
 from foliot.kernel.messages import Message, ModelRequest, ModelResponse, Text, ToolCall, ToolResult, Usage
+from foliot.kernel.run.actions import AskModel
+from foliot.kernel.run.events import BudgetExceeded, ModelFailed, RunFailed, RunResumed, StepStarted
 from foliot.models.base import ModelOverloaded
-from foliot.models.pricing import Pricing
-from foliot.models.spending import Quoted
-from foliot.offering import Asker
+from foliot.models.routing.pricing import Pricing
+from foliot.models.routing.usage import Quoted
 from foliot.resources.validate import validate_document
-from foliot.results import RunFailedError
-from foliot.runtime import Runtime
-from foliot.store.audit import AuditFilter, SqlAuditLog
+from foliot.runtime.agent import Agent
+from foliot.runtime.results import RunFailedError
+from foliot.runtime.runtime import Runtime
+from foliot.runtime.tools import Asker
+from foliot.store.audit.log import AuditFilter, SqlAuditLog
 from foliot.store.base import Delete, Key, Put, ResourceStore
-from foliot.store.budgets import Act, Amount, Balance, SqlBudgetLedger
+from foliot.store.ledger.budgets import Act, Amount, Balance, SqlBudgetLedger
 from foliot.tools.function import tool
 
 NOON = 1_794_830_400.0  # 2026-11-16 12:00 UTC

@@ -10,9 +10,9 @@ import apsw
 import pytest
 
 from foliot import Agent, Runtime, ScriptedModel, tool
-from foliot.engine.runs import user_message
-from foliot.kernel.codec import type_of
-from foliot.store.runs import Held
+from foliot.engine.driver.runs import user_message
+from foliot.kernel.run.codec import type_of
+from foliot.store.journal.base import Held
 
 
 class Shop:

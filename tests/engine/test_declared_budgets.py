@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from foliot.engine.budgets.declared import BudgetRule, Payer, budget_rule
-from foliot.engine.budgets.windows import span_of
-from foliot.store.budgets import Account
+from foliot.engine.budgets.declared import BudgetRule, Payer, budget_rule, span_of
+from foliot.store.ledger.budgets import Account
 from tests.engine.test_budgets import MIDNIGHT, NOON, budget
 
 

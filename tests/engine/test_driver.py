@@ -9,13 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from foliot.engine.driver import Driver
-from foliot.engine.runs import user_message
-from foliot.engine.signals import signal
+from foliot.common.waits import Waits
+from foliot.engine.driver.driver import Driver
+from foliot.engine.driver.runs import user_message
+from foliot.engine.driver.signals import signal
 from foliot.errors import Unavailable
-from foliot.kernel.budget import Limits
 from foliot.kernel.errors import NewerEvent
-from foliot.kernel.events import (
+from foliot.kernel.messages import Text, ToolFailure, ToolResult
+from foliot.kernel.run.budget import Limits
+from foliot.kernel.run.events import (
     BudgetExceeded,
     CancelRequested,
     InputReceived,
@@ -26,17 +28,15 @@ from foliot.kernel.events import (
     ToolStarted,
     UnknownDecided,
 )
-from foliot.kernel.messages import Text, ToolFailure, ToolResult
-from foliot.kernel.spec import Repairs
+from foliot.kernel.run.spec import Repairs
 from foliot.models.base import ModelOverloaded
-from foliot.store.memory import MemoryJournal
-from foliot.store.runs import LeaseLost, Renewal, Signal
+from foliot.store.journal.base import LeaseLost, Renewal, Signal
+from foliot.store.journal.memory import MemoryJournal
 from foliot.tools.base import Admitted, Invocation, RateLimit, Retry, ToolUnreachable
 from foliot.tools.function import tool
-from foliot.tools.limiter import LocalLimiter
-from foliot.tools.parts import Parts
-from foliot.tools.pipeline import Pipeline
-from foliot.waits import Waits
+from foliot.tools.pipeline.limiter import LocalLimiter
+from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.pipeline import Pipeline
 from tests.engine.kit import Engine, calls, in_turn, says
 
 
@@ -603,7 +603,7 @@ class Locked(MemoryJournal):
 
 @pytest.mark.parametrize("times", [2, 1_000_000])
 async def test_whoever_slept_and_finds_its_run_locked_asks_again_and_not_for_ever(times: int, monkeypatch) -> None:
-    monkeypatch.setattr("foliot.engine.driver.ASK_AGAIN", 0.001)
+    monkeypatch.setattr("foliot.engine.driver.driver.ASK_AGAIN", 0.001)
     monkeypatch.setattr(Waits, "answer", 5.0 if times == 2 else 0.01)
     acted: list[str] = []
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from foliot.engine.edge_conditions import EdgeCondition, edge_condition
+from foliot.engine.definition.edge_conditions import EdgeCondition, edge_condition
 from foliot.errors import InvalidInput
-from foliot.tools.cel import ConditionFailed
+from foliot.tools.governance.cel import ConditionFailed
 
 
 @pytest.mark.parametrize(

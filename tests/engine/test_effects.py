@@ -9,14 +9,14 @@ import logging
 import pytest
 from msgspec.structs import replace
 
-from foliot.engine.effects import MAX_CALLS
-from foliot.kernel.events import ModelFailed, RunFailed, RunSucceeded, ToolFinished
+from foliot.engine.driver.effects import MAX_CALLS
 from foliot.kernel.messages import Usage
-from foliot.kernel.spec import Repairs
+from foliot.kernel.run.events import ModelFailed, RunFailed, RunSucceeded, ToolFinished
+from foliot.kernel.run.spec import Repairs
 from foliot.models.base import ModelAuthError, ModelRateLimited
 from foliot.tools.base import Invocation, ToolDefinition
 from foliot.tools.function import tool
-from foliot.tools.pipeline import Pipeline
+from foliot.tools.pipeline.pipeline import Pipeline
 from tests.engine.kit import Engine, calls, in_turn, says
 
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from foliot.engine.endpoints import RunModels
+from foliot.engine.definition.endpoints import RunModels
 from foliot.errors import Denied, NotFound, SecretError, SecretMissing
 from foliot.kernel.messages import (
     Message,
@@ -18,16 +18,16 @@ from foliot.kernel.messages import (
     Text,
     TextDelta,
 )
-from foliot.kernel.spec import RunSpec
+from foliot.kernel.run.spec import RunSpec
 from foliot.models.base import ModelAuthError, ModelDelayed, ModelError, ModelOverloaded
-from foliot.models.pricing import Pricing
+from foliot.models.routing.pricing import Pricing
 from foliot.resources.references import qualified
 from foliot.resources.validate import validate_document
-from foliot.server.problems import problem_of
+from foliot.server.http.problems import problem_of
 from foliot.store.base import Delete, Key, Put
-from foliot.store.keyring import keyring_from_text
-from foliot.store.resources import SqlResourceStore
-from foliot.store.sqlite import SqliteDatabase
+from foliot.store.resources.database import SqlResourceStore
+from foliot.store.secrets.keyring import keyring_from_text
+from foliot.store.sqlite.database import SqliteDatabase
 
 
 def document(kind: str, name: str, *, namespace: str = "default", **spec) -> dict:

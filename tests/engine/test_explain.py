@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foliot import Agent, Runtime, ScriptedModel, tool
-from foliot.engine.story import amounts
-from foliot.engine.story.explain import Explanation, Standing, explain
-from foliot.engine.story.tracing import trace_of
-from foliot.engine.worker import identity
-from foliot.kernel import events as e
+from foliot.common.text import one_line, visible
+from foliot.engine.driver.process import identity
+from foliot.engine.explain import amounts
+from foliot.engine.explain.trace import trace_of
+from foliot.engine.explain.why import Explanation, Standing, explain
 from foliot.kernel.messages import Message, ModelResponse, Text, ToolCall, ToolSpec, Usage
-from foliot.kernel.spec import RunSpec, ToolRule
-from foliot.printable import one_line, visible
-from foliot.tools.stages.attempt import GOES_ON
+from foliot.kernel.run import events as e
+from foliot.kernel.run.spec import RunSpec, ToolRule
+from foliot.tools.pipeline.attempt import GOES_ON
 
 
 @tool(effect="read")

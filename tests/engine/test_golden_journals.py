@@ -14,10 +14,10 @@ import msgspec
 import pytest
 from msgspec import Raw, Struct
 
-from foliot.engine.replay import Replay, replay
+from foliot.engine.explain.replay import Replay, replay
 from foliot.kernel.messages import Message
-from foliot.kernel.spec import decode_spec
-from foliot.store.runs import Entry
+from foliot.kernel.run.spec import decode_spec
+from foliot.store.journal.base import Entry
 
 JOURNALS = sorted((Path(__file__).parent / "golden_journals").glob("*.jsonl"))
 

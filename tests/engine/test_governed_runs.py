@@ -12,13 +12,13 @@ import pytest
 
 from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.errors import Conflict, Denied, InvalidInput
-from foliot.kernel.budget import Limits
-from foliot.kernel.events import BudgetExceeded, ToolFinished, ToolStarted
 from foliot.kernel.messages import ModelRequest, ToolResult
+from foliot.kernel.run.budget import Limits
+from foliot.kernel.run.events import BudgetExceeded, ToolFinished, ToolStarted
 from foliot.resources.validate import validate_document
 from foliot.store.base import Put
 from foliot.store.open import open_database
-from foliot.store.resources import SqlResourceStore
+from foliot.store.resources.database import SqlResourceStore
 from foliot.tools.search import FIT, NAME
 
 

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foliot import Agent, Runtime, ScriptedModel, tool
+from foliot.engine.approval.documents import looks_secret, restored, shown
 from foliot.engine.approval.grants import StoredGrants, give_standing, revoke_standing
-from foliot.engine.approval.redaction import looks_secret, restored, shown
 from foliot.errors import Conflict, InvalidInput
 from foliot.resources.validate import validate_document
 from foliot.store.base import Document, Put
 from foliot.store.open import open_database
-from foliot.store.resources import SqlResourceStore
-from foliot.tools.masking import Masker
+from foliot.store.resources.database import SqlResourceStore
+from foliot.tools.secrets.masking import Masker
 
 NOW = 1_900_000_000.0
 

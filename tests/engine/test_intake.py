@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from foliot.engine.intake import MOST_PROBLEMS_TOLD, check_output
-from foliot.kernel.actions import CheckOutput
-from foliot.kernel.events import OutputAccepted, OutputRejected
+from foliot.engine.driver.intake import MOST_PROBLEMS_TOLD, check_output
+from foliot.kernel.run.actions import CheckOutput
+from foliot.kernel.run.events import OutputAccepted, OutputRejected
 
 POINT = {
     "type": "object",

@@ -6,13 +6,12 @@ import random
 
 import pytest
 
-from foliot.engine.replay import replay
-from foliot.store.journal import SqlJournal
-from foliot.store.journal_chain import JournalChanged, check, first_link, link_of
-from foliot.store.large import LARGE
+from foliot.engine.explain.replay import replay
+from foliot.store.journal.base import Entry
+from foliot.store.journal.chain import JournalChanged, check, first_link, link_of
+from foliot.store.journal.database import LARGE, SqlJournal
 from foliot.store.open import open_database
 from foliot.store.queries import load, load_for_postgres
-from foliot.store.runs import Entry
 from foliot.store.transaction import Statement
 from foliot.tools.function import tool
 from tests.engine.kit import Engine, calls, in_turn, says

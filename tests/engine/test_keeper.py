@@ -6,16 +6,16 @@ import asyncio
 
 import pytest
 
-from foliot.engine.keeper import Keeper
-from foliot.engine.runs import user_message
-from foliot.engine.signals import signal
+from foliot.common.waits import Waits
+from foliot.engine.driver.lease_keeper import Keeper
+from foliot.engine.driver.runs import user_message
+from foliot.engine.driver.signals import signal
 from foliot.errors import Unavailable
-from foliot.kernel.events import CancelRequested
-from foliot.store.journal import SqlJournal
-from foliot.store.runs import Lease, LeaseLost, Renewal, Signal
-from foliot.store.sqlite import SqliteDatabase
+from foliot.kernel.run.events import CancelRequested
+from foliot.store.journal.base import Lease, LeaseLost, Renewal, Signal
+from foliot.store.journal.database import SqlJournal
+from foliot.store.sqlite.database import SqliteDatabase
 from foliot.tools.function import tool
-from foliot.waits import Waits
 from tests.engine.kit import Engine, calls, in_turn, says
 
 
@@ -73,7 +73,7 @@ class Calls:
 @pytest.fixture
 async def keeper(monkeypatch):
     journal, now = Calls(), [1000.0]
-    monkeypatch.setattr("foliot.engine.keeper.LOOK_EVERY", 0.01)
+    monkeypatch.setattr("foliot.engine.driver.lease_keeper.LOOK_EVERY", 0.01)
     keeper = Keeper(journal, clock=lambda: now[0], lease_seconds=0.03)
     yield keeper, journal, now
     await keeper.close()
@@ -257,7 +257,7 @@ class Renewing(SqlJournal):
 
 
 async def test_a_run_that_is_deleted_while_its_calls_come_to_their_end_costs_no_other(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("foliot.engine.keeper.LOOK_EVERY", 0.01)
+    monkeypatch.setattr("foliot.engine.driver.lease_keeper.LOOK_EVERY", 0.01)
     begun, tidied, finish = asyncio.Event(), asyncio.Event(), asyncio.Event()
     cancelled: list[str] = []
 

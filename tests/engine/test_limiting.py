@@ -16,17 +16,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foliot.engine.limiting.circuits import PROBE_SECONDS, STALE_AFTER, SharedCircuits
-from foliot.engine.limiting.limiter import SharedLimiter
+from foliot.engine.limits.circuits import PROBE_SECONDS, STALE_AFTER, SharedCircuits
+from foliot.engine.limits.tools import SharedLimiter
 from foliot.errors import Unavailable
-from foliot.store.limits import Grant, SqlLimits, Trouble, Wish
+from foliot.store.ledger.tool_limits import Grant, SqlLimits, Trouble, Wish
 from foliot.store.open import open_database
 from foliot.tools.base import RateLimit, ToolCircuitOpen, ToolRateLimited
 from foliot.tools.function import tool
-from foliot.tools.parts import Parts
-from foliot.tools.pipeline import Pipeline
-from foliot.tools.running import Running
-from foliot.tools.stages.breaker import Breaker
+from foliot.tools.pipeline.breaker import Breaker
+from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.pipeline import Pipeline
+from foliot.tools.pipeline.running import Running
 from tests.conformance.limits import fail, works
 from tests.engine.limit_process import KEY, ONE, RATE
 from tests.tools.governed import FakeTime, call, definition

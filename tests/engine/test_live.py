@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from foliot.agent import Agent
-from foliot.engine.live import MOST_PIECES, Hub, Output, Recorded, Streamed
-from foliot.kernel.events import StepStarted
+from foliot.engine.live.hub import MOST_PIECES, Hub, Output, Recorded, Streamed
 from foliot.kernel.messages import ReasoningDelta, RestartDelta, TextDelta, ToolCallDelta
-from foliot.models.scripted import ScriptedModel
-from foliot.runtime import Runtime
+from foliot.kernel.run.events import StepStarted
+from foliot.models.scripted.model import ScriptedModel
+from foliot.runtime.agent import Agent
+from foliot.runtime.runtime import Runtime
 
 
 async def everything(reader) -> list:

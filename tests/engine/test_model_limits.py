@@ -14,19 +14,19 @@ import pytest
 
 from foliot import Runtime
 from foliot.catalog.apply import apply_documents
-from foliot.engine.budgets.waking import models_changed
-from foliot.engine.definition import ENDPOINT
-from foliot.engine.limiting.models import SharedTurns
-from foliot.engine.story.explain import Standing, explain
-from foliot.engine.story.tracing import trace_of
-from foliot.kernel.events import Event, ModelDelayed, ModelFailed, RunSucceeded, RunWaiting
+from foliot.engine.budgets.wakeups import models_changed
+from foliot.engine.definition.freeze import ENDPOINT
+from foliot.engine.explain.trace import trace_of
+from foliot.engine.explain.why import Standing, explain
+from foliot.engine.limits.models import SharedTurns
 from foliot.kernel.messages import Message, ModelResponse, Text, Usage
-from foliot.kernel.spec import RunSpec
+from foliot.kernel.run.events import Event, ModelDelayed, ModelFailed, RunSucceeded, RunWaiting
+from foliot.kernel.run.spec import RunSpec
 from foliot.resources.rates import GRACE, Declarer, Limits
 from foliot.resources.validate import validate_document
-from foliot.store.model_limits import SqlModelLimits
+from foliot.store.ledger.model_limits import SqlModelLimits
 from foliot.store.open import open_database
-from foliot.testing.wire import Fault, Play, WireServer
+from foliot.testing.provider import Fault, Play, WireServer
 
 CHAOS = bool(os.environ.get("FOLIOT_CHAOS"))
 RUNS, REQUESTS, PER = (1600, 160, 2.0) if CHAOS else (24, 8, 1.5)
@@ -142,7 +142,7 @@ async def test_one_step_of_a_dead_endpoint_is_tried_four_times_in_all(tmp_path: 
             from pydantic_ai.models.openai import OpenAIChatModel
             from pydantic_ai.providers.openai import OpenAIProvider
 
-            from foliot.models.pydantic_ai import PydanticAIGateway
+            from foliot.models.gateways.pydantic_ai import PydanticAIGateway
 
             model = OpenAIChatModel("m", provider=OpenAIProvider(base_url=f"{server.url}/v1", api_key="k"))
             runtime._assembly.models.serve("adapted", PydanticAIGateway(model))

@@ -18,9 +18,9 @@ from foliot import Runtime, tool
 from foliot.kernel.messages import Media, Message, ModelResponse, Text, ToolCall
 from foliot.resources.validate import validate_document
 from foliot.store.base import Put
-from foliot.store.placement import Offer
-from foliot.testing.wire import WireRequest, WireServer
-from foliot.work.base import Command
+from foliot.store.queue.placement import Offer
+from foliot.testing.provider import WireRequest, WireServer
+from foliot.work.tasks.base import Command
 
 # By provider, what stands between the address of the server and what the gateway adds.
 PROVIDERS = {"openai": "/v1", "openai-responses": "/v1", "anthropic": "/v1", "gemini": "/v1beta", "ollama": ""}

@@ -9,15 +9,15 @@ from random import Random
 import pytest
 
 from foliot.engine.base import Clock
-from foliot.engine.driver import Driver
-from foliot.engine.runs import user_message
-from foliot.engine.tenure import Tenure
+from foliot.engine.driver.appends import Tenure
+from foliot.engine.driver.driver import Driver
+from foliot.engine.driver.runs import user_message
 from foliot.errors import Unavailable
-from foliot.kernel.events import RunSucceeded, RunWaiting, ToolStarted
 from foliot.kernel.messages import ToolResult
-from foliot.kernel.spec import Effect
-from foliot.store.memory import MemoryJournal
-from foliot.store.runs import LeaseLost
+from foliot.kernel.run.events import RunSucceeded, RunWaiting, ToolStarted
+from foliot.kernel.run.spec import Effect
+from foliot.store.journal.base import LeaseLost
+from foliot.store.journal.memory import MemoryJournal
 from foliot.testing.simulator.history import Acted, Stored
 from foliot.testing.simulator.report import Report
 from foliot.testing.simulator.simulation import simulate
@@ -25,9 +25,9 @@ from foliot.testing.simulator.virtual_loop import VirtualLoop
 from foliot.testing.workshop.simulation import simulate as simulate_workshop
 from foliot.tools.base import Invocation
 from foliot.tools.function import tool
-from foliot.tools.parts import Parts
-from foliot.tools.pipeline import Pipeline
-from foliot.tools.rules import FixedRules, Rules, RuleSource
+from foliot.tools.governance.rules import FixedRules, Rules, RuleSource
+from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.pipeline import Pipeline
 from tests.engine.kit import Engine, calls, in_turn, says
 
 
@@ -84,7 +84,7 @@ def test_worlds_in_which_an_append_is_tried_only_once_are_told_apart(monkeypatch
     async def gives_up(append, error, **rest) -> None:
         raise error
 
-    monkeypatch.setattr("foliot.engine.driver.append_again", gives_up)
+    monkeypatch.setattr("foliot.engine.driver.driver.append_again", gives_up)
     seen = played("blips", 40)
     assert seen["asked a person"]
     assert seen["started again"]

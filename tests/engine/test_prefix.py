@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from foliot.cli.runview.tree import tree_of
-from foliot.engine.story.explain import cost_of
-from foliot.engine.story.prefix import misses
-from foliot.engine.story.trace import Trace
-from foliot.engine.story.tracing import trace_of
-from foliot.kernel import events as e
+from foliot.cli.show.trace import tree_of
+from foliot.engine.explain.prompt_cache import misses
+from foliot.engine.explain.trace import Trace, trace_of
+from foliot.engine.explain.why import cost_of
 from foliot.kernel.messages import Message, ModelResponse, Text, ToolCall, ToolResult, Usage
+from foliot.kernel.run import events as e
 
 
 def answer(

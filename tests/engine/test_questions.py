@@ -16,8 +16,8 @@ import pytest
 from foliot import Agent, Runtime, ScriptedModel
 from foliot.engine.approval.questions import LONGEST_ANSWER
 from foliot.errors import Conflict, InvalidInput, NotFound
-from foliot.kernel.events import ModelResponded, QuestionAnswered, QuestionAsked, ToolFinished, ToolStarted
-from foliot.store.audit import AuditFilter, SqlAuditLog
+from foliot.kernel.run.events import ModelResponded, QuestionAnswered, QuestionAsked, ToolFinished, ToolStarted
+from foliot.store.audit.log import AuditFilter, SqlAuditLog
 from foliot.store.open import open_database
 from foliot.tools.base import Invocation, OnOutput, Question, ToolDefinition
 
@@ -260,7 +260,7 @@ async def test_the_answer_is_in_the_audit_log_with_who_gave_it(tmp_path: Path) -
 async def test_a_rule_can_want_an_approval_of_the_question(tmp_path: Path) -> None:
     from foliot.resources.validate import validate_document
     from foliot.store.base import Put
-    from foliot.store.resources import SqlResourceStore
+    from foliot.store.resources.database import SqlResourceStore
 
     spec = {"tool_ref": "ask_user", "operation_rules": [{"operation_class": "*", "verdict": "approval_required"}]}
     document, problems = validate_document({"kind": "ToolPermission", "metadata": {"name": "quiet"}, "spec": spec})

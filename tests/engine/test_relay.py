@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foliot.bus.live import LocalLive, Piece
-from foliot.engine import relay as relay_module
-from foliot.engine.live import Hub, Output, Reader, Streamed
-from foliot.engine.relay import LARGEST, Relay
-from foliot.kernel.events import StepStarted
+from foliot.engine.live import relay as relay_module
+from foliot.engine.live.hub import Hub, Output, Reader, Streamed
+from foliot.engine.live.relay import LARGEST, Relay
 from foliot.kernel.messages import ReasoningDelta, RestartDelta, TextDelta, ToolCallDelta
+from foliot.kernel.run.events import StepStarted
 
 SOON = 20.0
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from foliot.engine.fork import branch
-from foliot.engine.replay import replay
-from foliot.engine.runs import user_message
-from foliot.engine.signals import signal
+from foliot.engine.driver.runs import user_message
+from foliot.engine.driver.signals import signal
+from foliot.engine.explain.fork import branch
+from foliot.engine.explain.replay import replay
 from foliot.errors import Conflict, NotFound
-from foliot.kernel.budget import Limits
-from foliot.kernel.codec import encode, type_of
-from foliot.kernel.events import Fork, InputReceived, ModelFailed, StepStarted
-from foliot.kernel.feedback import EMPTY, LAST_ANSWER
 from foliot.kernel.messages import ModelRequest, ModelResponse
-from foliot.kernel.spec import Repairs
+from foliot.kernel.run.budget import Limits
+from foliot.kernel.run.codec import encode, type_of
+from foliot.kernel.run.events import Fork, InputReceived, ModelFailed, StepStarted
+from foliot.kernel.run.feedback import EMPTY, LAST_ANSWER
+from foliot.kernel.run.spec import Repairs
 from foliot.models.base import ModelOverloaded
-from foliot.store.runs import TASK_LABEL, USER_LABEL, Entry
+from foliot.store.journal.base import TASK_LABEL, USER_LABEL, Entry
 from foliot.tools.function import tool
 from tests.engine.kit import Engine, calls, in_turn, says
 

@@ -18,11 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from foliot.engine.fork import branch
-from foliot.kernel.actions import AskModel
-from foliot.kernel.codec import decode, encode
-from foliot.kernel.events import Event, StepStarted
-from foliot.kernel.loop import decide, fold
+from foliot.engine.explain.fork import branch
+from foliot.kernel.graph.events import Envelope
+from foliot.kernel.graph.plan import Node, Plan
 from foliot.kernel.messages import (
     Media,
     Message,
@@ -34,9 +32,11 @@ from foliot.kernel.messages import (
     Text,
     ToolCall,
 )
-from foliot.kernel.plan import Node, Plan
-from foliot.kernel.spec import RunSpec, decode_spec, encode_spec
-from foliot.kernel.task_events import Envelope
+from foliot.kernel.run.actions import AskModel
+from foliot.kernel.run.codec import decode, encode
+from foliot.kernel.run.events import Event, StepStarted
+from foliot.kernel.run.loop import decide, fold
+from foliot.kernel.run.spec import RunSpec, decode_spec, encode_spec
 from foliot.models.wire.anthropic import AnthropicWire
 from foliot.models.wire.anthropic_answer import REDACTED
 from foliot.models.wire.base import Wire
@@ -49,10 +49,10 @@ from foliot.models.wire.openai_chat_answer import DETAILS
 from foliot.models.wire.openai_responses import OpenAIResponsesWire
 from foliot.models.wire.openai_responses_answer import REASONING
 from foliot.tools.base import Invocation, OnOutput, ToolDefinition, ToolError
-from foliot.work.base import Command
-from foliot.work.bundle import pack, unpack
-from foliot.work.commands import encode_command
-from foliot.work.inbox import first_words, opening
+from foliot.work.tasks.base import Command
+from foliot.work.tasks.bundle import pack, unpack
+from foliot.work.tasks.commands import encode_command
+from foliot.work.tasks.inbox import first_words, opening
 from tests.engine.kit import Engine
 
 WIRES: dict[str, Wire] = {

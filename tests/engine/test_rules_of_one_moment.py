@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from foliot.engine.governance import StoredRules
+from foliot.engine.definition.governance import StoredRules
 from foliot.resources.validate import validate_document
-from foliot.runtime import Runtime
-from foliot.settings import load_settings
+from foliot.runtime.runtime import Runtime
+from foliot.settings.settings import load_settings
 from foliot.store.base import Delete, Filter, Key, Page, Put, ResourceStore
 
 

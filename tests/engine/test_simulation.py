@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from foliot.errors import UsageError
-from foliot.kernel.events import ToolStarted, UnknownDecided
+from foliot.kernel.run.events import ToolStarted, UnknownDecided
 from foliot.testing.simulator.__main__ import main
 from foliot.testing.simulator.history import Noted, Stored
 from foliot.testing.simulator.profiles import PROFILES, profile_for

@@ -8,14 +8,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from foliot.engine.driver import Driver
-from foliot.engine.intake import admit_calls
-from foliot.engine.runs import Runs
-from foliot.engine.summary import summary_of
-from foliot.kernel.actions import CallTools
-from foliot.kernel.events import RunClaimed, RunSucceeded, ToolFinished
-from foliot.store.memory import MemoryJournal
-from foliot.store.runs import TERMINAL, Lease
+from foliot.engine.driver.driver import Driver
+from foliot.engine.driver.intake import admit_calls
+from foliot.engine.driver.journal import summary_of
+from foliot.engine.driver.runs import Runs
+from foliot.kernel.run.actions import CallTools
+from foliot.kernel.run.events import RunClaimed, RunSucceeded, ToolFinished
+from foliot.store.journal.base import TERMINAL, Lease
+from foliot.store.journal.memory import MemoryJournal
 from foliot.testing.simulator.__main__ import play_chunk
 from foliot.testing.simulator.simulation import simulate
 

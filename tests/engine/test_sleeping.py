@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from foliot import RunResult, Runtime
-from foliot.store.runs import Held
+from foliot.store.journal.base import Held
 from tests.engine.sleeping_process import LEASE, clerk
 
 PROCESS = Path(__file__).with_name("sleeping_process.py")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from foliot import Agent, Runtime, ScriptedModel, tool
-from foliot.engine.story.trace import CallTrace, Trace, total
-from foliot.engine.story.tracing import trace_of
-from foliot.kernel import events as e
+from foliot.engine.explain.trace import CallTrace, Trace, total, trace_of
 from foliot.kernel.messages import Message, ModelResponse, Reasoning, Text, ToolCall, ToolResult, Usage
+from foliot.kernel.run import events as e
 
 
 @tool(effect="read")

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from foliot.engine.keeper import Keeper
+from foliot.engine.driver.lease_keeper import Keeper
 from foliot.errors import Unavailable
-from foliot.kernel.events import RunDeadLettered
-from foliot.store.runs import Signal
+from foliot.kernel.run.events import RunDeadLettered
+from foliot.store.journal.base import Signal
 from foliot.tools.function import tool
-from foliot.tools.pipeline import Pipeline
+from foliot.tools.pipeline.pipeline import Pipeline
 from tests.engine.kit import Engine, calls, in_turn, says
 from tests.engine.test_keeper import Calls, FakeDriver
 

@@ -13,13 +13,15 @@ import pytest
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict
 
-from foliot.engine.fork import branch
-from foliot.engine.signals import signal
-from foliot.engine.story.explain import Explanation, Standing, explain
-from foliot.engine.story.tracing import trace_of
-from foliot.kernel.budget import Limits
-from foliot.kernel.calls import MOST_REPEATS
-from foliot.kernel.events import (
+from foliot.common.threads import ToldToEnd
+from foliot.engine.driver.signals import signal
+from foliot.engine.explain.fork import branch
+from foliot.engine.explain.trace import trace_of
+from foliot.engine.explain.why import Explanation, Standing, explain
+from foliot.kernel.messages import Message, ModelResponse, ToolCall, ToolResult
+from foliot.kernel.run.budget import Limits
+from foliot.kernel.run.calls import MOST_REPEATS
+from foliot.kernel.run.events import (
     CancelRequested,
     RunCancelled,
     RunFailed,
@@ -29,9 +31,7 @@ from foliot.kernel.events import (
     UnknownDecided,
     Unsettled,
 )
-from foliot.kernel.messages import Message, ModelResponse, ToolCall, ToolResult
-from foliot.kernel.state import State
-from foliot.threads import ToldToEnd
+from foliot.kernel.run.state import State
 from foliot.tools.backends.http import HttpTool
 from foliot.tools.base import Invocation, Tool, ToolDefinition
 from foliot.tools.function import tool

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from foliot.agent import Agent
-from foliot.engine.story.explain import cost_of
-from foliot.engine.story.tracing import trace_of
-from foliot.kernel.events import ModelDelayed, ModelFailed, RunCancelled, RunWaiting
+from foliot.engine.explain.trace import trace_of
+from foliot.engine.explain.why import cost_of
 from foliot.kernel.messages import Message, ModelRequest, ModelResponse, Text, Usage
+from foliot.kernel.run.events import ModelDelayed, ModelFailed, RunCancelled, RunWaiting
 from foliot.models.base import ModelOverloaded
-from foliot.models.pricing import Pricing
-from foliot.models.spending import mark_cut
+from foliot.models.routing.pricing import Pricing
+from foliot.models.routing.usage import mark_cut
 from foliot.resources.validate import validate_document
-from foliot.runtime import Runtime
+from foliot.runtime.agent import Agent
+from foliot.runtime.runtime import Runtime
 from foliot.store.base import Put
-from foliot.store.budgets import SqlBudgetLedger
-from foliot.testing.wire import Fault, Play, WireServer
+from foliot.store.ledger.budgets import SqlBudgetLedger
+from foliot.testing.provider import Fault, Play, WireServer
 
 ANSWER = ModelResponse(
     Message("assistant", (Text("It is done, all of it."),)),
@@ -70,7 +70,9 @@ async def test_retries_end_where_the_limit_of_tokens_does(
     async with WireServer([BROKEN, BROKEN, BROKEN, Play(ANSWER)]) as server:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
         monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
-        monkeypatch.setattr("foliot.runtime.LOOK_EVERY", 0.01)  # the run waits between its tries, in a time of its own
+        monkeypatch.setattr(
+            "foliot.runtime.runtime.LOOK_EVERY", 0.01
+        )  # the run waits between its tries, in a time of its own
         clerk = Agent("clerk", model="anthropic:claude-sonnet-4-5", limits={"max_tokens": limit} if limit else {})
         async with Runtime(tmp_path / "foliot.db", clock=lambda: time.time() * 200, lease_seconds=1e6) as runtime:
             ended = await _last(runtime, clerk, runtime.new_run_id())

@@ -10,11 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from foliot.kernel import task_events as t
-from foliot.kernel.graph import GraphState, Moves, advance, decode_state, encode_state, explain, fold, new_state, phase
-from foliot.kernel.lifecycle import TASKS, may
+from foliot.kernel.graph import events as t
+from foliot.kernel.graph.advance import (
+    GraphState,
+    Moves,
+    advance,
+    decode_state,
+    encode_state,
+    explain,
+    fold,
+    new_state,
+    phase,
+)
+from foliot.kernel.graph.lifecycle import TASKS, may
+from foliot.kernel.graph.plan import Edge, Join, JoinFailure, Node, Plan, decode_plan, encode_plan
 from foliot.kernel.messages import Usage
-from foliot.kernel.plan import Edge, Join, JoinFailure, Node, Plan, decode_plan, encode_plan
 
 
 def edge(to: str, when: Any = None, on_failure: Any = "fail") -> Edge:

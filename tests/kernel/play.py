@@ -10,31 +10,6 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from foliot.kernel.actions import (
-    Action,
-    AskModel,
-    Await,
-    CallIntent,
-    CallTools,
-    CheckOutput,
-    Compact,
-    End,
-    Note,
-    Stop,
-    Wait,
-)
-from foliot.kernel.budget import Limits
-from foliot.kernel.codec import decode, encode, type_of
-from foliot.kernel.events import (
-    Event,
-    ModelResponded,
-    OutputAccepted,
-    OutputRejected,
-    RunClaimed,
-    RunCreated,
-    ToolFinished,
-)
-from foliot.kernel.loop import apply, decide, fold
 from foliot.kernel.messages import (
     Message,
     ModelResponse,
@@ -47,8 +22,33 @@ from foliot.kernel.messages import (
     ToolSpec,
     Usage,
 )
-from foliot.kernel.spec import Effect, OnUnknown, RunSpec, ToolRule
-from foliot.kernel.state import State
+from foliot.kernel.run.actions import (
+    Action,
+    AskModel,
+    Await,
+    CallIntent,
+    CallTools,
+    CheckOutput,
+    Compact,
+    End,
+    Note,
+    Stop,
+    Wait,
+)
+from foliot.kernel.run.budget import Limits
+from foliot.kernel.run.codec import decode, encode, type_of
+from foliot.kernel.run.events import (
+    Event,
+    ModelResponded,
+    OutputAccepted,
+    OutputRejected,
+    RunClaimed,
+    RunCreated,
+    ToolFinished,
+)
+from foliot.kernel.run.loop import apply, decide, fold
+from foliot.kernel.run.spec import Effect, OnUnknown, RunSpec, ToolRule
+from foliot.kernel.run.state import State
 
 START = 1000.0
 USED = Usage(10, 5, cost_usd=0.01)

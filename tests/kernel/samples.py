@@ -5,7 +5,6 @@ A field that is added to a type later is set in `GROWN`, whose bytes are in gold
 
 from __future__ import annotations
 
-from foliot.kernel import events as e
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import (
     Media,
@@ -19,6 +18,7 @@ from foliot.kernel.messages import (
     ToolResult,
     Usage,
 )
+from foliot.kernel.run import events as e
 
 USAGE = Usage(120, 30, 80, 10, 5, 0.0123, "estimated")
 ANSWER_USAGE = Usage(120, 30, cache_write_1h_tokens=8, web_searches=2, file_searches=1, tier="flex")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foliot.kernel import task_events as t
+from foliot.kernel.graph import events as t
 from foliot.kernel.messages import Usage
 
 USAGE = Usage(120, 30, 80, 10, 5, 0.0123, "estimated")

@@ -7,10 +7,10 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foliot.kernel.budget import Limits, Spent, check_calls, check_step, check_time, narrow, remaining
-from foliot.kernel.events import ModelFailed
 from foliot.kernel.messages import Usage
-from foliot.kernel.spec import Repairs
+from foliot.kernel.run.budget import Limits, Spent, check_calls, check_step, check_time, narrow, remaining
+from foliot.kernel.run.events import ModelFailed
+from foliot.kernel.run.spec import Repairs
 from tests.kernel.play import Play, asks, says, spec
 
 limits = st.builds(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from foliot.kernel.actions import Await, CallTools, End, Wait
-from foliot.kernel.events import (
+from foliot.kernel.messages import ModelResponse
+from foliot.kernel.run.actions import Await, CallTools, End, Wait
+from foliot.kernel.run.events import (
     ApprovalDecided,
     ApprovalRequested,
     CancelRequested,
@@ -19,9 +20,8 @@ from foliot.kernel.events import (
     ToolFinished,
     UnknownDecided,
 )
-from foliot.kernel.messages import ModelResponse
-from foliot.kernel.spec import Effect, OnUnknown, Repairs
-from foliot.kernel.state import owner_of
+from foliot.kernel.run.spec import Effect, OnUnknown, Repairs
+from foliot.kernel.run.state import owner_of
 from tests.kernel.play import Play, asks, failure, result, rule, says, spec, user
 
 

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import replace
 
-from foliot.kernel import events as e
-from foliot.kernel.budget import Limits
-from foliot.kernel.codec import EVENT_TYPES, Codec, Opaque, decode, encode, read, type_of
 from foliot.kernel.errors import Unencodable, UnknownEvent
-from foliot.kernel.folds import FOLDS
+from foliot.kernel.graph.plan import Edge, Node, Plan, Retry, encode_plan
 from foliot.kernel.messages import ModelSettings
-from foliot.kernel.plan import Edge, Node, Plan, Retry, encode_plan
-from foliot.kernel.rules import LEGAL
-from foliot.kernel.spec import VERSION, Contract, Repairs, RunSpec, decode_spec, digest, encode_spec
+from foliot.kernel.run import events as e
+from foliot.kernel.run.budget import Limits
+from foliot.kernel.run.codec import EVENT_TYPES, Codec, Opaque, decode, encode, read, type_of
+from foliot.kernel.run.folds import FOLDS
+from foliot.kernel.run.rules import LEGAL
+from foliot.kernel.run.spec import VERSION, Contract, Repairs, RunSpec, decode_spec, digest, encode_spec
 from tests.kernel.play import spec
 from tests.kernel.samples import GROWN, SAMPLES
 

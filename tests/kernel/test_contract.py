@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from foliot.kernel.actions import CallTools, Wait
-from foliot.kernel.budget import Limits
-from foliot.kernel.events import (
+from foliot.kernel.run.actions import CallTools, Wait
+from foliot.kernel.run.budget import Limits
+from foliot.kernel.run.events import (
     EQUALITY,
     ApprovalDecided,
     ApprovalRequested,
@@ -21,8 +21,8 @@ from foliot.kernel.events import (
     ToolStarted,
     UnknownDecided,
 )
-from foliot.kernel.rules import refusal
-from foliot.kernel.spec import Contract, Repairs
+from foliot.kernel.run.rules import refusal
+from foliot.kernel.run.spec import Contract, Repairs
 from tests.kernel.play import Play, asks, failure, result, says, spec, user
 
 

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 from msgspec import NODEFAULT, Struct, inspect
 
-from foliot.kernel.codec import EVENT_TYPES
-from foliot.kernel.plan import Plan
-from foliot.kernel.spec import RunSpec
-from foliot.kernel.task_codec import FACT_TYPES
+from foliot.kernel.graph.codec import FACT_TYPES
+from foliot.kernel.graph.plan import Plan
+from foliot.kernel.run.codec import EVENT_TYPES
+from foliot.kernel.run.spec import RunSpec
 from tests.kernel.samples import ANSWER_USAGE, GROWN, SAMPLES
 from tests.kernel.task_samples import TASK_SAMPLES
 

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from foliot.kernel.actions import AskModel, Await, CallTools, CheckOutput, Compact, End, Wait
-from foliot.kernel.budget import Limits, Spent, check_time, remaining
-from foliot.kernel.events import (
+from foliot.kernel.messages import (
+    Media,
+    Message,
+    ModelResponse,
+    ModelSettings,
+    ToolCall,
+    ToolFailure,
+    ToolResult,
+    Usage,
+)
+from foliot.kernel.run.actions import AskModel, Await, CallTools, CheckOutput, Compact, End, Wait
+from foliot.kernel.run.budget import Limits, Spent, check_time, remaining
+from foliot.kernel.run.events import (
     ApprovalDecided,
     ApprovalRequested,
     BudgetExceeded,
@@ -30,20 +40,10 @@ from foliot.kernel.events import (
     StepStarted,
     ToolFinished,
 )
-from foliot.kernel.loop import fold
-from foliot.kernel.messages import (
-    Media,
-    Message,
-    ModelResponse,
-    ModelSettings,
-    ToolCall,
-    ToolFailure,
-    ToolResult,
-    Usage,
-)
-from foliot.kernel.rules import refusal
-from foliot.kernel.spec import Contract, Repairs
-from foliot.kernel.state import owner_of
+from foliot.kernel.run.loop import fold
+from foliot.kernel.run.rules import refusal
+from foliot.kernel.run.spec import Contract, Repairs
+from foliot.kernel.run.state import owner_of
 from tests.kernel.play import START, USED, Play, asks, result, rule, says, spec, user
 
 

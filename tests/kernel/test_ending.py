@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from foliot.kernel.actions import AskModel, Await, CallTools, Compact, End, Wait
-from foliot.kernel.budget import Limits
-from foliot.kernel.codec import decode, encode
-from foliot.kernel.events import (
+from foliot.kernel.messages import ModelSettings, Usage
+from foliot.kernel.run.actions import AskModel, Await, CallTools, Compact, End, Wait
+from foliot.kernel.run.budget import Limits
+from foliot.kernel.run.codec import decode, encode
+from foliot.kernel.run.events import (
     ApprovalDecided,
     ApprovalRequested,
     BudgetExceeded,
@@ -26,10 +27,9 @@ from foliot.kernel.events import (
     StepStarted,
     ToolFinished,
 )
-from foliot.kernel.loop import apply, fold
-from foliot.kernel.messages import ModelSettings, Usage
-from foliot.kernel.spec import Repairs
-from foliot.kernel.state import owner_of
+from foliot.kernel.run.loop import apply, fold
+from foliot.kernel.run.spec import Repairs
+from foliot.kernel.run.state import owner_of
 from tests.kernel.play import Play, asks, failure, result, says, spec, user
 
 # --- cancellation

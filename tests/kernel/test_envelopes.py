@@ -6,9 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foliot.kernel.envelopes import common_branch, joined, message_id, output_of, round_for, safe_name, under_names
-from foliot.kernel.graph_state import GraphState, Output, Round
-from foliot.kernel.task_events import Envelope
+from foliot.kernel.graph.envelopes import (
+    common_branch,
+    joined,
+    message_id,
+    output_of,
+    round_for,
+    safe_name,
+    under_names,
+)
+from foliot.kernel.graph.events import Envelope
+from foliot.kernel.graph.state import GraphState, Output, Round
 from tests.kernel.graph_play import plan
 
 FAN_IN = plan({"a": ["b", "c"], "b": ["d"], "c": ["d"]})

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from foliot.kernel import task_events as t
 from foliot.kernel.errors import IllegalEvent
-from foliot.kernel.graph import advance, apply, new_state, phase
+from foliot.kernel.graph import events as t
+from foliot.kernel.graph.advance import advance, apply, new_state, phase
+from foliot.kernel.graph.plan import Plan
 from foliot.kernel.messages import Usage
-from foliot.kernel.plan import Plan
 from tests.kernel.graph_play import Play, edge, plan, used
 
 PIPELINE = {"planner": ["research"], "research": ["writer"]}

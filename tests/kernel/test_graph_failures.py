@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from foliot.kernel import task_events as t
+from foliot.kernel.graph import events as t
 from tests.kernel.graph_play import Play, edge, plan
 
 

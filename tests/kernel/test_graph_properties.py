@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foliot.kernel import task_events as t
 from foliot.kernel.errors import IllegalEvent
-from foliot.kernel.graph import GraphState, encode_state
-from foliot.kernel.joins import prospects
-from foliot.kernel.plan import OTHERWISE, Edge, Plan
+from foliot.kernel.graph import events as t
+from foliot.kernel.graph.advance import GraphState, encode_state
+from foliot.kernel.graph.joins import prospects
+from foliot.kernel.graph.plan import OTHERWISE, Edge, Plan
 from tests.kernel.graph_play import Play, plan
 
 NAMES = ["a", "b", "c", "d", "e", "f"]

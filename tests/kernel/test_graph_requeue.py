@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from foliot.kernel import task_events as t
 from foliot.kernel.errors import IllegalEvent, Unencodable, UnknownEvent
-from foliot.kernel.graph import GraphState, decode_state, encode_state, explain, new_state
+from foliot.kernel.graph import events as t
+from foliot.kernel.graph.advance import GraphState, decode_state, encode_state, explain, new_state
 from tests.kernel.graph_play import Play, edge, plan
 
 FAN_IN = {"a": ["b", "c"], "b": ["d"], "c": ["d"]}

@@ -6,8 +6,8 @@ from typing import Any, get_args
 
 import pytest
 
-from foliot.kernel import lifecycle as life
 from foliot.kernel.errors import IllegalEvent
+from foliot.kernel.graph import lifecycle as life
 
 
 def table(rows: str) -> dict[str, frozenset[str]]:
@@ -96,7 +96,7 @@ def test_the_table_is_the_one_that_was_agreed(actual: Any, phases: Any, rows: st
 
 
 def test_the_phases_of_runs_are_those_of_the_store():
-    from foliot.store.runs import Phase
+    from foliot.store.journal.base import Phase
 
     assert get_args(life.RunPhase) == get_args(Phase)
 

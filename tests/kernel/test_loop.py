@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from foliot.kernel.actions import AskModel, Await, CallTools, End, Stop
-from foliot.kernel.budget import Limits
-from foliot.kernel.events import (
+from foliot.kernel.messages import Media, Message, ModelResponse, ModelSettings, Text, ToolCall, ToolResult, Usage
+from foliot.kernel.run.actions import AskModel, Await, CallTools, End, Stop
+from foliot.kernel.run.budget import Limits
+from foliot.kernel.run.events import (
     Fork,
     InputReceived,
     ModelResponded,
@@ -18,10 +19,9 @@ from foliot.kernel.events import (
     StepStarted,
     ToolFinished,
 )
-from foliot.kernel.loop import MOST_PAUSES, apply, decide, fold
-from foliot.kernel.messages import Media, Message, ModelResponse, ModelSettings, Text, ToolCall, ToolResult, Usage
-from foliot.kernel.spec import Contract, Repairs
-from foliot.kernel.state import State
+from foliot.kernel.run.loop import MOST_PAUSES, apply, decide, fold
+from foliot.kernel.run.spec import Contract, Repairs
+from foliot.kernel.run.state import State
 from tests.kernel.play import Play, asks, failure, result, rule, says, spec, user
 
 

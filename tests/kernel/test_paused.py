@@ -6,12 +6,12 @@ from typing import Literal
 
 import pytest
 
-from foliot.kernel.actions import AskModel, CallTools, Wait
-from foliot.kernel.budget import Limits
-from foliot.kernel.codec import decode, encode
-from foliot.kernel.events import BudgetExceeded, CancelRequested, RunCancelled, RunFailed, RunResumed, RunWaiting
-from foliot.kernel.rules import refusal
-from foliot.kernel.state import owner_of
+from foliot.kernel.run.actions import AskModel, CallTools, Wait
+from foliot.kernel.run.budget import Limits
+from foliot.kernel.run.codec import decode, encode
+from foliot.kernel.run.events import BudgetExceeded, CancelRequested, RunCancelled, RunFailed, RunResumed, RunWaiting
+from foliot.kernel.run.rules import refusal
+from foliot.kernel.run.state import owner_of
 from tests.kernel.play import START, Play, asks, says, spec
 
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foliot.kernel import events as e
-from foliot.kernel.actions import AskModel, CallTools, End, Stop
-from foliot.kernel.budget import Limits
-from foliot.kernel.loop import apply, decide, fold
 from foliot.kernel.messages import Message, ModelResponse, ToolResult
-from foliot.kernel.spec import RunSpec
-from foliot.kernel.state import State
+from foliot.kernel.run import events as e
+from foliot.kernel.run.actions import AskModel, CallTools, End, Stop
+from foliot.kernel.run.budget import Limits
+from foliot.kernel.run.loop import apply, decide, fold
+from foliot.kernel.run.spec import RunSpec
+from foliot.kernel.run.state import State
 from tests.kernel.play import Play, asks, result, says, spec
 from tests.kernel.world import World
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from foliot.kernel.actions import Wait
-from foliot.kernel.budget import Limits
-from foliot.kernel.events import (
+from foliot.kernel.messages import Usage
+from foliot.kernel.run.actions import Wait
+from foliot.kernel.run.budget import Limits
+from foliot.kernel.run.events import (
     ApprovalDecided,
     ApprovalRequested,
     CancelRequested,
@@ -20,8 +21,7 @@ from foliot.kernel.events import (
     StepStarted,
     ToolFinished,
 )
-from foliot.kernel.messages import Usage
-from foliot.kernel.state import owner_of
+from foliot.kernel.run.state import owner_of
 from tests.kernel.play import Play, asks, result, says, spec, user
 
 

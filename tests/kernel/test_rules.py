@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from foliot.kernel import events as e
-from foliot.kernel.actions import CallTools
-from foliot.kernel.codec import EVENT_TYPES, type_of
 from foliot.kernel.errors import IllegalEvent
-from foliot.kernel.loop import apply, fold
-from foliot.kernel.rules import LEGAL, refusal
-from foliot.kernel.state import State, owner_of
+from foliot.kernel.run import events as e
+from foliot.kernel.run.actions import CallTools
+from foliot.kernel.run.codec import EVENT_TYPES, type_of
+from foliot.kernel.run.loop import apply, fold
+from foliot.kernel.run.rules import LEGAL, refusal
+from foliot.kernel.run.state import State, owner_of
 from tests.kernel.play import Play, asks, result, rule, says, spec, user
 from tests.kernel.samples import SAMPLES
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from foliot.kernel import task_events as t
-from foliot.kernel.codec import Opaque
 from foliot.kernel.errors import Unencodable, UnknownEvent
-from foliot.kernel.task_codec import FACT_TYPES, decode_fact, encode_fact, fact_type, read_fact
+from foliot.kernel.graph import events as t
+from foliot.kernel.graph.codec import FACT_TYPES, decode_fact, encode_fact, fact_type, read_fact
+from foliot.kernel.run.codec import Opaque
 from tests.kernel.task_samples import TASK_SAMPLES
 
 # One file per type and version. Never edit one: a task somewhere holds these bytes. A new version adds a file.

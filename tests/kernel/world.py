@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-from foliot.kernel import events as e
-from foliot.kernel.actions import (
+from foliot.kernel.messages import Message, ModelResponse, Part, Text, ToolCall, ToolFailure, ToolResult, Usage
+from foliot.kernel.run import events as e
+from foliot.kernel.run.actions import (
     Action,
     AskModel,
     Await,
@@ -23,13 +24,12 @@ from foliot.kernel.actions import (
     Stop,
     Wait,
 )
-from foliot.kernel.budget import Limits
-from foliot.kernel.codec import decode, encode
-from foliot.kernel.loop import apply, decide, fold
-from foliot.kernel.messages import Message, ModelResponse, Part, Text, ToolCall, ToolFailure, ToolResult, Usage
-from foliot.kernel.rules import refusal
-from foliot.kernel.spec import Contract, Repairs, RunSpec
-from foliot.kernel.state import State, owner_of
+from foliot.kernel.run.budget import Limits
+from foliot.kernel.run.codec import decode, encode
+from foliot.kernel.run.loop import apply, decide, fold
+from foliot.kernel.run.rules import refusal
+from foliot.kernel.run.spec import Contract, Repairs, RunSpec
+from foliot.kernel.run.state import State, owner_of
 from tests.kernel.play import rule, user
 
 NAMES = ("look", "save", "pay", "pay_or_fail")

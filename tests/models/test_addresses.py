@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from foliot.engine.endpoints import RunModels
+from foliot.engine.definition.endpoints import RunModels
 from foliot.kernel.messages import Message, ModelRequest, Text
-from foliot.kernel.spec import RunSpec
+from foliot.kernel.run.spec import RunSpec
 from foliot.models.base import ModelError
 from foliot.models.registry import default_registry
 from foliot.resources.validate import validate_document
 from foliot.store.base import DeclaredBy, Put
-from foliot.store.keyring import keyring_from_text
-from foliot.store.resources import SqlResourceStore
-from foliot.store.sqlite import SqliteDatabase
+from foliot.store.resources.database import SqlResourceStore
+from foliot.store.secrets.keyring import keyring_from_text
+from foliot.store.sqlite.database import SqliteDatabase
 from tests.tools.web_service import Service, serving
 
 openai = pytest.importorskip("openai")

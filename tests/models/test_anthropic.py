@@ -20,13 +20,13 @@ from foliot.kernel.messages import (
     ToolResult,
     ToolSpec,
 )
-from foliot.models.anthropic import AnthropicGateway
 from foliot.models.config import GatewayConfig
+from foliot.models.gateways.anthropic import AnthropicGateway
 from foliot.models.wire.anthropic import AnthropicWire, MessagesOptions
 from foliot.models.wire.anthropic_answer import OUTPUT_TOOL
 from foliot.models.wire.base import Unsendable, WireError
-from foliot.models.wire.calls import CallIds
-from foliot.testing.wire import Play, WireServer
+from foliot.models.wire.values import CallIds
+from foliot.testing.provider import Play, WireServer
 
 MARK = {"type": "ephemeral"}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 1}}, "required": ["a"]}

@@ -13,7 +13,7 @@ import pytest
 from foliot.kernel.messages import Message, ModelRequest, ModelResponse, Text
 from foliot.models.base import ModelError, ModelGarbage
 from foliot.models.config import GatewayConfig
-from foliot.models.openai_chat import AzureOpenAIGateway, OpenAIChatGateway
+from foliot.models.gateways.openai import AzureOpenAIGateway, OpenAIChatGateway
 from foliot.models.registry import default_registry
 
 ASK = ModelRequest("m", (Message("user", (Text("hello"),)),))

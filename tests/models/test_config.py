@@ -4,7 +4,7 @@ import pytest
 
 from foliot.errors import InvalidInput
 from foliot.models.config import GatewayConfig
-from foliot.models.openai_chat import AzureOpenAIGateway, OpenAIChatGateway
+from foliot.models.gateways.openai import AzureOpenAIGateway, OpenAIChatGateway
 
 
 def test_a_key_never_shows() -> None:

@@ -16,13 +16,13 @@ from aiohttp import web
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from foliot.engine.endpoints import RunModels
+from foliot.engine.definition.endpoints import RunModels
 from foliot.errors import InvalidInput
 from foliot.kernel.messages import Message, ModelRequest, Text
 from foliot.models.base import ModelAuthError, ModelError
 from foliot.models.config import GatewayConfig
 from foliot.models.credentials import AwsSignature, GoogleTokens, found
-from foliot.models.http import HttpEndpoint
+from foliot.models.gateways.connection import HttpEndpoint
 from foliot.models.registry import default_registry
 from tests.models.obeying import Obeying
 from tests.tools.web_service import serving

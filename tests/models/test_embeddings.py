@@ -11,10 +11,10 @@ from aiohttp import web
 from foliot.kernel.messages import Usage
 from foliot.models.base import ModelError, ModelGarbage, ModelRequestError
 from foliot.models.config import GatewayConfig
-from foliot.models.endpoints import EndpointConfig
-from foliot.models.pricing import PriceBook, Pricing
 from foliot.models.registry import default_registry
-from foliot.models.router import Router
+from foliot.models.routing.endpoints import EndpointConfig
+from foliot.models.routing.pricing import PriceBook, Pricing
+from foliot.models.routing.router import Router
 from tests.tools.web_service import serving
 
 openai = pytest.importorskip("openai")

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from foliot.kernel.messages import Message, ModelRequest, ModelResponse, Text, ToolCall, Usage
-from foliot.models.anthropic import AnthropicGateway
 from foliot.models.base import (
     ModelAuthError,
     ModelError,
@@ -22,13 +21,13 @@ from foliot.models.base import (
     ModelTimeout,
 )
 from foliot.models.config import GatewayConfig, Timeouts
-from foliot.models.gemini import GeminiGateway
-from foliot.models.http_gateway import HttpGateway
-from foliot.models.ollama import OllamaGateway
-from foliot.models.openai_chat import OpenAIChatGateway
-from foliot.models.openai_responses import OpenAIResponsesGateway
-from foliot.testing.wire import Fault, Play, WireServer
-from foliot.testing.wire_formats import format_of
+from foliot.models.gateways.anthropic import AnthropicGateway
+from foliot.models.gateways.gemini import GeminiGateway
+from foliot.models.gateways.http import HttpGateway
+from foliot.models.gateways.ollama import OllamaGateway
+from foliot.models.gateways.openai import OpenAIChatGateway, OpenAIResponsesGateway
+from foliot.testing.provider import Fault, Play, WireServer
+from foliot.testing.provider_formats import format_of
 
 KEY = "sk-very-secret-key"
 ANSWER = ModelResponse(
@@ -269,7 +268,7 @@ async def test_a_stream_that_is_complete_but_left_open_is_not_waited_for(kind: s
 
 
 async def test_a_refusal_whose_body_never_comes_is_still_that_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foliot.models.http._ERROR_SECONDS", 0.05)
+    monkeypatch.setattr("foliot.models.gateways.connection._ERROR_SECONDS", 0.05)
     error = await failure("chat", Fault("slow_status", status=401), stream=False)
     assert type(error) is ModelAuthError
 

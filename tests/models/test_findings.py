@@ -14,7 +14,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from foliot import Agent, Runtime
-from foliot.engine.story.tracing import trace_of
+from foliot.engine.explain.trace import trace_of
 from foliot.kernel.messages import (
     Message,
     ModelRequest,
@@ -25,18 +25,18 @@ from foliot.kernel.messages import (
     Text,
     ToolCall,
 )
-from foliot.models.anthropic import AnthropicGateway
 from foliot.models.config import GatewayConfig
+from foliot.models.gateways.anthropic import AnthropicGateway
 from foliot.models.wire import anthropic_answer, gemini_answer, openai_chat_answer, openai_responses_answer
 from foliot.models.wire.anthropic import AnthropicWire
 from foliot.models.wire.base import Wire
-from foliot.models.wire.calls import CallIds
 from foliot.models.wire.findings import ANNOTATIONS, CHUNKS, CITATIONS
 from foliot.models.wire.gemini import GeminiWire
 from foliot.models.wire.openai_chat import OpenAIChatWire
 from foliot.models.wire.openai_responses import OpenAIResponsesWire
-from foliot.results import RunFailedError
-from foliot.testing.wire import Fault, Play, WireServer
+from foliot.models.wire.values import CallIds
+from foliot.runtime.results import RunFailedError
+from foliot.testing.provider import Fault, Play, WireServer
 
 openai = pytest.importorskip("openai")
 anthropic = pytest.importorskip("anthropic")

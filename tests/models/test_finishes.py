@@ -10,15 +10,15 @@ import pytest
 
 from foliot.kernel.messages import Message, ModelRequest, ModelResponse, Text
 from foliot.models.base import ModelGarbage
-from foliot.models.router import Router
+from foliot.models.routing.router import Router
 from foliot.models.wire import finishes
 from foliot.models.wire.anthropic import AnthropicWire
 from foliot.models.wire.base import Wire, WireError
-from foliot.models.wire.calls import CallIds
 from foliot.models.wire.gemini import GeminiWire
 from foliot.models.wire.ollama import OllamaWire
 from foliot.models.wire.openai_chat import OpenAIChatWire
 from foliot.models.wire.openai_responses import OpenAIResponsesWire
+from foliot.models.wire.values import CallIds
 
 ASK = ModelRequest("m", (Message("user", (Text("hi"),)),))
 SAID = "half a sentence"
@@ -129,8 +129,8 @@ def test_the_tables_know_every_reason_of_the_official_sdks() -> None:
 
 async def test_a_gateway_of_somebody_else_that_knows_no_reason_has_failed() -> None:
     from foliot.models.config import GatewayConfig
-    from foliot.models.endpoints import EndpointConfig
     from foliot.models.registry import Provider, Registry
+    from foliot.models.routing.endpoints import EndpointConfig
 
     class Odd:
         async def respond(self, request: ModelRequest, *, on_delta: Any = None) -> ModelResponse:

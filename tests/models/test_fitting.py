@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from foliot import Agent, Runtime, tool
-from foliot.engine.story.explain import way_of
-from foliot.engine.story.tracing import trace_of
+from foliot.engine.explain.trace import trace_of
+from foliot.engine.explain.why import way_of
 from foliot.errors import InvalidInput
 from foliot.kernel.messages import (
     Message,
@@ -21,18 +21,17 @@ from foliot.kernel.messages import (
     ToolCall,
     ToolSpec,
 )
-from foliot.models.anthropic import AnthropicGateway
 from foliot.models.config import GatewayConfig
-from foliot.models.endpoints import EndpointConfig
-from foliot.models.gemini import GeminiGateway
-from foliot.models.ollama import OllamaGateway
-from foliot.models.openai_chat import OpenAIChatGateway
-from foliot.models.openai_responses import OpenAIResponsesGateway
-from foliot.models.router import Router
+from foliot.models.gateways.anthropic import AnthropicGateway
+from foliot.models.gateways.gemini import GeminiGateway
+from foliot.models.gateways.ollama import OllamaGateway
+from foliot.models.gateways.openai import OpenAIChatGateway, OpenAIResponsesGateway
+from foliot.models.routing.endpoints import EndpointConfig
+from foliot.models.routing.router import Router
 from foliot.models.wire.anthropic import AnthropicWire
-from foliot.models.wire.fitting import merged
+from foliot.models.wire.requests import merged
 from foliot.resources.rates import Limits
-from foliot.testing.wire import Fault, Play, WireServer
+from foliot.testing.provider import Fault, Play, WireServer
 
 SAID = ModelResponse(Message("assistant", (Text("ok"),)))
 BROKEN = Play(fault=Fault("status", status=503))

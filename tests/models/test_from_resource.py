@@ -4,10 +4,9 @@ from typing import Any
 
 from foliot.kernel.messages import Message, ModelRequest, Text
 from foliot.models.config import Timeouts
-from foliot.models.endpoints import EndpointConfig
-from foliot.models.from_resource import endpoint_config
-from foliot.models.pricing import Pricing
-from foliot.models.router import Router
+from foliot.models.routing.endpoints import EndpointConfig, endpoint_config
+from foliot.models.routing.pricing import Pricing
+from foliot.models.routing.router import Router
 from foliot.resources.definitions.model_endpoint import ModelEndpoint
 from foliot.resources.rates import Limits
 

@@ -22,12 +22,12 @@ from foliot.kernel.messages import (
     ToolSpec,
 )
 from foliot.models.config import GatewayConfig
-from foliot.models.gemini import GeminiGateway
+from foliot.models.gateways.gemini import GeminiGateway
 from foliot.models.wire.base import WireError
-from foliot.models.wire.calls import CallIds, is_own_id
 from foliot.models.wire.gemini import GeminiWire
 from foliot.models.wire.schemas import OPEN_API, Inexpressible, translated
-from foliot.testing.wire import WireServer
+from foliot.models.wire.values import CallIds, is_own_id
+from foliot.testing.provider import WireServer
 
 WIRE = GeminiWire()
 SIGNED = ToolCall("foliot_x_0", "memory.write", '{"k": 1}', "gemini.call:sig")

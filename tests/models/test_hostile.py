@@ -30,17 +30,16 @@ from foliot.kernel.messages import (
     ToolSpec,
     Usage,
 )
-from foliot.models.anthropic import AnthropicGateway
 from foliot.models.base import ModelError, ModelGarbage, ModelOverloaded, ModelRequestError
 from foliot.models.config import GatewayConfig, Timeouts
-from foliot.models.endpoints import EndpointConfig
-from foliot.models.gemini import GeminiGateway
-from foliot.models.http_gateway import HttpGateway
-from foliot.models.ollama import OllamaGateway
-from foliot.models.openai_chat import OpenAIChatGateway
-from foliot.models.openai_responses import OpenAIResponsesGateway
-from foliot.models.router import Router
-from foliot.testing.wire import Fault, Play, WireServer
+from foliot.models.gateways.anthropic import AnthropicGateway
+from foliot.models.gateways.gemini import GeminiGateway
+from foliot.models.gateways.http import HttpGateway
+from foliot.models.gateways.ollama import OllamaGateway
+from foliot.models.gateways.openai import OpenAIChatGateway, OpenAIResponsesGateway
+from foliot.models.routing.endpoints import EndpointConfig
+from foliot.models.routing.router import Router
+from foliot.testing.provider import Fault, Play, WireServer
 from tests.loop_watch import watched_steps
 
 KEY = "sk-very-secret-key"

@@ -7,7 +7,7 @@ import pytest
 
 from foliot.errors import InvalidInput
 from foliot.models.config import GatewayConfig
-from foliot.models.http import HttpEndpoint, _proxy_for  # pyright: ignore[reportPrivateUsage]  # read in the constructor
+from foliot.models.gateways.connection import HttpEndpoint, _proxy_for  # pyright: ignore[reportPrivateUsage]  # read in the constructor
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def test_a_gateway_that_asks_nothing_does_not_load_the_http_client() -> None:
     program = (
         "import sys\n"
         "from foliot.models.config import GatewayConfig\n"
-        "from foliot.models.anthropic import AnthropicGateway\n"
+        "from foliot.models.gateways.anthropic import AnthropicGateway\n"
         "AnthropicGateway(GatewayConfig('anthropic', api_key='k'))\n"
         "sys.exit('aiohttp' in sys.modules)\n"
     )

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foliot.engine.limiting.models import SharedTurns
+from foliot.engine.limits.models import SharedTurns
 from foliot.errors import InvalidInput
 from foliot.kernel.messages import Usage
-from foliot.models.limits import LocalTurns, Turns, counted
+from foliot.models.routing.limits import LocalTurns, Turns, counted
 from foliot.resources.rates import NO_LIMITS, Ahead, Declarer, Limits, Line, Used, earliest
-from foliot.store.model_limits import SqlModelLimits
+from foliot.store.ledger.model_limits import SqlModelLimits
 from foliot.store.open import open_database
 
 HAIR = 1e-6

@@ -19,11 +19,11 @@ from foliot.kernel.messages import (
     ToolSpec,
 )
 from foliot.models.config import GatewayConfig
-from foliot.models.ollama import OllamaGateway
+from foliot.models.gateways.ollama import OllamaGateway
 from foliot.models.wire.base import Unsendable
-from foliot.models.wire.calls import CallIds, is_own_id
 from foliot.models.wire.ollama import OllamaOptions, OllamaWire
-from foliot.testing.wire import WireServer
+from foliot.models.wire.values import CallIds, is_own_id
+from foliot.testing.provider import WireServer
 
 
 def ask(*messages: Message, **changes: Any) -> ModelRequest:

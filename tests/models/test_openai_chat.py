@@ -21,11 +21,11 @@ from foliot.kernel.messages import (
 )
 from foliot.models.base import ModelRequestError
 from foliot.models.config import GatewayConfig
-from foliot.models.openai_chat import AzureOpenAIGateway, OpenAIChatGateway
+from foliot.models.gateways.openai import AzureOpenAIGateway, OpenAIChatGateway
 from foliot.models.wire.base import Unsendable
-from foliot.models.wire.calls import CallIds
 from foliot.models.wire.openai_chat import ChatOptions, OpenAIChatWire
-from foliot.testing.wire import WireServer
+from foliot.models.wire.values import CallIds
+from foliot.testing.provider import WireServer
 
 IMAGE = Media("image/png", data="aW1n")
 ANSWER = ModelResponse(Message("assistant", (Text("ok"),)), model="m", id="x")

@@ -19,11 +19,11 @@ from foliot.kernel.messages import (
     ToolSpec,
 )
 from foliot.models.config import GatewayConfig
-from foliot.models.openai_responses import OpenAIResponsesGateway
+from foliot.models.gateways.openai import OpenAIResponsesGateway
 from foliot.models.wire.base import ProviderFault, WireError
-from foliot.models.wire.calls import CallIds
 from foliot.models.wire.openai_responses import OpenAIResponsesWire, ResponsesOptions
-from foliot.testing.wire import WireServer
+from foliot.models.wire.values import CallIds
+from foliot.testing.provider import WireServer
 
 
 def ask(*messages: Message, model: str = "gpt-5", **changes: Any) -> ModelRequest:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from foliot.errors import InvalidInput
 from foliot.kernel.messages import Usage
-from foliot.models.pricing import PriceBook, Pricing
+from foliot.models.routing.pricing import PriceBook, Pricing
 
 
 @pytest.fixture(scope="module")
@@ -111,5 +111,6 @@ async def test_loading_is_done_once_and_off_the_loop():
 
 
 def test_importing_the_router_does_not_import_the_price_tables():
-    code = "import sys, foliot.models.router, foliot.models.scripted; assert 'genai_prices' not in sys.modules"
+    code = "import sys, foliot.models.routing.router, foliot.models.scripted.model\n"
+    code += "assert 'genai_prices' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -12,9 +12,9 @@ from foliot.errors import InvalidInput
 from foliot.kernel.messages import Usage
 from foliot.models import profiles
 from foliot.models.config import GatewayConfig
-from foliot.models.from_resource import limits_in_file
-from foliot.models.pricing import PriceBook, Pricing, Sold
 from foliot.models.profiles import EFFORTS, ModelProfile, profile_document, profile_of, providers_with_files
+from foliot.models.routing.endpoints import limits_in_file
+from foliot.models.routing.pricing import PriceBook, Pricing, Sold
 from foliot.resources.rates import NO_LIMITS, Limits
 
 BUNDLED = sorted(each.name[:-5] for each in files("foliot.models.profiles").iterdir() if each.name.endswith(".toml"))

@@ -29,7 +29,7 @@ from foliot.kernel.messages import (
 from foliot.models.base import ModelAuthError, ModelError, ModelGarbage, ModelTimeout
 from foliot.models.config import GatewayConfig
 from foliot.models.registry import default_registry
-from foliot.testing.wire import Fault, Play, WireServer
+from foliot.testing.provider import Fault, Play, WireServer
 
 pytest.importorskip("pydantic_ai")
 
@@ -39,7 +39,7 @@ from pydantic_ai.models.function import AgentInfo, DeltaThinkingPart, DeltaToolC
 from pydantic_ai.models.test import TestModel as CannedModel
 from pydantic_ai.usage import RequestUsage
 
-from foliot.models.pydantic_ai import PydanticAIGateway, build
+from foliot.models.gateways.pydantic_ai import PydanticAIGateway, build
 
 SEARCH = ToolSpec("web.search", "Finds", {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]})
 

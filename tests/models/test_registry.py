@@ -9,7 +9,7 @@ from foliot.errors import Conflict, InvalidInput
 from foliot.models import registry as registry_module
 from foliot.models.config import GatewayConfig
 from foliot.models.registry import Provider, Registry, _factory, built_in, default_registry, load_entry_points
-from foliot.models.scripted import ScriptedModel
+from foliot.models.scripted.model import ScriptedModel
 
 
 def build(config: GatewayConfig) -> ScriptedModel:

@@ -19,7 +19,6 @@ from foliot.kernel.messages import (
     TextDelta,
     Usage,
 )
-from foliot.models import spending
 from foliot.models.base import (
     Embeddings,
     ModelAuthError,
@@ -33,15 +32,16 @@ from foliot.models.base import (
     OnDelta,
 )
 from foliot.models.config import GatewayConfig
-from foliot.models.endpoints import FALL_BACK_ON, EndpointConfig, OpenGateway
-from foliot.models.limits import ASKER
-from foliot.models.pricing import Pricing
 from foliot.models.registry import Provider, Registry, default_registry
-from foliot.models.router import Router
-from foliot.models.scripted import ScriptedModel
-from foliot.models.tokens import estimate_request
+from foliot.models.routing import usage as spending
+from foliot.models.routing.endpoints import FALL_BACK_ON, EndpointConfig, OpenGateway
+from foliot.models.routing.limits import ASKER
+from foliot.models.routing.pricing import Pricing
+from foliot.models.routing.router import Router
+from foliot.models.routing.tokens import estimate_request
+from foliot.models.scripted.model import ScriptedModel
 from foliot.resources.rates import Limits
-from foliot.tools.stages.breaker import Circuits
+from foliot.tools.pipeline.breaker import Circuits
 
 ASK = ModelRequest("", (Message("user", (Text("hello"),)),))
 

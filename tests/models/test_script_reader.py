@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foliot.errors import InvalidInput
-from foliot.models.scripted import ScriptedModel, validate_script
+from foliot.models.scripted.model import ScriptedModel, validate_script
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ from foliot.kernel.messages import (
 from foliot.models.base import ModelError, ModelGarbage, ModelRateLimited, ModelRequestError
 from foliot.models.config import GatewayConfig
 from foliot.models.registry import default_registry
-from foliot.models.script_reader import FAILURES
-from foliot.models.scripted import ScriptedModel, build
+from foliot.models.scripted.model import ScriptedModel, build
+from foliot.models.scripted.reader import FAILURES
 
 
 def user(text: str) -> Message:

@@ -22,16 +22,15 @@ from foliot.kernel.messages import (
     ToolSpec,
     Usage,
 )
-from foliot.models.anthropic import AnthropicGateway
 from foliot.models.config import GatewayConfig
-from foliot.models.gemini import GeminiGateway
-from foliot.models.openai_chat import OpenAIChatGateway
-from foliot.models.openai_responses import OpenAIResponsesGateway
+from foliot.models.gateways.anthropic import AnthropicGateway
+from foliot.models.gateways.gemini import GeminiGateway
+from foliot.models.gateways.openai import OpenAIChatGateway, OpenAIResponsesGateway
 from foliot.models.wire.anthropic import AnthropicWire, MessagesOptions
 from foliot.models.wire.gemini import GeminiWire
 from foliot.models.wire.openai_chat import OpenAIChatWire
 from foliot.models.wire.openai_responses import OpenAIResponsesWire
-from foliot.testing.wire import Play, WireServer
+from foliot.testing.provider import Play, WireServer
 
 openai = pytest.importorskip("openai")
 anthropic = pytest.importorskip("anthropic")

@@ -14,12 +14,12 @@ from foliot.kernel.messages import Usage
 from foliot.models.base import ModelError, ModelGarbage, ModelRateLimited, ModelRequestError, ModelRequestTooLarge
 from foliot.models.cells import SILENCE
 from foliot.models.config import GatewayConfig
-from foliot.models.endpoints import EndpointConfig
-from foliot.models.pricing import PriceBook, Pricing, Sold
 from foliot.models.profiles import provider_facts, providers_with
 from foliot.models.registry import default_registry
-from foliot.models.router import Router
-from foliot.models.spending import cut_usage
+from foliot.models.routing.endpoints import EndpointConfig
+from foliot.models.routing.pricing import PriceBook, Pricing, Sold
+from foliot.models.routing.router import Router
+from foliot.models.routing.usage import cut_usage
 from foliot.models.wire.transcription import form
 from tests.models.obeying import Obeying, form_of
 from tests.tools.web_service import Handler, serving

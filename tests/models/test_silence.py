@@ -13,16 +13,16 @@ import pytest
 
 from foliot import Runtime
 from foliot.bus.open import nats_options
+from foliot.common.waits import Waits
+from foliot.dev.proxy import Proxy
 from foliot.kernel.messages import Message, ModelRequest, Text
 from foliot.models.base import ModelTimeout
 from foliot.models.config import GatewayConfig, Timeouts
-from foliot.models.http import _new_socket
-from foliot.models.openai_chat import OpenAIChatGateway
+from foliot.models.gateways.connection import _new_socket
+from foliot.models.gateways.openai import OpenAIChatGateway
 from foliot.resources.validate import validate_document
-from foliot.settings import load_settings
+from foliot.settings.settings import load_settings
 from foliot.store.base import Put
-from foliot.testing.services.proxy import Proxy
-from foliot.waits import Waits
 
 ASK = ModelRequest("m", (Message("user", (Text("hello"),)),))
 # What the client library leaves to the garbage collector of a connection that was cut off is no concern of this test.

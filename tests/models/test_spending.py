@@ -11,22 +11,21 @@ import pytest
 from msgspec.structs import replace
 
 from foliot.kernel.messages import Message, ModelRequest, ModelResponse, ModelSettings, Text, Usage
-from foliot.models import spending
-from foliot.models.anthropic import AnthropicGateway
 from foliot.models.base import ModelError, ModelGarbage, ModelOverloaded, ModelTimeout
 from foliot.models.config import GatewayConfig, Timeouts
-from foliot.models.endpoints import EndpointConfig
-from foliot.models.gemini import GeminiGateway
-from foliot.models.ollama import OllamaGateway
-from foliot.models.openai_chat import OpenAIChatGateway
-from foliot.models.openai_responses import OpenAIResponsesGateway
-from foliot.models.pricing import PriceBook, Pricing
-from foliot.models.router import Router
+from foliot.models.gateways.anthropic import AnthropicGateway
+from foliot.models.gateways.gemini import GeminiGateway
+from foliot.models.gateways.ollama import OllamaGateway
+from foliot.models.gateways.openai import OpenAIChatGateway, OpenAIResponsesGateway
+from foliot.models.routing import usage as spending
+from foliot.models.routing.endpoints import EndpointConfig
+from foliot.models.routing.pricing import PriceBook, Pricing
+from foliot.models.routing.router import Router
 from foliot.models.wire.anthropic_answer import counted_in_message
 from foliot.models.wire.gemini_answer import counted_in_gemini
 from foliot.models.wire.openai_chat_answer import counted_in_chat
 from foliot.models.wire.openai_responses_answer import counted_in_response
-from foliot.testing.wire import Fault, Play, WireServer
+from foliot.testing.provider import Fault, Play, WireServer
 
 ASK = ModelRequest("m", (Message("user", (Text("hello"),)),))
 LONG = " ".join(["a sentence that goes on"] * 40)

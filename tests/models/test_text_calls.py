@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from foliot.kernel.messages import Message, ModelRequest, ModelResponse, Reasoning, Text, ToolCall, ToolSpec
 from foliot.models.config import GatewayConfig
-from foliot.models.ollama import OllamaGateway
-from foliot.models.openai_chat import OpenAIChatGateway
-from foliot.models.wire.calls import CallIds
+from foliot.models.gateways.ollama import OllamaGateway
+from foliot.models.gateways.openai import OpenAIChatGateway
 from foliot.models.wire.text_calls import with_text_calls
-from foliot.testing.wire import WireServer
+from foliot.models.wire.values import CallIds
+from foliot.testing.provider import WireServer
 
 TOOLS = (ToolSpec("Search"), ToolSpec("files/read"))
 REQUEST = ModelRequest("m", (Message("user", (Text("go"),)),), tools=TOOLS)

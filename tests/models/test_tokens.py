@@ -17,7 +17,7 @@ from foliot.kernel.messages import (
     ToolResult,
     ToolSpec,
 )
-from foliot.models.tokens import (
+from foliot.models.routing.tokens import (
     TokenCounter,
     estimate_media,
     estimate_message,

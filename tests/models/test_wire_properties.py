@@ -30,13 +30,13 @@ from foliot.kernel.messages import (
 )
 from foliot.models.wire.anthropic import AnthropicWire
 from foliot.models.wire.base import ProviderFault, Wire, WireError
-from foliot.models.wire.calls import CallIds
 from foliot.models.wire.gemini import GeminiWire
 from foliot.models.wire.lines import JsonLines, SseLines
 from foliot.models.wire.ollama import OllamaWire
 from foliot.models.wire.openai_chat import OpenAIChatWire
 from foliot.models.wire.openai_responses import OpenAIResponsesWire
-from foliot.testing.wire_formats import format_of
+from foliot.models.wire.values import CallIds
+from foliot.testing.provider_formats import format_of
 
 WIRES: dict[str, Wire] = {
     "/chat/completions": OpenAIChatWire(),

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foliot.resources import cron
-from foliot.resources.timezones import time_zone_problem
+from foliot.resources.cron import time_zone_problem
 
 
 @pytest.mark.parametrize(

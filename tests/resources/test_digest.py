@@ -8,13 +8,13 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foliot.agent import Agent
 from foliot.resources.digest import canonical_json, definition_digest
 from foliot.resources.reader import parse_text
+from foliot.resources.syntax.yaml_text import dump_yaml
 from foliot.resources.validate import validate_document
-from foliot.resources.yaml_dump import dump_yaml
-from foliot.work.base import Command, RetryRule
-from foliot.work.commands import command_of, content_digest, encode_command
+from foliot.runtime.agent import Agent
+from foliot.work.tasks.base import Command, RetryRule
+from foliot.work.tasks.commands import command_of, content_digest, encode_command
 
 
 def test_the_digest_is_of_the_wish_and_of_nothing_else(specimens: dict[str, dict[str, Any]]) -> None:

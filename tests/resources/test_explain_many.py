@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from foliot.resources import explain
+from foliot.resources import validate as explain
 from foliot.resources.validate import validate_document
 
 

@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 
 from foliot.errors import InvalidInput
 from foliot.resources.field_owners import (
+    BY_ITEM,
     UNKNOWN,
+    ByField,
+    ByItem,
+    ByKey,
     Claim,
     Document,
     FieldConflict,
@@ -25,10 +29,10 @@ from foliot.resources.field_owners import (
     managed_fields,
     merge,
     named_by,
+    rules_of,
     settle,
 )
 from foliot.resources.kinds import KINDS
-from foliot.resources.merge_rules import BY_ITEM, ByField, ByItem, ByKey, rules_of
 
 MANAGERS = ("ann", "bob", "cli")
 Held = tuple[Document | None, Owners]

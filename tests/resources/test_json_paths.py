@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foliot.resources.json_paths import look_up, parse_path
+from foliot.resources.paths import look_up, parse_path
 
 BODY: Any = {
     "a": {"b-c": [10, {"d": None}, {"d": "x"}]},

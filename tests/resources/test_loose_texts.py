@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from foliot.resources.kinds import KINDS
-from foliot.resources.loose_texts import with_source_texts
 from foliot.resources.reader import parse_text
 from foliot.resources.schema import preferred_schema
-from foliot.resources.yaml_nodes import parse_yaml
+from foliot.resources.syntax.loose_texts import with_source_texts
+from foliot.resources.syntax.yaml import parse_yaml
 
 # Words that YAML takes for something else than text, and words that other readers of YAML do.
 NUMBERS = ["0042", "12e4", "1.10", "0e12345", "+1", "-0", "1.", ".5", "0x1F", "0o17", "00", "1e-7", "9" * 30, "8080"]

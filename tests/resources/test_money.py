@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foliot.resources.money import MOST_MICROS, dollars, micros_of_cost, micros_of_text
+from foliot.resources.amounts import MOST_MICROS, dollars, micros_of_cost, micros_of_text
 
 
 @given(st.integers(min_value=0, max_value=MOST_MICROS))

@@ -13,8 +13,8 @@ import jsonschema_rs
 import pytest
 
 from foliot.resources.kinds import KINDS
+from foliot.resources.names import camel, snake
 from foliot.resources.schema import bundle_schema, json_schema
-from foliot.resources.spelling import camel, snake
 from foliot.resources.validate import validate_document
 
 # What JSON Schema has no words for, or none that hold everywhere: the reader alone refuses it. What the schema refuses,

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foliot.resources.placeholders import fill, names_in
+from foliot.resources.paths import fill, names_in
 
 
 def test_holes_are_found_and_filled_once() -> None:

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from foliot.resources.base import Model
 from foliot.resources.kinds import KINDS
-from foliot.resources.spelling import spellings
-from foliot.resources.suggest import model_at
-from foliot.resources.validate import validate_document
+from foliot.resources.names import spellings
+from foliot.resources.validate import model_at, validate_document
 
 PROPERTY = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 

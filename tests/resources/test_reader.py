@@ -10,7 +10,7 @@ import pytest
 from foliot.resources.kinds import KINDS
 from foliot.resources.problems import ManifestError, Problem
 from foliot.resources.reader import Bundle, parse_text, read_manifests
-from foliot.resources.yaml_dump import dump_yaml
+from foliot.resources.syntax.yaml_text import dump_yaml
 
 VALID = Path(__file__).parent / "data" / "valid"
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from foliot.resources.reader import Bundle, parse_text
 from foliot.resources.syntax.json_nodes import parse_json
-from foliot.resources.yaml_dump import dump_yaml, dump_yaml_all
-from foliot.resources.yaml_nodes import parse_yaml, pure_python_events
+from foliot.resources.syntax.yaml import parse_yaml, pure_python_events
+from foliot.resources.syntax.yaml_text import dump_yaml, dump_yaml_all
 
 MANIFESTS = [path.read_text() for path in sorted((Path(__file__).parent / "data" / "valid").iterdir())]
 

@@ -8,8 +8,8 @@ import pytest
 
 from foliot.errors import UsageError
 from foliot.resources.kinds import KINDS
+from foliot.resources.names import camel
 from foliot.resources.schema import bundle_schema, json_schema, preferred_schema
-from foliot.resources.spelling import camel
 from foliot.resources.validate import validate_document
 
 

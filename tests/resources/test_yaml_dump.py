@@ -6,8 +6,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foliot.resources.yaml_dump import dump_yaml, dump_yaml_all
-from foliot.resources.yaml_nodes import parse_yaml, pure_python_events
+from foliot.resources.syntax.yaml import parse_yaml, pure_python_events
+from foliot.resources.syntax.yaml_text import dump_yaml, dump_yaml_all
 
 # What YAML 1.1 or 1.2 would read as something else, and what breaks naive quoting.
 TRICKY = (

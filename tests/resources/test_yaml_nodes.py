@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from foliot.resources.syntax.places import Limits
-from foliot.resources.yaml_nodes import events_of, parse_yaml, pure_python_events
+from foliot.resources.syntax.yaml import events_of, parse_yaml, pure_python_events
 
 
 @pytest.fixture(params=[events_of, pure_python_events], ids=["libyaml", "pure"])

@@ -12,10 +12,10 @@ import httpx2 as httpx
 import pytest
 from fastapi import FastAPI
 
-from foliot.runtime import Runtime
-from foliot.server.access.auth import Anonymous
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
-from foliot.settings import Settings, load_settings
+from foliot.server.auth.authentication import Anonymous
+from foliot.settings.settings import Settings, load_settings
 
 
 @dataclass

@@ -14,13 +14,13 @@ from typing import Any
 
 import httpx2 as httpx
 
-from foliot.runtime import Runtime
-from foliot.server.access.auth import TokenAuth
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
-from foliot.server.edge.serving import HttpServer, Listen
-from foliot.settings import load_settings
+from foliot.server.auth.authentication import TokenAuth
+from foliot.server.http.serve import HttpServer, Listen
+from foliot.settings.settings import load_settings
 from foliot.store.access.tokens import SqlTokens
-from foliot.store.placement import Offer
+from foliot.store.queue.placement import Offer
 from foliot.tools.function import tool
 
 WITHIN = 60.0

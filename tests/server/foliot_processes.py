@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx2 as httpx
 
-from foliot.settings import load_settings
+from foliot.settings.settings import load_settings
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.open import open_database
 

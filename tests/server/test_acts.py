@@ -9,9 +9,9 @@ import apsw
 import httpx2 as httpx
 import pytest
 
-from foliot.runtime import Runtime
-from foliot.settings import Settings
-from foliot.store.audit import AuditFilter, SqlAuditLog
+from foliot.runtime.runtime import Runtime
+from foliot.settings.settings import Settings
+from foliot.store.audit.log import AuditFilter, SqlAuditLog
 from foliot.store.base import Key, Put
 
 PATH = "/v1/model-endpoints"

@@ -5,13 +5,13 @@ import pytest
 from fastapi import APIRouter, FastAPI
 
 from foliot.errors import FoliotError
-from foliot.runtime import Runtime
-from foliot.server.access.auth import Anonymous
-from foliot.server.access.guard import all_routes, check_routes, new_router
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
-from foliot.server.edge.envelope import Limits
+from foliot.server.auth.authentication import Anonymous
+from foliot.server.auth.guard import all_routes, check_routes, new_router
+from foliot.server.http.envelope import Limits
 from foliot.server.route_table import ROUTES
-from foliot.settings import Settings
+from foliot.settings.settings import Settings
 
 
 async def test_each_route_has_a_row_in_the_table_and_each_row_a_route(app: FastAPI) -> None:

@@ -7,10 +7,10 @@ import httpx2 as httpx
 import pytest
 from fastapi import FastAPI
 
-from foliot.runtime import Runtime
-from foliot.server.access.auth import TokenAuth
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
-from foliot.settings import Settings
+from foliot.server.auth.authentication import TokenAuth
+from foliot.settings.settings import Settings
 from foliot.store.access.tokens import SqlTokens
 
 Make = Callable[..., Awaitable[dict[str, str]]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from foliot.server.access.believing import Believed, Holder
+from foliot.server.auth.authentication import Believed, Holder
 
 
 class Silent:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import httpx2 as httpx
 import pytest
 
-from foliot.resources.reserved import STEERING
+from foliot.resources.names import STEERING
 from tests.server.contract_kit import Site, furnish, serving
 
 OLD = "orloj.dev/v1"

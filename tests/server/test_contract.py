@@ -15,7 +15,7 @@ import jsonschema_rs
 import pytest
 
 from foliot.resources.kinds import KINDS
-from foliot.resources.reserved import STEERING
+from foliot.resources.names import STEERING
 from foliot.server.app import described
 from tests.server.contract_kit import MANIFESTS, Site, furnish, serving
 

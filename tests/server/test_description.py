@@ -10,10 +10,12 @@ import jsonschema_rs
 import pytest
 
 from foliot.resources.kinds import KINDS
-from foliot.server.access.permissions import Rule
 from foliot.server.app import described
-from foliot.server.describing import access, events, kinds, operating, shapes, work_shapes
-from foliot.server.description import ROWS, forms
+from foliot.server.auth.rules import Rule
+from foliot.server.openapi import events, kinds, shapes, work_shapes
+from foliot.server.openapi import shapes as access
+from foliot.server.openapi import shapes as operating
+from foliot.server.openapi.document import ROWS, forms
 from foliot.server.routes.resources import WITHOUT_STATUS
 
 DESCRIPTION = described()

@@ -9,7 +9,7 @@ from typing import Any, Final
 import httpx2 as httpx
 import pytest
 
-from foliot.runtime import Runtime
+from foliot.runtime.runtime import Runtime
 
 # Only the real run can say when it was, and what the store gave it.
 VOLATILE: Final = ("resourceVersion", "uid", "createdAt", "updatedAt")

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from foliot.common.cancellation import stop_tasks
 from foliot.errors import Gone
-from foliot.runtime import Runtime
-from foliot.server.streams import feed as feed_module
-from foliot.server.streams.feed import BEHIND, Feed
-from foliot.stopping import stop_tasks
+from foliot.runtime.runtime import Runtime
+from foliot.server.streams import resource_feed as feed_module
+from foliot.server.streams.resource_feed import BEHIND, Feed
 from foliot.store.base import Delete, Filter, Key, Put, Requirement
 
 SOON = 20.0

@@ -12,10 +12,10 @@ import httpx2 as httpx
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from foliot.runtime import Runtime
-from foliot.server.access.auth import Anonymous
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app, described
-from foliot.settings import load_settings
+from foliot.server.auth.authentication import Anonymous
+from foliot.settings.settings import load_settings
 
 OPERATIONS = [
     (method, path, operation)

@@ -6,7 +6,7 @@ import httpx2 as httpx
 from fastapi import FastAPI
 
 from foliot.errors import Unavailable
-from foliot.runtime import Runtime
+from foliot.runtime.runtime import Runtime
 
 
 async def test_a_server_with_a_store_is_ready(http: httpx.AsyncClient) -> None:

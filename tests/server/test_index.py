@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from starlette.routing import Match
 
 from foliot.server.app import include_routers
-from foliot.server.index import RouteIndex
+from foliot.server.http.index import RouteIndex
 
 app = FastAPI(openapi_url=None)  # without routes that are not ours
 include_routers(app)

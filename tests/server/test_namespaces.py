@@ -8,12 +8,12 @@ import httpx2 as httpx
 import pytest
 from fastapi import FastAPI
 
-from foliot.runtime import Runtime
-from foliot.server.access.auth import TokenAuth
-from foliot.server.access.guard import all_routes
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
+from foliot.server.auth.authentication import TokenAuth
+from foliot.server.auth.guard import all_routes
 from foliot.server.route_table import ROUTES
-from foliot.settings import Settings
+from foliot.settings.settings import Settings
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import Put
 

@@ -11,11 +11,11 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from foliot.runtime import Runtime
-from foliot.server.access.auth import TokenAuth
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
-from foliot.server.edge.serving import HttpServer, Listen
-from foliot.settings import load_settings
+from foliot.server.auth.authentication import TokenAuth
+from foliot.server.http.serve import HttpServer, Listen
+from foliot.settings.settings import load_settings
 from foliot.store.access.tokens import SqlTokens
 
 PATH = "/v1/model-endpoints"

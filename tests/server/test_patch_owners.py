@@ -8,7 +8,7 @@ import httpx2 as httpx
 import pytest
 
 from foliot.resources.field_owners import leaves, pointer
-from foliot.runtime import Runtime
+from foliot.runtime.runtime import Runtime
 from foliot.store.base import Document, Key
 
 SECRET = "{kind: Secret, metadata: {name: one}, spec: {stringData: {a: hunter2}}}"

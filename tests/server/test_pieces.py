@@ -5,8 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foliot.engine.live import Live, Output, Recorded, Streamed
-from foliot.kernel import events as e
+from foliot.engine.live.hub import Live, Output, Recorded, Streamed
 from foliot.kernel.messages import (
     Message,
     ModelResponse,
@@ -20,6 +19,7 @@ from foliot.kernel.messages import (
     ToolResult,
     Usage,
 )
+from foliot.kernel.run import events as e
 from foliot.server.streams.pieces import Called, Ended, Piece, Printed, Returned, Teller, Wrote, usage_of
 
 

@@ -17,8 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from foliot.server.app import include_routers
-from foliot.server.late import LateRoute
-from foliot.server.quick import shortcut
+from foliot.server.http.routing import LateRoute, shortcut
 
 
 async def part(request: Request) -> str:

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foliot.errors import FoliotError
-from foliot.runtime import Runtime
-from foliot.server.access.auth import TokenAuth
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
-from foliot.server.edge.envelope import Limits
-from foliot.server.edge.rates import Buckets, Rates, peer_of
+from foliot.server.auth.authentication import TokenAuth
 from foliot.server.errors import TooMany
-from foliot.settings import Settings
+from foliot.server.http.envelope import Limits
+from foliot.server.http.rates import Buckets, Rates, peer_of
+from foliot.settings.settings import Settings
 from foliot.store.access.tokens import SqlTokens
-from foliot.store.local_key import Introduction, LocalKey
+from foliot.store.secrets.local_key import Introduction, LocalKey
 
 
 class Clock:

@@ -12,9 +12,9 @@ import pytest
 from fastapi import FastAPI
 
 from foliot.errors import NotFound
-from foliot.runtime import Runtime
-from foliot.settings import Settings
-from foliot.store.audit import AuditFilter, SqlAuditLog
+from foliot.runtime.runtime import Runtime
+from foliot.settings.settings import Settings
+from foliot.store.audit.log import AuditFilter, SqlAuditLog
 from foliot.tools.function import tool
 
 MANIFEST = """

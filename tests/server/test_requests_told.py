@@ -14,18 +14,18 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from foliot.catalog.apply import apply_documents
 from foliot.cli.logs import configure
-from foliot.engine.telemetry.log_fields import log_fields
-from foliot.kernel.events import RunCreated
+from foliot.engine.telemetry.context import log_fields
+from foliot.kernel.run.events import RunCreated
 from foliot.resources.reader import parse_text
-from foliot.runtime import Runtime
-from foliot.server.access.auth import TokenAuth
+from foliot.runtime.runtime import Runtime
+from foliot.runtime.telemetry import traced
 from foliot.server.app import create_app
-from foliot.server.edge.envelope import Limits
-from foliot.server.edge.serving import HttpServer, Listen
-from foliot.settings import Settings, load_settings
+from foliot.server.auth.authentication import TokenAuth
+from foliot.server.http.envelope import Limits
+from foliot.server.http.serve import HttpServer, Listen
+from foliot.settings.settings import Settings, load_settings
 from foliot.store.access.tokens import SqlTokens
-from foliot.store.placement import Offer
-from foliot.tracing import traced
+from foliot.store.queue.placement import Offer
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN = "00f067aa0ba902b7"
@@ -163,7 +163,7 @@ async def test_whatever_is_logged_during_a_request_carries_its_id(
     assert (answer.status_code, answer.json()["code"]) == (500, "internal")
     assert "sesame" not in answer.text
     assert "r-3" in answer.json()["detail"]
-    assert seen == ["foliot.store r-3", "foliot.server.edge.envelope r-3"]
+    assert seen == ["foliot.store r-3", "foliot.server.http.envelope r-3"]
     assert log_fields() == {}
 
 

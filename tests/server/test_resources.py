@@ -238,7 +238,7 @@ async def test_each_write_is_in_the_audit_log(http: httpx.AsyncClient, runtime: 
     await http.post(PATH, json=endpoint(), headers={"X-Request-ID": "r-1"})
     await http.delete(f"{PATH}/local")
 
-    from foliot.store.audit import AuditFilter, SqlAuditLog
+    from foliot.store.audit.log import AuditFilter, SqlAuditLog
 
     records = await SqlAuditLog(runtime.tasking.database).find(AuditFilter(moment="act"))
     told = [(each.body["outcome"], each.body["resource"]["name"], each.body["caller"]["user"]) for each in records]

@@ -7,8 +7,8 @@ import asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from foliot.server.streams import ring as ring_module
-from foliot.server.streams.ring import Ring
+from foliot.server.streams import resource_feed as ring_module
+from foliot.server.streams.resource_feed import Ring
 
 # A machine that is busy with something else is no reason to fail.
 BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -13,8 +13,8 @@ import pytest
 from fastapi import FastAPI
 
 from foliot.errors import Unavailable, UsageError
-from foliot.runtime import Runtime
-from foliot.server.edge.serving import HttpServer, Listen, _bound
+from foliot.runtime.runtime import Runtime
+from foliot.server.http.serve import HttpServer, Listen, _bound
 from foliot.server.streams.sse import KEEP_ALIVE, EventStream
 from foliot.store.base import Delete, Key, Put
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from foliot.agent import Agent
-from foliot.models.scripted import ScriptedModel
-from foliot.runtime import Runtime
-from foliot.server.streams.signs import Signs
+from foliot.models.scripted.model import ScriptedModel
+from foliot.runtime.agent import Agent
+from foliot.runtime.runtime import Runtime
+from foliot.server.streams.streams import Signs
 from foliot.store.base import Put
 
 SOON = 20.0
@@ -88,7 +88,7 @@ async def test_a_stream_that_comes_while_others_are_quiet_is_looked_at_soon(runt
 async def test_a_mistake_is_logged_and_does_not_end_the_looking(
     runtime: Runtime, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foliot.server.streams.signs.LOOK_EVERY", 0.01)
+    monkeypatch.setattr("foliot.server.streams.streams.LOOK_EVERY", 0.01)
     signs = Signs(runtime.tasking.database)
     compare, failures = signs._compare, [1, 2]  # pyright: ignore[reportPrivateUsage]  # made to fail
 

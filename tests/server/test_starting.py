@@ -11,8 +11,8 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from foliot.errors import UsageError
-from foliot.server import starting
-from foliot.server.late import LateRoute
+from foliot.server.http import serve as starting
+from foliot.server.http.routing import LateRoute
 
 # Each costs tens of milliseconds, and a server that does nothing yet needs none of them.
 HEAVY = (
@@ -39,9 +39,9 @@ def python(code: str) -> str:
 
 def test_what_few_servers_need_is_not_loaded_before_it_is_needed() -> None:
     loaded = python(
-        "import sys; import foliot.cli.runtimes, foliot.server.edge.serving, foliot.server.access.auth\n"
+        "import sys; import foliot.cli.runtimes, foliot.server.http.serve, foliot.server.auth.authentication\n"
         "from fastapi import FastAPI; from foliot.server.app import include_routers\n"
-        "from foliot.server.access.guard import check_routes\n"
+        "from foliot.server.auth.guard import check_routes\n"
         "app = FastAPI(openapi_url=None); include_routers(app); check_routes(app)\n"
         "print(*sorted(sys.modules))"
     ).split()
@@ -52,7 +52,7 @@ def test_what_few_servers_need_is_not_loaded_before_it_is_needed() -> None:
 
 def test_fastapi_is_imported_with_models_that_are_built_when_they_are_used() -> None:
     said = python(
-        "import gc; from foliot.server.starting import begin, settle\n"
+        "import gc; from foliot.server.http.serve import begin, settle\n"
         "begin(); from fastapi.openapi.models import OpenAPI; from pydantic import BaseModel\n"
         "class Later(BaseModel): x: int\n"
         "print(OpenAPI.__pydantic_complete__, Later.__pydantic_complete__, gc.isenabled())\n"

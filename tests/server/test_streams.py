@@ -13,14 +13,14 @@ import pytest
 from fastapi import FastAPI
 
 from foliot.errors import Unavailable
-from foliot.runtime import Runtime
-from foliot.server.access.auth import Anonymous, TokenAuth
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
+from foliot.server.auth.authentication import Anonymous, TokenAuth
 from foliot.server.context import Services
-from foliot.server.edge.serving import HttpServer, Listen
 from foliot.server.errors import Unauthenticated
+from foliot.server.http.serve import HttpServer, Listen
 from foliot.server.streams.sse import CLOSING, EventStream, Slots
-from foliot.settings import Settings
+from foliot.settings.settings import Settings
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import Put
 

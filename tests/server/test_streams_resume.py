@@ -14,13 +14,13 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
+from foliot.common.cancellation import stop_tasks
 from foliot.resources.validate import validate_document
-from foliot.runtime import Runtime
-from foliot.settings import load_settings
-from foliot.stopping import stop_tasks
+from foliot.runtime.runtime import Runtime
+from foliot.settings.settings import load_settings
 from foliot.store.base import Put
-from foliot.store.placement import Offer
-from foliot.work.base import Command
+from foliot.store.queue.placement import Offer
+from foliot.work.tasks.base import Command
 from tests.server.foliot_processes import Processes
 
 pytestmark = pytest.mark.timeout(150)

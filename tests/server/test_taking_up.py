@@ -14,20 +14,20 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
-from foliot.agent import Agent
 from foliot.catalog.apply import apply_documents
-from foliot.models.scripted import ScriptedModel
+from foliot.common.cancellation import stop_tasks
+from foliot.models.scripted.model import ScriptedModel
 from foliot.resources.reader import parse_text
 from foliot.resources.validate import validate_document
-from foliot.runtime import Runtime
-from foliot.server.engagements import Drives
-from foliot.server.taking_up import MOST_CLAIMS, TakingUp
-from foliot.settings import Settings
-from foliot.stopping import stop_tasks
+from foliot.runtime.agent import Agent
+from foliot.runtime.runtime import Runtime
+from foliot.server.runs.background import Drives
+from foliot.server.runs.takeover import MOST_CLAIMS, TakingUp
+from foliot.settings.settings import Settings
 from foliot.store.base import Put
 from foliot.testing.served import local_headers
 from foliot.tools.function import tool
-from foliot.work.base import Command
+from foliot.work.tasks.base import Command
 
 MANIFEST = """\
 apiVersion: foliot.dev/v1

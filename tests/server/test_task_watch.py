@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
+from foliot.common.cancellation import stop_tasks
 from foliot.errors import Gone
 from foliot.resources.validate import validate_document
-from foliot.runtime import Runtime
-from foliot.server.access.auth import Anonymous
-from foliot.server.access.identity import Caller, granted
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
+from foliot.server.auth.authentication import Anonymous
+from foliot.server.auth.identity import Caller, granted
 from foliot.server.context import Services
 from foliot.server.errors import BadParameter
 from foliot.server.streams import task_feed as task_feed_module
 from foliot.server.streams.task_watch import Place, all_tasks_frames, newest_place, place_named
-from foliot.server.tasklist import Wanted
-from foliot.settings import Settings, load_settings
-from foliot.stopping import stop_tasks
+from foliot.server.tasks.list import Wanted
+from foliot.settings.settings import Settings, load_settings
 from foliot.store.base import Delete, Filter, Key, Put, Requirement
-from foliot.store.placement import Offer
-from foliot.work.base import Command
+from foliot.store.queue.placement import Offer
+from foliot.work.tasks.base import Command
 
 SOON = 20.0
 ALL = Wanted(Filter("Task"))

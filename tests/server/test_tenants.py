@@ -12,15 +12,15 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from foliot.runtime import Runtime
-from foliot.server.access.auth import TokenAuth
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
-from foliot.server.edge.serving import HttpServer, Listen
+from foliot.server.auth.authentication import TokenAuth
+from foliot.server.http.serve import HttpServer, Listen
 from foliot.server.route_table import ROUTES
-from foliot.settings import Settings
+from foliot.settings.settings import Settings
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import Filter
-from foliot.store.placement import Offer
+from foliot.store.queue.placement import Offer
 from tests.server.contract_kit import MANIFESTS, pay
 
 # In every document and every text of the other tenant, and in nothing that the caller sends.

@@ -19,8 +19,8 @@ from fastapi import FastAPI
 
 from foliot import Client
 from foliot.errors import Unavailable, UsageError
-from foliot.server.edge.serving import HttpServer, listen_of
-from foliot.settings import load_settings
+from foliot.server.http.serve import HttpServer, listen_of
+from foliot.settings.settings import load_settings
 from foliot.store.base import Filter
 
 HOUR = datetime.timedelta(hours=1)

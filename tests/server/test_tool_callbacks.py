@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 import httpx2 as httpx
 import pytest
 
-from foliot.runtime import Runtime
-from foliot.server.access.auth import Anonymous
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
-from foliot.settings import load_settings
+from foliot.server.auth.authentication import Anonymous
+from foliot.settings.settings import load_settings
 
 ID = "run/call_1"
 UNTIL = time.time() + 3600

@@ -12,10 +12,10 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from foliot.runtime import Runtime
-from foliot.server.access.auth import Anonymous
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
-from foliot.settings import load_settings
+from foliot.server.auth.authentication import Anonymous
+from foliot.settings.settings import load_settings
 from foliot.store.base import Document
 
 PATH = "/v1/model-endpoints"

@@ -12,13 +12,13 @@ import httpx2 as httpx
 import pytest
 from fastapi import FastAPI
 
-from foliot.runtime import Runtime
-from foliot.server.edge.serving import HttpServer, Listen
-from foliot.settings import Settings
-from foliot.store.placement import Offer
+from foliot.runtime.runtime import Runtime
+from foliot.server.http.serve import HttpServer, Listen
+from foliot.settings.settings import Settings
+from foliot.store.queue.placement import Offer
 from foliot.tools.function import tool
-from foliot.work.triggers.declared_webhook import read_webhook
 from foliot.work.triggers.signatures import sign
+from foliot.work.triggers.webhook import read_webhook
 
 MANIFEST = """
 kind: ModelEndpoint

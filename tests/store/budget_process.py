@@ -11,8 +11,8 @@ import random
 import sys
 import time
 
-from foliot.engine.worker import identity
-from foliot.store.budgets import HOLD_SECONDS, Account, Act, Amount, Ceiling, SqlBudgetLedger
+from foliot.engine.driver.process import identity
+from foliot.store.ledger.budgets import HOLD_SECONDS, Account, Act, Amount, Ceiling, SqlBudgetLedger
 from foliot.store.open import open_database
 
 TEAM = Account("default", "team", "total")

@@ -13,12 +13,12 @@ from pathlib import Path
 import apsw
 
 from foliot.catalog.apply import apply_documents
-from foliot.engine.worker import identity
+from foliot.engine.driver.process import identity
 from foliot.resources.reader import parse_text
-from foliot.runtime import Runtime
-from foliot.settings import load_settings
+from foliot.runtime.runtime import Runtime
+from foliot.settings.settings import load_settings
 from foliot.store.base import Document, Filter, Key
-from foliot.store.placement import Offer
+from foliot.store.queue.placement import Offer
 from tests.postgres_tools import run_tool
 from tests.store.corpus import story
 

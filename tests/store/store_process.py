@@ -10,9 +10,9 @@ from pathlib import Path
 
 from foliot.errors import Conflict, NotFound
 from foliot.store.base import Delete, Filter, Key, Put
-from foliot.store.keyring import keyring_from_text
 from foliot.store.open import open_database
-from foliot.store.resources import SqlResourceStore
+from foliot.store.resources.database import SqlResourceStore
+from foliot.store.secrets.keyring import keyring_from_text
 
 RING = keyring_from_text("00" * 32)
 

@@ -7,10 +7,9 @@ import os
 
 import pytest
 
-from foliot.store.journal import SqlJournal
-from foliot.store.large import LARGE
+from foliot.store.journal.base import Entry, JournalConflict, Lease, LeaseLost, NewRun, StoreSetBack
+from foliot.store.journal.database import LARGE, SqlJournal
 from foliot.store.open import open_database
-from foliot.store.runs import Entry, JournalConflict, Lease, LeaseLost, NewRun, StoreSetBack
 
 RUNS = 12
 

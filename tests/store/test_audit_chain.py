@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foliot.store.audit_chain import Check, Head, Link, linked
+from foliot.store.audit.chain import Check, Head, Link, linked
 
 ENTRIES = st.lists(
     st.dictionaries(st.text(max_size=5), st.one_of(st.integers(-9, 9), st.text(max_size=5), st.none()), max_size=3),

@@ -18,9 +18,9 @@ from foliot.errors import Conflict, InvalidInput, NotFound, Unavailable
 from foliot.store import backup
 from foliot.store.backup import CONTENT, MANIFEST, back_up, restore, verify
 from foliot.store.base import Filter, Key, Put
-from foliot.store.keyring import keyring_from_text
-from foliot.store.resources import SqlResourceStore
-from foliot.store.sqlite import SqliteDatabase
+from foliot.store.resources.database import SqlResourceStore
+from foliot.store.secrets.keyring import keyring_from_text
+from foliot.store.sqlite.database import SqliteDatabase
 
 RING = keyring_from_text("00" * 32)
 
@@ -173,7 +173,7 @@ async def test_a_store_that_another_process_has_open_is_left_alone(tmp_path: Pat
     await filled(path, number=2)
     script = (
         "import asyncio, sys\n"
-        "from foliot.store.sqlite import SqliteDatabase\n"
+        "from foliot.store.sqlite.database import SqliteDatabase\n"
         "async def main():\n"
         "    db = await SqliteDatabase.open(sys.argv[1])\n"
         "    print('open', flush=True)\n"
@@ -279,7 +279,7 @@ async def test_a_backup_that_ends_early_is_refused(tmp_path: Path) -> None:
 
 
 async def test_an_older_store_is_brought_up_to_date_when_it_is_opened(tmp_path: Path) -> None:
-    from foliot.store.sqlite_file import prepare
+    from foliot.store.sqlite.file import prepare
 
     prepare(tmp_path / "old.db", upto=3).close()
     manifest = back_up(tmp_path / "old.db", tmp_path / "b.tar")

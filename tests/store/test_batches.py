@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foliot.errors import Conflict, NotFound
-from foliot.store.audit import SqlAuditLog, append_records
+from foliot.store.audit.log import SqlAuditLog, append_records
 from foliot.store.base import Put
-from foliot.store.budgets import Account, Act, Amount, Ceiling, SqlBudgetLedger
-from foliot.store.postgres import PostgresDatabase
-from foliot.store.postgres_batches import Batch, LeftOut, OutOfOrder, Part, Refused, keys_of
+from foliot.store.ledger.budgets import Account, Act, Amount, Ceiling, SqlBudgetLedger
+from foliot.store.postgres.batches import Batch, LeftOut, OutOfOrder, Part, Refused, keys_of
+from foliot.store.postgres.database import PostgresDatabase
 from foliot.store.queries import load, locks_of
-from foliot.store.resources import SqlResourceStore
+from foliot.store.resources.database import SqlResourceStore
 from foliot.store.transaction import LOCK_ORDER, Alone, Statement, Tx, alone_with, many, one, rows, run
 
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foliot.engine.worker import is_gone
-from foliot.store.budgets import Account, Act, Amount, Ceiling, SqlBudgetLedger
+from foliot.engine.driver.process import is_gone
+from foliot.store.ledger.budgets import Account, Act, Amount, Ceiling, SqlBudgetLedger
 from foliot.store.open import open_database
 
 PROCESS = Path(__file__).with_name("budget_process.py")

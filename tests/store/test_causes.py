@@ -10,14 +10,15 @@ import apsw
 import asyncpg
 import pytest
 
-from foliot.causes import POSTGRES, SQLITE, UNLISTED, Cause, is_away, of_sqlstate, table
+from foliot.common.waits import Waits
 from foliot.errors import Conflict, FoliotError, InvalidInput, Unavailable
-from foliot.store import sqlite_file, sqlite_writer
-from foliot.store.postgres import PostgresDatabase
-from foliot.store.postgres_errors import explain
-from foliot.store.sqlite import SqliteDatabase
+from foliot.store.causes import POSTGRES, SQLITE, UNLISTED, Cause, is_away, of_sqlstate, table
+from foliot.store.postgres.database import PostgresDatabase
+from foliot.store.postgres.errors import explain
+from foliot.store.sqlite import file as sqlite_file
+from foliot.store.sqlite import writer as sqlite_writer
+from foliot.store.sqlite.database import SqliteDatabase
 from foliot.store.transaction import Tx, run
-from foliot.waits import Waits
 
 # A write of a setting that is called `fail` raises the SQLSTATE that is its value.
 RAISES = """
@@ -155,6 +156,6 @@ def test_what_a_run_or_caller_did_wrong_is_never_unavailable() -> None:
 
 
 def test_the_documentation_shows_the_table() -> None:
-    """`python -c 'import foliot.causes; print(foliot.causes.table())'` prints it."""
+    """`python -c 'import foliot.store.causes; print(foliot.store.causes.table())'` prints it."""
     page = Path(__file__).parents[2] / "docs" / "failures.md"
     assert table() in page.read_text()

@@ -12,12 +12,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from foliot.store import queries, queue, sqlite_file
-from foliot.store.bounds import Limit, class_failed, class_succeeded, set_limit
-from foliot.store.journal import SqlJournal
-from foliot.store.runs import Held, Lease, LeaseLost
-from foliot.store.sqlite import SqliteDatabase
-from foliot.store.workers import bury, register
+from foliot.store import queries
+from foliot.store.journal.base import Held, Lease, LeaseLost
+from foliot.store.journal.database import SqlJournal
+from foliot.store.queue import queue
+from foliot.store.queue.limits import Limit, class_failed, class_succeeded, set_limit
+from foliot.store.queue.workers import bury, register
+from foliot.store.sqlite import file as sqlite_file
+from foliot.store.sqlite.database import SqliteDatabase
 from tests.conformance.claims import add, offer, take
 
 WORKERS = ("w1", "w2", "w3")

@@ -12,25 +12,26 @@ from pathlib import Path
 import apsw
 import pytest
 
-from foliot.engine.records.completion import Completion
+from foliot.dev.session import ServiceSession
+from foliot.engine.audit.completion import Completion
 from foliot.errors import Gone, InvalidInput, NotHere
 from foliot.resources.validate import validate_document
-from foliot.runtime import Runtime
-from foliot.server.access.passwords import Passwords
-from foliot.store import schema, sqlite_file
+from foliot.runtime.runtime import Runtime
+from foliot.server.auth.passwords import Passwords
+from foliot.store import schema
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.access.users import SqlUsers
-from foliot.store.audit import SqlAuditLog
+from foliot.store.audit.log import SqlAuditLog
 from foliot.store.backup import back_up, restore
 from foliot.store.base import Filter, Key
 from foliot.store.incarnation import renew_database
 from foliot.store.open import open_database
+from foliot.store.sqlite import file as sqlite_file
 from foliot.store.tasks import ENDED
-from foliot.testing.services.session import ServiceSession
-from foliot.work.base import Command
-from foliot.work.triggers.declared_webhook import read_webhook
-from foliot.work.triggers.schedules import Scheduler
-from foliot.work.triggers.webhooks import Webhooks
+from foliot.work.tasks.base import Command
+from foliot.work.triggers.deliveries import Webhooks
+from foliot.work.triggers.scheduler import Scheduler
+from foliot.work.triggers.webhook import read_webhook
 from tests.postgres_tools import run_tool
 from tests.store.corpus import story
 from tests.store.corpus_kit import Found, declare_again, do_all_work, forget_desk, kept, kept_dumps, listed

@@ -11,15 +11,15 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from foliot.common.cancellation import stop_tasks
+from foliot.common.threads import on_thread
 from foliot.errors import Unavailable
-from foliot.stopping import stop_tasks
 from foliot.store import database_clock
-from foliot.store.claims import claim
 from foliot.store.database_clock import DRIFT, MEASURE_EVERY, DatabaseClock, boot, follow
 from foliot.store.open import open_database
-from foliot.store.postgres import PostgresDatabase
-from foliot.store.sqlite import SqliteDatabase
-from foliot.threads import on_thread
+from foliot.store.postgres.database import PostgresDatabase
+from foliot.store.queue.claims import claim
+from foliot.store.sqlite.database import SqliteDatabase
 from tests.conformance.claims import add, offer
 
 DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.services)]
@@ -196,8 +196,8 @@ WRONG = """
 import asyncio, sys, time
 real = time.time
 time.time = lambda: real() + float(sys.argv[2])
-from foliot.runtime import Runtime
-from foliot.store.claims import claim
+from foliot.runtime.runtime import Runtime
+from foliot.store.queue.claims import claim
 from tests.conformance.claims import offer
 
 async def main():

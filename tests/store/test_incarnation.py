@@ -14,17 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from foliot.common.waits import Waits
 from foliot.errors import Conflict, Gone, NotFound
 from foliot.store.backup import back_up, restore
 from foliot.store.base import Database, Document, Filter, Key, Put
-from foliot.store.documents import key_text
-from foliot.store.incarnation import first_revision, renew_database, renew_file
-from foliot.store.life import store_life
-from foliot.store.postgres import PostgresDatabase
-from foliot.store.postgres_driver import connect
-from foliot.store.resources import SqlResourceStore
-from foliot.store.sqlite import SqliteDatabase
-from foliot.waits import Waits
+from foliot.store.incarnation import first_revision, renew_database, renew_file, store_life
+from foliot.store.postgres.database import PostgresDatabase
+from foliot.store.postgres.driver import connect
+from foliot.store.resources.database import SqlResourceStore
+from foliot.store.resources.documents import key_text
+from foliot.store.sqlite.database import SqliteDatabase
 
 KEY = Key("Agent", "default", "a")
 

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foliot.errors import SecretError
-from foliot.store.keyfile import key_id, read_key_file
-from foliot.store.keyring import Keyring, keyring_from_text, load_keyring
+from foliot.store.secrets.keyfile import key_id, read_key_file
+from foliot.store.secrets.keyring import Keyring, keyring_from_text, load_keyring
 
 KEY = bytes(range(32))
 OTHER_KEY = bytes(range(32, 64))

@@ -8,13 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foliot.errors import NotFound
-from foliot.kernel.codec import encode
-from foliot.kernel.events import ToolFinished
 from foliot.kernel.messages import Text, ToolResult
-from foliot.store.journal import SqlJournal
-from foliot.store.large import LARGE, LONG, joined, names_in, parted
+from foliot.kernel.run.codec import encode
+from foliot.kernel.run.events import ToolFinished
+from foliot.store.journal.base import Entry, NewRun
+from foliot.store.journal.database import LARGE, LONG, SqlJournal, joined, names_in, parted
 from foliot.store.open import open_database
-from foliot.store.runs import Entry, NewRun
 
 # Quotes, backslashes and characters of several bytes: whatever could move a cut.
 DOCUMENT = 'He said "no \\ yes", and — 日本 — \u0001 went.\n' * 2000

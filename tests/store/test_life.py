@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from foliot.store.backup import back_up, restore
-from foliot.store.claims import claim
-from foliot.store.journal import SqlJournal
-from foliot.store.life import store_life
-from foliot.store.runs import Entry, StoreSetBack
-from foliot.store.sqlite import SqliteDatabase
+from foliot.store.incarnation import store_life
+from foliot.store.journal.base import Entry, StoreSetBack
+from foliot.store.journal.database import SqlJournal
+from foliot.store.queue.claims import claim
+from foliot.store.sqlite.database import SqliteDatabase
 from tests.conformance.claims import add, offer
 from tests.work.worker_kit import CountingDatabase, Doing, slow, until, working
 

@@ -8,12 +8,12 @@ from typing import Any
 import asyncpg
 import pytest
 
+from foliot.dev.postgres import Postgres
 from foliot.errors import Conflict, FoliotError, InvalidInput, Unavailable, UsageError
-from foliot.store import postgres
 from foliot.store.open import open_database
-from foliot.store.postgres import PostgresDatabase
+from foliot.store.postgres import database as postgres
+from foliot.store.postgres.database import PostgresDatabase
 from foliot.store.transaction import Tx, many, one, rows, run, value
-from foliot.testing.services.postgres import Postgres
 
 
 @pytest.fixture
@@ -280,9 +280,9 @@ def test_without_the_driver_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
     import importlib
 
     monkeypatch.setitem(sys.modules, "asyncpg", None)
-    monkeypatch.delitem(sys.modules, "foliot.store.postgres_driver")
+    monkeypatch.delitem(sys.modules, "foliot.store.postgres.driver")
     with pytest.raises(UsageError) as caught:
-        importlib.import_module("foliot.store.postgres_driver")
+        importlib.import_module("foliot.store.postgres.driver")
     assert caught.value.hint is not None
     assert "foliot[postgres]" in caught.value.hint
 

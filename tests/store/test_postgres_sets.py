@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foliot.errors import FoliotError
-from foliot.store.postgres_sets import over_arrays
+from foliot.store.postgres.batches import over_arrays
 from foliot.store.queries import load_for_postgres
 
 

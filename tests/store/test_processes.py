@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from foliot.store.base import Filter
-from foliot.store.keyring import keyring_from_text
 from foliot.store.open import open_database
-from foliot.store.resources import SqlResourceStore
+from foliot.store.resources.database import SqlResourceStore
+from foliot.store.secrets.keyring import keyring_from_text
 
 PROCESS = Path(__file__).with_name("store_process.py")
 SCALE = int(os.environ.get("FOLIOT_CHAOS", "1"))

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from foliot.settings import load_settings
+from foliot.settings.settings import load_settings
 from foliot.store.base import Database
-from foliot.store.keyring import load_keyring
+from foliot.store.ledger.pushes import StoredPushes
 from foliot.store.open import open_database
-from foliot.store.pushes import StoredPushes
-from foliot.store.resources import SqlResourceStore
-from foliot.store.store_key import StoreKey
+from foliot.store.resources.database import SqlResourceStore
+from foliot.store.secrets.keyring import load_keyring
+from foliot.store.secrets.store_key import StoreKey
 
 LATER = 4_000_000_000.0
 

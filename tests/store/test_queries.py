@@ -7,7 +7,8 @@ import apsw
 import pytest
 
 from foliot.errors import FoliotError
-from foliot.store import queries, sqlite_file
+from foliot.store import queries
+from foliot.store.sqlite import file as sqlite_file
 
 NAMES = sorted(queries.load())
 
@@ -28,7 +29,7 @@ def test_every_query_is_valid_sqlite_as_it_stands(name: str, connection: apsw.Co
 async def test_every_query_is_valid_postgresql_after_translation(postgres_url: str) -> None:
     import asyncpg
 
-    from foliot.store.postgres import PostgresDatabase
+    from foliot.store.postgres.database import PostgresDatabase
 
     await (await PostgresDatabase.open(postgres_url)).close()
     client = await asyncpg.connect(postgres_url)

@@ -14,13 +14,14 @@ import asyncpg
 import pytest
 
 from foliot.errors import Conflict
-from foliot.kernel.spec import digest
-from foliot.store import journal as journals
-from foliot.store import queue, tasks
-from foliot.store.journal import SqlJournal
-from foliot.store.postgres import PostgresDatabase, _execute
-from foliot.store.queue import QueueItem, enqueue
-from foliot.store.runs import Entry, Lease, NewRun, Signal, SignalsPending
+from foliot.kernel.run.spec import digest
+from foliot.store import tasks
+from foliot.store.journal import database as journals
+from foliot.store.journal.base import Entry, Lease, NewRun, Signal, SignalsPending
+from foliot.store.journal.database import SqlJournal
+from foliot.store.postgres.database import PostgresDatabase, _execute
+from foliot.store.queue import queue
+from foliot.store.queue.queue import QueueItem, enqueue
 from foliot.store.tasks import NewTask, TaskChange
 from foliot.store.transaction import Tx
 

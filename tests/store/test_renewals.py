@@ -10,10 +10,10 @@ import asyncpg
 import pytest
 
 from foliot.store.base import Database
-from foliot.store.journal import SqlJournal, _renew
+from foliot.store.journal.base import Entry, Held, Lease, LeaseLost, NewRun, Renewal, StoreSetBack
+from foliot.store.journal.database import SqlJournal, _renew
 from foliot.store.open import open_database
-from foliot.store.postgres import PostgresDatabase
-from foliot.store.runs import Entry, Held, Lease, LeaseLost, NewRun, Renewal, StoreSetBack
+from foliot.store.postgres.database import PostgresDatabase
 from tests.conformance.claims import add
 
 FIRST = [Entry(1, 1.0, "run.created", b"{}")]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from foliot.store.base import Put
-from foliot.store.resources import SqlResourceStore
-from foliot.store.sqlite import SqliteDatabase
+from foliot.store.resources.database import SqlResourceStore
+from foliot.store.sqlite.database import SqliteDatabase
 
 
 def memory(name: str) -> Put:

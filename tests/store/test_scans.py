@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from foliot.store import queries
-from foliot.store.sqlite_file import prepare
+from foliot.store.sqlite.file import prepare
 
 # Of timers, sweeps and housekeeping: asked every few seconds or minutes by every process.
 ASKED_OFTEN = ("queue_unheard", "purge_blobs", "purge_hold", "queue_lapsed", "queue_due", "signal_any")

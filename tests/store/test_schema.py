@@ -11,17 +11,18 @@ import pytest
 
 from foliot.errors import Conflict, FoliotError, InvalidInput
 from foliot.resources.agreed import Agreed, Levels
-from foliot.store import schema, sqlite_file
+from foliot.store import schema
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.access.users import SqlUsers
 from foliot.store.base import Database, Filter, Key
-from foliot.store.keyring import keyring_from_text
-from foliot.store.mcp_pins import read_agreed
 from foliot.store.open import open_database
-from foliot.store.postgres import PostgresDatabase, migrate
-from foliot.store.resources import SqlResourceStore
-from foliot.store.selectors import parse_labels
-from foliot.store.sqlite import SqliteDatabase
+from foliot.store.postgres.database import PostgresDatabase, migrate
+from foliot.store.resources.database import SqlResourceStore
+from foliot.store.resources.mcp_pins import read_agreed
+from foliot.store.resources.selectors import parse_labels
+from foliot.store.secrets.keyring import keyring_from_text
+from foliot.store.sqlite import file as sqlite_file
+from foliot.store.sqlite.database import SqliteDatabase
 
 NEWEST = len(schema.migrations("sqlite"))
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from foliot.errors import InvalidInput
 from foliot.store.base import Filter, Requirement
-from foliot.store.selectors import field_text, matches, parse_fields, parse_labels
+from foliot.store.resources.selectors import field_text, matches, parse_fields, parse_labels
 
 DOCUMENT: dict[str, Any] = {
     "kind": "Agent",

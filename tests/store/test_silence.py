@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Iterator
 import asyncpg
 import pytest
 
+from foliot.common.waits import Waits
+from foliot.dev.proxy import Proxy
 from foliot.errors import Unavailable
-from foliot.store.postgres import PostgresDatabase
+from foliot.store.postgres.database import PostgresDatabase
 from foliot.store.transaction import Tx, run
-from foliot.testing.services.proxy import Proxy
-from foliot.waits import Waits
 
 WAITS = Waits(lease=6.0)
 # Far more than any bound here, for a busy machine; without bounds nothing would ever end.

@@ -17,9 +17,10 @@ import apsw
 import pytest
 
 from foliot.errors import Conflict, FoliotError, InvalidInput, Unavailable
-from foliot.store import sqlite_file, sqlite_writer
 from foliot.store.open import open_database
-from foliot.store.sqlite import SqliteDatabase
+from foliot.store.sqlite import file as sqlite_file
+from foliot.store.sqlite import writer as sqlite_writer
+from foliot.store.sqlite.database import SqliteDatabase
 from foliot.store.transaction import Tx, many, one, rows, run, value
 
 
@@ -282,7 +283,7 @@ async def test_a_lock_that_is_never_released_is_unavailable_not_a_driver_error(
 _AS_A_STRANGER = """
 import asyncio, os, sys
 from foliot.errors import FoliotError
-from foliot.store.sqlite import SqliteDatabase
+from foliot.store.sqlite.database import SqliteDatabase
 from foliot.store.transaction import run
 
 async def main():
@@ -331,7 +332,7 @@ FORKS = """
 import asyncio, os, sys
 from pathlib import Path
 from foliot.errors import Unavailable
-from foliot.store.sqlite import SqliteDatabase
+from foliot.store.sqlite.database import SqliteDatabase
 
 async def main():
     database = await SqliteDatabase.open(Path(sys.argv[1]))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from foliot.errors import Unavailable
-from foliot.store.sqlite import SqliteDatabase
+from foliot.store.sqlite.database import SqliteDatabase
 from tests.conformance.claims import add
 
 
@@ -25,7 +25,7 @@ async def db(tmp_path: Path):
 async def test_a_deleted_file_refuses_the_next_commit_and_every_read_after_it(
     db: SqliteDatabase, suffix: str, written: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foliot.store.sqlite_file._MOMENT", -1.0)
+    monkeypatch.setattr("foliot.store.sqlite.file._MOMENT", -1.0)
     if written:
         await add(db, "r1")
     os.unlink(f"{db.path}{suffix}")

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from foliot.errors import SecretError
-from foliot.settings import load_settings
+from foliot.settings.settings import load_settings
 from foliot.store.base import Database, Key, Put
-from foliot.store.keyring import load_keyring
 from foliot.store.open import open_database
-from foliot.store.resources import SqlResourceStore
-from foliot.store.store_key import RETIRED, SEALED_WITH, key_of_store
+from foliot.store.resources.database import SqlResourceStore
+from foliot.store.secrets.keyring import load_keyring
+from foliot.store.secrets.store_key import RETIRED, SEALED_WITH, key_of_store
 
 KEY = Key("Secret", "default", "pin")
 

@@ -14,10 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from foliot.errors import Conflict, NotFound
 from foliot.store.base import Change, Delete, Document, Filter, Key, Put, Requirement
-from foliot.store.keyring import keyring_from_text
-from foliot.store.resources import SqlResourceStore
-from foliot.store.selectors import matches
-from foliot.store.sqlite import SqliteDatabase
+from foliot.store.resources.database import SqlResourceStore
+from foliot.store.resources.selectors import matches
+from foliot.store.secrets.keyring import keyring_from_text
+from foliot.store.sqlite.database import SqliteDatabase
 
 KINDS = st.sampled_from(["Agent", "Tool"])
 SPACES = st.sampled_from(["a", "a-b"])

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from foliot.store.base import Database
-from foliot.store.journal import SqlJournal
-from foliot.store.postgres import PostgresDatabase
-from foliot.store.runs import Entry, Lease, NewRun, Signal
-from foliot.store.sqlite import SqliteDatabase
-from foliot.store.unattended import PAGE, unattended
+from foliot.store.journal.base import Entry, Lease, NewRun, Signal
+from foliot.store.journal.database import SqlJournal
+from foliot.store.postgres.database import PostgresDatabase
+from foliot.store.queue.unattended import PAGE, unattended
+from foliot.store.sqlite.database import SqliteDatabase
 
 NOW = 1000.0
 

@@ -17,12 +17,13 @@ import asyncpg
 import nats
 import pytest
 
-from foliot.testing.services import base, programs
-from foliot.testing.services import nats as nats_module
-from foliot.testing.services.base import Service, ServiceError, User, is_held
-from foliot.testing.services.nats import Nats
-from foliot.testing.services.postgres import Postgres
-from foliot.testing.services.session import ServiceSession
+from foliot.dev import nats as nats_module
+from foliot.dev import postgres as programs
+from foliot.dev import service as base
+from foliot.dev.nats import Nats
+from foliot.dev.postgres import Postgres
+from foliot.dev.service import Service, ServiceError, User, is_held
+from foliot.dev.session import ServiceSession
 
 WAIT_SECONDS = 40.0
 
@@ -170,7 +171,7 @@ class TestNats:
 
 OWNER = """
 import json, sys, time
-from foliot.testing.services.session import ServiceSession
+from foliot.dev.session import ServiceSession
 session = ServiceSession.begin({})
 with session.private_postgres() as postgres, session.private_nats() as nats:
     facts = {"folder": str(session.folder), "pids": [postgres.pid, nats.pid], "url": postgres.url}
@@ -220,10 +221,7 @@ class TestOwnership:
         assert not process_is_running(pid)
 
     def test_a_server_without_owner_outlives_the_process_that_started_it(self, tmp_path: Path) -> None:
-        code = (
-            "import sys, pathlib; from foliot.testing.services.nats import Nats\n"
-            "Nats(pathlib.Path(sys.argv[1])).start()"
-        )
+        code = "import sys, pathlib; from foliot.dev.nats import Nats\nNats(pathlib.Path(sys.argv[1])).start()"
         subprocess.run([sys.executable, "-c", code, str(tmp_path / "nats")], check=True, timeout=110)
         server = Nats(tmp_path / "nats")
         try:

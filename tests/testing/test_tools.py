@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from foliot.testing import tools as suite
-from foliot.testing.tools import Program, Subject, ToolConformance, WireConformance
+from foliot.testing import tool_suite as suite
+from foliot.testing.tool_suite import Program, Subject, ToolConformance, WireConformance
 from foliot.tools.base import Invocation, ToolDefinition
 
 

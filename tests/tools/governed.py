@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from foliot.tools.base import Caller, Invocation, ToolDefinition
-from foliot.tools.rule_reader import read_rules
-from foliot.tools.rules import Rules
+from foliot.tools.governance.reader import read_rules
+from foliot.tools.governance.rules import Rules
 
 
 def definition(name: str = "refund", **fields: Any) -> ToolDefinition:

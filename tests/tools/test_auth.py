@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from foliot.tools.auth import Credentials, ToolAuth
 from foliot.tools.base import AuthSpec, ToolPolicyInvalid, ToolSecretMissing
-from foliot.tools.masking import MASK, Masker
-from foliot.tools.secrets import EnvironmentSecrets, Secrets
+from foliot.tools.secrets.auth import Credentials, ToolAuth
+from foliot.tools.secrets.masking import MASK, Masker
+from foliot.tools.secrets.secrets import EnvironmentSecrets, Secrets
 
 
 def auth(**values: str) -> ToolAuth:

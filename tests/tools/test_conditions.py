@@ -6,7 +6,7 @@ import pytest
 
 from foliot.errors import InvalidInput
 from foliot.tools.base import Caller
-from foliot.tools.conditions import LONGEST, ConditionFailed, Expression
+from foliot.tools.governance.cel import LONGEST, ConditionFailed, Expression
 from tests.tools.governed import call
 
 

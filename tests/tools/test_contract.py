@@ -45,7 +45,7 @@ from foliot.tools.contract import (
     response_error,
     result_of,
 )
-from foliot.tools.error_text import error_text, is_denied, reported_error
+from foliot.tools.errors import error_text, is_denied, reported_error
 from tests.tools.web_service import call
 
 REQUEST = normalise_request(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from foliot.kernel.messages import Media, Text, ToolFailure, ToolResult
 from foliot.tools.base import ToolError
-from foliot.tools.masking import MASK, Masker, MaskingFilter
+from foliot.tools.secrets.masking import MASK, Masker, MaskingFilter
 
 SECRET = 'p/ä"s s+w&rd<7>'
 

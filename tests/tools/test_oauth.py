@@ -12,9 +12,9 @@ import pytest
 from aiohttp import web
 
 from foliot.tools.base import ToolSecretMissing
-from foliot.tools.masking import MASK, Masker
-from foliot.tools.oauth import TokenCache
 from foliot.tools.outbound.guard import Outbound
+from foliot.tools.secrets.auth import TokenCache
+from foliot.tools.secrets.masking import MASK, Masker
 from tests.tools.web_service import Service, serving, way_out
 
 

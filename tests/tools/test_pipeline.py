@@ -12,16 +12,16 @@ import msgspec
 import pytest
 from pydantic import BaseModel
 
-from foliot.engine.hypothetical import Declared
+from foliot.engine.explain.what_if import Declared
 from foliot.errors import Conflict
 from foliot.kernel.messages import Media, Text, ToolResult
 from foliot.tools.base import Invocation, Parked, Question, RateLimit, Retry, ToolDefinition, ToolDenied
 from foliot.tools.function import tool
-from foliot.tools.masking import Masker
-from foliot.tools.parts import Parts
-from foliot.tools.pipeline import Pipeline, finishers_for, gates_for, layers_for, stages_for
-from foliot.tools.rule_reader import read_rules
-from foliot.tools.rules import FixedRules, Rules
+from foliot.tools.governance.reader import read_rules
+from foliot.tools.governance.rules import FixedRules, Rules
+from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.pipeline import Pipeline, finishers_for, gates_for, layers_for, stages_for
+from foliot.tools.secrets.masking import Masker
 from tests.tools.governed import permission, policy
 
 
@@ -340,7 +340,7 @@ async def test_a_layer_that_breaks_refuses(monkeypatch: pytest.MonkeyPatch) -> N
     def broken(self, call, rules):
         raise RuntimeError("a bug in a layer")
 
-    monkeypatch.setattr("foliot.tools.stages.policy.Policies.__call__", broken)
+    monkeypatch.setattr("foliot.tools.governance.layers.Policies.__call__", broken)
 
     refused = await Pipeline([refund]).admit(call("refund", amount=1))
 

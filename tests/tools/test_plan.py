@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from foliot.errors import InvalidInput
 from foliot.tools.base import ToolDefinition
-from foliot.tools.plan import Step, check_order, check_requirements, edges, waves
+from foliot.tools.pipeline.order import Step, check_order, check_requirements, edges, waves
 
 READ = ToolDefinition("read", effect="read", resource_keys=("file:{path}",))
 WRITE = ToolDefinition("write", resource_keys=("file:{path}",))

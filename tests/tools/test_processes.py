@@ -18,9 +18,9 @@ import pytest
 from foliot.tools.function import tool
 from foliot.tools.mcp.process import Launch
 from foliot.tools.mcp.stdio import Child, start
-from foliot.tools.pipeline import Pipeline
+from foliot.tools.pipeline.pipeline import Pipeline
+from foliot.tools.pipeline.running import going_on
 from foliot.tools.processes import outlives_call
-from foliot.tools.running import going_on
 from tests.tools.governed import call
 
 pytestmark = [

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foliot.engine.hypothetical import Declared
+from foliot.engine.explain.what_if import Declared
 from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.tools.base import ToolDefinition
 from foliot.tools.registry import Locked, Registry, lock, read_only, schema_digest

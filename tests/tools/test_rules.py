@@ -9,19 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from foliot.engine.hypothetical import Declared
-from foliot.engine.policies import token_limits
+from foliot.engine.definition.policies import token_limits
+from foliot.engine.explain.what_if import Declared
 from foliot.kernel.messages import ToolResult
 from foliot.tools.backends.agent import agent_definition
 from foliot.tools.base import Caller, Parked, Tool
 from foliot.tools.builtin.catalogue import builtin_to_judge
-from foliot.tools.judge import Judgement, judge
-from foliot.tools.parts import Parts
-from foliot.tools.pipeline import Layer, Pipeline, layers_for
-from foliot.tools.rule_reader import read_rules
-from foliot.tools.rules import FixedRules, StandingGrant, permission_token, tool_token
-from foliot.tools.stages.allow_list import Profile
-from foliot.tools.verdict import STRICTNESS, Outcome
+from foliot.tools.governance.judge import Judgement, judge
+from foliot.tools.governance.layers import Profile
+from foliot.tools.governance.reader import read_rules
+from foliot.tools.governance.rules import STRICTNESS, FixedRules, Outcome, StandingGrant, permission_token, tool_token
+from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.pipeline import Layer, Pipeline, layers_for
 from tests.tools.governed import call, definition, permission, policy, role, rules
 
 

@@ -13,9 +13,9 @@ import pytest
 from foliot.engine.telemetry.metrics import Metrics
 from foliot.tools.base import Invocation, ToolCancelled, ToolRateLimited
 from foliot.tools.function import FunctionTool, tool
-from foliot.tools.parts import Parts
-from foliot.tools.pipeline import Pipeline
-from foliot.tools.running import MOST_GOING_ON, Running, blocking, current, going_on
+from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.pipeline import Pipeline
+from foliot.tools.pipeline.running import MOST_GOING_ON, Running, blocking, current, going_on
 from tests.tools.governed import call
 
 
@@ -62,7 +62,7 @@ async def test_a_function_that_blocks_is_said_to_go_on_until_it_has_ended(caplog
 
 
 async def test_a_function_that_computes_ends_when_it_is_told_to(monkeypatch) -> None:
-    monkeypatch.setattr("foliot.tools.running.END_WITHIN", 30.0)
+    monkeypatch.setattr("foliot.tools.pipeline.running.END_WITHIN", 30.0)
     begun, tidied = threading.Event(), threading.Event()
 
     @tool(effect="read")
@@ -108,7 +108,7 @@ async def test_a_task_that_does_not_listen_is_said_to_go_on() -> None:
 
 
 async def test_who_is_cancelled_leaves_a_record_that_the_call_goes_on(monkeypatch) -> None:
-    monkeypatch.setattr("foliot.tools.running.END_WITHIN", 0.01)
+    monkeypatch.setattr("foliot.tools.pipeline.running.END_WITHIN", 0.01)
     kept: list[Any] = []
 
     class Keeps:
@@ -129,7 +129,7 @@ async def test_who_is_cancelled_leaves_a_record_that_the_call_goes_on(monkeypatc
 
 
 async def test_no_more_calls_are_started_of_a_function_whose_calls_never_end(monkeypatch) -> None:
-    monkeypatch.setattr("foliot.tools.running.MOST_GOING_ON", 2)
+    monkeypatch.setattr("foliot.tools.pipeline.running.MOST_GOING_ON", 2)
     assert MOST_GOING_ON > 2
     stuck = Stuck()
     made = stuck.tool(timeout=0.05)

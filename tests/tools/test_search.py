@@ -8,7 +8,7 @@ import pytest
 
 from foliot.kernel.messages import Message, ModelRequest, Text, ToolResult, ToolSpec
 from foliot.tools.base import ToolDefinition
-from foliot.tools.pipeline import Pipeline
+from foliot.tools.pipeline.pipeline import Pipeline
 from foliot.tools.search import NAME, Index, ToolSearch, offered, tokens
 from tests.tools.governed import call
 

@@ -10,14 +10,14 @@ import pytest
 
 from foliot.errors import InvalidInput, NotFound, SecretError, Unavailable
 from foliot.resources.references import Origin, Target, refused
-from foliot.settings import load_settings
+from foliot.settings.settings import load_settings
 from foliot.store.base import Key, Put, Revealed
-from foliot.store.keyring import load_keyring
 from foliot.store.open import open_database
-from foliot.store.resources import SqlResourceStore
+from foliot.store.resources.database import SqlResourceStore
+from foliot.store.secrets.keyring import load_keyring
 from foliot.tools.base import ToolSecretMissing
-from foliot.tools.masking import MASK, Masker
-from foliot.tools.secrets import EnvironmentSecrets, SecretChain, SecretRef, Secrets, StoreSecrets
+from foliot.tools.secrets.masking import MASK, Masker
+from foliot.tools.secrets.secrets import EnvironmentSecrets, SecretChain, SecretRef, Secrets, StoreSecrets
 
 
 def store(**sealed: dict[str, bytes]) -> StoreSecrets:

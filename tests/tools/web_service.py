@@ -17,13 +17,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from foliot.common.waits import Waits
 from foliot.tools.backends.callbacks import Callbacks
-from foliot.tools.backends.web import Web
+from foliot.tools.backends.http import Web
 from foliot.tools.base import AuthSpec, Caller, Invocation, ToolDefinition
-from foliot.tools.masking import Masker
 from foliot.tools.outbound.guard import Outbound
-from foliot.tools.secrets import EnvironmentSecrets, Secrets
-from foliot.waits import Waits
+from foliot.tools.secrets.masking import Masker
+from foliot.tools.secrets.secrets import EnvironmentSecrets, Secrets
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from foliot.store.base import Database
-from foliot.store.keyring import keyring_from_text
 from foliot.store.open import open_database
-from foliot.store.resources import SqlResourceStore
+from foliot.store.resources.database import SqlResourceStore
+from foliot.store.secrets.keyring import keyring_from_text
 
 BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.services)]
 

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 from foliot import tool
-from foliot.runtime import Runtime
-from foliot.store.placement import Offer
+from foliot.runtime.runtime import Runtime
+from foliot.store.queue.placement import Offer
 from foliot.tools.base import Invocation
 
 FILE = Path(sys.argv[2]) if len(sys.argv) > 2 else Path()

@@ -7,12 +7,12 @@ import os
 import sys
 import time
 
-from foliot.runtime import Runtime
-from foliot.settings import load_settings
-from foliot.store.keyring import keyring_from_text
+from foliot.runtime.runtime import Runtime
+from foliot.settings.settings import load_settings
 from foliot.store.open import open_database
-from foliot.store.resources import SqlResourceStore
-from foliot.work.triggers.schedules import Scheduler
+from foliot.store.resources.database import SqlResourceStore
+from foliot.store.secrets.keyring import keyring_from_text
+from foliot.work.triggers.scheduler import Scheduler
 
 FIRST = 1_780_300_800.0  # 2026-06-01T08:00:00Z
 MINUTE = 0.5

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound
 from foliot.resources.references import Origin
-from foliot.work.base import PRIORITIES, Accepted, Command, TaskInfo, TaskRecord
-from foliot.work.commands import content_digest
+from foliot.work.tasks.base import PRIORITIES, Accepted, Command, TaskInfo, TaskRecord
+from foliot.work.tasks.commands import content_digest
 
 ENDED = ("succeeded", "failed", "cancelled", "dead_lettered")
 

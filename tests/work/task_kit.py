@@ -7,20 +7,20 @@ from collections.abc import Callable
 from typing import Any
 
 from foliot.bus.local import LocalTransport
-from foliot.engine.runs import Runs
+from foliot.engine.driver.runs import Runs
 from foliot.errors import NotFound
 from foliot.kernel.messages import Message, ModelResponse, Text, Usage
-from foliot.kernel.spec import Repairs, RunSpec
+from foliot.kernel.run.spec import Repairs, RunSpec
 from foliot.resources.references import Origin
 from foliot.store.base import Database
-from foliot.store.claims import claim
-from foliot.store.journal import SqlJournal
-from foliot.store.placement import Offer
-from foliot.tools.pipeline import Pipeline
-from foliot.work.base import Command
-from foliot.work.bundle import Bundles
-from foliot.work.performing import TaskPerformer
-from foliot.work.tasks import TaskService
+from foliot.store.journal.database import SqlJournal
+from foliot.store.queue.claims import claim
+from foliot.store.queue.placement import Offer
+from foliot.tools.pipeline.pipeline import Pipeline
+from foliot.work.tasks.base import Command
+from foliot.work.tasks.bundle import Bundles
+from foliot.work.tasks.service import TaskService
+from foliot.work.worker.performer import TaskPerformer
 
 Answer = Callable[[str, str], Any]
 

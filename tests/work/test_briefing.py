@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from foliot.engine.signals import signal
-from foliot.kernel.codec import encode, type_of
-from foliot.kernel.events import CancelRequested, RunClaimed, RunCreated
-from foliot.store.runs import Entry
-from foliot.store.sqlite import SqliteDatabase
-from foliot.work.base import Command
-from foliot.work.briefing import Briefs
+from foliot.engine.driver.signals import signal
+from foliot.kernel.run.codec import encode, type_of
+from foliot.kernel.run.events import CancelRequested, RunClaimed, RunCreated
+from foliot.store.journal.base import Entry
+from foliot.store.sqlite.database import SqliteDatabase
+from foliot.work.tasks.base import Command
+from foliot.work.worker.performer import Briefs
 from tests.work.task_kit import Kit
 from tests.work.worker_kit import CountingDatabase
 
@@ -123,7 +123,7 @@ async def test_a_store_that_does_not_answer_leaves_each_run_to_itself(kit: Kit, 
 
 
 async def test_the_tasks_that_are_kept_are_bounded(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foliot.work.briefing.MOST_TASKS", 3)
+    monkeypatch.setattr("foliot.work.worker.performer.MOST_TASKS", 3)
     await accept(kit, *(f"t{n}" for n in range(10)))
     await kit.work()
     assert len(briefs(kit)._tasks) == 3

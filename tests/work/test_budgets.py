@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from foliot import Agent, ScriptedModel
-from foliot.engine.budgets.waking import wake_paused
-from foliot.models.pricing import Pricing
+from foliot.engine.budgets.wakeups import wake_paused
+from foliot.models.routing.pricing import Pricing
 from foliot.resources.validate import validate_document
-from foliot.runtime import Runtime
+from foliot.runtime.runtime import Runtime
 from foliot.store.base import Put
-from foliot.store.budgets import SqlBudgetLedger
-from foliot.store.placement import Offer
-from foliot.work.base import Command
+from foliot.store.ledger.budgets import SqlBudgetLedger
+from foliot.store.queue.placement import Offer
+from foliot.work.tasks.base import Command
 
 DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.services)]
 

@@ -5,8 +5,18 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foliot.work.triggers.catch_up import LEFT_OUT_ROWS, CatchUp, Verdict, first_after, next_start, start_of, verdicts
-from foliot.work.triggers.slots import Cron, Once, Timing
+from foliot.work.triggers.schedule import (
+    LEFT_OUT_ROWS,
+    CatchUp,
+    Cron,
+    Once,
+    Timing,
+    Verdict,
+    first_after,
+    next_start,
+    start_of,
+    verdicts,
+)
 
 TIMINGS: st.SearchStrategy[Timing] = st.one_of(
     st.sampled_from(["* * * * *", "*/7 * * * *", "0 * * * *", "0 9 * * 1", "30 2 * * *", "0 0 30 2 1-7"]).map(

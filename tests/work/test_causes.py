@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from foliot import Agent, Runtime, ScriptedModel, tool
-from foliot.kernel.codec import type_of
+from foliot.kernel.run.codec import type_of
 
 ENDS = 60.0
 # While a state is in the table, whoever adds to a journal gets it.
@@ -30,7 +30,7 @@ CREATE TRIGGER trouble AFTER INSERT ON event FOR EACH STATEMENT EXECUTE FUNCTION
 async def test_what_the_store_cannot_do_now_is_tried_again_while_the_lease_lives(
     postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "foliot.engine.appending")
+    caplog.set_level(logging.INFO, "foliot.engine.driver.appends")
     payments = 0
     begun, go = asyncio.Event(), asyncio.Event()
 

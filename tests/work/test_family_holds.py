@@ -14,18 +14,18 @@ import pytest
 
 from foliot import Agent, ScriptedModel, tool
 from foliot.client.local_work import LocalWork
-from foliot.engine.doubts import family
+from foliot.engine.driver.doubts import family
 from foliot.errors import Conflict, InvalidInput
-from foliot.kernel.events import ToolHeld, ToolUnknown, UnknownDecided
+from foliot.kernel.run.events import ToolHeld, ToolUnknown, UnknownDecided
 from foliot.resources.validate import validate_document
-from foliot.runtime import Runtime
-from foliot.store.audit import AuditFilter, SqlAuditLog
+from foliot.runtime.runtime import Runtime
+from foliot.store.audit.log import AuditFilter, SqlAuditLog
 from foliot.store.base import Put
-from foliot.store.placement import Offer
-from foliot.store.runs import RunInfo
+from foliot.store.journal.base import RunInfo
+from foliot.store.queue.placement import Offer
 from foliot.tools.base import Invocation
-from foliot.tools.pipeline import Pipeline
-from foliot.work.base import Command
+from foliot.tools.pipeline.pipeline import Pipeline
+from foliot.work.tasks.base import Command
 
 DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.services)]
 PAY = {"call": {"pay": {"amount": 5}}}

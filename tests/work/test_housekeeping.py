@@ -9,11 +9,11 @@ from functools import partial
 import pytest
 
 from foliot import Agent, Runtime, ScriptedModel, tool
-from foliot.settings import load_settings
-from foliot.store.audit import AuditFilter, SqlAuditLog
-from foliot.store.keyring import load_keyring
+from foliot.settings.settings import load_settings
+from foliot.store.audit.log import AuditFilter, SqlAuditLog
 from foliot.store.open import open_database
-from foliot.store.resources import SqlResourceStore
+from foliot.store.resources.database import SqlResourceStore
+from foliot.store.secrets.keyring import load_keyring
 from foliot.work.housekeeping import EVERY, Forgotten, Housekeeper, Retention, growth_of, sizes_of
 
 DAY = 86_400.0
@@ -156,7 +156,7 @@ async def test_sizes_are_noted_once_a_day_and_tell_the_growth(store) -> None:
 async def test_a_file_of_an_older_version_is_compacted_on_demand(tmp_path) -> None:
     import apsw
 
-    from foliot.store.sqlite_file import compact, prepare
+    from foliot.store.sqlite.file import compact, prepare
 
     path = tmp_path / "old.db"
     prepare(path).close()

@@ -17,13 +17,13 @@ import pytest
 
 from foliot import Runtime, tool
 from foliot.client.local_work import LocalWork
-from foliot.kernel.codec import type_of
+from foliot.kernel.run.codec import type_of
 from foliot.resources.validate import validate_document
-from foliot.settings import load_settings
+from foliot.settings.settings import load_settings
 from foliot.store.base import Delete, Key, Put
-from foliot.store.placement import Offer
-from foliot.work.base import Command
-from foliot.work.performing import LACK_REST
+from foliot.store.queue.placement import Offer
+from foliot.work.tasks.base import Command
+from foliot.work.worker.performer import LACK_REST
 
 ENDS = 60.0
 ENDPOINT = {

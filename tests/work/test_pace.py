@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foliot.store.claims import Claims
-from foliot.store.runs import Lease
-from foliot.work.pace import Pace, Round
+from foliot.store.journal.base import Lease
+from foliot.store.queue.claims import Claims
+from foliot.work.worker.worker import Pace, Round
 
 LEASE = Lease("r1", 1, 1, "w", 30.0, queued=True)
 NOTHING = Claims([])

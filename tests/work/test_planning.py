@@ -9,11 +9,11 @@ import pytest
 
 import foliot.cli
 from foliot.errors import InvalidInput
-from foliot.kernel import task_events as t
-from foliot.kernel.plan import Edge, Join, Node, Plan, Retry, decode_plan, encode_plan
+from foliot.kernel.graph import events as t
+from foliot.kernel.graph.plan import Edge, Join, Node, Plan, Retry, decode_plan, encode_plan
 from foliot.resources.reader import read_manifests
 from foliot.resources.validate import validate_document
-from foliot.work.planning import compile_plan, retry_of
+from foliot.work.tasks.plan import compile_plan, retry_of
 from tests.kernel.graph_play import Play
 
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from foliot.client.declared_work import InUse
 from foliot.client.local import LocalClient
-from foliot.engine.budgets.waking import models_changed
+from foliot.client.task_resources import InUse
+from foliot.engine.budgets.wakeups import models_changed
 from foliot.resources.validate import validate_document
-from foliot.runtime import Runtime
-from foliot.server.work import declared_work
-from foliot.store.bounds import class_failed, list_classes
-from foliot.store.placement import Offer
-from foliot.work.base import Command
+from foliot.runtime.runtime import Runtime
+from foliot.server.runs.driven import declared_work
+from foliot.store.queue.limits import class_failed, list_classes
+from foliot.store.queue.placement import Offer
+from foliot.work.tasks.base import Command
 
 DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.services)]
 

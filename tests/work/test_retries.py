@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from foliot.kernel.events import RunFailed, RunRetried
-from foliot.kernel.plan import Retry
-from foliot.kernel.retry import BUSY_FOR, RETRIES, verdict
-from foliot.kernel.spec import Limits, Repairs, RunSpec
-from foliot.kernel.task_events import TaskDeadLettered, TaskSucceeded
+from foliot.kernel.graph.events import TaskDeadLettered, TaskSucceeded
+from foliot.kernel.graph.plan import Retry
+from foliot.kernel.graph.retry import BUSY_FOR, RETRIES, verdict
+from foliot.kernel.run.events import RunFailed, RunRetried
+from foliot.kernel.run.spec import Limits, Repairs, RunSpec
 from foliot.models.base import ModelError, ModelOverloaded, ModelRateLimited, ModelTimeout
 from foliot.store.base import Database
-from foliot.work.base import Command, RetryRule
+from foliot.work.tasks.base import Command, RetryRule
 from tests.work.task_kit import Answer, Definitions, Kit
 
 PAGE = Path(__file__).parents[2] / "docs" / "failures.md"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foliot.kernel.plan import Edge, Node
-from foliot.work.routes import held_edges, judge_edges, route_labels
+from foliot.kernel.graph.plan import Edge, Node
+from foliot.work.tasks.settlement import held_edges, judge_edges, route_labels
 
 
 @pytest.mark.parametrize(

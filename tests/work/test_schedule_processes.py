@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from foliot.resources.validate import validate_document
-from foliot.runtime import Runtime
-from foliot.settings import load_settings
+from foliot.runtime.runtime import Runtime
+from foliot.settings.settings import load_settings
 from foliot.store.base import Key, Put
 from foliot.store.open import open_database
-from foliot.store.resources import SqlResourceStore
+from foliot.store.resources.database import SqlResourceStore
 from foliot.store.triggers import Slot, slots_of
-from foliot.work.triggers.schedules import Scheduler
+from foliot.work.triggers.scheduler import Scheduler
 from tests.work.schedule_process import FIRST, MINUTE, RING, clock
 
 PROCESS = Path(__file__).with_name("schedule_process.py")

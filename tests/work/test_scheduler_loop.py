@@ -17,8 +17,8 @@ from foliot.errors import Unavailable
 from foliot.resources.validate import validate_document
 from foliot.store.base import Database, Put
 from foliot.store.open import open_database
-from foliot.store.resources import SqlResourceStore
-from foliot.work.triggers.schedules import Scheduler
+from foliot.store.resources.database import SqlResourceStore
+from foliot.work.triggers.scheduler import Scheduler
 from tests.work.task_book import TaskBook
 
 
@@ -94,7 +94,7 @@ async def until(work: asyncio.Task[None], event: asyncio.Event) -> None:
 async def test_an_idle_scheduler_asks_far_less_than_once_a_second(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foliot.work.triggers.schedules.PACE", 0.0)
+    monkeypatch.setattr("foliot.work.triggers.scheduler.PACE", 0.0)
     for number in range(20):
         await declare(watched, f"s{number}", schedule="0 0 1 1 *")
     scheduler = Scheduler(watched, _store(watched), TaskBook(), clock=lambda: watched.now)
@@ -108,7 +108,7 @@ async def test_an_idle_scheduler_asks_far_less_than_once_a_second(
 
 
 async def test_it_rests_until_a_slot_is_due_and_not_longer(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foliot.work.triggers.schedules.PACE", 0.0)
+    monkeypatch.setattr("foliot.work.triggers.scheduler.PACE", 0.0)
     await declare(watched, "minutely", schedule="* * * * *", concurrency_policy="allow")
     book = TaskBook()
     scheduler = Scheduler(watched, _store(watched), book, clock=lambda: watched.now)
@@ -122,7 +122,7 @@ async def test_it_rests_until_a_slot_is_due_and_not_longer(watched: Watched, mon
 async def test_a_store_that_was_away_is_waited_for(
     watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("foliot.work.triggers.schedules.PACE", 0.001)
+    monkeypatch.setattr("foliot.work.triggers.scheduler.PACE", 0.001)
     await declare(watched, "minutely", schedule="* * * * *", concurrency_policy="allow")
     book = TaskBook()
     scheduler = Scheduler(watched, _store(watched), book, clock=lambda: watched.now)

@@ -12,10 +12,10 @@ import pytest
 from foliot.errors import Denied, NotFound
 from foliot.resources.validate import validate_document
 from foliot.store.base import Database, Delete, Document, Key, Put
-from foliot.store.resources import SqlResourceStore
+from foliot.store.resources.database import SqlResourceStore
 from foliot.store.triggers import Slot, slots_of
-from foliot.work.base import Tasks
-from foliot.work.triggers.schedules import Scheduler
+from foliot.work.tasks.base import Tasks
+from foliot.work.triggers.scheduler import Scheduler
 from tests.work.task_book import Passing, TaskBook
 
 
@@ -332,7 +332,7 @@ async def test_a_clock_that_jumped_ahead_and_back_stops_nothing_and_fires_nothin
 
 
 async def test_slots_that_were_forgotten_are_never_fired_again(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foliot.work.triggers.schedules.SLOTS_KEPT", 2)
+    monkeypatch.setattr("foliot.work.triggers.scheduler.SLOTS_KEPT", 2)
     await desk.declare(concurrency_policy="allow", missed="all")
     for hour in range(9, 14):
         await desk.tick(f"2026-06-01T{hour:02}:00")

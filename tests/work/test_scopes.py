@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from foliot import Agent, ScriptedModel, tool
-from foliot.kernel.events import BudgetExceeded, Event, ModelFailed, RunCreated, ToolFinished
+from foliot.kernel.run.events import BudgetExceeded, Event, ModelFailed, RunCreated, ToolFinished
 from foliot.resources.references import Origin
 from foliot.resources.validate import validate_document
-from foliot.runtime import Runtime
+from foliot.runtime.runtime import Runtime
 from foliot.store.base import Put
-from foliot.store.placement import Offer
-from foliot.work.base import Command, TaskInfo
+from foliot.store.queue.placement import Offer
+from foliot.work.tasks.base import Command, TaskInfo
 
 PAY: list[dict[str, Any]] = [{"call": {"pay": {}}}, {"say": "done"}]
 

@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 import pytest
 
 from foliot import Runtime, tool
-from foliot.kernel.codec import type_of
+from foliot.dev.proxy import Proxy
+from foliot.kernel.run.codec import type_of
 from foliot.resources.validate import validate_document
-from foliot.settings import load_settings
+from foliot.settings.settings import load_settings
 from foliot.store.base import Put, round_trip
-from foliot.store.placement import Offer
-from foliot.testing.services.proxy import Proxy
-from foliot.work.base import Command
-from foliot.work.worker import Worker
+from foliot.store.queue.placement import Offer
+from foliot.work.tasks.base import Command
+from foliot.work.worker.worker import Worker
 
 LEASE = 6.0
 ENDS = 120.0

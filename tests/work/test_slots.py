@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foliot.resources import cron
-from foliot.work.triggers.slots import Cron, Once, delay_of, timing_of
+from foliot.work.triggers.schedule import Cron, Once, delay_of, timing_of
 
 ZONES = ["UTC", "America/Chicago", "Europe/Berlin", "Australia/Lord_Howe", "Asia/Kolkata", "America/Santiago"]
 CHICAGO = ZoneInfo("America/Chicago")

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from foliot.engine.signals import signal
-from foliot.kernel.events import InputReceived
+from foliot.engine.driver.signals import signal
+from foliot.kernel.graph.events import TaskCancelRequested
 from foliot.kernel.messages import Message, Text
-from foliot.kernel.task_events import TaskCancelRequested
+from foliot.kernel.run.events import InputReceived
 from foliot.store import tasks as task_rows
 from foliot.store.base import Database
-from foliot.store.claims import claim
-from foliot.store.placement import Offer
-from foliot.store.runs import Entry, Lease, Signal
+from foliot.store.journal.base import Entry, Lease, Signal
+from foliot.store.queue.claims import claim
+from foliot.store.queue.placement import Offer
+from foliot.store.queue.workers import register
 from foliot.store.transaction import Tx, run
-from foliot.store.workers import register
-from foliot.work.base import Command
-from foliot.work.story.reading import Stories
+from foliot.work.tasks.base import Command
+from foliot.work.views.reader import Stories
 from tests.work.task_kit import Kit
 
 
@@ -72,7 +72,7 @@ async def test_a_task_that_is_overdue_is_told_once(kit: Kit) -> None:
 async def test_tasks_that_cannot_be_read_do_not_stop_the_timers_of_the_others(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foliot.work.tasks.TIMERS_AT_ONCE", 2)
+    monkeypatch.setattr("foliot.work.tasks.service.TIMERS_AT_ONCE", 2)
     for message in ("a", "b", "c"):  # more than one look deals with
         spoiled = (await kit.accept("one", message=message, timeout=1.0)).task
         await kit.db.write(spoil, spoiled.key)
@@ -84,7 +84,7 @@ async def test_tasks_that_cannot_be_read_do_not_stop_the_timers_of_the_others(
 
 
 async def test_cancelling_a_parent_reaches_every_child(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foliot.work.tasks.CHILDREN_AT_ONCE", 3)
+    monkeypatch.setattr("foliot.work.tasks.service.CHILDREN_AT_ONCE", 3)
     parent = (await kit.accept("one")).task.name
     for number in range(8):
         await kit.accept("one", message=f"child {number}", parent=parent)

@@ -12,15 +12,15 @@ import pytest
 from foliot.resources.references import Origin
 from foliot.resources.validate import validate_document
 from foliot.store.base import Database, Delete, Key, Put
-from foliot.store.keyring import keyring_from_text
 from foliot.store.open import open_database
-from foliot.store.resources import SqlResourceStore
+from foliot.store.resources.database import SqlResourceStore
+from foliot.store.secrets.keyring import keyring_from_text
 from foliot.store.triggers import slots_of
-from foliot.work.triggers.declared_webhook import read_webhook
-from foliot.work.triggers.schedules import Scheduler
+from foliot.work.triggers.deliveries import Webhooks
+from foliot.work.triggers.endpoints import WebhookEndpoints
+from foliot.work.triggers.scheduler import Scheduler
 from foliot.work.triggers.signatures import sign
-from foliot.work.triggers.webhook_endpoints import WebhookEndpoints
-from foliot.work.triggers.webhooks import Webhooks
+from foliot.work.triggers.webhook import read_webhook
 from tests.work.task_book import TaskBook
 
 NOW = 1_780_300_800.0

@@ -14,15 +14,15 @@ import aiohttp
 import pytest
 
 from foliot.resources.validate import validate_document
-from foliot.runtime import Runtime
-from foliot.settings import load_settings
+from foliot.runtime.runtime import Runtime
+from foliot.settings.settings import load_settings
 from foliot.store.base import Document, Put
-from foliot.store.keyring import load_keyring
 from foliot.store.open import open_database
-from foliot.store.resources import SqlResourceStore
-from foliot.work.triggers.declared_webhook import read_webhook
+from foliot.store.resources.database import SqlResourceStore
+from foliot.store.secrets.keyring import load_keyring
+from foliot.work.triggers.endpoints import WebhookEndpoints
 from foliot.work.triggers.signatures import sign
-from foliot.work.triggers.webhook_endpoints import WebhookEndpoints
+from foliot.work.triggers.webhook import read_webhook
 from tests.work.test_schedule_processes import DECLARED
 
 EVENTS = 30

@@ -15,13 +15,13 @@ from msgspec.structs import replace
 from foliot.errors import Conflict, Denied, NotFound, Unavailable
 from foliot.resources.validate import validate_document
 from foliot.store.base import Database, Delete, Document, Key, Put
-from foliot.store.keyring import keyring_from_text
-from foliot.store.resources import SqlResourceStore
+from foliot.store.resources.database import SqlResourceStore
+from foliot.store.secrets.keyring import keyring_from_text
 from foliot.store.triggers import Delivery, counts_of, deliveries_of, delivery_of
-from foliot.work.triggers.declared_webhook import Webhook, read_webhook
+from foliot.work.triggers.deliveries import Answer, Webhooks
+from foliot.work.triggers.endpoints import WebhookEndpoints
 from foliot.work.triggers.signatures import sign
-from foliot.work.triggers.webhook_endpoints import WebhookEndpoints
-from foliot.work.triggers.webhooks import Answer, Webhooks
+from foliot.work.triggers.webhook import Webhook, read_webhook
 from tests.work.task_book import Passing, TaskBook
 
 NOW = 1_780_300_800.0

@@ -10,15 +10,13 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from foliot.bus.base import Ticket
-from foliot.bus.local import LocalTransport
-from foliot.bus.tray import Handed
-from foliot.store.bounds import Limit, set_limit
-from foliot.store.claims import Claims
-from foliot.store.journal import SqlJournal
-from foliot.store.sqlite import SqliteDatabase
-from foliot.store.workers import list_workers, register
-from foliot.work.pace import Pace
-from foliot.work.worker import Worker
+from foliot.bus.local import Handed, LocalTransport
+from foliot.store.journal.database import SqlJournal
+from foliot.store.queue.claims import Claims
+from foliot.store.queue.limits import Limit, set_limit
+from foliot.store.queue.workers import list_workers, register
+from foliot.store.sqlite.database import SqliteDatabase
+from foliot.work.worker.worker import Pace, Worker
 from tests.conformance.claims import add, offer, take
 from tests.work.worker_kit import CountingDatabase, Doing, phase_of, slow, until, until_phase, working
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from foliot.store.claims import LOOKED_AT
 from foliot.store.open import open_database
-from foliot.store.workers import list_workers
+from foliot.store.queue.claims import LOOKED_AT
+from foliot.store.queue.workers import list_workers
 from tests.conformance.claims import add
 
 PROCESS = Path(__file__).with_name("worker_process.py")

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from foliot.errors import Unavailable
-from foliot.store.journal import SqlJournal
-from foliot.store.sqlite import SqliteDatabase
-from foliot.work.worker import LATEST, Worker
+from foliot.store.journal.database import SqlJournal
+from foliot.store.sqlite.database import SqliteDatabase
+from foliot.work.worker.worker import LATEST, Worker
 from tests.conformance.claims import add, offer
 from tests.work.worker_kit import CountingDatabase, Doing, Letter, Letters, slow, until, working
 

@@ -13,14 +13,14 @@ import pytest
 from foliot import Agent, ScriptedModel, tool
 from foliot.engine.telemetry.standing import look
 from foliot.errors import Conflict
-from foliot.kernel.events import ToolUnknown
-from foliot.runtime import Runtime
-from foliot.store.bounds import THRESHOLD, list_classes
-from foliot.store.claims import claim
-from foliot.store.placement import Offer
-from foliot.store.runs import TASK_LABEL
+from foliot.kernel.run.events import ToolUnknown
+from foliot.runtime.runtime import Runtime
+from foliot.store.journal.base import TASK_LABEL
+from foliot.store.queue.claims import claim
+from foliot.store.queue.limits import THRESHOLD, list_classes
+from foliot.store.queue.placement import Offer
 from foliot.store.tasks import ENDED
-from foliot.work.base import Command, Requirements
+from foliot.work.tasks.base import Command, Requirements
 
 SAYS = [{"say": "hello there"}]
 DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.services)]

@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 
 from foliot.errors import UsageError
-from foliot.store import journal, queries
+from foliot.store import queries
+from foliot.store.journal import database as journal
 from foliot.testing.simulator.history import Noted
 from foliot.testing.workshop.process import Colleague
 from foliot.testing.workshop.profiles import PROFILES, profile_for
@@ -66,7 +67,7 @@ def test_a_task_that_is_not_told_of_its_run_is_caught(monkeypatch: pytest.Monkey
     def forgets(self, state):
         return None
 
-    monkeypatch.setattr("foliot.work.settling.TaskSettlement.settle", forgets)
+    monkeypatch.setattr("foliot.work.tasks.settlement.TaskSettlement.settle", forgets)
     assert _caught("calm", 2)
 
 

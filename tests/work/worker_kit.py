@@ -11,14 +11,13 @@ from typing import Any
 from foliot.bus.base import Ticket
 from foliot.bus.local import LocalTransport
 from foliot.errors import Unavailable
-from foliot.store.claims import take
-from foliot.store.journal import SqlJournal
-from foliot.store.placement import Offer
-from foliot.store.runs import Lease, LeaseLost
-from foliot.store.sqlite import SqliteDatabase
-from foliot.store.workers import list_workers
-from foliot.work.pace import Pace
-from foliot.work.worker import Worker
+from foliot.store.journal.base import Lease, LeaseLost
+from foliot.store.journal.database import SqlJournal
+from foliot.store.queue.claims import take
+from foliot.store.queue.placement import Offer
+from foliot.store.queue.workers import list_workers
+from foliot.store.sqlite.database import SqliteDatabase
+from foliot.work.worker.worker import Pace, Worker
 
 
 class CountingDatabase:

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from foliot.bus.local import LocalTransport
-from foliot.engine.worker import identity
-from foliot.store.claims import claim
-from foliot.store.journal import SqlJournal
+from foliot.engine.driver.process import identity
+from foliot.store.journal.base import Lease
+from foliot.store.journal.database import SqlJournal
 from foliot.store.open import open_database
-from foliot.store.placement import Offer
-from foliot.store.runs import Lease
-from foliot.work.worker import Worker
+from foliot.store.queue.claims import claim
+from foliot.store.queue.placement import Offer
+from foliot.work.worker.worker import Worker
 
 LEASE = 3600.0  # nothing here is found by waiting for a lease to end
 

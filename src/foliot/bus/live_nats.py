@@ -14,7 +14,7 @@ from msgspec import Struct
 from foliot.bus.envelope import subject_token
 from foliot.bus.live import Numbers, Piece, Readers, Subscription
 from foliot.bus.nats_link import NatsLink
-from foliot.stopping import stop_tasks
+from foliot.common.cancellation import stop_tasks
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg

@@ -16,9 +16,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from foliot.common.cancellation import stop_tasks
+from foliot.common.waits import Waits
 from foliot.errors import UsageError
-from foliot.stopping import stop_tasks
-from foliot.waits import Waits
 
 if TYPE_CHECKING:
     from nats.aio.client import Client

@@ -14,9 +14,8 @@ from typing import Final
 from weakref import WeakSet
 
 from foliot.bus.base import Ticket
-from foliot.bus.later import AlarmClock
+from foliot.bus.local import AlarmClock, Handed, Tray
 from foliot.bus.store import MOST_RINGS
-from foliot.bus.tray import Handed, Tray
 from foliot.store.base import Notices
 
 CHANNEL: Final = "foliot_work"

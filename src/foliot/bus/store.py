@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from foliot.bus.base import Ticket
-from foliot.bus.tray import Handed, Tray
+from foliot.bus.local import Handed, Tray
+from foliot.common.cancellation import stop_tasks
 from foliot.errors import FoliotError
-from foliot.stopping import stop_tasks
 from foliot.store.base import Database
 
 log = logging.getLogger(__name__)

@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from foliot.catalog.checks import check_against_store
 from foliot.catalog.plan import Applier, Step, make_plan
-from foliot.catalog.references import check_against_store
 from foliot.errors import Conflict, UsageError
 from foliot.resources.field_owners import check_manager
 from foliot.store.base import DeclaredBy, Delete, Document, Filter, Key, Put, Requirement, ResourceStore
-from foliot.store.selectors import matches
+from foliot.store.resources.selectors import matches
 
 ATTEMPTS: Final = 20
 """How often a plan is made anew after a conflict. So many losses in a row are a quarrel: tell the user."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from foliot.errors import FoliotError
+from foliot.catalog.declared import key_of
+from foliot.errors import FoliotError, InvalidInput, NotFound
 from foliot.resources.checks import check_references
 from foliot.resources.definitions.agent_system import OTHERWISE
 from foliot.resources.problems import Path, Problem
 from foliot.resources.references import target_of
-from foliot.store.base import Document
+from foliot.store.base import Document, Key, ResourceStore
 
 Find = Callable[[str, str, str], Document | None]
 
@@ -61,12 +62,12 @@ def _check_endpoint(document: Document) -> Iterator[Problem]:
             yield Problem(("spec", "fallbacks", index), "an endpoint is no fallback of itself", hint)
     script = spec.get("script")
     if isinstance(script, str):
-        from foliot.models.scripted import NAMED
+        from foliot.models.scripted.model import NAMED
 
         if script not in NAMED:
             yield Problem(("spec", "script"), f"there is no script named {script!r}", expected=" or ".join(NAMED))
     elif script is not None:
-        from foliot.models.script_reader import validate_script
+        from foliot.models.scripted.reader import validate_script
 
         for place, message in validate_script(script):
             yield Problem(("spec", *_path(place)), message)
@@ -95,7 +96,7 @@ def _check_conditions(document: Document) -> Iterator[Problem]:
     conditions = document.get("spec", {}).get("conditions", ())
     if not conditions:
         return
-    from foliot.tools.conditions import Expression
+    from foliot.tools.governance.cel import Expression
 
     for index, condition in enumerate(conditions):
         try:
@@ -111,7 +112,7 @@ def _check_edges(document: Document) -> Iterator[Problem]:
             when = edge.get("when")
             if not isinstance(when, str) or when == OTHERWISE:
                 continue
-            from foliot.engine.edge_conditions import EdgeCondition
+            from foliot.engine.definition.edge_conditions import EdgeCondition
 
             try:
                 EdgeCondition(when)
@@ -122,3 +123,66 @@ def _check_edges(document: Document) -> Iterator[Problem]:
 def _path(place: str) -> Path:
     """`script[2].call` as steps."""
     return tuple(int(step) if step.isdigit() else step for step in re.findall(r"[^.\[\]]+", place))
+
+
+# --- references ------------------------------------------------------------------------------------------------------
+
+# What documents name, held against the store.
+
+
+def handle_of(document: Document) -> str:
+    """What stands in place of a file in findings that are made where no file is known. Names exactly one resource."""
+    key = key_of(document)
+    return f"{key.kind}/{key.name} in {key.namespace}"
+
+
+def uses(document: Document) -> Iterator[tuple[Key, str]]:
+    """Everything that a normalised document refers to, each once, with the field that does."""
+    from foliot.resources.problems import render_path
+    from foliot.resources.references import references
+
+    seen: set[Key] = set()
+    for reference in references(document):
+        key = Key(reference.kind, reference.namespace, reference.name)
+        if key not in seen:
+            seen.add(key)
+            yield key, render_path(reference.path)
+
+
+async def check_against_store(store: ResourceStore, documents: Sequence[Document]) -> list[str]:
+    """Warnings about references, in sentences. Raises `ManifestError` when one of them cannot be, and `Denied` when
+    one needs a grant of another namespace: what is there is not told to whoever may not name it.
+
+    Its findings carry `handle_of` as their file: whoever knows the files puts them there.
+    """
+    from foliot.engine.definition.references import check_declared
+    from foliot.resources.problems import Finding, ManifestError
+
+    await check_declared(store, documents)
+    stored = await _referenced(store, documents)
+
+    def find(kind: str, namespace: str, name: str) -> Document | None:
+        return stored.get(Key(kind, namespace, name))
+
+    findings = [
+        Finding(problem, handle_of(documents[index]), kind=documents[index]["kind"], name=key_of(documents[index]).name)
+        for index, problem in check_documents(documents, find)
+    ]
+    if any(finding.severity == "error" for finding in findings):
+        raise ManifestError(findings)
+    return [f"{finding.file}: {finding.problem}" for finding in findings]
+
+
+async def _referenced(store: ResourceStore, documents: Sequence[Document]) -> dict[Key, Document]:
+    """The stored resources that the documents name and do not bring along."""
+    given = {key_of(document) for document in documents}
+    wanted = {key for document in documents for key, _ in uses(document)} - given
+    # A tool named server--tool may come from the MCP server, which is therefore looked for as well.
+    servers = {Key("McpServer", key.namespace, key.name.partition("--")[0]) for key in wanted if "--" in key.name}
+    found: dict[Key, Document] = {}
+    for key in sorted(wanted | servers - given):
+        try:
+            found[key] = await store.get(key)
+        except (NotFound, InvalidInput):  # what cannot be a name is nobody's
+            continue
+    return found

@@ -8,8 +8,8 @@ from typing import Any, Final
 from foliot.errors import Conflict
 from foliot.resources.field_owners import managed_fields
 from foliot.store.base import Document, Key, Owned, ResourceStore
-from foliot.store.documents import same as same_json
-from foliot.store.documents import same_spec
+from foliot.store.resources.documents import same as same_json
+from foliot.store.resources.documents import same_spec
 
 MANAGED_BY: Final = "foliot.dev/managed-by"
 """Annotation on what `apply` made. Only such resources may be pruned: nothing that was made otherwise disappears."""

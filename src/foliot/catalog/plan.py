@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from foliot.catalog.checks import handle_of
 from foliot.catalog.declared import MASK, key_of, managed, same, stamped, version_of
-from foliot.catalog.references import handle_of
 from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound, SecretError
 from foliot.resources.field_owners import (
     APPLY,

@@ -47,7 +47,7 @@ def namespaces(context: click.Context, incomplete: str) -> list[str]:
 
 
 def _names(word: str, start: str) -> list[str]:
-    from foliot.cli.connect import namespace
+    from foliot.cli.reach import namespace
 
     async def ask(client: Client) -> list[str]:
         page = await client.list(Filter(find_kind(word).name, namespace()), limit=1000)
@@ -57,7 +57,7 @@ def _names(word: str, start: str) -> list[str]:
 
 
 def _ask(question: Callable[[Client], Awaitable[T]], otherwise: T) -> T:
-    from foliot.cli.connect import connected, run
+    from foliot.cli.reach import connected, run
 
     async def ask() -> T:
         async with connected() as client:

@@ -20,8 +20,8 @@ import click
 from foliot.cli.entry import interrupt_loudly
 from foliot.cli.invocation import Invocation, wants_traceback
 from foliot.cli.terminal import out, paint
+from foliot.common.text import lines_of
 from foliot.errors import FoliotError, InvalidInput, UsageError
-from foliot.printable import lines_of
 
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
@@ -59,7 +59,7 @@ def tell(error: FoliotError, *, color: bool | None = None) -> int:
     """Print one of Foliot's own errors to stderr; its exit code."""
     findings = getattr(error, "findings", None)
     if findings:
-        from foliot.cli.findings import render_findings, summary
+        from foliot.cli.show.findings import render_findings, summary
 
         out(render_findings(findings), err=True, color=color)
         say("error", f"{summary(findings)}; nothing was changed", fg="red", color=color)

@@ -19,7 +19,7 @@ from foliot.cli.terminal import out
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from foliot.settings import Settings
+    from foliot.settings.settings import Settings
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Invocation:
 
     def home(self) -> Path:
         """Foliot's own folder, whatever contexts in it say."""
-        from foliot.settings import load_settings
+        from foliot.settings.settings import load_settings
 
         return load_settings({"home": self.flags.get("home")}, os.environ).home
 
@@ -83,7 +83,7 @@ class Invocation:
 
 def _loaded(flags: dict[str, str]) -> Settings:
     from foliot.errors import UsageError
-    from foliot.settings import load_settings
+    from foliot.settings.settings import load_settings
 
     environ = os.environ
     if "server" in flags and "store" in flags:
@@ -93,7 +93,7 @@ def _loaded(flags: dict[str, str]) -> Settings:
         environ = {name: value for name, value in environ.items() if name != "FOLIOT_SERVER"}
     first = load_settings(plain, environ)
     if first.server is None and ("context" in flags or _has_contexts(first, environ)):
-        from foliot.contexts import chosen, values_of
+        from foliot.settings.contexts import chosen, values_of
 
         context = chosen(first.home, flags, environ)
         if context is not None:

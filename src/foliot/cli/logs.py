@@ -11,10 +11,10 @@ import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from foliot.printable import one_line, safe_json, visible
+from foliot.common.text import one_line, safe_json, visible
 
 if TYPE_CHECKING:
-    from foliot.settings import Settings
+    from foliot.settings.settings import Settings
 
 SERVICE: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 COMMAND: Final = "%(message)s"
@@ -55,8 +55,8 @@ class ToStderr(logging.StreamHandler[Any]):
 
 def _clean(record: logging.LogRecord) -> bool:
     """A filter: the record with its fields and without secrets. What cannot be formatted is shown as it is."""
-    from foliot.engine.telemetry.log_fields import log_fields
-    from foliot.tools.masking import redact_everywhere
+    from foliot.engine.telemetry.context import log_fields
+    from foliot.tools.secrets.masking import redact_everywhere
 
     try:
         message = record.getMessage()

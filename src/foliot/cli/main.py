@@ -5,20 +5,142 @@ Only names and one-line helps are here. The module behind a name is imported whe
 
 from __future__ import annotations
 
+import functools
 import gc
-from typing import Final, NoReturn
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import click
 
 from foliot.cli.entry import interrupt_quietly
-from foliot.cli.invocation import global_options
-from foliot.cli.lazy import LazyGroup, Verb
+from foliot.cli.errors import ReaderLeft, exit_code_of
+from foliot.cli.invocation import Invocation, global_options
 from foliot.cli.terminal import out
+from foliot.errors import UsageError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+
+# --- lazy ------------------------------------------------------------------------------------------------------------
+
+# A group of commands that knows their names and one-line helps without loading any of them.
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One command: where it is (`module:attribute`), what it does in a few words, and what else people call it."""
+
+    target: str
+    help: str
+    also: tuple[str, ...] = ()
+
+
+class LazyGroup(click.Group):
+    """`sections` are (title, {name: Verb}) in the order in which the help shows them."""
+
+    def __init__(self, *args: Any, sections: Sequence[tuple[str, Mapping[str, Verb]]] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.sections = sections
+        self.verbs: dict[str, Verb] = {name: verb for _, verbs in sections for name, verb in verbs.items()}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.verbs)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.verbs:
+            return None
+        if cmd_name not in self.commands:
+            module, _, attribute = self.verbs[cmd_name].target.partition(":")
+            command: click.Command = getattr(import_module(module), attribute)
+            add_global_options(command)
+            self.commands[cmd_name] = command
+        return self.commands[cmd_name]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        word = args[0]
+        if word not in self.verbs and not ctx.resilient_parsing:
+            self._refuse(ctx, word)
+        return super().resolve_command(ctx, args)
+
+    def _refuse(self, ctx: click.Context, word: str) -> NoReturn:
+        near = suggest(word, self.verbs)
+        hint = f"Did you mean {' or '.join(f'`{ctx.command_path} {name}`' for name in near)}?" if near else None
+        raise UsageError(
+            f"There is no command `{ctx.command_path} {word}`.",
+            hint=hint or f"`{ctx.command_path} --help` lists the commands.",
+        )
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, self.verbs))
+        for title, verbs in self.sections:
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), verb.help) for name, verb in verbs.items()])
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Commands first: they are what a newcomer looks for."""
+        self.format_commands(ctx, formatter)
+        records = [record for p in self.get_params(ctx) if (record := p.get_help_record(ctx)) and record[1]]
+        with formatter.section("Options (before or after the command)"):
+            formatter.write_dl(records)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        names = [
+            CompletionItem(name, help=verb.help) for name, verb in self.verbs.items() if name.startswith(incomplete)
+        ]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click's own, which would answer a broken pipe with the exit code of an error."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise ReaderLeft from error
+
+    def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
+        """As click's own, but every error is told in Foliot's way and gives Foliot's exit code."""
+        invocation = Invocation()
+        kwargs = {"obj": invocation, "color": invocation.color, **kwargs}
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **kwargs)
+        run = functools.partial(super().main, *args, standalone_mode=False, **kwargs)
+        raise SystemExit(exit_code_of(run, invocation))
+
+
+def suggest(word: str, verbs: Mapping[str, Verb]) -> list[str]:
+    """Names that `word` may have meant: another name of theirs, what they begin with, or a slip of the fingers."""
+    import difflib
+
+    known = [name for name, verb in verbs.items() if word.lower() in verb.also]
+    begun = [name for name in verbs if name.startswith(word.lower())]
+    alike = difflib.get_close_matches(word.lower(), verbs, n=2, cutoff=0.6)
+    return list(dict.fromkeys([*known, *begun, *alike]))[:3]
+
+
+def add_global_options(command: click.Command) -> None:
+    """Let `command`, and all below it, take the global options too, except those it declares for itself."""
+    taken = {name for param in command.params for name in (*param.opts, *param.secondary_opts)}
+    command.params.extend(option for option in global_options(root=False) if taken.isdisjoint(option.opts))
+    command.context_settings.setdefault("help_option_names", ["-h", "--help"])
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            add_global_options(each)
+
+
+# --- main ------------------------------------------------------------------------------------------------------------
 
 _AT: Final = "foliot.cli.commands"
 
 DECLARE: Final = {
     "init": Verb(f"{_AT}.init:init", "Write a folder of manifests to start from", ("new", "scaffold")),
     "validate": Verb(f"{_AT}.validate:validate", "Check manifests without a store", ("check", "lint")),
-    "diff": Verb(f"{_AT}.diff:diff", "Show what apply would change", ("compare",)),
+    "diff": Verb(f"{_AT}.apply:diff", "Show what apply would change", ("compare",)),
     "apply": Verb(f"{_AT}.apply:apply", "Create or update resources from manifests", ("put", "push", "deploy")),
     "create": Verb(f"{_AT}.secrets:create", "Create a secret from values, files or env files", ("add",)),
     "edit": Verb(f"{_AT}.edit:edit", "Change a resource in your editor", ("patch", "set")),
@@ -29,7 +151,7 @@ INSPECT: Final = {
     "describe": Verb(f"{_AT}.describe:describe", "One resource and what it is connected to", ("inspect", "info")),
     "wait": Verb(f"{_AT}.wait:wait", "Wait until resources are gone or say something", ("await",)),
     "explain": Verb(f"{_AT}.explain:explain", "Fields of a kind: types, defaults, meaning", ("doc", "docs", "man")),
-    "schema": Verb(f"{_AT}.schema:schema", "JSON Schemas of the kinds, for editors", ()),
+    "schema": Verb(f"{_AT}.about:schema", "JSON Schemas of the kinds, for editors", ()),
     "policy": Verb(f"{_AT}.policy:policy", "What would happen to a tool call, and why", ("can-i", "may", "simulate")),
 }
 RUN: Final = {
@@ -39,8 +161,8 @@ RUN: Final = {
     ),
     "runs": Verb(f"{_AT}.runs:runs", "List runs, newest first", ("ps", "history")),
     "trace": Verb(f"{_AT}.trace:trace", "One run as a tree: steps, calls, timings", ("log", "logs", "journal")),
-    "results": Verb(f"{_AT}.results:results", "What the calls of a run gave, whole", ("result", "output")),
-    "why": Verb(f"{_AT}.why:why", "Why a run or a task waits or failed", ("debug", "explain-run")),
+    "results": Verb(f"{_AT}.trace:results", "What the calls of a run gave, whole", ("result", "output")),
+    "why": Verb(f"{_AT}.trace:why", "Why a run or a task waits or failed", ("debug", "explain-run")),
     "resume": Verb(f"{_AT}.resume:resume", "Go on with interrupted runs", ("continue", "retry", "restart")),
     "cancel": Verb(f"{_AT}.resume:cancel", "End a run, wherever it is driven", ("stop", "kill", "abort")),
     "decide": Verb(f"{_AT}.resume:decide", "Say what became of a call that may have acted", ("approve", "resolve")),
@@ -50,8 +172,8 @@ RUN: Final = {
         ("approval", "approve", "deny", "grants"),
     ),
     "answer": Verb(f"{_AT}.answer:answer", "Answer what a run asks, and go on with it", ("reply", "questions")),
-    "replay": Verb(f"{_AT}.replay:replay", "Verify a run offline, byte for byte", ("verify",)),
-    "fork": Verb(f"{_AT}.fork:fork", "Run again from a step, with something changed", ("branch", "what-if")),
+    "replay": Verb(f"{_AT}.resume:replay", "Verify a run offline, byte for byte", ("verify",)),
+    "fork": Verb(f"{_AT}.resume:fork", "Run again from a step, with something changed", ("branch", "what-if")),
 }
 OPERATE: Final = {
     "alertcheck": Verb(
@@ -60,7 +182,7 @@ OPERATE: Final = {
     "audit": Verb(f"{_AT}.audit:audit", "What was decided about every tool call; verify it", ("records", "metering")),
     "backup": Verb(f"{_AT}.backup:backup", "Copy the store while it is in use", ("dump", "save", "snapshot")),
     "budgets": Verb(f"{_AT}.budgets:budgets", "What may be spent, what was, and what is left", ("budget", "costs")),
-    "dev": Verb("foliot.cli.dev:dev", "Private services for trying the production set-up", ("services",)),
+    "dev": Verb("foliot.cli.commands.dev:dev", "Private services for trying the production set-up", ("services",)),
     "doctor": Verb(f"{_AT}.doctor:doctor", "What works, what is enforced, what is missing", ("diagnose", "status")),
     "loadtest": Verb(f"{_AT}.loadtest:loadtest", "Many tasks with faults among them, and gates", ("bench", "stress")),
     "mcp": Verb(f"{_AT}.mcp:mcp", "Tools of MCP servers: list, sync, accept", ("mcp-servers",)),
@@ -76,7 +198,7 @@ OPERATE: Final = {
     "webhook": Verb(
         f"{_AT}.webhook:webhook", "Tasks by signed calls: addresses, deliveries, listen", ("webhooks", "hook")
     ),
-    "purge": Verb(f"{_AT}.purge:purge", "Forget runs that ended long ago", ("prune", "gc", "clean", "vacuum")),
+    "purge": Verb(f"{_AT}.backup:purge", "Forget runs that ended long ago", ("prune", "gc", "clean", "vacuum")),
     "restore": Verb(f"{_AT}.backup:restore", "Put a store back from its copy", ("load", "recover")),
     "secrets": Verb(f"{_AT}.secrets:secrets", "Look after the key that seals secrets", ("rotate-key", "keys")),
     "tokens": Verb(f"{_AT}.tokens:tokens", "Who may call the server: make, list, revoke", ("token", "auth", "keys")),
@@ -84,7 +206,7 @@ OPERATE: Final = {
     "context": Verb(f"{_AT}.contexts:context", "Servers by name, and which one commands ask", ("contexts", "ctx")),
     "config": Verb(f"{_AT}.about:config", "Show settings and where each came from", ("settings", "env")),
     "capabilities": Verb(f"{_AT}.about:capabilities", "What this installation, or the server, can do", ("features",)),
-    "completion": Verb(f"{_AT}.completion:completion", "Completion script for bash, zsh or fish", ("complete",)),
+    "completion": Verb(f"{_AT}.about:completion", "Completion script for bash, zsh or fish", ("complete",)),
     "version": Verb(f"{_AT}.about:version", "Show the version", ("about",)),
 }
 

@@ -59,7 +59,7 @@ def read(files: Sequence[str], *, namespace: str | None) -> Bundle:
 
 def load(files: Sequence[str]) -> list[Loaded]:
     """All resources in `files`, in the namespace to work in. Raises `ManifestError` with every finding."""
-    from foliot.cli.connect import namespace
+    from foliot.cli.reach import namespace
 
     bundle = read(files, namespace=namespace())
     bundle.raise_for_errors()
@@ -79,7 +79,7 @@ def located(error: FoliotError, loaded: Sequence[Loaded]) -> FoliotError:
 
 
 def _handle(document: dict[str, Any]) -> str:
-    from foliot.catalog.references import handle_of
+    from foliot.catalog.checks import handle_of
 
     return handle_of(document)
 
@@ -96,7 +96,7 @@ class Applying:
 
     async def apply(self, client: Client, loaded: Sequence[Loaded], *, dry_run: bool) -> Applied:
         """Apply what the manifests say, or with `dry_run` find out what that would do."""
-        from foliot.cli.connect import namespace
+        from foliot.cli.reach import namespace
 
         return await client.apply(
             [item.given for item in loaded],
@@ -157,6 +157,6 @@ def prune_requirements(prune: bool, selector: str | None) -> tuple[Requirement, 
         raise UsageError("-l says what --prune may delete; without --prune it means nothing.")
     if not prune or not selector:
         return None
-    from foliot.store.selectors import parse_labels
+    from foliot.store.resources.selectors import parse_labels
 
     return parse_labels(selector)

@@ -4,7 +4,7 @@ Every command prints through `out`, paints through `paint`, and draws through `l
 does otherwise. What passes through here cannot steer a terminal, whoever wrote it: only the colours that `paint` gave
 are let through, which are known by a number that nobody outside of this process knows. Line breaks are kept, because
 commands print several lines; so a field of somebody else's text is made one line before it is put between others
-(`foliot.printable.one_line`; `table` does it for its cells).
+(`foliot.common.text.one_line`; `table` does it for its cells).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
+from foliot.common.text import visible
 from foliot.errors import UsageError
-from foliot.printable import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,10 +6,10 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from foliot.cli.operating import stored
+from foliot.cli.reach import stored
 from foliot.errors import UsageError
 from foliot.store.base import Database, ResourceStore
-from foliot.work.base import Tasks
+from foliot.work.tasks.base import Tasks
 
 
 class Triggers(NamedTuple):
@@ -42,7 +42,7 @@ def pairs(given: tuple[str, ...], option: str) -> dict[str, str]:
 
 def length(text: str, option: str) -> float:
     """Seconds. Raises `UsageError`."""
-    from foliot.resources.durations import seconds
+    from foliot.resources.amounts import seconds
 
     try:
         return seconds(text)

@@ -8,9 +8,9 @@ from typing import Final
 
 from aiohttp import web
 
-from foliot.work.triggers.declared_webhook import LARGEST_BODY
-from foliot.work.triggers.webhook_endpoints import PATH
-from foliot.work.triggers.webhooks import Answer, Webhooks
+from foliot.work.triggers.deliveries import Answer, Webhooks
+from foliot.work.triggers.endpoints import PATH
+from foliot.work.triggers.webhook import LARGEST_BODY
 
 # Who sends more slowly than this is not a sender of webhooks.
 READ_WITHIN: Final = 30.0

@@ -15,7 +15,7 @@ from foliot.resources.field_owners import APPLY
 from foliot.store.base import Change, DeclaredBy, Document, Filter, Page, Requirement, Rotation
 
 if TYPE_CHECKING:
-    from foliot.client.declared_work import Taken
+    from foliot.client.task_resources import Taken
 
 Ends: TypeAlias = Literal["", "cancelled", "archived"]
 

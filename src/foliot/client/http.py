@@ -12,7 +12,7 @@ import random
 import secrets
 import ssl
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,12 +21,80 @@ from typing import Any, Final
 
 import aiohttp
 import msgspec
+from msgspec import Struct
 
-from foliot.client.events import EventReader, ServerEvent
+from foliot.client import wire
+from foliot.client.errors import error_of
 from foliot.client.local_access import LocalAccess
-from foliot.client.problems import error_of
 from foliot.errors import FoliotError, OutcomeUnknown, Unavailable, UsageError
 from foliot.version import __version__
+
+# --- events ----------------------------------------------------------------------------------------------------------
+
+# Server-sent events: from bytes to events, without looking at the network.
+
+# One event is one resource or one batch of facts; a server that sends more without an end is none.
+LONGEST: Final = 64 * 1024 * 1024
+
+
+class ServerEvent(Struct, frozen=True):
+    """`id` is where to go on after it; it stays that of the last event that had one."""
+
+    name: str
+    data: str
+    id: str | None
+
+
+class EventReader:
+    """Takes bytes as they come, in pieces of any size, and gives events as they are complete."""
+
+    def __init__(self, last_id: str | None = None) -> None:
+        self.last_id = last_id
+        self._rest = bytearray()
+        self._searched = 0
+        self._name = ""
+        self._id: str | None = None
+        self._data: list[str] = []
+
+    def feed(self, piece: bytes) -> Iterator[ServerEvent]:
+        """The events that this piece completes. Raises `Unavailable` for a line that does not end."""
+        self._rest += piece
+        start = 0
+        while (end := self._rest.find(b"\n", max(start, self._searched))) >= 0:
+            line = self._rest[start:end].rstrip(b"\r").decode("utf-8", "replace")
+            start = end + 1
+            if (event := self._take(line)) is not None:
+                yield event
+        del self._rest[:start]
+        self._searched = len(self._rest)  # what was looked through is not looked through again
+        if len(self._rest) > LONGEST:
+            raise Unavailable("the server sends an event that does not end")
+
+    def _take(self, line: str) -> ServerEvent | None:
+        if not line:
+            return self._complete()
+        field, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        match field:
+            case "event":
+                self._name = value
+            case "data":
+                self._data.append(value)
+            case "id" if "\0" not in value:
+                self._id = value
+            case _:
+                pass  # a comment is a sign of life, and what is not known is for newer clients
+        return None
+
+    def _complete(self) -> ServerEvent | None:
+        # Only now: whoever breaks off in the middle of an event must get it again.
+        if self._id is not None:
+            self.last_id, self._id = self._id, None
+        name, data, self._name, self._data = self._name, self._data, "", []
+        return ServerEvent(name or "message", "\n".join(data), self.last_id) if data else None
+
+
+# --- http ------------------------------------------------------------------------------------------------------------
 
 log = logging.getLogger(__name__)
 
@@ -356,3 +424,37 @@ def _query(params: Params | None) -> dict[str, str]:
         for name, value in (params or {}).items()
         if value is not None
     }
+
+
+# --- asking ----------------------------------------------------------------------------------------------------------
+
+# What the parts of a remote client share: the connection, and answers read into their shapes.
+
+
+class Asking:
+    """A part of a client on a server."""
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+
+    async def _get(self, path: str, shape: type[wire.T], **params: Any) -> wire.T:
+        answer = await self._http.ask("GET", path, params=params)
+        return wire.read(answer.body, shape)
+
+    async def _post(
+        self,
+        path: str,
+        body: Any,
+        shape: type[wire.T],
+        *,
+        repeatable: bool = False,
+        timeout: float | None = None,
+        **params: Any,
+    ) -> wire.T:
+        """What may not be done twice is given a key: then it is asked again as well, and done once."""
+        headers = None if repeatable else new_key()
+        data = msgspec.json.encode(body)
+        answer = await self._http.ask(
+            "POST", path, params=params, body=data, headers=headers, repeatable=True, timeout=timeout
+        )
+        return wire.read(answer.body, shape)

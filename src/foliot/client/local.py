@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from foliot.catalog.declared import exact
 from foliot.client.base import Applied, Ends, Outcome, kept_declarer
-from foliot.client.missing import not_found
-from foliot.engine.references import list_all
+from foliot.client.errors import not_found
+from foliot.engine.definition.references import list_all
 from foliot.errors import Conflict, FoliotError, NotFound
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.resources.field_owners import APPLY, EDIT, Claim, managed_fields
@@ -28,8 +28,8 @@ from foliot.store.base import (
 )
 
 if TYPE_CHECKING:
-    from foliot.client.declared_work import DeclaredWork, Recorded, Taken
-    from foliot.work.base import Also
+    from foliot.client.task_resources import DeclaredWork, Recorded, Taken
+    from foliot.work.tasks.base import Also
 
 
 # Deleting one of these is refused while a task that has not ended needs it.

@@ -1,4 +1,4 @@
-"""How a client is known to a server of its own machine and home: see store/local_key.py.
+"""How a client is known to a server of its own machine and home: see store/secrets/local_key.py.
 
 Nothing but a nonce is sent to a server that has not shown that it knows the key of this home.
 """
@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from foliot.store.local_key import Introduction, LocalKey, place_of
-from foliot.threads import on_thread
+from foliot.common.threads import on_thread
+from foliot.store.secrets.local_key import Introduction, LocalKey, place_of
 
 if TYPE_CHECKING:
     from pathlib import Path

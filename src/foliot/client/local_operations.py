@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
+import difflib
+import os
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec.structs import replace as changed
 
-from foliot.client.missing import not_found
-from foliot.client.operations import Budgets, Fate, PolicyAnswer, RuleDefaults
+from foliot.client.errors import not_found
+from foliot.client.operations import Budgets, Fate, Fired, PolicyAnswer, RuleDefaults, Sent
+from foliot.engine.audit.completion import Completion
+from foliot.engine.audit.metering import By, Total, totals
 from foliot.engine.budgets.report import standings
-from foliot.engine.budgets.waking import paused_runs
-from foliot.engine.records.completion import Completion
-from foliot.engine.records.metering import By, Total, totals
+from foliot.engine.budgets.wakeups import paused_runs
 from foliot.errors import NotFound
 from foliot.kernel.identity import NOBODY, Identity
-from foliot.store import bounds
-from foliot.store.audit import AuditFilter, AuditRecord, SqlAuditLog, Verified
-from foliot.store.audit_chain import Head
+from foliot.store.audit.chain import Head
+from foliot.store.audit.log import AuditFilter, AuditRecord, SqlAuditLog, Verified
 from foliot.store.base import Database, Document, Filter, Key, ResourceStore
-from foliot.store.budgets import SqlBudgetLedger
-from foliot.store.journal import SqlJournal
-from foliot.store.workers import WorkerInfo, list_workers
-from foliot.tools.judge import PolicyQuestion
+from foliot.store.journal.database import SqlJournal
+from foliot.store.ledger.budgets import SqlBudgetLedger
+from foliot.store.queue import limits as bounds
+from foliot.store.queue.workers import WorkerInfo, list_workers
+from foliot.store.triggers import Delivery, Slot, deliveries_of, delivery_of, slots_of
+from foliot.tools.governance.judge import PolicyQuestion
 
 if TYPE_CHECKING:
-    from foliot.client.judging import Judging
-    from foliot.settings import Settings
+    from foliot.client.judge import Judging
+    from foliot.settings.settings import Settings
+    from foliot.work.tasks.base import Tasks
 
 EXPORTED_AT_ONCE: Final = 500
 
@@ -122,8 +128,8 @@ class LocalOperations:
         return await (await self._judging()).simulate(namespace, manifests, asked)
 
     async def _judging(self) -> Judging:
-        from foliot.client.judging import Judging  # with every layer of the rules: loaded when somebody asks
-        from foliot.engine.powers import Grants
+        from foliot.client.judge import Judging  # with every layer of the rules: loaded when somebody asks
+        from foliot.engine.definition.grants import Grants
 
         defaults, granted = await self.rule_defaults(), Grants.of(self._settings)
         return Judging(self._db, self._store, defaults, self._caller, granted)
@@ -147,3 +153,137 @@ class LocalOperations:
 
     async def mend_class(self, key: str) -> None:
         await bounds.close_class(self._db, key)
+
+
+# --- local triggers --------------------------------------------------------------------------------------------------
+
+# The verbs on schedules and webhooks, on a store in this process.
+
+SCHEDULE = "TaskSchedule"
+WEBHOOK = "TaskWebhook"
+
+
+class LocalTriggers:
+    """Implements `Triggers`. `tasks` opens what accepts work, when a task is made: looking does not need it."""
+
+    def __init__(
+        self, database: Database, store: ResourceStore, tasks: Callable[[], AbstractAsyncContextManager[Tasks]]
+    ) -> None:
+        self._db = database
+        self._store = store
+        self._tasks = tasks
+
+    # --- schedules -----------------------------------------------------------------------------------------------
+
+    async def schedule(self, namespace: str, name: str) -> Document:
+        return await self._declared(SCHEDULE, namespace, name)
+
+    async def schedules(self, namespace: str | None) -> list[Document]:
+        return await self._all(SCHEDULE, namespace)
+
+    async def slots(self, namespace: str, name: str, *, limit: int) -> list[Slot]:
+        document = await self.schedule(namespace, name)
+        return await slots_of(self._db, document["metadata"]["uid"], limit=limit)
+
+    async def run_schedule(self, namespace: str, name: str, *, given: Mapping[str, str], by: str = "") -> Fired:
+        """See `Triggers`."""
+        from foliot.work.triggers.scheduler import Scheduler
+
+        await self.schedule(namespace, name)
+        async with self._tasks() as tasks:
+            task = await Scheduler(self._db, self._store, tasks).run_now(namespace, name, by=by, given=given)
+        if task is not None:
+            return Fired(task.id, task.phase)
+        (slot, *_) = await self.slots(namespace, name, limit=1)
+        return Fired(reason=slot.reason.partition(": ")[2] or "it is tried again by whoever runs the scheduler")
+
+    # --- webhooks ------------------------------------------------------------------------------------------------
+
+    async def webhook(self, namespace: str, name: str) -> Document:
+        from foliot.work.triggers.endpoints import WebhookEndpoints
+
+        document = await self._declared(WEBHOOK, namespace, name)
+        return await WebhookEndpoints(self._db, self._store).ensure(document)
+
+    async def webhooks(self, namespace: str | None) -> list[Document]:
+        from foliot.work.triggers.endpoints import WebhookEndpoints
+
+        endpoints = WebhookEndpoints(self._db, self._store)
+        return [await endpoints.ensure(document) for document in await self._all(WEBHOOK, namespace)]
+
+    async def rotate_webhook(self, namespace: str, name: str, *, grace: float) -> Document:
+        from foliot.work.triggers.endpoints import WebhookEndpoints
+
+        document = await self._declared(WEBHOOK, namespace, name)
+        return await WebhookEndpoints(self._db, self._store).rotate(document, grace=grace)
+
+    async def deliveries(self, namespace: str, name: str, *, limit: int) -> list[Delivery]:
+        found = await deliveries_of(self._db, await self._webhook_uid(namespace, name), limit=limit)
+        return [changed(each, body=None, headers="{}") for each in found]
+
+    async def delivery(self, namespace: str, name: str, id: str) -> Delivery:
+        """See `Triggers`."""
+        found = await delivery_of(self._db, await self._webhook_uid(namespace, name), id)
+        if found is None:
+            hint = f"`foliot webhook deliveries {name}` lists those that are remembered."
+            raise NotFound(f"Webhook {name!r} remembers no delivery {id!r}.", hint=hint)
+        return found
+
+    async def replay_delivery(self, namespace: str, name: str, id: str, *, by: str = "") -> str:
+        """See `Triggers`."""
+        from foliot.work.triggers.deliveries import Webhooks
+        from foliot.work.triggers.webhook import read_webhook
+
+        read = read_webhook(await self._declared(WEBHOOK, namespace, name))
+        async with self._tasks() as tasks:
+            answer = await Webhooks(self._db, self._store, tasks).replay(read, id, time.time(), by=by)
+        return answer.document["task"]
+
+    async def send_test(
+        self, namespace: str, name: str, body: bytes, *, event_id: str, headers: Mapping[str, str], by: str = ""
+    ) -> Sent:
+        """See `Triggers`."""
+        from foliot.work.triggers.deliveries import Webhooks
+        from foliot.work.triggers.webhook import read_webhook
+
+        read = read_webhook(await self.webhook(namespace, name))
+        async with self._tasks() as tasks:
+            webhooks = Webhooks(self._db, self._store, tasks)
+            answer = await webhooks.try_out(read, body, time.time(), event_id=event_id, headers=headers, by=by)
+        return Sent(answer.status, dict(answer.document))
+
+    # --- what is declared ----------------------------------------------------------------------------------------
+
+    async def _webhook_uid(self, namespace: str, name: str) -> str:
+        return (await self._declared(WEBHOOK, namespace, name))["metadata"]["uid"]
+
+    async def _declared(self, kind: str, namespace: str, name: str) -> Document:
+        try:
+            return await self._store.get(Key(kind, namespace, name))
+        except NotFound:
+            page = await self._store.list(Filter(kind, namespace), limit=1000)
+            names = [str(each["metadata"]["name"]) for each in page.items]
+            near = difflib.get_close_matches(name, names, n=3) or names[:5]
+            word = "schedule" if kind == SCHEDULE else "webhook"
+            hint = f"There are: {', '.join(near)}." if near else f"There is none in this namespace: apply a {kind}."
+            raise NotFound(f"There is no {word} {name!r} in namespace {namespace!r}.", hint=hint) from None
+
+    async def _all(self, kind: str, namespace: str | None) -> list[Document]:
+        page = await self._store.list(wanted := Filter(kind, namespace))
+        found = [*page.items]
+        while page.cursor is not None:
+            page = await self._store.list(wanted, cursor=page.cursor)
+            found += page.items
+        return found
+
+
+async def signed_headers(webhook: Document, store: ResourceStore, body: bytes, event_id: str) -> dict[str, str]:
+    """The headers of a delivery that is signed now, with the first of the webhook's secrets. Raises `SecretError`."""
+    from foliot.tools.secrets.secrets import EnvironmentSecrets
+    from foliot.work.triggers import signatures
+    from foliot.work.triggers.deliveries import signing_secrets
+    from foliot.work.triggers.webhook import read_webhook
+
+    read = read_webhook(webhook)
+    (secret, *_) = await signing_secrets(read, store, EnvironmentSecrets(os.environ))
+    return signatures.sign(read.scheme, secret, body, now=time.time(), event_id=event_id)

@@ -7,17 +7,17 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from foliot.client.tooling import Called, Toolset
+from foliot.client.operations import Called, Toolset
 from foliot.errors import Conflict, Denied
-from foliot.offering import Asker, Offered, capabilities
+from foliot.runtime.tools import Asker, Offered, capabilities
 from foliot.store.base import Document
 from foliot.tools.base import Parked, ToolDefinition, ToolDenied, ToolError
-from foliot.tools.judge import Judgement
+from foliot.tools.governance.judge import Judgement
 from foliot.tools.registry import schema_digest
 
 if TYPE_CHECKING:
-    from foliot.runtime import Runtime
-    from foliot.settings import Settings
+    from foliot.runtime.runtime import Runtime
+    from foliot.settings.settings import Settings
 
 
 class LocalTooling:

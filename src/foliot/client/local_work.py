@@ -8,27 +8,27 @@ from typing import Any, Final, cast, get_args
 
 from msgspec.structs import replace
 
-from foliot.client.run_standing import Replayed, RunStanding, standing_of
+from foliot.client.run_state import Replayed, RunStanding, standing_of
 from foliot.client.work import Answered, Settled
 from foliot.engine.approval.questions import OpenQuestion
 from foliot.engine.approval.service import Decision
-from foliot.engine.story.explain import Explanation, Holder, Standing, explain
-from foliot.engine.story.tracing import trace_of
-from foliot.engine.summary import summary_of
-from foliot.engine.worker import is_gone
+from foliot.engine.driver.journal import summary_of
+from foliot.engine.driver.process import is_gone
+from foliot.engine.explain.trace import trace_of
+from foliot.engine.explain.why import Explanation, Holder, Standing, explain
 from foliot.errors import Conflict, NotFound
-from foliot.kernel.events import Event
-from foliot.kernel.state import Call, State
-from foliot.runtime import Runtime
+from foliot.kernel.run.events import Event
+from foliot.kernel.run.state import Call, State
+from foliot.runtime.runtime import Runtime
 from foliot.store.base import Document
-from foliot.store.doubts import DoubtPage, LateDecision, page_of, position_of
-from foliot.store.runs import TASK_LABEL, TERMINAL, Beside, Phase, RunInfo
+from foliot.store.journal.base import TASK_LABEL, TERMINAL, Beside, Phase, RunInfo
+from foliot.store.ledger.doubts import DoubtPage, LateDecision, page_of, position_of
 from foliot.store.tasks import ENDED
 from foliot.tools.builtin.results import RESULT_PAGE, CallResult, ResultPage, result_page, results_of
-from foliot.work.base import Accepted, Command, TaskInfo, TaskRecord
-from foliot.work.story.happenings import Batch
-from foliot.work.story.telling import TaskStory
-from foliot.work.story.why import TaskExplanation
+from foliot.work.tasks.base import Accepted, Command, TaskInfo, TaskRecord
+from foliot.work.views.events import Batch
+from foliot.work.views.story import TaskStory
+from foliot.work.views.why import TaskExplanation
 
 LOOK_EVERY: Final = 1.0
 NEAR: Final = 5

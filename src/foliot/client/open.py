@@ -11,12 +11,12 @@ from foliot.client.base import Client
 from foliot.errors import UsageError
 
 if TYPE_CHECKING:
-    from foliot.client.declared_work import DeclaredWork
     from foliot.client.http import Server
     from foliot.client.remote import RemoteClient
-    from foliot.settings import Settings
-    from foliot.store.secrets import Sealer
-    from foliot.work.tasks import TaskService
+    from foliot.client.task_resources import DeclaredWork
+    from foliot.settings.settings import Settings
+    from foliot.store.secrets.sealing import Sealer
+    from foliot.work.tasks.service import TaskService
 
 
 async def open_client(settings: Settings) -> Client:
@@ -56,7 +56,7 @@ def server_of(settings: Settings) -> Server:
 
 
 def _token_in(settings: Settings) -> str:
-    from foliot.settings import Given, as_token
+    from foliot.settings.settings import Given, as_token
 
     path = settings.token_file
     assert path is not None, "asked only when there is one"
@@ -83,11 +83,11 @@ async def _local(settings: Settings) -> Client:
     from foliot.client.local import LocalClient
     from foliot.store.base import DeclaredBy
     from foliot.store.open import open_database
-    from foliot.store.resources import SqlResourceStore
+    from foliot.store.resources.database import SqlResourceStore
 
     def keyring(*, create: bool = True) -> Sealer:
         # Most commands never touch a secret value, and loading this takes a sixth of the time that they may take.
-        from foliot.store.keyring import load_keyring
+        from foliot.store.secrets.keyring import load_keyring
 
         return load_keyring(settings, create=create)
 
@@ -96,27 +96,27 @@ async def _local(settings: Settings) -> Client:
     async def budgets_changed(namespace: str) -> None:
         from time import time
 
-        from foliot.engine.budgets.waking import wake_paused
-        from foliot.store.journal import SqlJournal
+        from foliot.engine.budgets.wakeups import wake_paused
+        from foliot.store.journal.database import SqlJournal
 
         await wake_paused(SqlJournal(database), namespace, clock=time)
 
     async def models_changed(namespace: str) -> None:
         from time import time
 
-        from foliot.engine.budgets import waking
+        from foliot.engine.budgets import wakeups as waking
 
         await waking.models_changed(database, namespace, clock=time)
 
     @asynccontextmanager
     async def tasks() -> AsyncGenerator[TaskService]:
-        from foliot.runtime import Runtime
+        from foliot.runtime.runtime import Runtime
 
         async with Runtime(settings=settings) as runtime:
             yield runtime.tasking.tasks
 
     def work() -> DeclaredWork:
-        from foliot.client.declared_work import DeclaredWork
+        from foliot.client.task_resources import DeclaredWork
 
         return DeclaredWork(database, tasks)
 

@@ -5,20 +5,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from typing import Final, Protocol
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec import Struct
 
+from foliot.engine.audit.metering import By, Total
 from foliot.engine.budgets.report import Standing
-from foliot.engine.records.metering import By, Total
-from foliot.store.audit import AuditFilter, AuditRecord, Verified
-from foliot.store.audit_chain import Head
+from foliot.kernel.messages import ToolResult
+from foliot.store.audit.chain import Head
+from foliot.store.audit.log import AuditFilter, AuditRecord, Verified
 from foliot.store.base import Document
-from foliot.store.bounds import ClassInfo, Limit, Scope
-from foliot.store.workers import WorkerInfo
-from foliot.tools.judge import Judgement, PolicyQuestion
-from foliot.tools.rules import Access
+from foliot.store.queue.limits import ClassInfo, Limit, Scope
+from foliot.store.queue.workers import WorkerInfo
+from foliot.store.triggers import Delivery, Slot
+from foliot.tools.governance.judge import Judgement, PolicyQuestion
+from foliot.tools.governance.rules import Access
+
+if TYPE_CHECKING:
+    from foliot.runtime.tools import Asker
 
 # How many calls are judged at once.
 MOST_JUDGED: Final = 500
@@ -132,4 +137,117 @@ class Operations(Protocol):
 
     async def mend_class(self, key: str) -> None:
         """Begin runs of a class again that was held back. Raises `NotFound`."""
+        ...
+
+
+# --- triggers --------------------------------------------------------------------------------------------------------
+
+# The verbs on schedules and webhooks: `LocalTriggers` on a store in this process, `RemoteTriggers` on a server.
+
+
+class Fired(Struct, frozen=True):
+    """A task that a schedule made right now: its id and phase; or, without one, why there is none."""
+
+    task: str = ""
+    phase: str = ""
+    reason: str = ""
+
+
+class Sent(Struct, frozen=True):
+    """What a webhook answered to a delivery."""
+
+    status: int
+    document: dict[str, Any]
+
+
+class Triggers(Protocol):
+    async def schedule(self, namespace: str, name: str) -> Document:
+        """A declared TaskSchedule. Raises `NotFound` that names what may be meant."""
+        ...
+
+    async def schedules(self, namespace: str | None) -> list[Document]: ...
+
+    async def slots(self, namespace: str, name: str, *, limit: int) -> list[Slot]:
+        """Every time it was due, newest first. Raises `NotFound`."""
+        ...
+
+    async def run_schedule(self, namespace: str, name: str, *, given: Mapping[str, str], by: str = "") -> Fired:
+        """Make a task of the schedule now. Raises `NotFound`."""
+        ...
+
+    async def webhook(self, namespace: str, name: str) -> Document:
+        """A declared TaskWebhook, which has an address from now on. Raises `NotFound`."""
+        ...
+
+    async def webhooks(self, namespace: str | None) -> list[Document]: ...
+
+    async def rotate_webhook(self, namespace: str, name: str, *, grace: float) -> Document:
+        """Give it another address; the old one goes on for `grace` seconds."""
+        ...
+
+    async def deliveries(self, namespace: str, name: str, *, limit: int) -> list[Delivery]:
+        """Newest first, without their bodies."""
+        ...
+
+    async def delivery(self, namespace: str, name: str, id: str) -> Delivery:
+        """One with its body, if that was kept. Raises `NotFound`."""
+        ...
+
+    async def replay_delivery(self, namespace: str, name: str, id: str, *, by: str = "") -> str:
+        """Make a new task of a delivery; its name. Raises `NotFound`, `Conflict`."""
+        ...
+
+    async def send_test(
+        self, namespace: str, name: str, body: bytes, *, event_id: str, headers: Mapping[str, str], by: str = ""
+    ) -> Sent:
+        """Deliver a body, signed as the sender would. `by` acts; over HTTP it is always the caller."""
+        ...
+
+
+# --- tooling ---------------------------------------------------------------------------------------------------------
+
+# The verbs on tools outside any run: `LocalTooling` on a runtime in this process, `RemoteTooling` on a server.
+
+
+class Toolset(Struct, frozen=True):
+    """The facts of each tool as `tool_facts` tells them, and what the deployment has and lacks."""
+
+    tools: list[Document]
+    capabilities: dict[str, Any]
+
+
+class Called(Struct, frozen=True):
+    """What became of a call. `printed` is what came before its result."""
+
+    result: ToolResult
+    printed: str = ""
+
+
+class Tooling(Protocol):
+    async def toolset(self, namespace: str) -> Toolset:
+        """All tools by name, whether or not they can be called there."""
+        ...
+
+    async def tool(self, name: str, namespace: str) -> Document:
+        """One with its limits, its schema, and the rules that speak of it. Raises `NotFound`."""
+        ...
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        asker: Asker,
+        *,
+        key: str = "",
+        on_output: Callable[[str], None] | None = None,
+    ) -> Called:
+        """One governed and recorded call. Raises `NotFound`, `FoliotError` for a tool that cannot be called there,
+        and `Denied` when a rule asks for an approval that nobody gave in advance: it is not made.
+
+        `on_output` hears pieces as they come where the tool runs in this process; from a server they are `printed`.
+        """
+        ...
+
+    async def test_tool(self, name: str, arguments: dict[str, Any], asker: Asker) -> Judgement:
+        """What would become of that call. Nothing is run."""
         ...

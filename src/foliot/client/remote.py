@@ -8,25 +8,101 @@ from typing import Any, Final, Literal
 from urllib.parse import quote
 
 import msgspec
+from msgspec import Struct
 
 from foliot.client import wire
 from foliot.client.base import Applied, Ends, Outcome
-from foliot.client.declared_work import Taken
-from foliot.client.http import new_key
-from foliot.client.missing import not_found
-from foliot.client.remote_about import RemoteAbout
-from foliot.client.remote_operations import RemoteOperations
-from foliot.client.remote_runs import RemoteRuns
-from foliot.client.remote_tooling import RemoteTooling
-from foliot.client.remote_triggers import RemoteTriggers
-from foliot.client.remote_work import RemoteWork
-from foliot.client.selecting import selector_text
+from foliot.client.errors import not_found
+from foliot.client.http import Asking, new_key
+from foliot.client.remote_operations import RemoteOperations, RemoteTooling, RemoteTriggers
+from foliot.client.remote_work import RemoteRuns, RemoteWork
+from foliot.client.task_resources import Taken
 from foliot.errors import Conflict, NotFound, UsageError
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.resources.field_owners import APPLY, EDIT
 from foliot.resources.kinds import find_kind
 from foliot.store.base import Change, Document, Filter, Key, Page, Requirement, Rotation
-from foliot.work.story.document import outline
+from foliot.work.views.document import outline
+
+# --- remote about ----------------------------------------------------------------------------------------------------
+
+# What a server is, and whom it takes the caller for.
+
+
+class Me(Struct, frozen=True):
+    """Who one is to a server, and the roles by namespace (`*` is all of them)."""
+
+    authenticated: bool
+    username: str
+    roles: dict[str, list[str]] = {}
+
+
+class Health(Struct, frozen=True):
+    """Part by part; each has a `status`."""
+
+    status: str
+    parts: dict[str, dict[str, Any]] = {}
+
+
+class Capability(Struct, frozen=True):
+    id: str
+    enabled: bool
+    description: str = ""
+
+
+class _Version(Struct, frozen=True):
+    version: str
+
+
+class _Capabilities(Struct, frozen=True):
+    capabilities: list[Capability]
+
+
+class RemoteAbout(Asking):
+    """Questions to a server about itself."""
+
+    async def version(self) -> str:
+        """Needs no token."""
+        return (await self._get("/v1/version", _Version)).version
+
+    async def me(self) -> Me:
+        """Raises `Denied` when the server does not know the token."""
+        return await self._get("/v1/auth/me", Me)
+
+    async def health(self) -> Health:
+        """Raises `Unavailable` while it cannot reach its store."""
+        return await self._get("/v1/health", Health)
+
+    async def capabilities(self) -> list[Capability]:
+        return (await self._get("/v1/capabilities", _Capabilities)).capabilities
+
+
+# --- selecting -------------------------------------------------------------------------------------------------------
+
+# Selectors as the text that `store/resources/selectors.py` reads.
+
+
+def selector_text(requirements: Sequence[Requirement]) -> str | None:
+    """What `parse_labels` and `parse_fields` read back; None for no clause. Raises `UsageError`."""
+    return ",".join(_clause(each) for each in requirements) or None
+
+
+def _clause(requirement: Requirement) -> str:
+    for value in requirement.values:
+        if set(value) & set(",()=!") or value != value.strip():
+            raise UsageError(f"{value!r} cannot stand in a selector", hint="values have no , ( ) = ! in them")
+    match requirement.op:
+        case "=" | "!=":
+            return f"{requirement.key}{requirement.op}{requirement.values[0]}"
+        case "in" | "notin":
+            return f"{requirement.key} {requirement.op} ({', '.join(requirement.values)})"
+        case "exists":
+            return requirement.key
+        case "absent":
+            return f"!{requirement.key}"
+
+
+# --- remote ----------------------------------------------------------------------------------------------------------
 
 TASK: Final = "Task"
 _ACTIONS: Final[dict[str, Literal["created", "updated", "deleted"]]] = {

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from typing import Any, Final
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from msgspec import Struct
 
-from foliot.client.asking import Asking
-from foliot.client.operations import MOST_JUDGED, Budgets, Fate, Fates, PolicyAnswer, RuleDefaults, Simulation
-from foliot.engine.records.metering import By, Total
-from foliot.store.audit import AuditFilter, AuditRecord, Verified
-from foliot.store.audit_chain import Head
+from foliot.client.http import Asking
+from foliot.client.operations import (
+    MOST_JUDGED,
+    Budgets,
+    Called,
+    Fate,
+    Fates,
+    Fired,
+    PolicyAnswer,
+    RuleDefaults,
+    Sent,
+    Simulation,
+    Toolset,
+)
+from foliot.engine.audit.metering import By, Total
+from foliot.store.audit.chain import Head
+from foliot.store.audit.log import AuditFilter, AuditRecord, Verified
 from foliot.store.base import Document
-from foliot.store.bounds import ClassInfo, Limit, Scope
-from foliot.store.workers import WorkerInfo
-from foliot.tools.judge import PolicyQuestion
+from foliot.store.queue.limits import ClassInfo, Limit, Scope
+from foliot.store.queue.workers import WorkerInfo
+from foliot.store.triggers import Delivery, Slot
+from foliot.tools.governance.judge import Judgement, PolicyQuestion
+
+if TYPE_CHECKING:
+    from foliot.runtime.tools import Asker
 
 AUDIT: Final = "/v1/audit"
 LIMITS: Final = "/v1/work/limits"
@@ -125,3 +142,139 @@ def _params(wanted: AuditFilter) -> dict[str, Any]:
         "since": wanted.since,
     }
     return {name: value for name, value in given.items() if value}
+
+
+# --- remote triggers -------------------------------------------------------------------------------------------------
+
+# The verbs on schedules and webhooks, over the connection to a server.
+
+SCHEDULES: Final = "/v1/work/schedules"
+WEBHOOKS: Final = "/v1/work/webhooks"
+
+
+class Items(Struct, frozen=True):
+    items: list[Document]
+
+
+class Slots(Struct, frozen=True):
+    slots: list[Slot]
+
+
+class Deliveries(Struct, frozen=True):
+    deliveries: list[Delivery]
+
+
+class Replayed(Struct, frozen=True):
+    task: str
+
+
+class RemoteTriggers(Asking):
+    """Implements `Triggers`."""
+
+    async def schedule(self, namespace: str, name: str) -> Document:
+        return await self._get(_at(SCHEDULES, name), Document, namespace=namespace)
+
+    async def schedules(self, namespace: str | None) -> list[Document]:
+        return (await self._get(SCHEDULES, Items, namespace=namespace)).items
+
+    async def slots(self, namespace: str, name: str, *, limit: int) -> list[Slot]:
+        return (await self._get(f"{_at(SCHEDULES, name)}/slots", Slots, namespace=namespace, limit=limit)).slots
+
+    async def run_schedule(self, namespace: str, name: str, *, given: Mapping[str, str], by: str = "") -> Fired:
+        body = {"by": by, "given": dict(given)}
+        return await self._post(f"{_at(SCHEDULES, name)}/run", body, Fired, namespace=namespace)
+
+    async def webhook(self, namespace: str, name: str) -> Document:
+        return await self._get(_at(WEBHOOKS, name), Document, namespace=namespace)
+
+    async def webhooks(self, namespace: str | None) -> list[Document]:
+        return (await self._get(WEBHOOKS, Items, namespace=namespace)).items
+
+    async def rotate_webhook(self, namespace: str, name: str, *, grace: float) -> Document:
+        return await self._post(f"{_at(WEBHOOKS, name)}/rotate", {"grace": grace}, Document, namespace=namespace)
+
+    async def deliveries(self, namespace: str, name: str, *, limit: int) -> list[Delivery]:
+        path = f"{_at(WEBHOOKS, name)}/deliveries"
+        return (await self._get(path, Deliveries, namespace=namespace, limit=limit)).deliveries
+
+    async def delivery(self, namespace: str, name: str, id: str) -> Delivery:
+        return await self._get(f"{_at(WEBHOOKS, name)}/deliveries/{quote(id, safe='')}", Delivery, namespace=namespace)
+
+    async def replay_delivery(self, namespace: str, name: str, id: str, *, by: str = "") -> str:
+        path = f"{_at(WEBHOOKS, name)}/deliveries/{quote(id, safe='')}/replay"
+        return (await self._post(path, {"by": by}, Replayed, namespace=namespace)).task
+
+    async def send_test(
+        self, namespace: str, name: str, body: bytes, *, event_id: str, headers: Mapping[str, str], by: str = ""
+    ) -> Sent:
+        """See `Triggers`. The server signs: it has the secret, and knows who calls."""
+        sent = {"body": body, "event_id": event_id, "headers": dict(headers)}
+        return await self._post(f"{_at(WEBHOOKS, name)}/send-test", sent, Sent, namespace=namespace)
+
+
+def _at(base: str, name: str) -> str:
+    return f"{base}/{quote(name, safe='')}"
+
+
+# --- remote tooling --------------------------------------------------------------------------------------------------
+
+# The verbs on tools outside any run, over the connection to a server.
+
+TOOLS: Final = "/v1/work/tools"
+SERVERS: Final = "/v1/work/mcp-servers"
+# A tool may take its time; the server ends a call when the tool's own limit is over.
+CALL_PATIENCE: Final = 900.0
+
+
+class RemoteTooling(Asking):
+    """Implements `Tooling`."""
+
+    async def toolset(self, namespace: str) -> Toolset:
+        return await self._get(TOOLS, Toolset, namespace=namespace)
+
+    async def tool(self, name: str, namespace: str) -> Document:
+        return await self._get(_remote_tooling_at(name), Document, namespace=namespace)
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        asker: Asker,
+        *,
+        key: str = "",
+        on_output: Callable[[str], None] | None = None,
+    ) -> Called:
+        """See `Tooling`. A call that has a key is asked for again when the connection breaks."""
+        body = {
+            "arguments": arguments,
+            "agent": asker.agent,
+            "user": asker.identity.user if asker.identity.by else "",
+            "key": key,
+        }
+        path = f"{_remote_tooling_at(name)}/call"
+        return await self._post(
+            path, body, Called, namespace=asker.namespace, timeout=CALL_PATIENCE, repeatable=bool(key)
+        )
+
+    async def test_tool(self, name: str, arguments: dict[str, Any], asker: Asker) -> Judgement:
+        body = {"arguments": arguments, "agent": asker.agent, "user": asker.identity.user if asker.identity.by else ""}
+        return await self._post(
+            f"{_remote_tooling_at(name)}/test", body, Judgement, namespace=asker.namespace, repeatable=True
+        )
+
+    async def offered_tools(self, server: str, namespace: str) -> list[Document]:
+        """List the tools that an MCP server offers right now, compared with what was accepted."""
+        path = f"{SERVERS}/{quote(server, safe='')}/tools"
+        answer = await self._get(path, dict[str, list[Document]], namespace=namespace)
+        return answer["tools"]
+
+    async def accept_tool(self, server: str, tool: str, digest: str, levels: Document, *, namespace: str) -> str:
+        """Agree to the definition of this digest; the name of the Tool is returned."""
+        body = {"tool": tool, "digest": digest, **levels}
+        path = f"{SERVERS}/{quote(server, safe='')}/accept"
+        answer = await self._post(path, body, dict[str, str], namespace=namespace, timeout=CALL_PATIENCE)
+        return answer["tool"]
+
+
+def _remote_tooling_at(name: str) -> str:
+    return f"{TOOLS}/{quote(name, safe='')}"

@@ -12,17 +12,17 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from foliot.client.declared_work import Taken
-from foliot.client.problems import error_of
-from foliot.engine.story.tracing import trace_of
+from foliot.client.errors import error_of
+from foliot.client.task_resources import Taken
+from foliot.engine.explain.trace import trace_of
 from foliot.errors import FoliotError, Unavailable
-from foliot.kernel.codec import decode, encode
-from foliot.kernel.events import Event
-from foliot.kernel.plan import Plan
-from foliot.kernel.task_codec import decode_fact, encode_fact
-from foliot.work.base import Command, TaskInfo, TaskRecord
-from foliot.work.story.happenings import Batch, Happening, RunHappening, TaskHappening
-from foliot.work.story.telling import LiveRun, RunRow, TaskStory, live_run, tell_story
+from foliot.kernel.graph.codec import decode_fact, encode_fact
+from foliot.kernel.graph.plan import Plan
+from foliot.kernel.run.codec import decode, encode
+from foliot.kernel.run.events import Event
+from foliot.work.tasks.base import Command, TaskInfo, TaskRecord
+from foliot.work.views.events import Batch, Happening, RunHappening, TaskHappening
+from foliot.work.views.story import LiveRun, RunRow, TaskStory, live_run, tell_story
 
 T = TypeVar("T")
 Facts = Sequence[tuple[float, Event]]

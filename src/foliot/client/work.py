@@ -11,19 +11,19 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from foliot.client.run_standing import Replayed, RunStanding
+from foliot.client.run_state import Replayed, RunStanding
 from foliot.engine.approval.questions import OpenQuestion
 from foliot.engine.approval.service import Decision
-from foliot.engine.story.explain import Explanation
-from foliot.kernel.events import Event
+from foliot.engine.explain.why import Explanation
+from foliot.kernel.run.events import Event
 from foliot.store.base import Document
-from foliot.store.doubts import DoubtPage
-from foliot.store.runs import Phase, RunInfo
+from foliot.store.journal.base import Phase, RunInfo
+from foliot.store.ledger.doubts import DoubtPage
 from foliot.tools.builtin.results import CallResult, ResultPage
-from foliot.work.base import Accepted, Command, TaskInfo, TaskRecord
-from foliot.work.story.happenings import Batch
-from foliot.work.story.telling import TaskStory
-from foliot.work.story.why import TaskExplanation
+from foliot.work.tasks.base import Accepted, Command, TaskInfo, TaskRecord
+from foliot.work.views.events import Batch
+from foliot.work.views.story import TaskStory
+from foliot.work.views.why import TaskExplanation
 
 Settled: TypeAlias = Literal["happened", "run", "fail", "not_happened"]
 """The words that settle a call which may have acted; the last one once its run has ended."""

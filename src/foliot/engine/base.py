@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from foliot.kernel.events import ApprovalRequested, Event, RunRetried, Terminal
 from foliot.kernel.messages import Delta, ModelRequest, ModelResponse, Usage
-from foliot.kernel.spec import RunSpec
-from foliot.kernel.state import State
+from foliot.kernel.run.events import ApprovalRequested, Event, RunRetried, Terminal
+from foliot.kernel.run.spec import RunSpec
+from foliot.kernel.run.state import State
 from foliot.models.base import OnDelta
-from foliot.store.runs import Beside, Signal
+from foliot.store.journal.base import Beside, Signal
 
 Clock: TypeAlias = Callable[[], float]
 
 
 class Models(Protocol):
-    """Asks the model that a run is pinned to, with retries and fallbacks; see models/router.py."""
+    """Asks the model that a run is pinned to, with retries and fallbacks; see models/routing/router.py."""
 
     async def ask(self, spec: RunSpec, request: ModelRequest, *, on_delta: OnDelta | None = None) -> ModelResponse:
         """Raises a `ModelError`."""

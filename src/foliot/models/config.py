@@ -13,9 +13,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import urlsplit
 
+from foliot.common.waits import Waits
 from foliot.errors import InvalidInput
 from foliot.models.profiles import ModelProfile, profile_document, profile_of
-from foliot.waits import Waits
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientTimeout

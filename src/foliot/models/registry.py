@@ -126,19 +126,23 @@ def _ollama_address(host: str) -> str:
 
 
 _FORMATS: Final[Mapping[str, str]] = {
-    "openai-chat": "foliot.models.openai_chat:OpenAIChatGateway",
-    "openai-responses": "foliot.models.openai_responses:OpenAIResponsesGateway",
-    "azure-openai": "foliot.models.openai_chat:AzureOpenAIGateway",
-    "anthropic": "foliot.models.anthropic:AnthropicGateway",
-    "gemini": "foliot.models.gemini:GeminiGateway",
-    "ollama": "foliot.models.ollama:OllamaGateway",
+    "openai-chat": "foliot.models.gateways.openai:OpenAIChatGateway",
+    "openai-responses": "foliot.models.gateways.openai:OpenAIResponsesGateway",
+    "azure-openai": "foliot.models.gateways.openai:AzureOpenAIGateway",
+    "anthropic": "foliot.models.gateways.anthropic:AnthropicGateway",
+    "gemini": "foliot.models.gateways.gemini:GeminiGateway",
+    "ollama": "foliot.models.gateways.ollama:OllamaGateway",
 }
 """The gateways that the files of providers can name as their `wire`."""
 _OTHERS: Final = (
-    Provider("scripted", "foliot.models.scripted:build", requires_api_key=False),
-    Provider("mock", "foliot.models.scripted:build", requires_api_key=False, options={"script": "mock"}),
+    Provider("scripted", "foliot.models.scripted.model:build", requires_api_key=False),
+    Provider("mock", "foliot.models.scripted.model:build", requires_api_key=False, options={"script": "mock"}),
     Provider(
-        "pydantic-ai", "foliot.models.pydantic_ai:build", ("pydantic_ai",), requires_api_key=False, takes_model=True
+        "pydantic-ai",
+        "foliot.models.gateways.pydantic_ai:build",
+        ("pydantic_ai",),
+        requires_api_key=False,
+        takes_model=True,
     ),
 )
 

@@ -4,8 +4,8 @@ The store keeps it in a table of its own, because what people apply can be anyth
 server changed its mind, or one without labels and annotations. Every Tool that names the same tool of the same server
 is held against it, whatever the Tool is called, when it is declared and when it is called.
 
-Written by:  catalog/mcp_sync.py, when a tool is first seen, and when a person accepts.
-Read by:     tools/mcp (sync and calls), store/planning.py (what may be declared).
+Written by:  catalog/mcp.py, when a tool is first seen, and when a person accepts.
+Read by:     tools/mcp (sync and calls), store/resources/changes.py (what may be declared).
 """
 
 from __future__ import annotations

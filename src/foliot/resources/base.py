@@ -27,8 +27,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from foliot.resources.fields import MARK_ANY_CASE, Annotations, Labels, LooseWord, Name, Whole, refusal
+from foliot.resources.names import camel, snake, spellings
 from foliot.resources.problems import Problem
-from foliot.resources.spelling import camel, snake, spellings
 
 API_VERSION: Final = "foliot.dev/v1"
 API_VERSION_ALIASES: Final = frozenset({"orloj.dev/v1"})

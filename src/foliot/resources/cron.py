@@ -7,8 +7,11 @@ never come true, such as 30 February, is refused.
 
 from __future__ import annotations
 
+import difflib
 import re
+import zoneinfo
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 MACROS: Final = frozenset({"@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually"})
@@ -92,3 +95,28 @@ def _values(field: _Field, word: str) -> set[int]:
                 raise ValueError(f"the range {part!r} ends before it begins")
         values.update(range(low, high + 1, stride))
     return values
+
+
+# --- timezones -------------------------------------------------------------------------------------------------------
+
+# Names of time zones.
+
+
+@lru_cache(maxsize=256)
+def time_zone_problem(name: str) -> str | None:
+    """None when `name` is an IANA time zone, else what is wrong, with the nearest name.
+
+    Where a machine has no time zone data at all, nothing can be said against a name.
+    """
+    if name == "UTC":
+        return None
+    try:
+        zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        known = sorted(zoneinfo.available_timezones())
+        if not known:
+            return None
+        lower = {zone.lower(): zone for zone in known}
+        near = difflib.get_close_matches(name.lower(), list(lower), n=1)
+        return f"unknown time zone; did you mean {lower[near[0]]}?" if near else "unknown time zone"
+    return None

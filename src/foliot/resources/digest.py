@@ -2,7 +2,7 @@
 
 Computed over apiVersion, kind and the normalised spec. Names, labels and status are no part of it, so a run that was
 pinned to a digest can tell whether what it ran has changed. Neither is the order of names: that of a schema is kept
-wherever the definition itself is kept, and is part of the name of a run's frozen spec (kernel/spec.py).
+wherever the definition itself is kept, and is part of the name of a run's frozen spec (kernel/run/spec.py).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from foliot.resources.base import Model, accepted_keys, emitted_key
 from foliot.resources.problems import Path, Problem
-from foliot.resources.suggest import model_at, suggest
+from foliot.resources.validate import model_at, suggest
 
 
 def respelled(model: type[Model], patch: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 from urllib.parse import urlsplit
 
 from foliot.resources.agreed import EFFECTS, ISOLATIONS, RISKS
-from foliot.resources.spelling import snake
+from foliot.resources.names import snake
 
 Document: TypeAlias = Mapping[str, Any]
 Power: TypeAlias = Literal[
@@ -516,7 +516,7 @@ def host_of(url: str) -> str:
 def secret_targets(document: Document, addresses: Iterable[tuple[str, str]] | None = None) -> tuple[str, ...] | None:
     """The hosts that the secret of a resource must be bound to; None when the operator declared where it goes.
 
-    `addresses` are given for a kind that does not itself name all of them (see `engine/powers.py`).
+    `addresses` are given for a kind that does not itself name all of them (see `engine/definition/grants.py`).
     """
     if declared_by_operator(document):
         return None

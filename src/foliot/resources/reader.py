@@ -17,15 +17,15 @@ from typing import Any, BinaryIO, Final, cast
 
 from foliot.resources.base import Resource
 from foliot.resources.kinds import kind_of
-from foliot.resources.loose_texts import with_source_texts
-from foliot.resources.manifest_files import STDIN, SourceFile, read_sources, shown
+from foliot.resources.names import snake
 from foliot.resources.problems import NO_SUCH_FILE, FilesMissing, Finding, ManifestError, Path, Problem
-from foliot.resources.spelling import snake
 from foliot.resources.syntax.json_nodes import looks_like_json, parse_json
+from foliot.resources.syntax.loose_texts import with_source_texts
+from foliot.resources.syntax.manifest_files import STDIN, SourceFile, read_sources, shown
 from foliot.resources.syntax.places import Document, Flaw, Parsed, Places, Unreadable
 from foliot.resources.syntax.source_text import decode
+from foliot.resources.syntax.yaml import parse_yaml
 from foliot.resources.validate import validated
-from foliot.resources.yaml_nodes import parse_yaml
 
 # What `kubectl get -o json` and its like wrap several resources in.
 _LIST_FIELDS: Final = frozenset({"apiVersion", "kind", "metadata", "items"})

@@ -18,21 +18,21 @@ from typing import Any, Final
 from fastapi import APIRouter, FastAPI
 
 from foliot.client.local import LocalClient
-from foliot.measuring import measured
-from foliot.runtime import Runtime
-from foliot.server.access.guard import check_routes
+from foliot.common.cancellation import stop_tasks
+from foliot.runtime.runtime import Runtime
+from foliot.runtime.telemetry import measured
+from foliot.server.auth.guard import check_routes
 from foliot.server.context import Authenticator, Services
-from foliot.server.edge.envelope import Envelope, Limits
-from foliot.server.edge.rates import Rates
-from foliot.server.index import index_routes
+from foliot.server.http.envelope import Envelope, Limits
+from foliot.server.http.index import index_routes
+from foliot.server.http.problems import report_errors
+from foliot.server.http.rates import Rates
 from foliot.server.mcp.http import Door
 from foliot.server.openai.errors import report
-from foliot.server.problems import report_errors
-from foliot.server.work import declared_work
-from foliot.settings import Settings
-from foliot.stopping import stop_tasks
+from foliot.server.runs.driven import declared_work
+from foliot.settings.settings import Settings
 from foliot.version import __version__
-from foliot.work.triggers.webhook_endpoints import WebhookEndpoints
+from foliot.work.triggers.endpoints import WebhookEndpoints
 
 # In the order in which paths are matched: particular ones before those with a {kind}.
 ROUTERS: Final = (
@@ -117,7 +117,7 @@ def create_app(runtime: Runtime, *, settings: Settings, auth: Authenticator, lim
 
 def described() -> dict[str, Any]:
     """The description of the API without a server: the same as its `/openapi.json`."""
-    from foliot.server.description import describe
+    from foliot.server.openapi.document import describe
 
     app = FastAPI(**ABOUT)
     # The routes that a FastAPI application adds by itself are not ours.
@@ -142,14 +142,14 @@ def _client(runtime: Runtime, settings: Settings) -> LocalClient:
     async def budgets_changed(namespace: str) -> None:
         from time import time
 
-        from foliot.engine.budgets.waking import wake_paused
+        from foliot.engine.budgets.wakeups import wake_paused
 
         await wake_paused(runtime.runs.journal, namespace, clock=time)
 
     async def models_changed(namespace: str) -> None:
         from time import time
 
-        from foliot.engine.budgets import waking
+        from foliot.engine.budgets import wakeups as waking
 
         await waking.models_changed(runtime.tasking.database, namespace, clock=time)
 

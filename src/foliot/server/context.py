@@ -13,16 +13,16 @@ from starlette.requests import Request
 
 from foliot.client.local import LocalClient
 from foliot.engine.telemetry.metrics import Metrics
-from foliot.runtime import Runtime
-from foliot.server.access.identity import Caller
-from foliot.server.edge.rates import Rates
-from foliot.server.engagements import Drives
-from foliot.server.streams.open_streams import Streams
-from foliot.settings import Settings
+from foliot.runtime.runtime import Runtime
+from foliot.server.auth.identity import Caller
+from foliot.server.http.rates import Rates
+from foliot.server.runs.background import Drives
+from foliot.server.streams.streams import Streams
+from foliot.settings.settings import Settings
 from foliot.store.base import Database, Key, ResourceStore
 
 if TYPE_CHECKING:
-    from foliot.work.triggers.webhooks import Webhooks
+    from foliot.work.triggers.deliveries import Webhooks
 
 CALLER: Final = "foliot.caller"
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from foliot.resources.kinds import KINDS, Kind
-from foliot.server.access.permissions import (
+from foliot.server.auth.rules import (
     ANYONE,
     CONSENT,
     DECLARE,
@@ -30,9 +30,9 @@ from foliot.server.access.permissions import (
     WRITE,
     Rule,
 )
-from foliot.server.describing.events import HAPPENED, RUN_EVENTS, TASK_CHANGES, TASK_EVENTS, WORK_EVENTS, changes
-from foliot.server.describing.operation import Body, Operation, form
-from foliot.server.describing.schema import ANYTHING, COUNT, TEXT, YES_NO, Schema, listof, maybe, ref, shape
+from foliot.server.openapi.events import HAPPENED, RUN_EVENTS, TASK_CHANGES, TASK_EVENTS, WORK_EVENTS, changes
+from foliot.server.openapi.operation import Body, Operation, form
+from foliot.server.openapi.schema import ANYTHING, COUNT, TEXT, YES_NO, Schema, listof, maybe, ref, shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +334,9 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
     ("GET", "/v1/work/tasks"): Row(LISTED, Operation("listWork", ref("TaskPage"), fails=(422,))),
     ("POST", "/v1/work/tasks"): Row(
         OPERATE,
-        Operation("submitWork", ref("Accepted"), codes=("200", "201"), body=form("work.base:Command"), fails=(409,)),
+        Operation(
+            "submitWork", ref("Accepted"), codes=("200", "201"), body=form("work.tasks.base:Command"), fails=(409,)
+        ),
         apart("the task itself has the key, for as long as there is the task"),
     ),
     ("GET", "/v1/work/tasks/{name}"): Row(READ, Operation("getWork", ref("TaskInfo"), fails=(409, 422))),
@@ -357,7 +359,7 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
     ("GET", "/v1/work/tasks/{name}/watch"): Row(READ, Operation("watchWork", events=WORK_EVENTS, fails=(422,))),
     ("GET", "/v1/work/runs"): Row(LISTED, Operation("listWorkRuns", listof(ref("RunInfo")), fails=(422,))),
     ("POST", "/v1/work/runs"): Row(
-        OPERATE, Operation("beginWorkRun", _RUN, body=form("client.run_standing:RunOrder"), fails=(404, 409)), AGAIN
+        OPERATE, Operation("beginWorkRun", _RUN, body=form("client.run_state:RunOrder"), fails=(404, 409)), AGAIN
     ),
     ("GET", "/v1/work/interrupted"): Row(LISTED, Operation("listInterruptedRuns", shape({"runs": listof(_RUN)}))),
     ("GET", "/v1/work/unknown"): Row(LISTED, Operation("listUnknownCalls", ref("DoubtPage"), fails=(422,))),
@@ -373,7 +375,7 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
         ),
     ),
     ("POST", "/v1/work/runs/{name}/fork"): Row(
-        STEER, Operation("forkWorkRun", _RUN, body=form("client.run_standing:ForkOrder"), fails=_CLASH), AGAIN
+        STEER, Operation("forkWorkRun", _RUN, body=form("client.run_state:ForkOrder"), fails=_CLASH), AGAIN
     ),
     ("POST", "/v1/work/runs/{name}/resume"): Row(STEER, Operation("resumeWorkRun", _RUN, fails=_SOUGHT), AGAIN),
     ("POST", "/v1/work/runs/{name}/settle"): Row(
@@ -437,7 +439,7 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
         Operation(
             "explainToolCall",
             shape({"judgement": ref("Judged"), "declared": YES_NO}),
-            body=form("tools.judge:PolicyQuestion"),
+            body=form("tools.governance.judge:PolicyQuestion"),
         ),
         apart("changes nothing"),
     ),
@@ -453,7 +455,7 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
     ("GET", "/v1/work/workers"): Row(ANYONE, Operation("listWorkWorkers", shape({"workers": listof(ANYTHING)}))),
     ("GET", "/v1/work/limits"): Row(Rule("everywhere"), Operation("listLimits", ref("Limits"))),
     ("POST", "/v1/work/limits"): Row(
-        Rule("everywhere", "admin"), Operation("setLimit", ref("Limits"), body=form("store.bounds:Limit")), AGAIN
+        Rule("everywhere", "admin"), Operation("setLimit", ref("Limits"), body=form("store.queue.limits:Limit")), AGAIN
     ),
     ("POST", "/v1/work/limits/clear"): Row(
         Rule("everywhere", "admin"),

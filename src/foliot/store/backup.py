@@ -31,7 +31,7 @@ from msgspec import Struct
 from foliot.errors import Conflict, InvalidInput, NotFound, Unavailable, UsageError
 from foliot.store import schema
 from foliot.store.incarnation import begin_in_file
-from foliot.store.sqlite_file import READ_PATIENCE, Connection, connect, told_in_words
+from foliot.store.sqlite.file import READ_PATIENCE, Connection, connect, told_in_words
 from foliot.version import __version__
 
 FORMAT: Final = "foliot-backup"

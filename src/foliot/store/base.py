@@ -136,7 +136,7 @@ class Put:
     `document` carries kind, metadata (name, namespace, labels, annotations), spec, and status when `status` is set.
     `expect` is the precondition: "any", "absent" (create only), "present" (update only), or the exact
     resourceVersion. `only="status"` leaves spec and metadata as they are; `only="spec"` keeps the stored status.
-    `own`: Foliot itself writes it, with labels and annotations that nobody else can set (see resources/reserved.py).
+    `own`: Foliot itself writes it, with labels and annotations that nobody else can set (see resources/names.py).
     `merge` makes the document out of the resource as it is under its lock, so that nothing written meanwhile is lost;
     `document` is what it made of the resource as it was read. When the two have different specs, nobody has judged the
     one that would be stored: `StaleMerge`.

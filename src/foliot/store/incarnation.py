@@ -4,7 +4,8 @@ Whoever knew the lost changes holds versions and positions of watches that the s
 else. So the revision goes on at a number that no earlier history has reached, every resource gets it as its version,
 and all changes before it count as forgotten: an old version is a conflict, an old position is gone.
 
-Written by:  store/backup.py, which restores a file; store/postgres.py, which finds that its database was restored: by
+Written by:  store/backup.py, which restores a file; store/postgres/database.py, which finds that its database was
+restored: by
              the number of the database or of a table, which every `pg_restore` and every copy draws anew, or by the
              timeline, which a recovery to a point in time and a standby that takes over begin; cli/commands/backup.py,
              for an operator who knows what no store can notice: rows, files or disks that were put back in place.
@@ -15,16 +16,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
 from foliot.errors import NotFound, Unavailable
-from foliot.store.documents import decode, encode
-from foliot.store.sqlite_file import PREPARE_PATIENCE, connect, prepare, told_in_words
-from foliot.store.sqlite_file import Connection as FileConnection
+from foliot.store.base import Database
+from foliot.store.resources.documents import decode, encode
+from foliot.store.sqlite.file import PREPARE_PATIENCE, connect, prepare, told_in_words
+from foliot.store.sqlite.file import Connection as FileConnection
+from foliot.store.transaction import Tx, run
 
 if TYPE_CHECKING:
-    from foliot.store.postgres_driver import Connection
+    from foliot.store.postgres.driver import Connection
 
 log = logging.getLogger(__name__)
 
@@ -90,9 +96,9 @@ def renew_file(path: Path) -> int:
 
 async def renew_database(url: str) -> int:
     """Renew a PostgreSQL database as `renew_file` does a file. Raises `InvalidInput`, `Unavailable`."""
-    from foliot.store import postgres_driver
-    from foliot.store.postgres import PostgresDatabase
-    from foliot.store.postgres_errors import explain, place
+    from foliot.store.postgres import driver as postgres_driver
+    from foliot.store.postgres.database import PostgresDatabase
+    from foliot.store.postgres.errors import explain, place
 
     await (await PostgresDatabase.open(url)).close()  # it is up to date then, and has found what it can find itself
     try:
@@ -167,7 +173,7 @@ async def _place(connection: Connection) -> str:
 
 
 async def _told(connection: Connection, question: str) -> str:
-    from foliot.store.postgres_driver import ServerError
+    from foliot.store.postgres.driver import ServerError
 
     try:
         return str(await connection.fetchval(question))
@@ -192,3 +198,38 @@ def _stamped(text: str, revision: int) -> str:
     document = decode(text)
     document["metadata"]["resourceVersion"] = str(revision)
     return encode(document)
+
+
+# --- life ------------------------------------------------------------------------------------------------------------
+
+# Which store this is, and whether it went back in time: by a failover to an old replica, or a backup put back.
+#
+# What was done after the moment it went back to, it does not know: effects happened that no journal tells of, and
+# would happen again. So whoever holds something newer than the store knows says so, and stops: a worker whose signs of
+# life are ahead, a holder whose epoch or last event is. What was found is kept for `foliot doctor`.
+#
+# Written by: work/worker/presence.py and engine/driver/runs.py, who find it; incarnation.py begins a new one. Read by:
+# cli/doctor/store.py.
+
+
+class StoreLife(Struct, frozen=True):
+    """`set_back_at` is when a process last found the store older than what it had seen; `set_back` says what."""
+
+    incarnation: str
+    set_back_at: float | None = None
+    set_back: str = ""
+
+
+async def store_life(db: Database) -> StoreLife:
+    (row,) = await db.read("life_get")
+    return StoreLife(**row)
+
+
+async def note_set_back(db: Database, what: str, *, clock: Callable[[], float]) -> None:
+    """Say that the store is older than it was, loudly, and keep it."""
+    log.error("THE STORE WENT BACK IN TIME: %s. What was done since may be done again; see `foliot doctor`", what)
+    await db.write(_note, what, clock())
+
+
+def _note(what: str, now: float) -> Tx[int]:
+    return (yield from run("life_set_back", what=what, now=now))

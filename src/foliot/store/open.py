@@ -6,10 +6,10 @@ import asyncio
 import logging
 from typing import Final
 
-from foliot.causes import is_away
+from foliot.common.waits import Waits
 from foliot.errors import Unavailable, UsageError
 from foliot.store.base import Database
-from foliot.waits import Waits
+from foliot.store.causes import is_away
 
 log = logging.getLogger(__name__)
 
@@ -27,14 +27,14 @@ async def open_database(url: str, waits: Waits | None = None) -> Database:
         scheme, rest = "sqlite", "/" + url
     match scheme:
         case "sqlite":
-            from foliot.store.sqlite import SqliteDatabase
+            from foliot.store.sqlite.database import SqliteDatabase
 
             path = rest.removeprefix("/")
             if not rest.startswith("/") or not path or path == ":memory:":
                 raise UsageError("the store needs a file: the SQLite URL names none", hint=_EXAMPLES)
             return await SqliteDatabase.open(path, waits)
         case "postgresql" | "postgres":
-            from foliot.store.postgres import PostgresDatabase
+            from foliot.store.postgres.database import PostgresDatabase
 
             return await PostgresDatabase.open(url, waits)
         case _:

@@ -17,15 +17,15 @@ from typing import Any
 import aiohttp
 
 from foliot.client.local_access import LocalAccess
+from foliot.common.cancellation import stop_tasks
 from foliot.errors import Unavailable
-from foliot.runtime import Runtime
-from foliot.server.access.auth import TokenAuth
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
-from foliot.server.edge.serving import HttpServer, Listen
-from foliot.settings import Settings, load_settings
-from foliot.stopping import stop_tasks
-from foliot.store.local_key import LocalKey
-from foliot.store.placement import Offer
+from foliot.server.auth.authentication import TokenAuth
+from foliot.server.http.serve import HttpServer, Listen
+from foliot.settings.settings import Settings, load_settings
+from foliot.store.queue.placement import Offer
+from foliot.store.secrets.local_key import LocalKey
 from foliot.tools.base import Tool
 
 

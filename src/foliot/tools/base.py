@@ -12,11 +12,11 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkabl
 from msgspec import Struct
 
 from foliot.errors import FoliotError, InvalidInput
-from foliot.kernel.events import UnknownReason
+from foliot.kernel.graph.plan import MOST_ATTEMPTS
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import ToolResult
-from foliot.kernel.plan import MOST_ATTEMPTS
-from foliot.resources.durations import LONGEST_SECONDS
+from foliot.kernel.run.events import UnknownReason
+from foliot.resources.amounts import LONGEST_SECONDS
 
 Effect: TypeAlias = Literal["read", "idempotent", "once"]
 OnUnknown: TypeAlias = Literal["ask", "fail", "retry"]

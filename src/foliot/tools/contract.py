@@ -25,7 +25,7 @@ from foliot.tools.base import (
     ToolDefinition,
     ToolError,
 )
-from foliot.tools.error_text import error_as_data, reported_error
+from foliot.tools.errors import error_as_data, reported_error
 
 VERSION: Final = "v1"
 PENDING: Final = frozenset({"pending", "running", "queued", "accepted", "in_progress"})

@@ -15,13 +15,13 @@ from typing import Final
 
 import msgspec
 
+from foliot.engine.audit.completion import Completion
 from foliot.engine.base import Clock
-from foliot.engine.records.completion import Completion
 from foliot.errors import Conflict, FoliotError
-from foliot.settings import Settings
-from foliot.store.audit_pruning import prune_audit
+from foliot.settings.settings import Settings
+from foliot.store.audit.pruning import prune_audit
 from foliot.store.base import KEPT_CHANGES, Database, ResourceStore
-from foliot.store.journal import SqlJournal
+from foliot.store.journal.database import SqlJournal
 from foliot.store.tasks import purge as purge_tasks
 from foliot.store.transaction import Tx, one, run
 

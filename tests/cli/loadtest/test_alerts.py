@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from foliot.cli.loadtest.alerts import PROFILES, Rules, Sample, aggregate, check
+from foliot.cli.commands.alertcheck import PROFILES, Rules, Sample, aggregate, check
 
 GOOD: dict[str, Any] = {
     "tasks": 20,

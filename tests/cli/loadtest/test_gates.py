@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foliot.cli.loadtest.driving import FAULTS, Load, share_out
-from foliot.cli.loadtest.gates import PROFILES, Gates, fill, judge, percentile
+from foliot.cli.loadtest.load import FAULTS, Load, share_out
+from foliot.cli.loadtest.report import PROFILES, Gates, fill, judge, percentile
 from foliot.errors import InvalidInput
 
 SUMMARY = {"timed_out": 0, "total_takeovers": 0, "create_errors": 0, "injection_errors": 0}

@@ -6,14 +6,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from foliot.engine.definition import tool_definition
+from foliot.engine.definition.freeze import tool_definition
 from foliot.kernel.messages import Text
 from foliot.kernel.traces import new_trace, under_call
 from foliot.resources.validate import validate_document
 from foliot.tools.base import Invocation
 from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.tool import McpTool
-from foliot.tools.pipeline import Pipeline
+from foliot.tools.pipeline.pipeline import Pipeline
 from tests.tools.mcp.conftest import agreeing
 
 PROGRAM = """\

@@ -9,17 +9,17 @@ from aiohttp import ClientSession
 from prometheus_client.parser import text_string_to_metric_families
 
 from foliot import Agent, Runtime, ScriptedModel, tool
-from foliot.engine.live import Hub
-from foliot.engine.telemetry.endpoint import serving
+from foliot.engine.live.hub import Hub
+from foliot.engine.telemetry.http import serving
 from foliot.engine.telemetry.metrics import Metrics
 from foliot.engine.telemetry.tally import MOST_QUESTIONS, OTHER, UNKNOWN_TOOL, Bounded, Spread, Tally
 from foliot.errors import Unavailable, UsageError
-from foliot.kernel.events import ApprovalDecided, ApprovalRequested, ModelResponded, RunFailed, ToolFinished
 from foliot.kernel.messages import Message, ModelResponse, ToolFailure, ToolResult, Usage
-from foliot.measuring import measured
+from foliot.kernel.run.events import ApprovalDecided, ApprovalRequested, ModelResponded, RunFailed, ToolFinished
+from foliot.runtime.telemetry import measured
 from foliot.store.base import Put
-from foliot.store.queue import QueueItem, enqueue
-from foliot.store.sqlite import SqliteDatabase
+from foliot.store.queue.queue import QueueItem, enqueue
+from foliot.store.sqlite.database import SqliteDatabase
 
 
 @tool(effect="read")

@@ -13,10 +13,11 @@ from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
 from foliot import Agent, RunFailedError, Runtime, ScriptedModel, tool
-from foliot.engine.telemetry import conventions
-from foliot.engine.telemetry.exporting import TraceExporter, otlp_sender, readable
+from foliot.engine.telemetry import spans as conventions
+from foliot.engine.telemetry.export import TraceExporter, otlp_sender, readable
 from foliot.engine.telemetry.spans import spans_of_run
-from foliot.kernel.events import (
+from foliot.kernel.messages import Message, ModelResponse, ToolFailure, ToolResult, Usage
+from foliot.kernel.run.events import (
     ApprovalDecided,
     ApprovalRequested,
     ModelResponded,
@@ -27,13 +28,12 @@ from foliot.kernel.events import (
     ToolFinished,
     ToolStarted,
 )
-from foliot.kernel.messages import Message, ModelResponse, ToolFailure, ToolResult, Usage
 from foliot.kernel.traces import Context, call_span, new_trace, read_context, run_span, under_call
-from foliot.settings import load_settings
-from foliot.store.placement import Offer
+from foliot.runtime.telemetry import traced
+from foliot.settings.settings import load_settings
+from foliot.store.queue.placement import Offer
 from foliot.tools.backends.http import HttpTool
-from foliot.tracing import traced
-from foliot.work.base import Command
+from foliot.work.tasks.base import Command
 from tests.tools.web_service import call, definition, serving, way_out
 
 NO_SETTINGS = load_settings({}, {})

@@ -17,14 +17,14 @@ from typing import Any, Final
 
 import pytest
 
-from foliot.runtime import Runtime
-from foliot.server.access.auth import TokenAuth
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
+from foliot.server.auth.authentication import TokenAuth
 from foliot.server.context import Services
-from foliot.server.edge.connections import Bounds
-from foliot.server.edge.envelope import Limits
-from foliot.server.edge.serving import HttpServer, Listen
-from foliot.settings import load_settings
+from foliot.server.http.connections import Bounds
+from foliot.server.http.envelope import Limits
+from foliot.server.http.serve import HttpServer, Listen
+from foliot.settings.settings import load_settings
 from foliot.store.access.tokens import SqlTokens
 
 PATIENCE: Final = 30.0

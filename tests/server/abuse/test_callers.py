@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from foliot.server.edge.envelope import Limits
+from foliot.server.http.envelope import Limits
 
 CONSOLE = "https://console.example"
 

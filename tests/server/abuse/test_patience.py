@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from foliot.server.edge.connections import MOST_AHEAD, TOLD, Bounds
-from foliot.server.edge.envelope import Limits
+from foliot.server.http.connections import MOST_AHEAD, TOLD, Bounds
+from foliot.server.http.envelope import Limits
 
 # Short, but long enough for a caller who means well on a machine that has much to do.
 SHORT = Bounds(headers_within=1.0, linger=0.2)

@@ -6,10 +6,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import httpx2 as httpx
 import pytest
 
-from foliot.runtime import Runtime
-from foliot.server.access.auth import Anonymous
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
-from foliot.settings import Settings
+from foliot.server.auth.authentication import Anonymous
+from foliot.settings.settings import Settings
 from foliot.tools.function import tool
 
 MANIFEST = """

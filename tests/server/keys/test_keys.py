@@ -12,16 +12,16 @@ import httpx2 as httpx
 import pytest
 from fastapi import FastAPI
 
-from foliot.kernel.events import InputReceived
-from foliot.runtime import Runtime
-from foliot.server.access.guard import all_routes
-from foliot.server.access.identity import Caller, granted
+from foliot.kernel.run.events import InputReceived
+from foliot.runtime.runtime import Runtime
+from foliot.server.auth.guard import all_routes
+from foliot.server.auth.identity import Caller, granted
 from foliot.server.context import CALLER
-from foliot.server.description import ROWS
-from foliot.server.keys.answering import answer_once
+from foliot.server.http.request_keys import answer_once
+from foliot.server.openapi.document import ROWS
 from foliot.server.route_table import ROUTES, KeyRule
 from foliot.store.access.request_keys import HELD, KEPT, Claimed, Kept, OtherRequest, SqlRequestKeys, UnderWay
-from foliot.store.audit import AuditFilter, SqlAuditLog
+from foliot.store.audit.log import AuditFilter, SqlAuditLog
 from foliot.store.open import open_database
 from tests.server.keys.conftest import Server
 

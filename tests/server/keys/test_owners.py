@@ -9,13 +9,13 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from foliot.runtime import Runtime
-from foliot.server.access.auth import TokenAuth
-from foliot.server.access.identity import Caller, granted
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
-from foliot.settings import Settings
+from foliot.server.auth.authentication import TokenAuth
+from foliot.server.auth.identity import Caller, granted
+from foliot.settings.settings import Settings
 from foliot.store.access.tokens import SqlTokens
-from foliot.work.base import Command
+from foliot.work.tasks.base import Command
 from tests.server.keys.conftest import MANIFEST
 
 Ann = Callable[[], Awaitable[httpx.AsyncClient]]

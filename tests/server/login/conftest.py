@@ -10,14 +10,14 @@ import httpx2 as httpx
 import pytest
 from fastapi import FastAPI
 
-from foliot.runtime import Runtime
-from foliot.server.access.auth import TokenAuth
-from foliot.server.access.passwords import Passwords
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
-from foliot.settings import Settings
+from foliot.server.auth.authentication import TokenAuth
+from foliot.server.auth.passwords import Passwords
+from foliot.settings.settings import Settings
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.access.users import SqlUsers
-from foliot.store.audit import AuditFilter, SqlAuditLog
+from foliot.store.audit.log import AuditFilter, SqlAuditLog
 
 PASSWORD = "correct horse battery"
 CHEAP = {"rounds": 1, "memory": 8, "lanes": 1}

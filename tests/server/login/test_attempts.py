@@ -5,11 +5,11 @@ from __future__ import annotations
 import httpx2 as httpx
 import pytest
 
-from foliot.server.access.auth import TokenAuth
-from foliot.server.access.logins import WrongLogin
-from foliot.server.access.passwords import Passwords
+from foliot.server.auth.authentication import TokenAuth
+from foliot.server.auth.logins import WrongLogin
+from foliot.server.auth.passwords import Passwords
 from foliot.server.errors import TooMany
-from foliot.store.access.login_attempts import Pace, SqlLoginAttempts
+from foliot.store.access.logins import Pace, SqlLoginAttempts
 from tests.server.login.conftest import CHEAP, PASSWORD, LogIn, Site
 
 
@@ -38,7 +38,7 @@ async def test_wrong_attempts_are_slowed_down_for_the_name_and_keep_its_owner_ou
 async def test_wrong_attempts_for_a_name_from_many_places_are_slowed_down(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foliot.server.access.logins.PER_NAME_ANYWHERE", Pace(3, 1.0))
+    monkeypatch.setattr("foliot.server.auth.logins.PER_NAME_ANYWHERE", Pace(3, 1.0))
     await site.user()
     statuses: list[int] = []
     for number in range(4):
@@ -82,7 +82,7 @@ async def test_attempts_are_counted_for_all_servers_on_a_store(site: Site) -> No
 async def test_names_that_strangers_make_up_do_not_pile_up(
     site: Site, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foliot.server.access.logins.SWEPT_EVERY", 5)
+    monkeypatch.setattr("foliot.server.auth.logins.SWEPT_EVERY", 5)
     await site.user()
     for number in range(10):
         await http.post("/v1/auth/login", json=login(f"name{number}"))

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import httpx2 as httpx
 import pytest
 
-from foliot.server.access.csrf import csrf_token
+from foliot.server.auth.sessions import csrf_token
 from tests.server.login.conftest import PASSWORD, LogIn, Site
 
 AGENT = {"kind": "ModelEndpoint", "metadata": {"name": "x"}, "spec": {"provider": "mock"}}

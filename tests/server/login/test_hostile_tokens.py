@@ -15,7 +15,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from foliot.errors import Unavailable
-from foliot.server.access.oidc import ASKED_EVERY, LARGEST, Provider
+from foliot.server.auth.oidc import ASKED_EVERY, LARGEST, Provider
 from foliot.server.errors import Unauthenticated
 from tests.server.login.provider import KEYS, FakeProvider, public_jwk
 

@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 import httpx2 as httpx
 import pytest
 
-from foliot.runtime import Runtime
-from foliot.server.access.auth import TokenAuth
-from foliot.server.access.passwords import Passwords
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
-from foliot.settings import Settings, load_settings
+from foliot.server.auth.authentication import TokenAuth
+from foliot.server.auth.passwords import Passwords
+from foliot.settings.settings import Settings, load_settings
 from tests.server.login.conftest import CHEAP, Clock, Site
 
 PROGRAM = """

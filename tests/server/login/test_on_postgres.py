@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
-from foliot.settings import Settings, load_settings
+from foliot.settings.settings import Settings, load_settings
 from tests.server.login.conftest import PASSWORD, LogIn, Site
 
 NEW = "entirely different words"

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from foliot.errors import InvalidInput
-from foliot.server.access.passwords import AT_ONCE, WAITING, Passwords, check_password
+from foliot.server.auth.passwords import AT_ONCE, WAITING, Passwords, check_password
 from foliot.server.errors import TooMany
 from tests.server.login.conftest import CHEAP, PASSWORD
 

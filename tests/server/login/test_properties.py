@@ -10,11 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foliot.errors import Denied
-from foliot.server.access.cookies import SESSION, Cookies
-from foliot.server.access.csrf import CrossSite, check_origin, check_token, csrf_token
-from foliot.server.access.identity import granted_each
-from foliot.server.access.oidc_claims import PREFIX, Reading, rules_of
-from foliot.server.access.oidc_login import _LOCAL_PATH
+from foliot.server.auth.identity import granted_each
+from foliot.server.auth.oidc_login import _LOCAL_PATH, PREFIX, Reading, rules_of
+from foliot.server.auth.sessions import SESSION, Cookies, CrossSite, check_origin, check_token, csrf_token
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=10),

@@ -7,8 +7,8 @@ import json
 import httpx2 as httpx
 import pytest
 
-from foliot.server.access.passwords import Passwords
-from foliot.store.access.login_sessions import SqlLoginSessions
+from foliot.server.auth.passwords import Passwords
+from foliot.store.access.logins import SqlLoginSessions
 from tests.server.login.conftest import CHEAP, PASSWORD, LogIn, Site
 
 NEW = "entirely different words"
@@ -320,8 +320,8 @@ async def test_a_body_that_cannot_be_used_is_said_so(site: Site, http: httpx.Asy
 
 
 async def test_a_server_without_accounts_says_so(runtime, settings) -> None:
-    from foliot.server.access.auth import Anonymous
     from foliot.server.app import create_app
+    from foliot.server.auth.authentication import Anonymous
 
     app = create_app(runtime, settings=settings, auth=Anonymous())
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:

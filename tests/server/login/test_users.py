@@ -9,7 +9,7 @@ import apsw
 import httpx2 as httpx
 import pytest
 
-from foliot.settings import Settings
+from foliot.settings.settings import Settings
 from tests.server.login.conftest import PASSWORD, LogIn, Site
 
 BOB: dict[str, Any] = {"username": "Bob", "password": PASSWORD, "roles": {"team-a": ["operator", "reader"]}}

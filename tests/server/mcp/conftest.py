@@ -14,11 +14,11 @@ from fastapi import FastAPI
 
 from foliot.catalog.apply import apply_documents
 from foliot.resources.reader import parse_text
-from foliot.runtime import Runtime
-from foliot.server.access.auth import Anonymous
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
-from foliot.settings import Settings, load_settings
-from foliot.store.placement import Offer
+from foliot.server.auth.authentication import Anonymous
+from foliot.settings.settings import Settings, load_settings
+from foliot.store.queue.placement import Offer
 
 WORLD = """\
 kind: ModelEndpoint

@@ -15,10 +15,10 @@ from fastapi import FastAPI
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 
-from foliot.runtime import Runtime
-from foliot.server.access.identity import Caller, granted
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
-from foliot.settings import Settings
+from foliot.server.auth.identity import Caller, granted
+from foliot.settings.settings import Settings
 
 Serve = Callable[[FastAPI], AbstractAsyncContextManager[str]]
 BOTH = pytest.mark.parametrize("mode", ["auto", "legacy"])

@@ -13,7 +13,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.shared.exceptions import MCPError
 
-from foliot.runtime import Runtime
+from foliot.runtime.runtime import Runtime
 
 BOTH = pytest.mark.parametrize("mode", ["auto", "legacy"])
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from mcp import Client
 
-from foliot.kernel.events import RunCreated
-from foliot.runtime import Runtime
+from foliot.kernel.run.events import RunCreated
+from foliot.runtime.runtime import Runtime
 
 FIRST = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
 SECOND = "00-" + "c" * 32 + "-" + "d" * 16 + "-01"

@@ -11,7 +11,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionChunk
 
-from foliot.runtime import Runtime
+from foliot.runtime.runtime import Runtime
 
 ON_BOTH = pytest.mark.parametrize(
     "store", ["sqlite", pytest.param("postgres", marks=pytest.mark.services)], indirect=True

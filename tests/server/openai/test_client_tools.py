@@ -9,9 +9,9 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 
-from foliot.kernel import events as e
 from foliot.kernel.messages import Media, Text
-from foliot.runtime import Runtime
+from foliot.kernel.run import events as e
+from foliot.runtime.runtime import Runtime
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 CHAT_TOOLS: Any = [

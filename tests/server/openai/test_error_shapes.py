@@ -13,11 +13,11 @@ import pytest
 from fastapi import FastAPI
 
 from foliot.errors import Unavailable
-from foliot.runtime import Runtime
-from foliot.server.access.auth import TokenAuth
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
-from foliot.server.edge.envelope import Limits
-from foliot.settings import Settings
+from foliot.server.auth.authentication import TokenAuth
+from foliot.server.http.envelope import Limits
+from foliot.settings.settings import Settings
 from foliot.store.access.tokens import SqlTokens
 
 Serve = Callable[[FastAPI], AbstractAsyncContextManager[str]]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foliot.engine.live import Live, Recorded, Streamed
-from foliot.kernel import events as e
-from foliot.kernel.codec import encode, type_of
+from foliot.engine.live.hub import Live, Recorded, Streamed
 from foliot.kernel.messages import Message, ModelResponse, Text, TextDelta, ToolResult, Usage
-from foliot.server.openai.following import Listening
+from foliot.kernel.run import events as e
+from foliot.kernel.run.codec import encode, type_of
 from foliot.server.openai.responses import DELTA, Answer, behind
+from foliot.server.openai.stored import Listening
 from foliot.server.streams.pieces import Ended, Piece, Wrote
-from foliot.store.runs import Entry
+from foliot.store.journal.base import Entry
 
 Timeline = list[Live]
 

@@ -8,11 +8,11 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from foliot.runtime import Runtime
-from foliot.server.access.identity import Caller, granted
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
+from foliot.server.auth.identity import Caller, granted
 from foliot.server.errors import Unauthenticated
-from foliot.settings import Settings
+from foliot.settings.settings import Settings
 
 MANIFEST = """\
 kind: ModelEndpoint

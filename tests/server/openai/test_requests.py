@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foliot.kernel.messages import ModelSettings
-from foliot.kernel.spec import RunSpec, encode_spec
+from foliot.kernel.run.spec import RunSpec, encode_spec
 from foliot.server.openai.errors import BadRequest
 from foliot.server.openai.requests import adjusted, check_target, read_chat, read_response
-from foliot.server.targets import Target
+from foliot.server.runs.targets import Target
 
 SAID = [{"role": "user", "content": "hello"}]
 

@@ -12,10 +12,10 @@ import openai
 import pytest
 from fastapi import FastAPI
 
-from foliot.runtime import Runtime
-from foliot.server.access.auth import Anonymous
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
-from foliot.settings import Settings
+from foliot.server.auth.authentication import Anonymous
+from foliot.settings.settings import Settings
 
 Serve = Callable[[FastAPI], AbstractAsyncContextManager[str]]
 

@@ -10,8 +10,8 @@ import httpx2 as httpx
 import openai
 import pytest
 
-from foliot.runtime import Runtime
-from foliot.store.audit import AuditFilter, SqlAuditLog
+from foliot.runtime.runtime import Runtime
+from foliot.store.audit.log import AuditFilter, SqlAuditLog
 
 ON_BOTH = pytest.mark.parametrize(
     "store", ["sqlite", pytest.param("postgres", marks=pytest.mark.services)], indirect=True

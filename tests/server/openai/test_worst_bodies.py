@@ -11,9 +11,9 @@ import httpx2 as httpx
 import msgspec
 import pytest
 
-from foliot.engine import loading
+from foliot.engine.driver import journal as loading
 from foliot.kernel.json_texts import MOST_VALUES
-from foliot.runtime import Runtime
+from foliot.runtime.runtime import Runtime
 from foliot.server.openai import content
 from foliot.server.routes import openai as routes
 from tests.loop_watch import watched_steps

@@ -235,8 +235,8 @@ def make_file(source: Path, target: Path) -> Path:
 
 def make_dump(source: Path, target: Path) -> Path:
     """On a PostgreSQL of its own, with the tools of that."""
-    from foliot.testing.services.programs import find_postgres
-    from foliot.testing.services.session import ServiceSession
+    from foliot.dev.postgres import find_postgres
+    from foliot.dev.session import ServiceSession
 
     program = find_postgres(None, copy_to=Path("/nonexistent")).bin / "pg_dump"
     session = ServiceSession.begin()

@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from foliot import Agent, Runtime, ScriptedModel, tool
-from foliot.delegation import MAX_DEPTH
 from foliot.errors import NotFound, UsageError
-from foliot.kernel.events import RunCreated, ToolFinished
 from foliot.kernel.messages import Usage
+from foliot.kernel.run.events import RunCreated, ToolFinished
 from foliot.resources.problems import ManifestError
 from foliot.resources.references import references
 from foliot.resources.validate import validate_document
+from foliot.runtime.delegation import MAX_DEPTH
 from foliot.tools.backends.agent import AgentTool, Delegated, Order, child_run_id
 from foliot.tools.base import Invocation, ToolCancelled, ToolError
-from foliot.tools.pipeline import Pipeline
-from foliot.tools.spending import Spending, count, spend
+from foliot.tools.pipeline.pipeline import Pipeline
+from foliot.tools.pipeline.spending import Spending, count, spend
 
 USAGE = {"input_tokens": 30, "output_tokens": 10}
 

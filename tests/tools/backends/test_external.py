@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from foliot.tools.backends.external import ExternalTool
-from foliot.tools.backends.web import http_backends
+from foliot.tools.backends.http import ExternalTool, http_backends
 from foliot.tools.base import (
     AuthSpec,
     ToolAuthForbidden,
@@ -20,8 +19,8 @@ from foliot.tools.base import (
     ToolUnreachable,
 )
 from foliot.tools.contract import decode_request, encode_response, error_response, ok_response, request_id
-from foliot.tools.masking import MASK
 from foliot.tools.outbound.guard import OutboundRefused
+from foliot.tools.secrets.masking import MASK
 from tests.tools.web_service import call, definition, serving, way_out
 
 

@@ -12,11 +12,9 @@ import grpc
 import pytest
 from msgspec.structs import replace
 
-from foliot.engine.definition import tool_definition
+from foliot.engine.definition.freeze import tool_definition
 from foliot.resources.validate import validate_document
-from foliot.tools.auth import ToolAuth
-from foliot.tools.backends.grpc import GrpcTool
-from foliot.tools.backends.grpc_channels import GrpcChannels, Place, place_of
+from foliot.tools.backends.grpc import GrpcChannels, GrpcTool, Place, place_of
 from foliot.tools.base import (
     AuthSpec,
     Caller,
@@ -34,9 +32,10 @@ from foliot.tools.base import (
     ToolUnreachable,
     ToolUnsupported,
 )
-from foliot.tools.masking import Masker
 from foliot.tools.outbound.guard import Guard, Outbound, OutboundRefused
-from foliot.tools.secrets import EnvironmentSecrets, Secrets
+from foliot.tools.secrets.auth import ToolAuth
+from foliot.tools.secrets.masking import Masker
+from foliot.tools.secrets.secrets import EnvironmentSecrets, Secrets
 from tests.tools.backends.grpc_service import certificate, serving
 
 CALL = Invocation(

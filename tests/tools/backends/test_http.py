@@ -16,12 +16,11 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foliot.common.waits import Waits
 from foliot.errors import InvalidInput
 from foliot.kernel.messages import Media
 from foliot.tools.backends.exchange import retry_after
-from foliot.tools.backends.http import HttpTool
-from foliot.tools.backends.http_request import RequestTemplate
-from foliot.tools.backends.web import http_backends
+from foliot.tools.backends.http import HttpTool, RequestTemplate, http_backends
 from foliot.tools.base import (
     AuthSpec,
     ToolArgumentsInvalid,
@@ -34,11 +33,10 @@ from foliot.tools.base import (
     ToolTimeout,
     ToolUnreachable,
 )
-from foliot.tools.masking import MASK
 from foliot.tools.outbound.client import OutboundClient, Patience
 from foliot.tools.outbound.guard import Guard, Outbound, OutboundRefused
-from foliot.tools.pipeline import Pipeline
-from foliot.waits import Waits
+from foliot.tools.pipeline.pipeline import Pipeline
+from foliot.tools.secrets.masking import MASK
 from tests.tools.web_service import call, definition, saying, serving, way_out
 
 BEARER = AuthSpec("bearer", "k1")

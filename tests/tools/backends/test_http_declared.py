@@ -6,9 +6,9 @@ from typing import Any
 
 from aiohttp import web
 
-from foliot.engine.definition import tool_definition
+from foliot.engine.definition.freeze import tool_definition
 from foliot.resources.definitions.tool import Tool
-from foliot.tools.backends.web import http_backends
+from foliot.tools.backends.http import http_backends
 from tests.tools.web_service import call, serving, way_out
 
 

@@ -12,7 +12,7 @@ from foliot.errors import Conflict, InvalidInput
 from foliot.tools.base import Invocation, OnOutput, Tool, ToolDefinition, ToolIsolationMissing
 from foliot.tools.contract import ToolResponse
 from foliot.tools.isolation import MODES, IsolatedCall, Isolation, Isolations
-from foliot.tools.pipeline import Pipeline
+from foliot.tools.pipeline.pipeline import Pipeline
 
 CALL = Invocation("run-1", "c1", "shell", {"command": "ls"}, "key")
 

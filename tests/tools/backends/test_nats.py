@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from foliot.dev.nats import Nats
 from foliot.kernel.messages import ToolResult
-from foliot.testing.services.nats import Nats
 from foliot.tools.backends.nats import NatsTool
 from foliot.tools.base import (
     AuthSpec,
@@ -24,8 +24,8 @@ from foliot.tools.base import (
     ToolTimeout,
     ToolUnreachable,
 )
-from foliot.tools.pipeline import Pipeline
-from foliot.tools.serving.link import NatsLink, ensure_stream
+from foliot.tools.nats_worker.link import NatsLink, ensure_stream
+from foliot.tools.pipeline.pipeline import Pipeline
 from tests.tools.serving.bus import envelope, foreign_tool, invocation, linked, result, settled, until
 
 

@@ -12,8 +12,7 @@ from aiohttp import web
 
 from foliot.errors import Denied
 from foliot.tools.backends.callbacks import Callbacks
-from foliot.tools.backends.web import Web
-from foliot.tools.backends.webhook_callback import MOST_UNKNOWN, WebhookCallbackTool
+from foliot.tools.backends.http import MOST_UNKNOWN, Web, WebhookCallbackTool
 from foliot.tools.base import AuthSpec, ToolDefinition, ToolError
 from foliot.tools.contract import ToolResponse, decode_response, request_id
 from tests.tools.web_service import Service, call, definition, serving, way_out

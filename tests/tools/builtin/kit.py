@@ -6,7 +6,7 @@ from typing import Any
 
 from foliot.kernel.messages import ToolResult
 from foliot.tools.base import Caller, Invocation, Tool
-from foliot.tools.pipeline import Pipeline
+from foliot.tools.pipeline.pipeline import Pipeline
 
 
 def invocation(tool: Tool, arguments: dict[str, Any], **fields: Any) -> Invocation:

@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from foliot.tools.base import ToolArgumentsInvalid
-from foliot.tools.builtin.answers import Decide, SubmitWork
-from foliot.tools.builtin.findings import EmitDiagnosis
+from foliot.tools.builtin.answers import Decide, EmitDiagnosis, SubmitWork
 from foliot.tools.builtin.notes import Scratchpad, WriteTodos
 from tests.tools.builtin.kit import call, invocation
 

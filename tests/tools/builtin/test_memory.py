@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from foliot import Runtime
-from foliot.agent import Agent
-from foliot.models.scripted import ScriptedModel
-from foliot.store.placement import Offer
+from foliot.models.scripted.model import ScriptedModel
+from foliot.runtime.agent import Agent
+from foliot.store.queue.placement import Offer
 from foliot.tools.base import Caller, Invocation, ToolArgumentsInvalid, ToolDenied, ToolError
 from foliot.tools.builtin.catalogue import builtin_tools
-from foliot.work.base import Command
+from foliot.work.tasks.base import Command
 
 NAMES = ["memory.read", "memory.write", "memory.list", "memory.search"]
 

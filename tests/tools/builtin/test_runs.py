@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.errors import InvalidInput, NotFound
-from foliot.kernel.events import ToolFinished
+from foliot.kernel.run.events import ToolFinished
 from foliot.tools.base import Caller, ToolError
 from foliot.tools.builtin.catalogue import NAMES, builtin_definition, builtin_tools
 from foliot.tools.builtin.results import LARGEST_PAGE, ReadResult, page_of
-from foliot.tools.stages.truncate import LIMIT
+from foliot.tools.pipeline.results import LIMIT
 from tests.tools.builtin.kit import call, invocation
 
 FLOOD = "".join(f"{n} é€😀 " for n in range(20_000))
@@ -289,7 +289,7 @@ async def test_how_runs_are_doing_is_shown_without_what_they_said(runtime: Runti
 def test_every_name_can_be_made_or_says_what_it_needs(tmp_path) -> None:
     from typing import cast
 
-    from foliot.store.memory import MemoryJournal
+    from foliot.store.journal.memory import MemoryJournal
     from foliot.tools.backends.agent import Agents
     from foliot.tools.builtin.memory import SharedMemory
     from foliot.tools.outbound.client import OutboundClient

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foliot.tools.base import ToolArgumentsInvalid
-from foliot.tools.builtin.page_text import page_text
-from foliot.tools.builtin.web import LARGEST_BODY, LONGEST_TEXT, HttpRequest
+from foliot.tools.builtin.web import LARGEST_BODY, LONGEST_TEXT, HttpRequest, page_text
 from foliot.tools.outbound.guard import Outbound
-from foliot.tools.pipeline import Pipeline
+from foliot.tools.pipeline.pipeline import Pipeline
 from tests.tools.builtin.kit import call, invocation
 from tests.tools.web_service import serving, way_out
 

@@ -18,10 +18,10 @@ import httpx2 as httpx
 import pytest
 from aiohttp import web
 
-from foliot.runtime import Runtime
-from foliot.server.access.auth import Anonymous
+from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
-from foliot.settings import load_settings
+from foliot.server.auth.authentication import Anonymous
+from foliot.settings.settings import load_settings
 from foliot.tools.backends.http import HttpTool
 from foliot.tools.base import ToolDefinition
 from foliot.tools.builtin.catalogue import NAMES, builtin_tools

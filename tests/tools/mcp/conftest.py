@@ -20,12 +20,12 @@ from typing import Any, Protocol
 import pytest
 
 from foliot.resources.agreed import Agreed, Levels
-from foliot.settings import load_settings
-from foliot.store.keyring import load_keyring
+from foliot.settings.settings import load_settings
 from foliot.store.open import open_database
-from foliot.store.resources import SqlResourceStore
+from foliot.store.resources.database import SqlResourceStore
+from foliot.store.secrets.keyring import load_keyring
 from foliot.tools.mcp.connections import McpConnections
-from foliot.tools.mcp.server import ServerSpec, server_spec
+from foliot.tools.mcp.process import ServerSpec, server_spec
 from foliot.tools.mcp.tool import FindAgreed
 
 SERVERS = Path(__file__).parent / "servers"

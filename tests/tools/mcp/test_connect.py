@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from foliot.catalog.mcp_connect import opened_connections
-from foliot.settings import load_settings
+from foliot.catalog.mcp import opened_connections
+from foliot.settings.settings import load_settings
 from foliot.store.base import Put
 from foliot.tools.base import ToolPolicyInvalid, ToolSecretMissing
 from tests.tools.mcp.conftest import free_port, spec_of

@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from foliot.catalog.mcp_keeping import McpKeeper
-from foliot.catalog.mcp_sync import Synced, tools_in
+from foliot.catalog.mcp import McpKeeper, Synced, tools_in
 from foliot.errors import FoliotError
 from foliot.store.base import Delete, Key, Put
 from foliot.tools.mcp.connections import McpConnections
-from foliot.tools.mcp.server import server_spec
+from foliot.tools.mcp.process import server_spec
 from tests.tools.mcp.conftest import document
 
 Heard = list[tuple[str, Synced | FoliotError]]

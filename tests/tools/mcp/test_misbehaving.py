@@ -163,7 +163,7 @@ async def test_closing_while_a_server_starts_leaves_nothing():
 OWNER = """
 import asyncio, sys
 from foliot.tools.mcp.connections import McpConnections
-from foliot.tools.mcp.server import ServerSpec, Variable
+from foliot.tools.mcp.process import ServerSpec, Variable
 
 async def main():
     connections = McpConnections(allowed_commands=[sys.executable])

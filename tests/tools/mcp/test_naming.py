@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foliot.tools.mcp.naming import assign_names, base_name
+from foliot.tools.mcp.sync import assign_names, base_name
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}[A-Za-z0-9]")
 texts = st.text(max_size=100)

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from foliot.catalog.mcp_sync import sync_server
-from foliot.engine.definition import tool_definition
+from foliot.catalog.mcp import sync_server
+from foliot.engine.definition.freeze import tool_definition
 from foliot.kernel.messages import Media, ToolResult
 from foliot.store.base import Key, Put
 from foliot.tools.base import Invocation
 from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.tool import McpTool
-from foliot.tools.pipeline import Pipeline
+from foliot.tools.pipeline.pipeline import Pipeline
 from tests.tools.mcp.conftest import document, free_port, running
 
 pytestmark = pytest.mark.slow

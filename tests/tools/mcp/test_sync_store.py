@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from foliot.catalog.mcp_sync import accept_tool, sync_server, tools_in
+from foliot.catalog.mcp import accept_tool, sync_server, tools_in
 from foliot.cli.main import cli
-from foliot.engine.definition import tool_definition
+from foliot.engine.definition.freeze import tool_definition
 from foliot.errors import Conflict, NotFound
 from foliot.store.base import Delete, Key, Put
 from foliot.tools.base import Invocation, ToolDenied
 from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.tool import McpTool
-from foliot.tools.pipeline import Pipeline
+from foliot.tools.pipeline.pipeline import Pipeline
 from tests.tools.mcp.conftest import SERVERS, document
 
 
@@ -32,7 +32,7 @@ async def status_of(store: Any, name: str = "sample") -> dict[str, Any]:
 
 
 async def describe(connections: McpConnections, server: dict[str, Any], name: str, description: str) -> None:
-    from foliot.tools.mcp.server import server_spec
+    from foliot.tools.mcp.process import server_spec
 
     await connections.call(server_spec(server), "learn", {"name": name, "description": description})
 
@@ -112,7 +112,7 @@ async def test_a_tool_that_the_server_drops_is_deleted(store, connections):
     server = await declare(store)
     await describe(connections, server, "helper", "helps")
     await sync_server(store, server, connections)
-    from foliot.tools.mcp.server import server_spec
+    from foliot.tools.mcp.process import server_spec
 
     await connections.call(server_spec(server), "unlearn", {"name": "helper"})
     assert (await sync_server(store, server, connections)).deleted == ["sample--helper"]
@@ -129,7 +129,7 @@ async def test_a_changed_list_leads_to_a_sync_by_itself(store):
     async with McpConnections(allowed_commands=[sys.executable], on_tools_changed=changed) as connections:
         server = await declare(store, "rogue")
         await sync_server(store, server, connections)
-        from foliot.tools.mcp.server import server_spec
+        from foliot.tools.mcp.process import server_spec
 
         await connections.call(server_spec(server), "echo", {"text": "change"})
         async with asyncio.timeout(20):

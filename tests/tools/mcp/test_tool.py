@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from foliot.engine.definition import tool_definition
+from foliot.engine.definition.freeze import tool_definition
 from foliot.errors import NotFound, Unavailable
 from foliot.kernel.messages import Media, Text
 from foliot.resources.agreed import Levels
@@ -15,7 +15,7 @@ from foliot.resources.validate import validate_document
 from foliot.tools.base import Invocation
 from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.tool import FindAgreed, McpTool
-from foliot.tools.pipeline import Pipeline
+from foliot.tools.pipeline.pipeline import Pipeline
 from tests.tools.mcp.conftest import agreeing, document, spec_of
 
 

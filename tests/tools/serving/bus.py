@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from foliot.tools.base import Caller, Invocation, Tool
-from foliot.tools.pipeline import Pipeline
-from foliot.tools.serving.callers import CallerEntry, Callers, new_callers
-from foliot.tools.serving.handling import AgentLookup
-from foliot.tools.serving.link import NatsLink, ensure_stream
-from foliot.tools.serving.server import ServerConfig, ToolServer
+from foliot.tools.nats_worker.callers import CallerEntry, Callers, new_callers
+from foliot.tools.nats_worker.calls import AgentLookup
+from foliot.tools.nats_worker.link import NatsLink, ensure_stream
+from foliot.tools.nats_worker.server import ServerConfig, ToolServer
+from foliot.tools.pipeline.pipeline import Pipeline
 
 QUICK = {"fetch": 0.2, "redelivery": (0.1,), "ack_wait": 30.0, "stream_tries": 3}
 

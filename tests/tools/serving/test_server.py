@@ -11,18 +11,18 @@ from typing import Any
 import msgspec
 import pytest
 
+from foliot.dev.nats import Nats
 from foliot.errors import Conflict, InvalidInput, Unavailable
-from foliot.testing.services.nats import Nats
 from foliot.tools.backends.nats import NatsTool
 from foliot.tools.base import Caller, Invocation, ToolDefinition, ToolError, ToolRateLimited, ToolUnsupported
 from foliot.tools.function import tool
-from foliot.tools.parts import Parts
-from foliot.tools.pipeline import Pipeline
-from foliot.tools.rules import FixedRules, Permission, Rules
-from foliot.tools.serving.ledger import BUCKET
-from foliot.tools.serving.link import NatsLink
-from foliot.tools.serving.messages import CallMessage, Meta, encode, execution_id, outcome_key
-from foliot.tools.serving.server import ServerConfig, ToolServer
+from foliot.tools.governance.rules import FixedRules, Permission, Rules
+from foliot.tools.nats_worker.ledger import BUCKET
+from foliot.tools.nats_worker.link import NatsLink
+from foliot.tools.nats_worker.messages import CallMessage, Meta, encode, execution_id, outcome_key
+from foliot.tools.nats_worker.server import ServerConfig, ToolServer
+from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.pipeline import Pipeline
 from tests.tools.serving.bus import ANYBODY, QUICK, invocation, linked, served, settled, until
 
 

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from foliot.tools.base import ToolCancelled, ToolTimeout
-from foliot.tools.running import Running
-from foliot.tools.stages.attempt import Attempt
-from foliot.tools.stages.deadline import Deadline
+from foliot.tools.pipeline.attempt import Attempt, Deadline
+from foliot.tools.pipeline.running import Running
 from tests.tools.governed import FakeTime, call, definition
 
 
@@ -170,7 +169,7 @@ async def test_a_failing_task_group_inside_the_tool_fails_as_ever() -> None:
 
 
 async def test_cancelling_a_caller_whose_tool_does_not_listen_takes_a_bounded_time(monkeypatch) -> None:
-    monkeypatch.setattr("foliot.tools.bounded.STOP_GRACE", 0.01)
+    monkeypatch.setattr("foliot.tools.pipeline.bounded.STOP_GRACE", 0.01)
     task = asyncio.create_task(Attempt(definition("f", attempt_timeout=30.0), wall.time)(call("f"), Running(), deaf))
     await asyncio.sleep(0)
     await asyncio.sleep(0)

@@ -10,10 +10,8 @@ from foliot.tools.base import (
     ToolSecretMissing,
     ToolVersionMismatch,
 )
-from foliot.tools.stages.isolation import Isolation
-from foliot.tools.stages.preconditions import Preconditions
-from foliot.tools.stages.resolve import Resolve
-from foliot.tools.stages.secrets import Secrets
+from foliot.tools.governance.layers import Resolve
+from foliot.tools.pipeline.preconditions import Isolation, Preconditions, Secrets
 from tests.tools.governed import call, definition, rules
 
 

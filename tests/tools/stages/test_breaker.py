@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from foliot.tools.base import ToolArgumentsInvalid, ToolCircuitOpen, ToolError, ToolTimeout, ToolUnreachable
-from foliot.tools.running import Running
-from foliot.tools.stages.breaker import Breaker, Circuits
+from foliot.tools.pipeline.breaker import Breaker, Circuits
+from foliot.tools.pipeline.running import Running
 from tests.tools.governed import FakeTime, call, definition
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from foliot.tools.base import Invocation, Retry, Tool, ToolDefinition, ToolError, ToolRateLimited, ToolUnreachable
 from foliot.tools.function import tool
-from foliot.tools.parts import Parts
-from foliot.tools.pipeline import Pipeline
-from foliot.tools.stages.budget import NO_ROOM, ToolOverBudget
+from foliot.tools.pipeline.budget import NO_ROOM, ToolOverBudget
+from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.pipeline import Pipeline
 from tests.tools.governed import call
 
 

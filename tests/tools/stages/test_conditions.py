@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foliot.tools.base import Caller
-from foliot.tools.stages.conditions import Conditions
+from foliot.tools.governance.layers import Conditions
 from tests.tools.governed import call, definition, permission, rules
 
 LARGE = {"when": "args.amount > 500.0", "verdict": "approval_required", "reason": "large refunds are looked at"}

@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from foliot.tools.base import Caller
-from foliot.tools.stages.advertised import Advertised
-from foliot.tools.stages.allow_list import AllowList, Profile
-from foliot.tools.stages.policy import Policies
+from foliot.tools.governance.layers import Advertised, AllowList, Policies, Profile
 from tests.tools.governed import call, definition, policy, rules
 
 

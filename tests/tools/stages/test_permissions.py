@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from foliot.tools.base import Caller
-from foliot.tools.stages.permissions import Permissions
+from foliot.tools.governance.permissions import Permissions
 from tests.tools.governed import call, definition, permission, role, rules
 
 INVOKE = "tool:refund:invoke"

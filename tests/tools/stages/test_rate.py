@@ -7,9 +7,8 @@ import asyncio
 import pytest
 
 from foliot.tools.base import RateLimit, ToolRateLimited
-from foliot.tools.limiter import LocalLimiter
-from foliot.tools.running import Running
-from foliot.tools.stages.rate import RateGate, RateStage
+from foliot.tools.pipeline.limiter import LocalLimiter, RateGate, RateStage
+from foliot.tools.pipeline.running import Running
 from tests.tools.governed import FakeTime, call, definition, rules
 
 TWO_A_MINUTE = RateLimit(requests=2, per=60.0)

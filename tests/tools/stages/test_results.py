@@ -9,11 +9,10 @@ import pytest
 
 from foliot.kernel.messages import Media, Text, ToolFailure, ToolResult
 from foliot.tools.base import Caller, ToolDenied, ToolUnreachable
-from foliot.tools.masking import Masker
-from foliot.tools.stages.classify import classified
-from foliot.tools.stages.mask import Mask, masked_output
-from foliot.tools.stages.record import CallRecord, Record, Unrecorded
-from foliot.tools.stages.truncate import Truncate
+from foliot.tools.pipeline.failures import classified
+from foliot.tools.pipeline.record import CallRecord, Record, Unrecorded
+from foliot.tools.pipeline.results import Mask, Truncate, masked_output
+from foliot.tools.secrets.masking import Masker
 from tests.tools.governed import call, definition
 
 

@@ -16,8 +16,8 @@ from foliot.tools.base import (
     ToolTimeout,
     ToolUnreachable,
 )
-from foliot.tools.running import Running
-from foliot.tools.stages.retry import Retries
+from foliot.tools.pipeline.retry import Retries
+from foliot.tools.pipeline.running import Running
 from tests.tools.governed import FakeTime, call, definition
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from foliot.errors import InvalidInput
 from foliot.tools.base import Invocation, OnOutput, Retry, ToolDefinition, ToolRateLimited, ToolTimeout
-from foliot.tools.pipeline import Pipeline
+from foliot.tools.pipeline.pipeline import Pipeline
 from foliot.tools.registry import Registry
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foliot.kernel.plan import Edge, Join, Node, Plan
-from foliot.work.story.drawing import as_data, dot, edge_label, mermaid, rows_of, tree
-from foliot.work.story.telling import JoinView, NodeView
+from foliot.kernel.graph.plan import Edge, Join, Node, Plan
+from foliot.work.views.drawing import as_data, dot, edge_label, mermaid, rows_of, tree
+from foliot.work.views.story import JoinView, NodeView
 
 LOOP = Plan(
     "default/x",

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foliot.errors import InvalidInput
-from foliot.kernel import events as e
-from foliot.kernel import task_events as t
-from foliot.work.story.happenings import (
+from foliot.kernel.graph import events as t
+from foliot.kernel.run import events as e
+from foliot.work.views.events import (
     Place,
     RunHappening,
     TaskHappening,

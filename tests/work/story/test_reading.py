@@ -10,13 +10,13 @@ import pytest
 from foliot.errors import InvalidInput, NotFound
 from foliot.models.base import ModelOverloaded, ModelRequestError
 from foliot.store.base import Database
-from foliot.store.bounds import Limit, set_limit
-from foliot.store.placement import Offer
-from foliot.store.workers import register
-from foliot.work.base import Command, Requirements, RetryRule
-from foliot.work.story.document import document_of
-from foliot.work.story.reading import Stories
-from foliot.work.story.telling import nodes_of
+from foliot.store.queue.limits import Limit, set_limit
+from foliot.store.queue.placement import Offer
+from foliot.store.queue.workers import register
+from foliot.work.tasks.base import Command, Requirements, RetryRule
+from foliot.work.views.document import document_of
+from foliot.work.views.reader import Stories
+from foliot.work.views.story import nodes_of
 from tests.work.task_kit import Kit
 
 SYSTEMS: dict[str, dict[str, Any]] = {

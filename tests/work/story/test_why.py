@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from foliot.engine.story.trace import Trace
-from foliot.kernel import task_events as t
-from foliot.kernel.events import RunRetried
-from foliot.kernel.graph import advance, new_state
-from foliot.kernel.plan import Edge, Join, Node, Plan, Retry
-from foliot.store.bounds import COOL_DOWN, ClassInfo, Limit
-from foliot.store.workers import STALE_AFTER, WorkerInfo
-from foliot.work.base import Command, TaskInfo, TaskRecord
-from foliot.work.story.telling import LiveRun, RunRow, TaskStory, tell_story
-from foliot.work.story.why import Surroundings, needs_text, why, worker_name
+from foliot.engine.explain.trace import Trace
+from foliot.kernel.graph import events as t
+from foliot.kernel.graph.advance import advance, new_state
+from foliot.kernel.graph.plan import Edge, Join, Node, Plan, Retry
+from foliot.kernel.run.events import RunRetried
+from foliot.store.queue.limits import COOL_DOWN, ClassInfo, Limit
+from foliot.store.queue.workers import STALE_AFTER, WorkerInfo
+from foliot.work.tasks.base import Command, TaskInfo, TaskRecord
+from foliot.work.views.story import LiveRun, RunRow, TaskStory, tell_story
+from foliot.work.views.why import Surroundings, needs_text, why, worker_name
 
 NOW = 1000.0
 PLAN = Plan(

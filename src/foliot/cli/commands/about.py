@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Final
+
 import click
 
+from foliot.cli import complete
 from foliot.cli.commands.contexts import (
     current_context,
     delete_context,
@@ -11,11 +15,12 @@ from foliot.cli.commands.contexts import (
     set_context,
     use_context,
 )
-from foliot.cli.connect import run
 from foliot.cli.invocation import current
-from foliot.cli.output import as_json, output_option
-from foliot.cli.tables import table
+from foliot.cli.reach import run
+from foliot.cli.show.output import as_json, output_option, word_of
+from foliot.cli.show.tables import table
 from foliot.cli.terminal import out
+from foliot.resources.kinds import KINDS, find_kind
 from foliot.version import __version__
 
 
@@ -25,7 +30,7 @@ def version(output: str) -> None:
     """Show the version of Foliot, of Python, and of the manifests it reads; with --server also that of the server."""
     import platform
 
-    from foliot.cli.output import API_VERSION
+    from foliot.cli.show.output import API_VERSION
 
     # Only when it is asked for on the line: who wants to know what is installed does not want to wait for a server.
     asked = "server" in current().flags or "context" in current().flags
@@ -40,7 +45,7 @@ def version(output: str) -> None:
 
 
 async def _server_version() -> str:
-    from foliot.cli.operating import remote
+    from foliot.cli.reach import remote
 
     async with remote() as client:
         return await client.version()
@@ -61,10 +66,10 @@ def capabilities(output: str) -> int:
 
 async def _capabilities() -> list[tuple[str, bool, str]]:
     if current().settings().server is None:
-        from foliot.capabilities import listed_capabilities
+        from foliot.runtime.tools import listed_capabilities
 
         return [(each["id"], each["enabled"], each["description"]) for each in listed_capabilities()]
-    from foliot.cli.operating import remote
+    from foliot.cli.reach import remote
 
     async with remote() as client:
         return [(each.id, each.enabled, each.description) for each in await client.capabilities()]
@@ -92,3 +97,66 @@ def show(output: str) -> None:
 
 for _command in (get_contexts, current_context, use_context, set_context, delete_context):
     config.add_command(_command)
+
+
+# --- completion ------------------------------------------------------------------------------------------------------
+
+# `foliot completion`: a script that teaches the shell our commands, kinds and names.
+
+SHELLS: Final = ("bash", "zsh", "fish")
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS))
+def completion(shell: str) -> None:
+    """Print a completion script.
+
+    \b
+    bash   foliot completion bash > ~/.local/share/bash-completion/completions/foliot
+    zsh    foliot completion zsh > "${fpath[1]}/_foliot"
+    fish   foliot completion fish > ~/.config/fish/completions/foliot.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    root = click.get_current_context().find_root().command
+    found = get_completion_class(shell)
+    assert found is not None, "SHELLS holds only what click knows"
+    script = found(root, {}, "foliot", "_FOLIOT_COMPLETE")
+    # `source` of bash would start bash to look at its version; the text itself needs no shell.
+    out(script.source_template % script.source_vars())
+
+
+# --- schema ----------------------------------------------------------------------------------------------------------
+
+# `foliot schema`: JSON Schemas of the kinds, so that editors complete and check manifests.
+
+
+@click.command()
+@click.argument("kind", required=False, shell_complete=complete.kinds)
+@click.option(
+    "--out",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write one file for each kind, and foliot.schema.json for all of them, into this folder.",
+)
+def schema(kind: str | None, folder: Path | None) -> None:
+    """Print the JSON Schema of one kind, or one that accepts every kind.
+
+    \b
+    An editor with YAML support takes it with a first line in the manifest, for example
+    # yaml-language-server: $schema=./schemas/foliot.schema.json
+    """
+    from foliot.resources.schema import bundle_schema, json_schema
+
+    if folder is None:
+        out(as_json(json_schema(kind) if kind else bundle_schema()))
+        return
+    kinds = [find_kind(kind)] if kind else list(KINDS.values())
+    texts = {f"{word_of(each.name)}.schema.json": json_schema(each.name) for each in kinds}
+    if kind is None:
+        texts["foliot.schema.json"] = bundle_schema()
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in texts.items():
+        (folder / name).write_text(as_json(content) + "\n", encoding="utf-8")
+        out(folder / name)

@@ -9,20 +9,20 @@ from collections.abc import Sequence
 import click
 import msgspec
 
-from foliot.cli.asking import can_ask, print_question
-from foliot.cli.connect import namespace, run
-from foliot.cli.going_on import go_on_elsewhere_or_here
-from foliot.cli.live import leave
-from foliot.cli.output import as_json, output_option
+from foliot.cli.reach import namespace, run
 from foliot.cli.runtimes import reached, run_of, whoami
-from foliot.cli.tables import table
+from foliot.cli.show.output import as_json, output_option
+from foliot.cli.show.tables import table
 from foliot.cli.terminal import out, prompt
+from foliot.cli.watch.questions import can_ask, print_question
+from foliot.cli.watch.resumption import go_on_elsewhere_or_here
+from foliot.cli.watch.run import leave
+from foliot.common.text import one_line
 from foliot.engine.approval.questions import OpenQuestion, choose_question
-from foliot.engine.story.amounts import duration
+from foliot.engine.explain.amounts import duration
 from foliot.errors import InvalidInput, UsageError
-from foliot.kernel.events import RunClaimed
-from foliot.printable import one_line
-from foliot.runtime import Runtime
+from foliot.kernel.run.events import RunClaimed
+from foliot.runtime.runtime import Runtime
 
 WIDTH = 80
 

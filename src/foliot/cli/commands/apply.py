@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from foliot.cli.connect import connected, namespace, run
-from foliot.cli.errors import warn
+from foliot.catalog.declared import declared
+from foliot.cli.errors import tell, warn
 from foliot.cli.manifests import Applying, applying_options, files_option, load, located
-from foliot.cli.output import as_json, as_list, as_yaml, output_option, ref_of
+from foliot.cli.reach import connected, namespace, run
+from foliot.cli.show.output import as_json, as_list, as_yaml, output_option, ref_of
 from foliot.cli.terminal import out, paint
 from foliot.client.base import Applied, Outcome
 from foliot.errors import Conflict, FoliotError
 from foliot.kernel.identity import acting
+from foliot.store.base import Document
 
 if TYPE_CHECKING:
-    from foliot.client.declared_work import Taken
+    from foliot.client.task_resources import Taken
     from foliot.resources.reader import Loaded
 
 _COLORS: Final = {"created": "green", "updated": "yellow", "deleted": "red", "unchanged": "bright_black"}
@@ -132,3 +135,111 @@ def _summary(outcomes: Sequence[Outcome], *, dry_run: bool) -> str:
     counts = Counter(outcome.action for outcome in outcomes)
     said = ", ".join(f"{counts[action]} {action}" for action in _COLORS if counts[action])
     return f"{said or 'nothing to do'}{'; nothing was changed (dry run)' if dry_run else ''}"
+
+
+# --- diff ------------------------------------------------------------------------------------------------------------
+
+# `foliot diff`: what apply would change, as a unified diff. Secret values are never shown, only that they differ.
+
+SAME: Final = 0
+DIFFERENT: Final = 1
+TROUBLE: Final = 2
+
+
+@click.command()
+@files_option()
+@applying_options
+@click.option("--show-managed-fields", "show_owners", is_flag=True, help="Also show who owns which field.")
+def diff(files: tuple[str, ...], applying: Applying, show_owners: bool) -> int:
+    """Show what apply would change. Exit code 0: nothing; 1: something; more: trouble.
+
+    It is what `apply` with the same options would do: fields that others own stay, and conflicts are the same. Status
+    and what only the store says are left out. Secret values are never shown, only whether they differ.
+    """
+    try:
+        applied = _planned(files, applying)
+    except FoliotError as error:
+        # 1 has a meaning of its own here, so that scripts can tell a difference from a failure.
+        return max(tell(error), TROUBLE)
+    for warning in applied.warnings:
+        warn(warning)
+    texts = [text for outcome in applied.outcomes if (text := _text(outcome, show_owners))]
+    if texts:
+        out("\n".join(_painted(text) for text in texts))
+    changed = sum(outcome.action != "unchanged" for outcome in applied.outcomes)
+    ended = sum(outcome.ends == "cancelled" for outcome in applied.outcomes)
+    work = f"; the work of {ended} task{'s' if ended > 1 else ''} would end" if ended else ""
+    out(f"{changed} of {len(applied.outcomes)} would change{work}", err=True)
+    return DIFFERENT if changed else SAME
+
+
+def _planned(files: tuple[str, ...], applying: Applying) -> Applied:
+    loaded = load(files)
+    try:
+        return run(_plan(loaded, applying))
+    except FoliotError as error:
+        raise located(error, loaded) from None
+
+
+async def _plan(loaded: Sequence[Loaded], applying: Applying) -> Applied:
+    async with connected() as client:
+        return await applying.apply(client, loaded, dry_run=True)
+
+
+def _text(outcome: Outcome, show_owners: bool) -> str:
+    from foliot.resources.syntax.yaml_text import dump_yaml
+
+    if outcome.action == "unchanged":
+        return ""
+    after = None if outcome.action == "deleted" else outcome.document
+    # Where nothing else would change, this is what would.
+    owners = (outcome.owned, outcome.owners) if show_owners or only_owners(outcome) else ((), ())
+    label = ref_of(outcome.document)
+    return unified_diff(outcome.before, after, label=label, render=dump_yaml, owners=owners).rstrip("\n")
+
+
+def _painted(text: str) -> str:
+    return "\n".join(_paint(line) for line in text.splitlines())
+
+
+def _paint(line: str) -> str:
+    if line.startswith(("---", "+++")):
+        return paint(line, bold=True)
+    if line.startswith("@@"):
+        return paint(line, fg="cyan")
+    if line.startswith("+"):
+        return paint(line, fg="green")
+    if line.startswith("-"):
+        return paint(line, fg="red")
+    return line
+
+
+# --- diff ------------------------------------------------------------------------------------------------------------
+
+# The difference between two states of a resource, as a unified diff of their YAML.
+
+
+def unified_diff(
+    before: Document | None,
+    after: Document | None,
+    *,
+    label: str,
+    render: Callable[[Document], str],
+    owners: tuple[Sequence[Document], Sequence[Document]] = ((), ()),
+) -> str:
+    """Empty when there is no difference that anyone declared. `before` is live, `after` is what manifests say.
+
+    Secret values must be masked already; `catalog.plan` does so, and marks those that differ. `owners` are the
+    `managedFields` before and after, when they are to be shown.
+    """
+    old = render(_with(before, owners[0])).splitlines(keepends=True) if before else []
+    new = render(_with(after, owners[1])).splitlines(keepends=True) if after else []
+    lines = difflib.unified_diff(
+        old, new, f"{label} (live)" if before else "/dev/null", f"{label} (manifest)" if after else "/dev/null"
+    )
+    return "".join(lines)
+
+
+def _with(document: Document, owners: Sequence[Document]) -> Document:
+    shown = declared(document)
+    return {**shown, "metadata": {**shown["metadata"], "managedFields": [*owners]}} if owners else shown

@@ -8,21 +8,21 @@ from typing import Any
 
 import click
 
-from foliot.cli.approval_text import approval_text, approvals_table, decided_about
-from foliot.cli.connect import connected, namespace, run
 from foliot.cli.editor import edit_file, new_draft
 from foliot.cli.errors import warn
-from foliot.cli.going_on import go_on_elsewhere_or_here
-from foliot.cli.live import leave
-from foliot.cli.output import as_json, as_list, as_yaml, output_option
+from foliot.cli.reach import connected, namespace, run
 from foliot.cli.runtimes import reached, whoami
+from foliot.cli.show.approvals import approval_text, approvals_table, decided_about
+from foliot.cli.show.output import as_json, as_list, as_yaml, output_option
 from foliot.cli.terminal import out
+from foliot.cli.watch.resumption import go_on_elsewhere_or_here
+from foliot.cli.watch.run import leave
 from foliot.engine.approval.documents import current_digest
 from foliot.engine.approval.service import Decision
-from foliot.engine.story.tracing import trace_of
+from foliot.engine.explain.trace import trace_of
 from foliot.errors import InvalidInput, NotFound, UsageError
 from foliot.kernel.arguments import read_arguments
-from foliot.resources.durations import seconds
+from foliot.resources.amounts import seconds
 from foliot.store.base import Document
 
 PHASES = ("Pending", "Approved", "Denied", "Expired")

@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from foliot.cli.connect import namespace, run
 from foliot.cli.invocation import current
-from foliot.cli.operating import operating
-from foliot.cli.output import as_json, output_option
-from foliot.cli.tables import table
+from foliot.cli.reach import namespace, operating, run
+from foliot.cli.show.output import as_json, output_option
+from foliot.cli.show.tables import table
 from foliot.cli.terminal import confirm, out, paint
+from foliot.common.text import one_line, safe_json
 from foliot.errors import UsageError
-from foliot.printable import one_line, safe_json
-from foliot.store.audit import AuditFilter, AuditRecord
+from foliot.store.audit.log import AuditFilter, AuditRecord
 
 if TYPE_CHECKING:
-    from foliot.engine.records.metering import By, Total
-    from foliot.store.audit_chain import Head
+    from foliot.engine.audit.metering import By, Total
+    from foliot.store.audit.chain import Head
 
 F = TypeVar("F", bound=Callable[..., Any])
 MOST_NAMED = 20
@@ -50,7 +49,7 @@ def _filters(command: F) -> F:
 
 
 def _ago(context: click.Context, _: click.Parameter, age: str | None) -> float:
-    from foliot.resources.durations import seconds
+    from foliot.resources.amounts import seconds
 
     if age is None:
         return 0.0
@@ -81,7 +80,7 @@ def verify(head: str | None, output: str) -> int:
 
 
 def _head(text: str | None) -> Head | None:
-    from foliot.store.audit_chain import Head
+    from foliot.store.audit.chain import Head
 
     if text is None:
         return None
@@ -134,7 +133,7 @@ def complete() -> int:
 
 
 async def _complete() -> int:
-    from foliot.engine.records.completion import Completion
+    from foliot.engine.audit.completion import Completion
     from foliot.store.open import open_database
 
     database = await open_database(current().store_settings().store)
@@ -164,7 +163,7 @@ def prune(before: str, yes: bool) -> int:
 
 def _moment(text: str) -> float:
     """Seconds since 1970 of an age or a time. Raises `UsageError`."""
-    from foliot.resources.durations import seconds
+    from foliot.resources.amounts import seconds
 
     try:
         return time.time() - seconds(text)
@@ -180,7 +179,7 @@ def _moment(text: str) -> float:
 
 async def _prune(before: float, yes: bool) -> int:
     from foliot.cli.runtimes import whoami
-    from foliot.store.audit_pruning import prune_audit
+    from foliot.store.audit.pruning import prune_audit
     from foliot.store.open import open_database
 
     if not yes:
@@ -278,7 +277,7 @@ def show(number: int, output: str) -> int:
 
 
 async def _show(number: int, output: str) -> int:
-    from foliot.resources.yaml_dump import dump_yaml
+    from foliot.resources.syntax.yaml_text import dump_yaml
 
     async with operating() as operations:
         record = await operations.audit_record(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,13 +11,15 @@ import click
 import msgspec
 
 from foliot.cli.invocation import current
-from foliot.cli.output import as_json, output_option
+from foliot.cli.reach import run
+from foliot.cli.show.output import as_json, output_option
 from foliot.cli.terminal import confirm, out
 from foliot.errors import SecretError, UsageError
-from foliot.settings import mask_password
+from foliot.settings.settings import mask_password
+from foliot.store.base import KEPT_CHANGES
 
 if TYPE_CHECKING:
-    from foliot.settings import Settings
+    from foliot.settings.settings import Settings
     from foliot.store.backup import Manifest
 
 
@@ -77,7 +80,7 @@ def restore(file: Path | None, force: bool, check: bool, renew: bool, yes: bool,
 
 
 def _renew(yes: bool, output: str) -> int:
-    from foliot.cli.connect import run
+    from foliot.cli.reach import run
     from foliot.store.incarnation import renew_database, renew_file
 
     settings = current().store_settings()
@@ -129,7 +132,7 @@ def _restore(file: Path, force: bool, check: bool, output: str) -> int:
 
 def _missing(manifest: Manifest, settings: Settings) -> tuple[list[str], str]:
     """The ids of the keys that a backup needs and that are not here, and why not."""
-    from foliot.store.keyring import load_keyring
+    from foliot.store.secrets.keyring import load_keyring
 
     if not manifest.keys:
         return [], ""
@@ -170,3 +173,81 @@ def _named(keys: Sequence[str]) -> str:
 
 def _key_place(settings: Settings) -> str:
     return "FOLIOT_SECRET_KEY" if settings.secret_key is not None else str(settings.secret_key_file)
+
+
+# --- purge -----------------------------------------------------------------------------------------------------------
+
+# `foliot purge`: forget what is over now, instead of when its time has come.
+
+
+@click.command()
+@click.option("--older-than", default="30d", show_default=True, metavar="AGE", help="Forget what ended before.")
+@click.option(
+    "--keep-changes",
+    type=click.IntRange(min=0),
+    default=KEPT_CHANGES,
+    show_default=True,
+    metavar="N",
+    help="Keep the newest N changes of resources, for watches that resume.",
+)
+@click.option("--compact", is_flag=True, help="Write the store file anew without free space. Others wait meanwhile.")
+def purge(older_than: str, keep_changes: int, compact: bool) -> int:
+    """Forget tasks and runs that ended long ago, with their journals, and old changes of resources.
+
+    Workers and servers do so by themselves, after the ages in the settings (`retention_runs`). Tasks and runs that wait
+    or are under way always stay, and so do the resources themselves. Content that several runs share stays until the
+    last of them is forgotten.
+    """
+    return run(_purge(_seconds(older_than), keep_changes, compact))
+
+
+def _seconds(age: str) -> float:
+    from foliot.resources.amounts import seconds
+
+    try:
+        return seconds(age)
+    except ValueError:
+        raise UsageError(f"{age!r} is not an age", hint="such as 12h, 30d or 0s") from None
+
+
+async def _purge(age: float, keep_changes: int, compact: bool) -> int:
+    from functools import partial
+
+    from foliot.store.open import open_database
+    from foliot.store.resources.database import SqlResourceStore
+    from foliot.store.secrets.keyring import load_keyring
+    from foliot.work.housekeeping import Forgotten, Housekeeper, Retention
+
+    settings = current().store_settings()
+    database = await open_database(settings.store)
+    found = Forgotten()
+    try:
+        resources = SqlResourceStore(
+            database, partial(load_keyring, settings), existing=partial(load_keyring, settings, create=False)
+        )
+        rules = Retention(runs=age, audit=None, size=None, changes=keep_changes)
+        await Housekeeper(database, resources, rules).forget(found, time.time())
+        if compact:
+            found.freed += await _compact(settings.store, (await database.size()).total)
+    finally:
+        await database.close()
+    counts = ((found.tasks, "task"), (found.runs, "run"), (found.changes, "change"))
+    listed = [f"{count} {_s(count, noun)}" for count, noun in counts if count or noun != "task"]
+    freed = f"; {found.freed / 1024**2:.1f} MiB given back to the disk" if found.freed >= 1024**2 else ""
+    out(f"{', '.join(listed[:-1])} and {listed[-1]} forgotten{freed}")
+    return 0
+
+
+async def _compact(store: str, before: int) -> int:
+    from pathlib import Path
+
+    from foliot.common.threads import on_thread
+    from foliot.store.sqlite.file import compact
+
+    if not store.startswith("sqlite:"):
+        raise UsageError("PostgreSQL keeps house by itself", hint="VACUUM FULL gives disk back, with nobody at work")
+    return max(before - await on_thread(compact, Path(store.partition(":///")[2])), 0)
+
+
+def _s(count: int, noun: str) -> str:
+    return noun if count == 1 else f"{noun}s"

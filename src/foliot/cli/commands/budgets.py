@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from foliot.cli import complete
-from foliot.cli.connect import connected, namespace, run
-from foliot.cli.operating import operating
-from foliot.cli.output import as_json, output_option
-from foliot.cli.tables import table
+from foliot.cli.reach import connected, namespace, operating, run
+from foliot.cli.show.output import as_json, output_option
+from foliot.cli.show.tables import table
 from foliot.cli.terminal import out, paint
-from foliot.printable import one_line
+from foliot.common.text import one_line
 
 if TYPE_CHECKING:
     from foliot.engine.budgets.declared import BudgetRule
@@ -93,7 +92,7 @@ def _row(each: Standing) -> tuple[str, ...]:
     window = each.account.period if rule.window == "run" else rule.window
     balance = each.balance
     if money:
-        from foliot.resources.money import dollars
+        from foliot.resources.amounts import dollars
 
         amounts = (balance.spent.micros, balance.reserved.micros, rule.micros or 0, each.left.micros)
         cells = tuple(f"${dollars(amount)}" for amount in amounts)
@@ -104,7 +103,7 @@ def _row(each: Standing) -> tuple[str, ...]:
 
 
 def _account_row(each: Standing) -> tuple[str, ...]:
-    from foliot.resources.money import dollars
+    from foliot.resources.amounts import dollars
 
     balance, account = each.balance, each.account
     left = "-" if each.rule.micros is None else f"${dollars(each.left.micros)}"
@@ -146,14 +145,14 @@ def _window(rule: BudgetRule, now: float) -> str:
 
 
 def _limit(rule: BudgetRule) -> str:
-    from foliot.resources.money import dollars
+    from foliot.resources.amounts import dollars
 
     parts = [] if rule.micros is None else [f"${dollars(rule.micros)}"]
     return " and ".join([*parts, *([f"{rule.tokens:,} tokens"] if rule.tokens is not None else [])])
 
 
 def _as_data(each: Standing) -> dict[str, Any]:
-    from foliot.resources.money import dollars
+    from foliot.resources.amounts import dollars
 
     rule, balance = each.rule, each.balance
     data: dict[str, Any] = {

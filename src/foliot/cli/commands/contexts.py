@@ -10,13 +10,13 @@ import click
 from msgspec.structs import replace
 
 from foliot.cli.invocation import current
-from foliot.cli.output import as_json, output_option
-from foliot.cli.tables import table
+from foliot.cli.show.output import as_json, output_option
+from foliot.cli.show.tables import table
 from foliot.cli.terminal import out
 from foliot.errors import UsageError
 
 if TYPE_CHECKING:
-    from foliot.contexts import Context
+    from foliot.settings.contexts import Context
 
 _name = click.argument("name", metavar="NAME")
 
@@ -40,7 +40,7 @@ def context() -> None:
 @output_option("table", "json", "name", default="table", help="table, json or name.")
 def get_contexts(output: str) -> int:
     """List the contexts, the current one with a star. Tokens are never shown."""
-    from foliot.contexts import load_contexts
+    from foliot.settings.contexts import load_contexts
 
     kept = load_contexts(_home())
     shown = {
@@ -70,7 +70,7 @@ def get_contexts(output: str) -> int:
 @click.command("current-context")
 def current_context() -> int:
     """Say which context commands use."""
-    from foliot.contexts import load_contexts
+    from foliot.settings.contexts import load_contexts
 
     kept = load_contexts(_home())
     if not kept.current:
@@ -94,7 +94,7 @@ def show_context(name: str | None, output: str) -> int:
 
 
 def _context_facts(name: str) -> dict[str, str]:
-    from foliot.contexts import load_contexts
+    from foliot.settings.contexts import load_contexts
 
     kept = load_contexts(_home())
     found = kept.named(name)
@@ -111,7 +111,7 @@ def _context_facts(name: str) -> dict[str, str]:
 def _reached_now() -> dict[str, str]:
     settings = current().settings()
     if settings.server is None:
-        from foliot.settings import mask_password
+        from foliot.settings.settings import mask_password
 
         return {
             "store": f"{mask_password(settings.store)}  (from {settings.origin('store')})",
@@ -134,7 +134,7 @@ def _reached_now() -> dict[str, str]:
 @click.option("--none", "nothing", is_flag=True, help="Use none: commands work on the store again.")
 def use_context(name: str | None, nothing: bool) -> int:
     """Have commands talk to the server of this context from now on."""
-    from foliot.contexts import load_contexts, save_contexts
+    from foliot.settings.contexts import load_contexts, save_contexts
 
     if (name is None) != nothing:
         raise UsageError("Which context?", hint="Give its name, or --none.")
@@ -164,8 +164,8 @@ def set_context(name: str, token_stdin: bool, ca: str | None, cert: str | None, 
     They are kept in contexts.json in Foliot's folder, readable by you only. A token is for one server: with another
     --server it is forgotten.
     """
-    from foliot.contexts import Context, load_contexts, save_contexts
-    from foliot.settings import Given, as_namespace
+    from foliot.settings.contexts import Context, load_contexts, save_contexts
+    from foliot.settings.settings import Given, as_namespace
 
     home = _home()
     kept = load_contexts(home)
@@ -185,7 +185,7 @@ def set_context(name: str, token_stdin: bool, ca: str | None, cert: str | None, 
 
 def _changes(*, token_stdin: bool, **paths: str | None) -> dict[str, str]:
     """What was given, by the names of settings. Raises `UsageError`."""
-    from foliot.settings import RULES, Given, as_token
+    from foliot.settings.settings import RULES, Given, as_token
 
     flags, here = current().flags, Path.cwd()
     if token_stdin and "token_file" in flags:
@@ -205,7 +205,7 @@ def _changes(*, token_stdin: bool, **paths: str | None) -> dict[str, str]:
 @_name
 def delete_context(name: str) -> int:
     """Forget a context and its token."""
-    from foliot.contexts import load_contexts, save_contexts
+    from foliot.settings.contexts import load_contexts, save_contexts
 
     home = _home()
     kept = load_contexts(home)

@@ -9,10 +9,10 @@ import click
 
 from foliot.cli import complete
 from foliot.cli.commands.get import Request, fetch_all
-from foliot.cli.connect import connected, namespace, run
 from foliot.cli.errors import tell
 from foliot.cli.manifests import files_option
-from foliot.cli.output import word_of
+from foliot.cli.reach import connected, namespace, run
+from foliot.cli.show.output import word_of
 from foliot.cli.targets import Targets, parse_targets
 from foliot.cli.terminal import out, paint
 from foliot.client.base import Client
@@ -98,7 +98,7 @@ async def _delete_named(named: tuple[tuple[Kind, str], ...], ignore_not_found: b
 
 
 async def _delete_matching(targets: Targets, selector: str | None, dry_run: bool, force: bool) -> int:
-    from foliot.store.selectors import parse_labels
+    from foliot.store.resources.selectors import parse_labels
 
     labels = parse_labels(selector) if selector else ()
     request = Request(targets, namespace(), labels, ())

@@ -12,14 +12,14 @@ import click
 
 from foliot.catalog.declared import MANAGED_BY, declared
 from foliot.cli import complete
-from foliot.cli.connect import connected, namespace, run
-from foliot.cli.output import as_json, as_yaml, output_option, word_of
-from foliot.cli.tables import since, table
+from foliot.cli.reach import connected, namespace, run
+from foliot.cli.show.output import as_json, as_yaml, output_option, word_of
+from foliot.cli.show.tables import since, table
 from foliot.cli.targets import parse_targets
 from foliot.cli.terminal import out, paint
 from foliot.client.base import Client
+from foliot.common.text import one_line
 from foliot.errors import Gone, NotFound, UsageError
-from foliot.printable import one_line
 from foliot.store.base import Change, Document, Filter, Key, Requirement
 
 LOOKED_AT: Final = 10_000
@@ -102,7 +102,7 @@ def _ago(time: object, now: datetime) -> str:
 def _block(title: str, value: Any) -> str:
     if not value:
         return ""
-    from foliot.resources.yaml_dump import dump_yaml
+    from foliot.resources.syntax.yaml_text import dump_yaml
 
     return _titled(title, dump_yaml(value).rstrip("\n").splitlines())
 
@@ -112,7 +112,7 @@ def _titled(title: str, lines: Sequence[str]) -> str:
 
 
 async def _uses(client: Client, document: Document) -> str:
-    from foliot.catalog.references import uses
+    from foliot.catalog.checks import uses
 
     rows: list[list[str]] = []
     for key, field in uses(document):
@@ -126,8 +126,8 @@ async def _uses(client: Client, document: Document) -> str:
 
 
 async def _used_by(client: Client, document: Document) -> str:
+    from foliot.catalog.checks import uses
     from foliot.catalog.declared import key_of
-    from foliot.catalog.references import uses
 
     me = key_of(document)
     lines: list[str] = []

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
-from foliot.cli.connect import run
 from foliot.cli.invocation import current
-from foliot.cli.output import as_json, output_option
+from foliot.cli.reach import run
+from foliot.cli.show.output import as_json, output_option
 from foliot.cli.terminal import out, paint
 
 if TYPE_CHECKING:
-    from foliot.cli.doctor.base import Finding
-    from foliot.settings import Settings
+    from foliot.cli.doctor.findings import Finding
+    from foliot.settings.settings import Settings
     from foliot.store.base import Database
 
 _MARK: Final = {"ok": "✓", "note": "·", "warning": "!", "error": "✗"}
@@ -41,7 +41,7 @@ def doctor(strict: bool, quiet: bool, output: str) -> int:
 
 
 async def _examine(*, strict: bool, quiet: bool, output: str) -> int:
-    from foliot.cli.findings import count
+    from foliot.cli.show.findings import count
 
     found: list[Finding] = []
     area = ""
@@ -81,17 +81,17 @@ def _show(finding: Finding) -> None:
 async def _findings(settings: Settings) -> AsyncIterator[Finding]:
     """Every look, in the order in which one thing needs another. With a server: what that says of itself."""
     if settings.server is not None:
-        from foliot.cli.doctor.server import look_at_server
-        from foliot.cli.operating import remote
+        from foliot.cli.doctor.surroundings import look_at_server
+        from foliot.cli.reach import remote
 
         async with remote() as client:
             async for finding in look_at_server(client, settings):
                 yield finding
         return
     from foliot.cli.doctor import boundary, store, surroundings, work
-    from foliot.cli.doctor.base import guarded
-    from foliot.store.keyring import load_keyring
-    from foliot.store.resources import SqlResourceStore
+    from foliot.cli.doctor.findings import guarded
+    from foliot.store.resources.database import SqlResourceStore
+    from foliot.store.secrets.keyring import load_keyring
 
     may_open = True
     async for finding in guarded("store", "store.reachable", partial(store.look_before_opening, settings)):

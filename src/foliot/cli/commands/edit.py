@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from foliot.cli import complete
-from foliot.cli.connect import connected, namespace, run
 from foliot.cli.editor import edit_file, new_draft
 from foliot.cli.errors import warn
-from foliot.cli.output import ref_of
+from foliot.cli.reach import connected, namespace, run
+from foliot.cli.show.output import ref_of
 from foliot.cli.targets import parse_one
 from foliot.cli.terminal import out
 from foliot.errors import Conflict, FoliotError, InvalidDefinition
 from foliot.store.base import Document
-from foliot.store.documents import same, same_spec
+from foliot.store.resources.documents import same, same_spec
 
 if TYPE_CHECKING:
     from foliot.resources.problems import Problem
@@ -118,7 +118,7 @@ def _same(one: Document, other: Document) -> bool:
 
 
 def _text(document: Document) -> str:
-    from foliot.resources.yaml_dump import dump_yaml
+    from foliot.resources.syntax.yaml_text import dump_yaml
 
     return dump_yaml(document)
 

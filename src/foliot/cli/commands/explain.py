@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast
 import click
 
 from foliot.cli import complete
-from foliot.cli.output import word_of
+from foliot.cli.show.output import word_of
 from foliot.cli.terminal import out, paint
 from foliot.errors import UsageError
 from foliot.resources.kinds import KINDS, find_kind

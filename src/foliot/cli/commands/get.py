@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import click
 
 from foliot.cli import complete
-from foliot.cli.connect import connected, namespace, run
 from foliot.cli.errors import say, tell
-from foliot.cli.output import output_option, render
+from foliot.cli.reach import connected, namespace, run
+from foliot.cli.show.output import output_option, render
 from foliot.cli.targets import Targets, parse_targets
 from foliot.cli.terminal import out
 from foliot.client.base import Client
@@ -85,7 +85,7 @@ def get(
         raise UsageError("--show-managed-fields is for -o json and -o yaml, and not together with --watch.")
     request = Request(targets, None if all_namespaces else namespace(), labels, fields, show_owners)
     if watch:
-        from foliot.cli.watch import watch_resources
+        from foliot.cli.watch.resources import watch_resources
 
         return run(watch_resources(request, output))
     if targets.named:
@@ -98,7 +98,7 @@ def _selectors(
 ) -> tuple[tuple[Requirement, ...], tuple[Requirement, ...]]:
     if not labels and not fields:
         return (), ()
-    from foliot.store.selectors import parse_fields, parse_labels
+    from foliot.store.resources.selectors import parse_fields, parse_labels
 
     return parse_labels(labels or ""), parse_fields(fields or "", kinds)
 

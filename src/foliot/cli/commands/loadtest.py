@@ -16,22 +16,40 @@ import click
 import msgspec
 
 from foliot.cli.commands.wait import parse_seconds
-from foliot.cli.connect import connected, run
 from foliot.cli.errors import say
 from foliot.cli.invocation import current, is_terminal
-from foliot.cli.loadtest.driving import Load, Outcome, create_all, run_name, wait_for_end, wait_for_workers
-from foliot.cli.loadtest.gates import PROFILES, Gates, Verdict, fill, judge
-from foliot.cli.loadtest.manifests import SYSTEM, baseline
-from foliot.cli.loadtest.measuring import Measured, measure, metrics_of, slowest, summary_of
-from foliot.cli.output import as_json
+from foliot.cli.loadtest.load import (
+    SYSTEM,
+    Load,
+    Outcome,
+    baseline,
+    create_all,
+    run_name,
+    wait_for_end,
+    wait_for_workers,
+)
+from foliot.cli.loadtest.report import (
+    PROFILES,
+    Gates,
+    Measured,
+    Verdict,
+    fill,
+    judge,
+    measure,
+    metrics_of,
+    slowest,
+    summary_of,
+)
+from foliot.cli.reach import connected, run
 from foliot.cli.runtimes import opened
-from foliot.cli.tables import table
+from foliot.cli.show.output import as_json
+from foliot.cli.show.tables import table
 from foliot.cli.terminal import out, paint
 from foliot.resources.reader import parse_text
-from foliot.runtime import Runtime
-from foliot.store.placement import Offer
-from foliot.work.base import PRIORITIES
-from foliot.work.story.happenings import iso
+from foliot.runtime.runtime import Runtime
+from foliot.store.queue.placement import Offer
+from foliot.work.tasks.base import PRIORITIES
+from foliot.work.views.events import iso
 
 GATE_VIOLATED = 2
 NAMESPACE = "loadtest"

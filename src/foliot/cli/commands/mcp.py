@@ -10,23 +10,50 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import click
 
-from foliot.cli.commands.mcp_serve import serve
-from foliot.cli.connect import namespace, run
 from foliot.cli.errors import tell
-from foliot.cli.findings import count
 from foliot.cli.invocation import current
-from foliot.cli.output import as_json, output_option
-from foliot.cli.tables import table
+from foliot.cli.reach import namespace, run
+from foliot.cli.runtimes import opened, whoami
+from foliot.cli.show.findings import count
+from foliot.cli.show.output import as_json, output_option
+from foliot.cli.show.tables import table
 from foliot.cli.terminal import confirm, out
+from foliot.common.text import one_line
 from foliot.errors import Conflict, FoliotError, NotFound, UsageError
-from foliot.printable import one_line
 from foliot.resources.agreed import EFFECTS, ISOLATIONS, RISKS
 from foliot.store.base import Document, Filter, Key, ResourceStore
 
 if TYPE_CHECKING:
-    from foliot.catalog.mcp_sync import Synced
+    from foliot.catalog.mcp import Synced
     from foliot.client.remote import RemoteClient
     from foliot.tools.mcp.connections import McpConnections
+
+
+# --- mcp serve -------------------------------------------------------------------------------------------------------
+
+# `foliot mcp serve`: agents and governed tools for an MCP client that starts this process.
+
+
+@click.command()
+def serve() -> None:
+    """Be an MCP server on the standard streams: agents, systems and governed tools of the namespace.
+
+    \b
+    In the settings of an MCP client:
+      {"command": "foliot", "args": ["mcp", "serve", "--namespace", "default"]}
+    `foliot server` offers the same over HTTP, at /mcp.
+    """
+    run(_serve())
+
+
+async def _serve() -> None:
+    from foliot.server.mcp.stdio import serve_stdio
+
+    async with opened() as runtime:
+        await serve_stdio(runtime, namespace=namespace(), user=whoami())
+
+
+# --- mcp -------------------------------------------------------------------------------------------------------------
 
 F = TypeVar("F", bound=Callable[..., Any])
 SHOWN = 60
@@ -128,10 +155,10 @@ async def _opened(
     allow: tuple[str, ...], *, patient: bool = False
 ) -> AsyncGenerator[tuple[ResourceStore, McpConnections]]:
     """The store and connections. Somebody who sits in front of it hears at once what is wrong with a server."""
-    from foliot.catalog.mcp_connect import opened_connections
-    from foliot.store.keyring import load_keyring
+    from foliot.catalog.mcp import opened_connections
     from foliot.store.open import open_database
-    from foliot.store.resources import SqlResourceStore
+    from foliot.store.resources.database import SqlResourceStore
+    from foliot.store.secrets.keyring import load_keyring
 
     settings = current().store_settings()
     database = await open_database(settings.store)
@@ -156,7 +183,7 @@ async def _server(store: ResourceStore, name: str) -> Document:
 
 
 async def _sync(name: str | None, allow: tuple[str, ...]) -> int:
-    from foliot.catalog.mcp_sync import sync_server
+    from foliot.catalog.mcp import sync_server
 
     code = 0
     async with _opened(allow) as (store, connections):
@@ -174,7 +201,7 @@ async def _sync(name: str | None, allow: tuple[str, ...]) -> int:
 
 
 async def _watch(allow: tuple[str, ...]) -> int:
-    from foliot.catalog.mcp_keeping import McpKeeper
+    from foliot.catalog.mcp import McpKeeper
 
     def synced(document: Document, outcome: Synced | FoliotError) -> None:
         label = f"mcp-server/{document['metadata']['name']}"
@@ -221,12 +248,12 @@ class _Here:
     document: Document
 
     async def offered(self) -> list[dict[str, Any]]:
-        from foliot.catalog.mcp_sync import offered_tools
+        from foliot.catalog.mcp import offered_tools
 
         return await offered_tools(self.store, self.document, self.connections)
 
     async def accept(self, tool: str, digest: str, levels: Mapping[str, Any]) -> str:
-        from foliot.catalog.mcp_sync import accept_tool
+        from foliot.catalog.mcp import accept_tool
 
         synced = await accept_tool(self.store, self.document, self.connections, tool, digest=digest, levels=levels)
         return next(str(entry["tool"]) for entry in synced.discovered if entry["name"] == tool)
@@ -250,7 +277,7 @@ async def _desk(name: str, allow: tuple[str, ...]) -> AsyncGenerator[_Desk]:
         async with _opened(allow) as (store, connections):
             yield _Here(store, connections, await _server(store, name))
         return
-    from foliot.cli.operating import remote
+    from foliot.cli.reach import remote
 
     if allow:
         raise UsageError("--allow is about this machine, and the MCP server is asked by the server of Foliot.")

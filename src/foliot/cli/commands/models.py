@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from foliot.cli.connect import namespace, run
 from foliot.cli.invocation import current
-from foliot.cli.output import as_json, output_option
-from foliot.cli.tables import table
+from foliot.cli.reach import namespace, run
+from foliot.cli.show.output import as_json, output_option
+from foliot.cli.show.tables import table
 from foliot.cli.terminal import confirm, out
 from foliot.errors import Unavailable, UsageError
 
 if TYPE_CHECKING:
     from foliot.models.cells import Verdict
-    from foliot.models.endpoints import EndpointConfig
+    from foliot.models.routing.endpoints import EndpointConfig
 
 
 @click.group()
@@ -49,9 +49,9 @@ def check(endpoint: str, model: str, embeddings: str, yes: bool, output: str) ->
 
 async def _check(ref: str, model: str, embeddings: str, yes: bool, output: str) -> int:
     from foliot.models.cells import CELLS, UNREACHABLE, Subject, expected, judge
-    from foliot.models.pricing import PriceBook
     from foliot.models.profiles import profile_of, provider_facts
     from foliot.models.registry import default_registry
+    from foliot.models.routing.pricing import PriceBook
 
     async with _found(ref) as found:
         config = found.gateway
@@ -98,13 +98,13 @@ def _table(verdicts: dict[str, Verdict]) -> str:
 @asynccontextmanager
 async def _found(ref: str) -> AsyncGenerator[EndpointConfig]:
     """The endpoint with its key: from the environment for `provider:model`, else from the store."""
-    from foliot.engine.endpoints import RunModels
-    from foliot.store.keyring import load_keyring
+    from foliot.common.waits import Waits
+    from foliot.engine.definition.endpoints import RunModels
     from foliot.store.open import open_database
-    from foliot.store.resources import SqlResourceStore
+    from foliot.store.resources.database import SqlResourceStore
+    from foliot.store.secrets.keyring import load_keyring
     from foliot.tools.outbound.client import OutboundClient
     from foliot.tools.outbound.guard import Guard, Outbound
-    from foliot.waits import Waits
 
     if ":" in ref:
         models = RunModels(None, clock=time.monotonic, environ=os.environ)

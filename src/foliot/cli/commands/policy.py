@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 
-from foliot.cli.connect import namespace, run
 from foliot.cli.manifests import files_option, load
-from foliot.cli.operating import operating
-from foliot.cli.output import as_json, output_option
-from foliot.cli.tables import table
+from foliot.cli.reach import namespace, operating, run
+from foliot.cli.show.output import as_json, output_option
+from foliot.cli.show.tables import table
 from foliot.cli.terminal import out, paint
 from foliot.errors import InvalidInput, UsageError
 from foliot.kernel.arguments import read_arguments
 
 if TYPE_CHECKING:
-    from foliot.tools.judge import Judgement, PolicyQuestion
-    from foliot.tools.verdict import Outcome, Verdict
+    from foliot.tools.governance.judge import Judgement, PolicyQuestion
+    from foliot.tools.governance.rules import Outcome, Verdict
 
 SAID: Final = {"allow": "allowed", "ask": "needs an approval", "deny": "refused"}
 _PAINT: Final = {"allow": "green", "ask": "yellow", "deny": "red"}
@@ -64,7 +63,7 @@ def explain(
 
     Without --args the arguments are not held against the tool's schema, and conditions on them cannot be evaluated.
     """
-    from foliot.tools.judge import PolicyQuestion
+    from foliot.tools.governance.judge import PolicyQuestion
 
     given = _arguments(arguments, "--args") if arguments is not None else None
     asked = PolicyQuestion(agent, tool, given, model or "", task, system, user, prior, ancestors=under)
@@ -131,7 +130,7 @@ class Judged:
 async def _simulate(
     files: Sequence[str], asks: Sequence[PolicyQuestion], *, changed: bool, exit_code: bool, output: str
 ) -> int:
-    from foliot.client.judging import GOVERNING
+    from foliot.client.judge import GOVERNING
 
     given = [loaded.document for loaded in load(files)]
     async with operating() as operations:
@@ -151,7 +150,7 @@ async def _simulate(
 
 def read_calls(lines: Any, name: str) -> list[PolicyQuestion]:
     """Raises `InvalidInput` that names the line."""
-    from foliot.tools.judge import PolicyQuestion
+    from foliot.tools.governance.judge import PolicyQuestion
 
     asks: list[PolicyQuestion] = []
     for number, line in enumerate(lines, 1):

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from typing import cast
 
 import click
 
 from foliot.cli.commands.run import going_on
-from foliot.cli.connect import namespace, run
-from foliot.cli.errors import tell
-from foliot.cli.far_runs import rest_there, resume_there
-from foliot.cli.going_on import go_on_elsewhere_or_here, not_from_here
-from foliot.cli.live import WAITS, Look, finish, leave, watch_run
+from foliot.cli.errors import INTERRUPTED, tell
+from foliot.cli.reach import connected, namespace, run
 from foliot.cli.runtimes import Reach, is_undriven, reached, run_argument, run_of, whoami
-from foliot.cli.runview.plain import MARKS
-from foliot.cli.terminal import out
-from foliot.client.work import Settled
-from foliot.engine.story.amounts import counted
-from foliot.errors import Conflict, Denied, FoliotError, UsageError
-from foliot.printable import one_line
-from foliot.results import RunFailedError, RunResult
-from foliot.store.runs import TERMINAL, Held, RunInfo
+from foliot.cli.show.output import as_json, output_option
+from foliot.cli.show.run import MARKS, Opening, PlainView
+from foliot.cli.terminal import out, paint
+from foliot.cli.watch.remote_run import fork_there, rest_there, resume_there
+from foliot.cli.watch.resumption import go_on_elsewhere_or_here, not_from_here
+from foliot.cli.watch.run import WAITS, Look, finish, leave, watch_run
+from foliot.client.run_state import ForkOrder, Replayed
+from foliot.client.work import Settled, Work
+from foliot.common.text import one_line, visible
+from foliot.engine.driver.ids import new_run_id
+from foliot.engine.explain.amounts import counted, money
+from foliot.engine.live.hub import Recorded
+from foliot.errors import Conflict, Denied, FoliotError, InvalidInput, UsageError
+from foliot.kernel.identity import acting
+from foliot.kernel.run.events import RunCreated
+from foliot.runtime.results import RunFailedError, RunResult
+from foliot.store.journal.base import TERMINAL, Held, RunInfo
 
 
 @click.command()
@@ -200,3 +207,197 @@ async def _go_on_there(reach: Reach, run_id: str, look: Look) -> int:
         raise  # it went on, and that is how it ended
     except FoliotError as error:
         return not_from_here(run_id, error)
+
+
+# --- fork ------------------------------------------------------------------------------------------------------------
+
+# `foliot fork`: what if? The same run from a step on, with something changed, beside the original.
+
+SHOWN = 400
+
+
+@click.command()
+@run_argument()
+@click.option("--at", required=True, type=click.IntRange(min=1), metavar="STEP", help="The first step that is new.")
+@click.option("--prompt", metavar="TEXT|@FILE", help="Other instructions for the agent.")
+@click.option("--model", metavar="REF", help="Another ModelEndpoint, or provider:model.")
+@click.option("--input", "said", metavar="TEXT", help="Something else to say: at step 1 instead of the input.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON line per event on stdout.")
+@click.option("-q", "--quiet", is_flag=True, help="Only the answer.")
+def fork(
+    run_id: str, at: int, prompt: str | None, model: str | None, said: str | None, as_json: bool, quiet: bool
+) -> int:
+    """Run again from a step on, with another prompt, model or input, and compare with the original.
+
+    \b
+    foliot fork 01k… --at 3 --model other-endpoint
+    foliot fork 01k… --at 1 --prompt @shorter.txt
+
+    What came before STEP is shared and not done again; from STEP on the model is asked and tools are really called.
+    The original run stays as it is.
+    """
+    if said is not None and not said.strip():
+        raise UsageError("The input is empty.", hint="Leave --input out to keep the original one.")
+    return run(_fork(run_id, at, _text(prompt), model, said, as_json=as_json, quiet=quiet))
+
+
+def _text(given: str | None) -> str | None:
+    """The text, or what is in the file that `@` names."""
+    if given is None or not given.startswith("@"):
+        return given
+    try:
+        return Path(given[1:]).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{given[1:]} is not UTF-8 text.") from None
+    except OSError as error:
+        raise UsageError(f"The prompt {given[1:]} cannot be read: {error.strerror}.") from None
+
+
+async def _fork(
+    word: str, at: int, prompt: str | None, model: str | None, said: str | None, *, as_json: bool, quiet: bool
+) -> int:
+    look = Look(as_json=as_json, quiet=quiet)
+    async with reached() as reach:
+        info = await run_of(reach.work, word)
+        if model is not None and ":" not in model:
+            await _check_endpoint(model, info.namespace)
+        order = ForkOrder(at, new_run_id(time.time()), prompt, model, said)
+        changed = [name for name, value in (("prompt", prompt), ("model", model), ("input", said)) if value is not None]
+        how = f"with another {' and '.join(changed)}" if changed else "with nothing changed"
+        opening = Opening(order.new_id, info.agent, said or "", forked=f"fork of {info.id} at step {at}, {how}")
+        failed: RunFailedError | None = None
+        try:
+            code = await _watched(reach, opening, info.id, order, look)
+        except RunFailedError as error:
+            code, failed = error.exit_code, error
+        if code != INTERRUPTED and not as_json and not quiet:
+            await _compare(reach.work, info.id, order.new_id)
+    if failed is not None:
+        raise failed
+    return leave(code)
+
+
+async def _watched(reach: Reach, opening: Opening, original: str, order: ForkOrder, look: Look) -> int:
+    if reach.remote is not None:
+        return await fork_there(reach.remote, opening, original, order, look)
+    runtime, view = reach.here(), look.view()
+    watched = await watch_run(
+        runtime,
+        view,
+        opening,
+        lambda: runtime.fork(
+            original,
+            at=order.at,
+            prompt=order.prompt,
+            model=order.model,
+            input=order.input,
+            new_id=order.new_id,
+            identity=acting("", whoami(), "cli"),
+            stream=not look.quiet,
+            check=False,
+        ),
+    )
+    return await finish(reach.work, view, watched)
+
+
+async def _check_endpoint(ref: str, namespace: str) -> None:
+    """Raises `NotFound` with near names, before anything runs."""
+    space, _, name = ref.rpartition("/")
+    async with connected() as client:
+        await client.get("ModelEndpoint", name, namespace=space or namespace)
+
+
+async def _compare(work: Work, original: str, fork: str) -> None:
+    """Both runs, one under the other: how they ended, what they took, what they said. On stderr, as all but answers."""
+    said: list[str] = []
+    out("\n" + paint("Side by side", bold=True), err=True)
+    for label, run_id in (("original", original), ("fork", fork)):
+        result = (await work.standing(run_id)).result
+        usage = result.usage
+        cost = f" · {money(usage.cost_usd)}" if usage.cost_usd else ""
+        took = f"{counted(result.steps, 'step')} · {counted(usage.total_tokens, 'token')}{cost}"
+        said.append(
+            result.output or result.error or (f"({result.phase})" if result.phase in TERMINAL else "(not ended)")
+        )
+        out(f"  {paint(label.ljust(8), fg='cyan')}  {run_id}  {took}", err=True)
+        out(f"            {one_line(visible(said[-1]), SHOWN)}", err=True)
+    if said[0] == said[1]:
+        out("  Both say the same.", err=True)
+
+
+# --- replay ----------------------------------------------------------------------------------------------------------
+
+# `foliot replay`: decide a whole run again, offline, and compare.
+
+
+@click.command()
+@run_argument(required=False)
+@click.option("--show", is_flag=True, help="Also play the run again as lines, as `foliot run` would have shown it.")
+@output_option("text", "json", default="text", help="text or json.")
+def replay(run_id: str | None, show: bool, output: str) -> int:
+    """Verify a run offline: every decision is made again from its journal, and must come out byte for byte the same.
+
+    \b
+    foliot replay                            the newest run
+    foliot replay 01k3 --show                and what was seen when it ran
+
+    RUN is an id or the beginning of one. No model is asked and no tool is called. Exit code 1 when something differs.
+    """
+    return run(_replay(run_id, show, output))
+
+
+async def _replay(word: str | None, show: bool, output: str) -> int:
+    async with reached() as reach:
+        info = await run_of(reach.work, word)
+        if show:
+            await _play(reach.work, info)
+        found = await reach.work.replay_run(info.id)
+    if output == "json":
+        out(as_json(_data(info, found)))
+    else:
+        out(_verdict(info, found))
+    return 0 if found.difference is None else 1
+
+
+async def _play(work: Work, info: RunInfo) -> None:
+    view = PlainView()
+    facts = await work.facts(info.id)
+    created = facts[0][1] if facts else None
+    said = "\n".join(message.text for message in created.input) if isinstance(created, RunCreated) else ""
+    view.begin(Opening(info.id, info.agent, said))
+    for seq, (at, event) in enumerate(facts, 1):
+        view.show(Recorded(info.id, seq, at, event))
+    output = (await work.standing(info.id)).result.output
+    if output:
+        out(visible(output), err=True)
+
+
+def _verdict(info: RunInfo, found: Replayed) -> str:
+    if found.difference is None:
+        end = "" if found.ended else " so far"
+        return (
+            f"{paint('✓', fg='green')} {info.id}: all {found.events} events{end} follow from each other; "
+            f"{found.decided} decisions were made again and are the same, byte for byte."
+        )
+    different = found.difference
+    return "\n".join(
+        [
+            f"{paint('✗', fg='red')} {info.id}: event {different.seq} is not what this version would record.",
+            f"  recorded: {one_line(different.recorded, 400)}",
+            f"  replayed: {one_line(different.replayed, 400)}",
+            f"  {found.events} events before it are the same.",
+        ]
+    )
+
+
+def _data(info: RunInfo, found: Replayed) -> dict[str, object]:
+    different = found.difference
+    return {
+        "run": info.id,
+        "same": different is None,
+        "events": found.events,
+        "decided": found.decided,
+        "difference": None
+        if different is None
+        else {"seq": different.seq, "recorded": different.recorded, "replayed": different.replayed},
+    }

@@ -12,28 +12,28 @@ from typing import Final
 
 import click
 
-from foliot.cli.asking import answered_here, can_ask
-from foliot.cli.connect import connected, namespace, run
 from foliot.cli.errors import warn
-from foliot.cli.far_runs import run_there
-from foliot.cli.live import Look, finish, leave, watch_run
 from foliot.cli.manifests import files_option, load, located
+from foliot.cli.reach import connected, namespace, run
 from foliot.cli.runtimes import reached, whoami
-from foliot.cli.runview.base import Opening, View
-from foliot.cli.staying import stay, stays, wait_option
+from foliot.cli.show.run import Opening, View
 from foliot.cli.terminal import out, paint
+from foliot.cli.watch.questions import answered_here, can_ask
+from foliot.cli.watch.remote_run import run_there
+from foliot.cli.watch.run import Look, finish, leave, watch_run
+from foliot.cli.watch.waits import stay, stays, wait_option
 from foliot.client.base import Applied
 from foliot.client.local_work import LocalWork
-from foliot.client.run_standing import RunOrder
+from foliot.client.run_state import RunOrder
 from foliot.client.work import Work
-from foliot.engine.ids import check_run_id, new_run_id
-from foliot.engine.story.amounts import counted, duration
+from foliot.engine.driver.ids import check_run_id, new_run_id
+from foliot.engine.explain.amounts import counted, duration
 from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound, UsageError
-from foliot.kernel.events import RunCreated
 from foliot.kernel.identity import acting, is_name
-from foliot.results import RunResult
-from foliot.runtime import Runtime
-from foliot.store.runs import TERMINAL
+from foliot.kernel.run.events import RunCreated
+from foliot.runtime.results import RunResult
+from foliot.runtime.runtime import Runtime
+from foliot.store.journal.base import TERMINAL
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 PATHS: Final = ("/", "./", "../", "~")

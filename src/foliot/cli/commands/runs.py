@@ -10,18 +10,18 @@ from typing import Any, Final, cast
 
 import click
 
-from foliot.cli.connect import namespace, run
 from foliot.cli.invocation import is_terminal
-from foliot.cli.output import API_VERSION, as_json, as_list, as_yaml, output_option
+from foliot.cli.reach import namespace, run
 from foliot.cli.runtimes import LOOKED_AT, interrupted, reached
-from foliot.cli.tables import fitted, since, table
+from foliot.cli.show.output import API_VERSION, as_json, as_list, as_yaml, output_option
+from foliot.cli.show.tables import fitted, since, table
 from foliot.cli.terminal import out
-from foliot.engine.story.amounts import money
+from foliot.common.text import one_line
+from foliot.engine.explain.amounts import money
 from foliot.errors import UsageError
-from foliot.printable import one_line
 from foliot.store.base import Document
-from foliot.store.doubts import Doubt
-from foliot.store.runs import Phase, RunInfo
+from foliot.store.journal.base import Phase, RunInfo
+from foliot.store.ledger.doubts import Doubt
 
 PHASES: Final = ("pending", "running", "waiting", "succeeded", "failed", "cancelled", "interrupted")
 

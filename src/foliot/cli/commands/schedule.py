@@ -9,22 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from foliot.cli.connect import namespace, run
 from foliot.cli.invocation import current
 from foliot.cli.logs import configure
-from foliot.cli.operating import triggered
-from foliot.cli.output import as_json, as_yaml, output_option, render
-from foliot.cli.services import StopSignals, serve_until_told
-from foliot.cli.tables import since, table
+from foliot.cli.reach import namespace, run, triggered
+from foliot.cli.show.output import as_json, as_yaml, output_option, render
+from foliot.cli.show.tables import since, table
+from foliot.cli.stop_signals import StopSignals, serve_until_told
 from foliot.cli.terminal import out
 from foliot.cli.triggers import pairs, triggering
+from foliot.common.text import one_line
 from foliot.errors import FoliotError, UsageError
-from foliot.printable import one_line
 
 if TYPE_CHECKING:
     from foliot.store.base import Document
     from foliot.store.triggers import Slot
-    from foliot.work.triggers.slots import Timing
+    from foliot.work.triggers.schedule import Timing
 
 _SHOWN = 5
 _name = click.argument("name", metavar="SCHEDULE")
@@ -69,7 +68,7 @@ def show(name: str, output: str) -> int:
 
 
 async def _show(name: str, output: str) -> int:
-    from foliot.work.triggers.declared_schedule import read_schedule
+    from foliot.work.triggers.schedule import read_schedule
 
     async with triggered() as triggers:
         document = await triggers.schedule(namespace(), name)
@@ -140,8 +139,8 @@ async def _run(name: str, given: dict[str, str], output: str) -> int:
 def next_command(expression: str, time_zone: str, count: int) -> int:
     """The next times of a cron expression such as "0 9 * * 1", or of a schedule by its name."""
     from foliot.resources import cron
-    from foliot.resources.timezones import time_zone_problem
-    from foliot.work.triggers.slots import Cron
+    from foliot.resources.cron import time_zone_problem
+    from foliot.work.triggers.schedule import Cron
 
     timing: Timing
     if " " in expression.strip() or expression.startswith("@"):
@@ -160,7 +159,7 @@ def next_command(expression: str, time_zone: str, count: int) -> int:
 
 
 async def _timing(name: str) -> tuple[Timing, str]:
-    from foliot.work.triggers.declared_schedule import read_schedule
+    from foliot.work.triggers.schedule import read_schedule
 
     async with triggered() as triggers:
         read = read_schedule(await triggers.schedule(namespace(), name))
@@ -177,8 +176,8 @@ def serve() -> int:
 
 
 async def _serve(signals: StopSignals) -> int:
-    from foliot.settings import mask_password
-    from foliot.work.triggers.schedules import Scheduler
+    from foliot.settings.settings import mask_password
+    from foliot.work.triggers.scheduler import Scheduler
 
     settings = current().store_settings()
     configure(settings, service=True)
@@ -255,6 +254,6 @@ def _utc(moment: float) -> str:
 
 
 def _local(moment: float, zone: str) -> str:
-    from foliot.work.triggers.slots import zone_of
+    from foliot.work.triggers.schedule import zone_of
 
     return datetime.fromtimestamp(int(moment), zone_of(zone)).strftime("%a %Y-%m-%d %H:%M:%S %Z").strip()

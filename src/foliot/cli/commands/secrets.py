@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import click
 
-from foliot.cli.connect import connected, namespace, run
-from foliot.cli.findings import count
 from foliot.cli.invocation import is_terminal
+from foliot.cli.reach import connected, namespace, run
+from foliot.cli.show.findings import count
 from foliot.cli.terminal import confirm, out, prompt
 from foliot.client.base import Outcome
 from foliot.errors import Conflict, InvalidInput, NotFound, UsageError
@@ -210,9 +210,9 @@ async def _replace_lost(key_id: str) -> str:
     from functools import partial
 
     from foliot.cli.invocation import current
-    from foliot.store.keyring import load_keyring
     from foliot.store.open import open_database
-    from foliot.store.store_key import StoreKey
+    from foliot.store.secrets.keyring import load_keyring
+    from foliot.store.secrets.store_key import StoreKey
 
     settings = current().store_settings()
     database = await open_database(settings.store)

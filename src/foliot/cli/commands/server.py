@@ -4,24 +4,121 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack
 
 import click
 
-from foliot.cli.commands.server_listening import Flags, allow_open_files, check_reach, listening, take
+from foliot.cli.errors import warn
 from foliot.cli.invocation import current
 from foliot.cli.logs import configure
-from foliot.cli.services import StopSignals, serve_until_told
+from foliot.cli.stop_signals import StopSignals, serve_until_told
 from foliot.cli.terminal import out
-from foliot.errors import Unavailable
+from foliot.errors import Unavailable, UsageError
 
 if TYPE_CHECKING:
-    from foliot.runtime import Runtime
-    from foliot.work.worker import Worker
+    from foliot.runtime.runtime import Runtime
+    from foliot.server.http.serve import Listen
+    from foliot.work.worker.worker import Worker
+
+
+# --- server listening ------------------------------------------------------------------------------------------------
+
+# Where a server listens, told by flags, and what has to be in order before others can reach it.
+
+F = TypeVar("F", bound=Callable[..., Any])
+# Files that a server has open besides its connections: the store, models, tools.
+BESIDES: Final = 256
+
+
+class Flags(TypedDict):
+    """What `listening` adds to a command."""
+
+    host: str | None
+    port: int | None
+    tls_cert: str | None
+    tls_key: str | None
+    tls_client_ca: str | None
+    insecure: bool
+
+
+def listening(command: F) -> F:
+    """Give a command the flags of a server."""
+    for option in (
+        click.option(
+            "--insecure",
+            is_flag=True,
+            help="Listen where others can reach it although there is no token yet, or no TLS. Nobody is let in without "
+            "a token even then.",
+        ),
+        click.option("--tls-client-ca", metavar="FILE", help="Talk only to those with a certificate signed by it."),
+        click.option("--tls-key", metavar="FILE", help="The private key of the certificate."),
+        click.option("--tls-cert", metavar="FILE", help="A certificate, to be reached by https."),
+        click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="0 is any that is free."),
+        click.option("--host", metavar="ADDRESS", help="Where to listen.  [default: the setting `listen`]"),
+    ):
+        command = option(command)
+    return command
+
+
+def take(**flags: Unpack[Flags]) -> None:
+    """Have the settings of this invocation say what the flags say."""
+    invocation = current()
+    host, port = flags["host"], flags["port"]
+    if host is not None or port is not None:
+        given_host, _, given_port = invocation.settings().listen.rpartition(":")
+        shown = f"[{host}]" if host and ":" in host and not host.startswith("[") else host
+        invocation.give("listen", f"{shown or given_host}:{port if port is not None else given_port}")
+    for name in ("tls_cert", "tls_key", "tls_client_ca"):
+        value = flags[name]
+        if value is not None:
+            invocation.give(name, value)
+
+
+def check_reach(listen: Listen, *, local: bool, known: bool, insecure: bool) -> None:
+    """Before others can reach the server. `known`: somebody can show who they are.
+
+    Raises `UsageError` when nobody can, and warns when who they are would be sent in clear; not when `insecure` is so
+    on purpose.
+    """
+    if local or insecure:
+        return
+    if not known:
+        raise UsageError(
+            f"{listen.host} can be reached from elsewhere, and there is no token yet",
+            hint="make one with `foliot tokens create --admin`, or listen on 127.0.0.1",
+        )
+    if listen.cert is None:
+        warn(
+            f"{listen.host} can be reached from elsewhere, and without TLS: tokens are sent in clear. Set tls_cert and "
+            "tls_key, or let a proxy on this machine do it; --insecure says that it is meant."
+        )
+
+
+def allow_open_files(connections: int) -> None:
+    """Have the system let this process open as many files as there may be connections, as far as it can."""
+    try:
+        import resource
+    except ImportError:  # not a Unix
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + BESIDES
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    except (OSError, ValueError) as error:
+        warn(f"the limit of open files stays at {soft}: {error}")
+        return
+    if most < wanted:
+        warn(f"max_connections is {connections}, but the system allows {hard} open files (ulimit -n)")
+
+
+# --- server ----------------------------------------------------------------------------------------------------------
 
 PLACES: Final = 8
 GRACE: Final = 30.0
@@ -70,7 +167,7 @@ async def _serve(signals: StopSignals, *, insecure: bool) -> int:
 
 
 async def _up(capacity: int, signals: StopSignals, *, insecure: bool) -> int:
-    from foliot.work.triggers.schedules import Scheduler
+    from foliot.work.triggers.scheduler import Scheduler
 
     async with _opened() as runtime:
         tasking = runtime.tasking
@@ -93,7 +190,7 @@ def _worker(runtime: Runtime, capacity: int) -> Worker:
     import os
     import socket
 
-    from foliot.store.placement import Offer
+    from foliot.store.queue.placement import Offer
 
     name = f"{socket.gethostname()}-{os.getpid()}"
     return runtime.tasking.worker(Offer(name, runtime.runs.worker, capacity=capacity), grace=GRACE)
@@ -101,7 +198,7 @@ def _worker(runtime: Runtime, capacity: int) -> Worker:
 
 @asynccontextmanager
 async def _opened() -> AsyncGenerator[Runtime]:
-    from foliot.server.starting import begin, settle
+    from foliot.server.http.serve import begin, settle
 
     begin()
     try:
@@ -118,14 +215,13 @@ async def _opened() -> AsyncGenerator[Runtime]:
 @asynccontextmanager
 async def _reachable(runtime: Runtime, besides: str = "", *, insecure: bool = False) -> AsyncGenerator[None]:
     """The API of the runtime, while the block runs. Says where it is, and who is let in."""
-    from foliot.server.access.auth import TokenAuth, is_loopback
     from foliot.server.app import create_app
-    from foliot.server.edge.connections import Bounds
-    from foliot.server.edge.serving import HttpServer, limits_of, listen_of
-    from foliot.server.starting import settle
-    from foliot.server.taking_up import taking_up
-    from foliot.settings import mask_password
-    from foliot.store.local_key import LocalKey
+    from foliot.server.auth.authentication import TokenAuth, is_loopback
+    from foliot.server.http.connections import Bounds
+    from foliot.server.http.serve import HttpServer, limits_of, listen_of, settle
+    from foliot.server.runs.takeover import taking_up
+    from foliot.settings.settings import mask_password
+    from foliot.store.secrets.local_key import LocalKey
 
     settings = current().store_settings()
     listen = listen_of(settings)

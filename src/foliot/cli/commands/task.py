@@ -9,26 +9,25 @@ from typing import Any
 
 import click
 
-from foliot.cli.commands.task_looks import task_events, task_graph, task_logs, task_messages, task_trace
 from foliot.cli.commands.task_run import task_run, task_wait
+from foliot.cli.commands.task_views import task_events, task_graph, task_logs, task_messages, task_trace
 from foliot.cli.commands.wait import parse_seconds
-from foliot.cli.connect import namespace, run
 from foliot.cli.errors import say, tell
-from foliot.cli.output import as_json, as_list, as_yaml, output_option
+from foliot.cli.reach import namespace, run
 from foliot.cli.runtimes import reached, whoami
-from foliot.cli.tables import since, table
-from foliot.cli.task_names import find_task, task_argument
-from foliot.cli.task_orders import parse_pairs
+from foliot.cli.show.output import as_json, as_list, as_yaml, output_option
+from foliot.cli.show.tables import since, table
 from foliot.cli.terminal import out, paint
-from foliot.engine.story.amounts import duration, money
+from foliot.cli.watch.task_target import find_task, parse_pairs, task_argument
+from foliot.common.text import lines_of, one_line
+from foliot.engine.explain.amounts import duration, money
 from foliot.errors import FoliotError, InvalidInput, UsageError
-from foliot.kernel.lifecycle import API_PHASES, TASK_PHASES
-from foliot.printable import lines_of, one_line
+from foliot.kernel.graph.lifecycle import API_PHASES, TASK_PHASES
 from foliot.store.base import Document
-from foliot.work.base import TaskInfo
-from foliot.work.story.document import document_of, outline
-from foliot.work.story.drawing import tree
-from foliot.work.story.telling import TaskStory, nodes_of
+from foliot.work.tasks.base import TaskInfo
+from foliot.work.views.document import document_of, outline
+from foliot.work.views.drawing import tree
+from foliot.work.views.story import TaskStory, nodes_of
 
 _WORDS = {word.lower(): phase for phase, word in API_PHASES.items()}
 

@@ -11,21 +11,20 @@ from msgspec.structs import replace
 
 from foliot.cli.commands.run import looks_like_files
 from foliot.cli.commands.wait import parse_seconds
-from foliot.cli.connect import run
 from foliot.cli.errors import warn
-from foliot.cli.live import leave
-from foliot.cli.output import as_json
+from foliot.cli.reach import run
 from foliot.cli.runtimes import reached, whoami
-from foliot.cli.staying import stays, wait_option
-from foliot.cli.task_following import choose_task_view, finish_task, follow
-from foliot.cli.task_names import find_task, task_argument
-from foliot.cli.task_orders import EXAMPLE, Order, choose_name, parse_pairs, understand
+from foliot.cli.show.output import as_json
 from foliot.cli.terminal import out
+from foliot.cli.watch.run import leave
+from foliot.cli.watch.task import choose_task_view, finish_task, follow
+from foliot.cli.watch.task_target import EXAMPLE, Order, choose_name, find_task, parse_pairs, task_argument, understand
+from foliot.cli.watch.waits import stays, wait_option
 from foliot.errors import FoliotError, UsageError
 from foliot.kernel.identity import acting
 from foliot.store.tasks import ENDED
-from foliot.work.base import PRIORITIES, Accepted
-from foliot.work.story.document import outline
+from foliot.work.tasks.base import PRIORITIES, Accepted
+from foliot.work.views.document import outline
 
 
 @dataclass(frozen=True, slots=True)

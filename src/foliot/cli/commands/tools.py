@@ -3,11 +3,213 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from foliot.cli.commands.tool_calls import call, describe, list_tools, test
 from foliot.cli.manifests import files_option
+from foliot.cli.reach import namespace, run, tooled
+from foliot.cli.runtimes import whoami
+from foliot.cli.show.output import as_json, output_option
+from foliot.cli.show.tables import table
+from foliot.cli.terminal import out
+from foliot.common.text import one_line
+from foliot.errors import Denied, UsageError
+
+if TYPE_CHECKING:
+    from foliot.kernel.messages import ToolFailure, ToolResult
+    from foliot.runtime.tools import Asker
+    from foliot.store.base import Document
+    from foliot.tools.governance.judge import Judgement
+
+
+# --- tool calls ------------------------------------------------------------------------------------------------------
+
+# `foliot tools list|describe|call|test`: what tools there are, and one call of one of them, governed as any other.
+
+SAID: Final = {"allow": "allowed", "ask": "needs an approval", "deny": "refused"}
+DENIED_CODE: Final = "permission_denied"
+
+
+# --- list --------------------------------------------------------------------------------------------------------
+
+
+@click.command(name="list")
+@click.option("--available", is_flag=True, help="Only tools that can be called here.")
+@output_option("table", "wide", "json", "name", default="table", help="table, wide, json or name.")
+def list_tools(available: bool, output: str) -> int:
+    """What tools there are, and whether they can be called here.
+
+    -o json also says what this deployment offers and lacks: types, isolation, what is not installed.
+    """
+    return run(_list(available=available, output=output))
+
+
+async def _list(*, available: bool, output: str) -> int:
+    async with tooled() as tooling:
+        toolset = await tooling.toolset(namespace())
+    found = [each for each in toolset.tools if each["available"] or not available]
+    if output == "json":
+        out(as_json({"tools": found, "capabilities": toolset.capabilities}))
+    elif output == "name":
+        out("\n".join(each["name"] for each in found))
+    else:
+        wide = ("RISK", "DESCRIPTION") if output == "wide" else ()
+        headings = ("NAME", "FROM", "TYPE", "EFFECT", "VERSION", "CATEGORY", "ISOLATION", "AVAILABLE", *wide)
+        out(table(headings, [_row(each, wide=bool(wide)) for each in found]))
+    return 0
+
+
+def _row(tool: Document, *, wide: bool) -> tuple[str, ...]:
+    facts = [one_line(str(tool.get(name, "-"))) for name in ("type", "effect", "version", "category", "isolation")]
+    state = "yes" if tool["available"] else f"no: {one_line(tool.get('problem', ''))}"
+    if not wide:
+        return (one_line(tool["name"]), tool["from"], *facts, cut(state))
+    more = (tool.get("risk", "-"), cut(one_line(tool.get("description", ""))) or "-")
+    return (one_line(tool["name"]), tool["from"], *facts, state, *more)
+
+
+def cut(text: str, longest: int = 70) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+# --- describe ----------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("name")
+@output_option("yaml", "json", default="yaml", help="yaml or json.")
+def describe(name: str, output: str) -> int:
+    """One tool: what it takes, how it is run, and the rules that speak of it."""
+    return run(_describe(name, output))
+
+
+async def _describe(name: str, output: str) -> int:
+    from foliot.resources.syntax.yaml_text import dump_yaml
+
+    async with tooled() as tooling:
+        data = await tooling.tool(name, namespace())
+    out(as_json(data) if output == "json" else dump_yaml(data).rstrip("\n"))
+    return 0
+
+
+# --- call and test -----------------------------------------------------------------------------------------------
+
+
+def _arguments_option() -> Any:
+    return click.option(
+        "--args", "arguments", metavar="JSON", default="{}", help="The arguments, a JSON object.  [default: {}]"
+    )
+
+
+def _agent_option() -> Any:
+    return click.option(
+        "--as-agent", "agent", metavar="NAME", default="", help="Call as this agent: its roles, its tools."
+    )
+
+
+@click.command()
+@click.argument("name")
+@_arguments_option()
+@_agent_option()
+@click.option("--key", default="", metavar="TEXT", help="Idempotency key: calls with one key are the same call.")
+@output_option("text", "json", default="text", help="text or json.")
+def call(name: str, arguments: str, agent: str, key: str, output: str) -> int:
+    """Call one tool, through the same rules as any other call, and record it.
+
+    A call that a rule wants an approval for is not made, unless a standing grant covers it. Output that comes while the
+    tool works goes to standard error.
+    """
+    return run(_call(name, _object(arguments), _asker(agent), key, output))
+
+
+async def _call(name: str, arguments: dict[str, Any], asker: Asker, key: str, output: str) -> int:
+    import msgspec
+
+    def heard(piece: str) -> None:
+        out(piece, nl=False, err=True)
+
+    async with tooled() as tooling:
+        called = await tooling.call_tool(name, arguments, asker, key=key, on_output=heard)
+    heard(called.printed)
+    result = called.result
+    if output == "json":
+        out(as_json(msgspec.to_builtins(result)))
+        return 0 if result.error is None else _exit_code(result.error)
+    return _told(result)
+
+
+def _told(result: ToolResult) -> int:
+    if result.error is None:
+        out(result.text)
+        for part in result.content:
+            if not hasattr(part, "text"):
+                out("(a part that is not text: see -o json)", err=True)
+        return 0
+    failure = result.error
+    by = failure.details.get("rule") or failure.details.get("layer")
+    out(f"error ({failure.code}): {one_line(failure.message)}", err=True)
+    if by:
+        out(f"  by: {one_line(str(by))}", err=True)
+    return _exit_code(failure)
+
+
+def _exit_code(failure: ToolFailure) -> int:
+    return Denied.exit_code if failure.code == DENIED_CODE or failure.kind == "policy_denied" else 1
+
+
+@click.command()
+@click.argument("name")
+@_arguments_option()
+@_agent_option()
+@output_option("text", "json", default="text", help="text or json.")
+def test(name: str, arguments: str, agent: str, output: str) -> int:
+    """What would become of a call: arguments, rules and gates are checked; nothing is run.
+
+    Exits with 1 when it would be refused.
+    """
+    return run(_test(name, _object(arguments), _asker(agent), output))
+
+
+async def _test(name: str, arguments: dict[str, Any], asker: Asker, output: str) -> int:
+    async with tooled() as tooling:
+        judgement = await tooling.test_tool(name, arguments, asker)
+    if output == "json":
+        out(as_json(_judged(judgement)))
+    else:
+        rows = [
+            (each.layer, SAID[each.outcome], each.rule or "-", one_line(each.reason)) for each in judgement.verdicts
+        ]
+        out(table(("LAYER", "SAYS", "RULE", "BECAUSE"), rows))
+        out(f"\n{one_line(name)}: {SAID[judgement.outcome]}; nothing was run.")
+    return 1 if judgement.outcome == "deny" else 0
+
+
+def _judged(judgement: Judgement) -> dict[str, Any]:
+    layers = [
+        {"layer": each.layer, "outcome": each.outcome, "rule": each.rule, "reason": each.reason}
+        for each in judgement.verdicts
+    ]
+    return {"outcome": judgement.outcome, "decided": judgement.decided.layer, "layers": layers}
+
+
+def _asker(agent: str) -> Asker:
+    from foliot.kernel.identity import acting
+    from foliot.runtime.tools import Asker
+
+    return Asker(namespace(), agent, acting("", whoami(), "cli"))
+
+
+def _object(text: str) -> dict[str, Any]:
+    from foliot.kernel.arguments import read_arguments
+
+    found, problem = read_arguments(text)
+    if found is None:
+        raise UsageError(f"--args cannot be used: {problem}", hint="""for example --args '{"city": "Oslo"}'""")
+    return found
+
+
+# --- tools -----------------------------------------------------------------------------------------------------------
 
 
 @click.group()
@@ -55,8 +257,8 @@ def serve(
     """
     from functools import partial
 
-    from foliot.cli.services import serve_until_told
-    from foliot.cli.serving import Serving, serve_tools
+    from foliot.cli.stop_signals import serve_until_told
+    from foliot.cli.tool_server import Serving, serve_tools
 
     order = Serving(files, url, callers, names, shared, create_stream, concurrency, drain)
     serve_until_told(partial(serve_tools, order))

@@ -5,16 +5,27 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from contextlib import suppress
 
 import click
+import msgspec
 
-from foliot.cli.connect import run
 from foliot.cli.invocation import is_terminal
-from foliot.cli.output import as_json, output_option
+from foliot.cli.reach import namespace, run
 from foliot.cli.runtimes import interrupted, reached, run_argument, run_of
-from foliot.cli.runview.tree import WIDTH, as_data, tree_of
-from foliot.cli.terminal import out
-from foliot.engine.story.tracing import trace_of
+from foliot.cli.show.output import as_json, output_option
+from foliot.cli.show.trace import WIDTH, as_data, tree_of
+from foliot.cli.terminal import emit, out, paint
+from foliot.cli.watch.task_target import find_task
+from foliot.client.work import Work
+from foliot.common.text import one_line
+from foliot.engine.explain.trace import trace_of
+from foliot.engine.explain.why import Explanation, Hint
+from foliot.errors import Conflict, NotFound
+from foliot.store.journal.base import TASK_LABEL, RunInfo
+from foliot.tools.builtin.results import CallResult, ResultPage
+from foliot.work.tasks.base import TaskInfo
+from foliot.work.views.why import TaskExplanation
 
 
 @click.command()
@@ -46,3 +57,172 @@ async def _trace(word: str | None, output: str, full: bool) -> int:
     for line in tree_of(found, phase, full=full, width=width).lines():
         out(line)
     return 0
+
+
+# --- why -------------------------------------------------------------------------------------------------------------
+
+# `foliot why`: the story of a run or a task in plain words.
+
+
+@click.command()
+@click.argument("name", metavar="[RUN|TASK]", required=False)
+@output_option("text", "json", default="text", help="text or json.")
+def why(name: str | None, output: str) -> int:
+    """Say why a run or a task waits, why it failed, what it cost and what happened on the way.
+
+    \b
+    foliot why                               the newest run
+    foliot why 01k3                          a run, by the beginning of its id
+    foliot why weekly-brief                  a task, by its name
+
+    Everything is read from what was recorded; nothing is guessed. RUN is an id or the beginning of one, TASK a name,
+    or the beginning or end of one; the newest run when left out.
+    """
+    return run(_why(name, output))
+
+
+async def _why(word: str | None, output: str) -> int:
+    async with reached() as reach:
+        work = reach.work
+        info = await _run_or_task(work, word)
+        if isinstance(info, RunInfo) and info.phase == "pending" and TASK_LABEL in info.labels:
+            # It has no story of its own yet: what keeps it waiting is the business of its task.
+            info = await work.task(info.namespace, info.labels[TASK_LABEL])
+        if isinstance(info, TaskInfo):
+            told = await work.why_task(info.namespace, info.name)
+            out(as_json(msgspec.to_builtins(told)) if output == "json" else _task_text(info, told))
+            return 0
+        explanation = await work.why_run(info.id)
+    if output == "json":
+        out(as_json({"run": info.id, "phase": info.phase, **msgspec.to_builtins(explanation)}))
+    else:
+        out(_text(info, explanation))
+    return 0
+
+
+async def _run_or_task(work: Work, word: str | None) -> RunInfo | TaskInfo:
+    """A task of exactly this name, else a run, else a task that is called like it. Raises `NotFound`."""
+    if word is None:
+        return await run_of(work, None)
+    with suppress(NotFound):
+        return await work.task(namespace(), word.removeprefix("task/"))
+    try:
+        return await run_of(work, word)
+    except NotFound:
+        try:
+            return await find_task(work, word)
+        except NotFound:
+            hint = "`foliot runs` and `foliot task list` show what there is"
+            raise NotFound(f"there is no run {word!r}, and no task", hint=hint) from None
+
+
+def _task_text(info: TaskInfo, told: TaskExplanation) -> str:
+    head = f"{paint(info.name, bold=True)}  {paint(f'{info.target_kind} {info.target}', dim=True)}"
+    causes = [f"  {'  ' * cause.depth}{'← ' if cause.depth else ''}{one_line(cause.text)}" for cause in told.causes]
+    parts = ["\n".join([head, one_line(told.headline), *causes]), _next(told.next)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _next(hints: list[Hint]) -> str:
+    if not hints:
+        return ""
+    width = max(len(hint.command) for hint in hints)
+    return _section(
+        "What you can do",
+        [f"{paint(hint.command.ljust(width), fg='cyan')}  {one_line(hint.effect)}" for hint in hints],
+    )
+
+
+def _text(info: RunInfo, told: Explanation) -> str:
+    head = f"{paint(info.agent, bold=True)}  {paint(info.id, dim=True)}\n{one_line(told.headline)}"
+    chain = "\n".join(
+        f"  {'  ' * depth}{'← ' if depth else ''}{one_line(line)}" for depth, line in enumerate(told.chain)
+    )
+    parts = [f"{head}\n{chain}" if chain else head]
+    parts.append(_section("What it cost", [one_line(line) for line in told.cost]))
+    parts.append(_section("Where the time went", [one_line(told.time)] if told.time else []))
+    parts.append(_section("On the way", [one_line(line) for line in told.way]))
+    parts.append(_next(told.next))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _section(title: str, lines: list[str]) -> str:
+    if not lines:
+        return ""
+    return "\n".join([paint(title, bold=True), *(f"  {line}" for line in lines)])
+
+
+# --- results ---------------------------------------------------------------------------------------------------------
+
+# `foliot results`: what the calls of a run gave, whole, also where the model saw only a part.
+
+
+@click.command()
+@run_argument(required=False)
+@click.argument("call", metavar="[CALL]", required=False)
+@output_option("text", "json", default="text", help="text, or json with where it is from.")
+def results(run_id: str | None, call: str | None, output: str) -> int:
+    """Show what a call of a run gave, whole: also what was cut before the model saw it.
+
+    \b
+    foliot results 01k3                      the calls of a run, and how large their results are
+    foliot results 01k3 call_2 > page.txt    one of them
+    foliot results 01k3 call_2 | less
+
+    RUN is an id or the beginning of one, the newest run when left out; CALL likewise, or the name of a tool that was
+    called once.
+    """
+    return run(_results(run_id, call, output))
+
+
+async def _results(word: str | None, call: str | None, output: str) -> int:
+    async with reached() as reach:
+        info = await run_of(reach.work, word)
+        found = await reach.work.results(info.id)
+        if call is None:
+            out(as_json({"run": info.id, "items": msgspec.to_builtins(found)}) if output == "json" else _listed(found))
+            return 0
+        pages = await _pages(reach.work, info.id, _chosen(found, call, info.id).call)
+    text = "".join(page.text for page in pages)
+    if output == "json":
+        about = msgspec.to_builtins(pages[0])
+        out(as_json({key: value for key, value in about.items() if key not in ("offset", "next")} | {"text": text}))
+    else:
+        emit(text)
+    return 0
+
+
+async def _pages(work: Work, run_id: str, call: str) -> list[ResultPage]:
+    pages = [await work.result(run_id, call)]
+    while (after := pages[-1].next) is not None:
+        pages.append(await work.result(run_id, call, offset=after))
+    return pages
+
+
+def _chosen(found: list[CallResult], word: str, run_id: str) -> CallResult:
+    """The result that a word means. Raises `NotFound`, `Conflict`."""
+    for alike in (
+        [each for each in found if each.call == word],
+        [each for each in found if word and each.call.startswith(word)],
+        [each for each in found if each.tool == word],
+    ):
+        if len(alike) == 1:
+            return alike[0]
+        if alike:
+            calls = ", ".join(each.call for each in alike[:5])
+            raise Conflict(f"{word!r} means several calls of run {run_id}: {calls}", hint="give more of the id")
+    raise NotFound(f"Run {run_id} has no result of a call {word!r}.", hint=f"`foliot results {run_id}` lists them.")
+
+
+def _listed(found: list[CallResult]) -> str:
+    if not found:
+        return "No call has given a result yet."
+    rows = [("CALL", "TOOL", "BYTES", "")]
+    for each in found:
+        notes = [*(["failed"] if each.failed else []), *(["cut for the model"] if each.cut else [])]
+        rows.append((one_line(each.call), one_line(each.tool), str(each.bytes), ", ".join(notes)))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return "\n".join(
+        f"{call:<{widths[0]}}  {tool:<{widths[1]}}  {size:>{widths[2]}}  {notes}".rstrip()
+        for call, tool, size, notes in rows
+    )

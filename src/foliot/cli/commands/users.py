@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from foliot.cli.access import EVERYWHERE, granted, granting, length, opened_store, record, shown_time
-from foliot.cli.connect import run
+from foliot.cli.grants import EVERYWHERE, granted, granting, length, opened_store, record, shown_time
 from foliot.cli.invocation import is_terminal
-from foliot.cli.output import as_json, output_option
-from foliot.cli.tables import table
+from foliot.cli.reach import run
+from foliot.cli.show.output import as_json, output_option
+from foliot.cli.show.tables import table
 from foliot.cli.terminal import out, prompt
 from foliot.errors import UsageError
 
@@ -93,7 +93,7 @@ def setup_token(expires: str) -> int:
 
 def _password(name: str, *, from_stdin: bool) -> str:
     """What was typed twice, or came in. Raises `UsageError` when nobody can be asked, `InvalidInput` for a weak one."""
-    from foliot.server.access.passwords import check_password
+    from foliot.server.auth.passwords import check_password
 
     if from_stdin:
         try:
@@ -111,7 +111,7 @@ def _password(name: str, *, from_stdin: bool) -> str:
 
 async def _create(name: str, roles: list[str], spaces: list[str], password: str) -> int:
     from foliot.cli.runtimes import whoami
-    from foliot.server.access.passwords import Passwords
+    from foliot.server.auth.passwords import Passwords
     from foliot.store.access.users import SqlUsers
 
     async with opened_store() as database:
@@ -138,7 +138,7 @@ async def _list(output: str) -> int:
 
 
 async def _reset(name: str, password: str) -> int:
-    from foliot.server.access.passwords import Passwords
+    from foliot.server.auth.passwords import Passwords
     from foliot.store.access.users import SqlUsers
 
     async with opened_store() as database:

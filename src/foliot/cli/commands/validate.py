@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from foliot.cli.findings import count, render_findings, summary
 from foliot.cli.invocation import current
 from foliot.cli.manifests import files_option, read
-from foliot.cli.output import as_json, output_option, ref_of
+from foliot.cli.show.findings import count, render_findings, summary
+from foliot.cli.show.output import as_json, output_option, ref_of
 from foliot.cli.terminal import out, paint
 from foliot.errors import InvalidInput
 

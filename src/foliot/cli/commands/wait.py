@@ -10,9 +10,9 @@ from typing import TypeAlias
 import click
 
 from foliot.cli import complete
-from foliot.cli.connect import connected, namespace, run
-from foliot.cli.output import word_of
-from foliot.cli.tables import at
+from foliot.cli.reach import connected, namespace, run
+from foliot.cli.show.output import word_of
+from foliot.cli.show.tables import at
 from foliot.cli.targets import parse_targets
 from foliot.cli.terminal import out
 from foliot.client.base import Client
@@ -102,7 +102,7 @@ def parse_condition(text: str, kinds: Sequence[str] = ()) -> Test:
             name, _, wanted = value.partition("=")
             return lambda document: _has_condition(document, name, wanted or "True")
         case _ if equals and re.fullmatch(r"(metadata|spec|status)(\.[\w-]+)+", word):
-            from foliot.resources.field_paths import stored_path  # the models of kinds: only a field needs them
+            from foliot.resources.paths import stored_path  # the models of kinds: only a field needs them
 
             path = stored_path(word, kinds)
             return lambda document: document is not None and _text(at(document, path)) == value
@@ -131,7 +131,7 @@ def _text(value: object) -> str:
 
 def parse_seconds(text: str) -> float:
     """`90`, `90s`, `5m`, `1h30m` in seconds. Raises `UsageError`."""
-    from foliot.resources.durations import seconds
+    from foliot.resources.amounts import seconds
 
     try:
         return seconds(f"{text}s" if text.replace(".", "", 1).isdecimal() else text)

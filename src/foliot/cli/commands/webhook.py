@@ -5,23 +5,24 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
+import shlex
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from foliot.cli.connect import namespace, run
 from foliot.cli.invocation import current
 from foliot.cli.logs import configure
-from foliot.cli.operating import stored, triggered
-from foliot.cli.output import as_json, as_yaml, output_option, render
-from foliot.cli.services import StopSignals, serve_until_told
-from foliot.cli.tables import since, table
+from foliot.cli.reach import namespace, run, stored, triggered
+from foliot.cli.show.output import as_json, as_yaml, output_option, render
+from foliot.cli.show.tables import since, table
+from foliot.cli.stop_signals import StopSignals, serve_until_told
 from foliot.cli.terminal import out
 from foliot.cli.triggers import length, triggering
-from foliot.errors import Unavailable
-from foliot.printable import one_line
+from foliot.common.text import one_line
+from foliot.errors import Unavailable, UsageError
+from foliot.work.triggers.webhook import read_webhook
 
 if TYPE_CHECKING:
     from foliot.store.base import Document
@@ -155,13 +156,11 @@ def sign(name: str, data: str, event_id: str, headers: tuple[str, ...], url: str
 
     Only where the store is: the secret does not leave its machine. `send-test` works with a server too.
     """
-    from foliot.cli.webhook_sending import body_of, headers_of
 
     return run(_sign(name, body_of(data), event_id, headers_of(headers), url))
 
 
 async def _sign(name: str, body: bytes, event_id: str, extra: dict[str, str], url: str) -> int:
-    from foliot.cli.webhook_sending import curl_line
 
     document, signed = await _signed(name, body, event_id)
     out(curl_line(document, {**signed, **extra}, body, url))
@@ -176,14 +175,12 @@ async def _sign(name: str, body: bytes, event_id: str, extra: dict[str, str], ur
 @click.option("--url", metavar="URL", help="Send it to a server there.  [default: deliver it right here]")
 def send_test(name: str, data: str, event_id: str, headers: tuple[str, ...], url: str | None) -> int:
     """Deliver a body, signed as the sender would, and print the answer. Exit code 1 when it was not taken."""
-    from foliot.cli.webhook_sending import body_of, headers_of
 
     return run(_send_test(name, body_of(data), event_id, headers_of(headers), url))
 
 
 async def _send_test(name: str, body: bytes, event_id: str, extra: dict[str, str], url: str | None) -> int:
     from foliot.cli.runtimes import whoami
-    from foliot.cli.webhook_sending import post
 
     if url is None:
         event = event_id or secrets.token_hex(8)
@@ -216,8 +213,8 @@ async def _listen(host: str, port: int, signals: StopSignals) -> int:
     from aiohttp import web
 
     from foliot.cli.webhook_server import application
-    from foliot.work.triggers.webhook_endpoints import WebhookEndpoints
-    from foliot.work.triggers.webhooks import Webhooks
+    from foliot.work.triggers.deliveries import Webhooks
+    from foliot.work.triggers.endpoints import WebhookEndpoints
 
     settings = current().store_settings()
     configure(settings, service=True)
@@ -248,7 +245,7 @@ async def _listen(host: str, port: int, signals: StopSignals) -> int:
 
 async def _signed(name: str, body: bytes, event_id: str) -> tuple[Document, dict[str, str]]:
     """The webhook, which has an address from now on, and the headers of a delivery to it."""
-    from foliot.client.local_triggers import signed_headers
+    from foliot.client.local_operations import signed_headers
 
     async with stored() as (_, store), triggered() as triggers:
         document = await triggers.webhook(namespace(), name)
@@ -314,10 +311,65 @@ def _shown_body(each: Delivery) -> str | None:
     """The body for people: what looks like a secret is hidden, and only its beginning is shown."""
     if each.body is None:
         return None
-    from foliot.tools.masking import Masker
+    from foliot.tools.secrets.masking import Masker
 
     return Masker().redact(each.body[:_LARGEST_SHOWN].decode("utf-8", "replace"))
 
 
 def _utc(moment: float) -> str:
     return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# --- webhook sending -------------------------------------------------------------------------------------------------
+
+# Deliveries from the command line: a body signed as the sender would, as a curl command or sent right away.
+
+_SECRET_VARIABLE = "$WEBHOOK_SECRET"
+
+
+def curl_line(document: Document, headers: dict[str, str], body: bytes, url: str) -> str:
+    """A command for the shell. A sender that shows the secret itself gets a variable in its place."""
+    scheme = read_webhook(document).scheme
+    if scheme.profile == "gitlab":
+        headers = {**headers, scheme.signature_header: _SECRET_VARIABLE}
+    words = ["curl", "-sS", "-X", "POST", url.rstrip("/") + document["status"]["endpointPath"]]
+    for name, value in headers.items():
+        words += ["-H", f"{name}: {value}"]
+    quoted = [f'"{word}"' if word.endswith(_SECRET_VARIABLE) else shlex.quote(word) for word in words]
+    return " ".join([*quoted, "--data-binary", shlex.quote(body.decode("utf-8", "replace"))])
+
+
+async def post(address: str, headers: dict[str, str], body: bytes) -> tuple[int, str]:
+    """The status and the answer. Raises `Unavailable` when nobody answers."""
+    import aiohttp
+
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session,
+            session.post(address, data=body, headers={"Content-Type": "application/json", **headers}) as response,
+        ):
+            return response.status, (await response.text()).strip()
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        raise Unavailable(f"{address} does not answer: {error}", hint="Is `foliot webhook listen` running?") from None
+
+
+def body_of(data: str) -> bytes:
+    """What was typed behind --data: the body, or the file that holds it. Raises `UsageError`."""
+    if not data.startswith("@"):
+        return data.encode()
+    try:
+        with open(data[1:], "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise UsageError(f"--data: {data[1:]} cannot be read: {error.strerror}") from None
+
+
+def headers_of(given: tuple[str, ...]) -> dict[str, str]:
+    """What was typed behind --header. Raises `UsageError`."""
+    found: dict[str, str] = {}
+    for line in given:
+        name, colon, value = line.partition(":")
+        if not name.strip() or not colon:
+            raise UsageError(f"--header: {line!r} is no header", hint='such as -H "X-GitHub-Event: push"')
+        found[name.strip()] = value.strip()
+    return found

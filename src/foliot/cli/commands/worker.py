@@ -14,15 +14,15 @@ import click
 
 from foliot.cli.invocation import current
 from foliot.cli.logs import configure
-from foliot.cli.services import StopSignals, serve_until_told
+from foliot.cli.stop_signals import StopSignals, serve_until_told
 from foliot.cli.terminal import out
+from foliot.common.cancellation import stop_tasks
 from foliot.errors import UsageError
-from foliot.stopping import stop_tasks
 
 if TYPE_CHECKING:
-    from foliot.runtime import Runtime
-    from foliot.store.placement import Offer
-    from foliot.work.worker import Worker
+    from foliot.runtime.runtime import Runtime
+    from foliot.store.queue.placement import Offer
+    from foliot.work.worker.worker import Worker
 
 PLACES: Final = 8
 GRACE: Final = "30s"
@@ -73,8 +73,8 @@ def worker(
     """
     if nats is not None:
         current().give("nats", nats)
-    from foliot.engine.worker import identity
-    from foliot.store.placement import Offer
+    from foliot.engine.driver.process import identity
+    from foliot.store.queue.placement import Offer
 
     offer = Offer(
         name=_name(name),
@@ -90,7 +90,7 @@ def worker(
 
 async def _work(offer: Offer, grace: float, signals: StopSignals, *, once: bool, metrics_port: int | None) -> int:
     from foliot.cli.runtimes import opened
-    from foliot.settings import mask_password
+    from foliot.settings.settings import mask_password
 
     settings = current().store_settings()
     configure(settings, service=True)
@@ -117,10 +117,9 @@ async def _mcp_kept_in_step(runtime: Runtime, *, wanted: bool) -> AsyncGenerator
     if not wanted or find_spec("mcp") is None:
         yield
         return
-    from foliot.catalog.mcp_connect import opened_connections
-    from foliot.catalog.mcp_keeping import McpKeeper
-    from foliot.store.keyring import load_keyring
-    from foliot.store.resources import SqlResourceStore
+    from foliot.catalog.mcp import McpKeeper, opened_connections
+    from foliot.store.resources.database import SqlResourceStore
+    from foliot.store.secrets.keyring import load_keyring
 
     settings = current().store_settings()
     store = SqlResourceStore(
@@ -142,8 +141,8 @@ async def _measured(runtime: Runtime, worker: Worker, port: int | None) -> Async
     if port is None:
         yield
         return
-    from foliot.engine.telemetry.endpoint import LOOPBACK, serving
-    from foliot.measuring import measured
+    from foliot.engine.telemetry.http import LOOPBACK, serving
+    from foliot.runtime.telemetry import measured
 
     with measured(runtime) as metrics:
         async with serving(metrics, port=port, state=lambda: worker.phase, database=runtime.tasking.database) as taken:
@@ -160,7 +159,7 @@ def _drain(worker: Worker) -> None:
 
 
 def _name(given: str | None) -> str:
-    from foliot.setting_values import NAME
+    from foliot.settings.settings import NAME
 
     if given is None:
         import socket
@@ -185,7 +184,7 @@ def _labels(pairs: tuple[str, ...]) -> dict[str, str]:
 
 
 def _seconds(text: str) -> float:
-    from foliot.resources.durations import seconds
+    from foliot.resources.amounts import seconds
 
     try:
         return seconds(text)

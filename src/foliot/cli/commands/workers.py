@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from foliot.cli.connect import namespace, run
-from foliot.cli.operating import operating
-from foliot.cli.output import API_VERSION, as_json, as_list, as_yaml, output_option
-from foliot.cli.tables import cell, since, table
+from foliot.cli.reach import namespace, operating, run
+from foliot.cli.show.output import API_VERSION, as_json, as_list, as_yaml, output_option
+from foliot.cli.show.tables import cell, since, table
 from foliot.cli.terminal import out
+from foliot.common.text import one_line
 from foliot.errors import UsageError
-from foliot.printable import one_line
 
 if TYPE_CHECKING:
     from foliot.store.base import Document
-    from foliot.store.bounds import ClassInfo, Limit
-    from foliot.store.workers import WorkerInfo
+    from foliot.store.queue.limits import ClassInfo, Limit
+    from foliot.store.queue.workers import WorkerInfo
 
 _SCOPES: Final = ("namespace", "agent", "lane")
 _FORMATS: Final = ("table", "wide", "json", "yaml", "name")
@@ -152,7 +151,7 @@ def _limit_row(each: Limit) -> list[str]:
 
 
 async def _limit(scope: Any, name: str, most: str) -> int:
-    from foliot.store.bounds import Limit
+    from foliot.store.queue.limits import Limit
 
     full = name if scope == "namespace" or "/" in name else f"{namespace()}/{name}"
     async with operating() as operations:

@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-from foliot.cli.doctor.base import Finding, Findings
+from foliot.cli.doctor.findings import Finding, Findings
+from foliot.common.text import one_line
 from foliot.errors import Denied
-from foliot.printable import one_line
 from foliot.resources.references import GRANT, Grants, Origin, Target, foreign, refused
 
 if TYPE_CHECKING:
-    from foliot.settings import Settings
+    from foliot.settings.settings import Settings
     from foliot.store.base import Document, ResourceStore
 
 AREA: Final = "boundary"
@@ -29,7 +29,7 @@ _GRANTED: Final = ("Tool", "ModelEndpoint", "McpServer", "Memory")
 
 async def look_at_boundary(settings: Settings, resources: ResourceStore, now: Callable[[], float]) -> Findings:
     """Hold what is stored against what is asked of it when it is used."""
-    from foliot.engine.references import list_all
+    from foliot.engine.definition.references import list_all
     from foliot.store.base import Filter
 
     stored = await list_all(resources, Filter())
@@ -67,9 +67,9 @@ async def _references(stored: Iterable[Document]) -> Findings:
 
 async def _powers(settings: Settings, stored: Iterable[Document]) -> Findings:
     """Code, programs, addresses and secrets, of resources that the operator did not declare."""
-    from foliot.engine.powers import Grants as Granted
+    from foliot.engine.definition.grants import Grants as Granted
     from foliot.resources.powers import declared_by_operator, spec_of
-    from foliot.tools.secrets import SecretRef
+    from foliot.tools.secrets.secrets import SecretRef
 
     documents = list(stored)
     granted = Granted.of(settings)
@@ -121,7 +121,7 @@ async def _standing(stored: Iterable[Document], now: float) -> Findings:
 
 
 async def _quarantine(resources: ResourceStore, stored: Iterable[Document]) -> Findings:
-    from foliot.store.mcp_pins import held_tools
+    from foliot.store.resources.mcp_pins import held_tools
 
     for namespace in sorted({_space(document) for document in stored if document["kind"] == "McpServer"}):
         for row in await held_tools(resources, namespace):

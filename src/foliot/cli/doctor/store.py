@@ -9,15 +9,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from foliot.cli.doctor.base import Finding, Findings
-from foliot.settings import Settings, mask_password
+from foliot.cli.doctor.findings import Finding, Findings
+from foliot.common.waits import Waits
+from foliot.settings.settings import Settings, mask_password
 from foliot.store import schema
 from foliot.store.transaction import Tx, run
-from foliot.waits import Waits
 
 if TYPE_CHECKING:
     from foliot.store.base import Database
-    from foliot.store.postgres_driver import Connection
+    from foliot.store.postgres.driver import Connection
 
 AREA: Final = "store"
 LITTLE, NONE_LEFT = 1024**3, 100 * 1024**2
@@ -106,7 +106,7 @@ def _embedded(path: Path) -> list[Finding]:
 
 
 def _schema_of_file(path: Path) -> list[Finding]:
-    from foliot.store.sqlite_file import READ_PATIENCE, connect, told_in_words
+    from foliot.store.sqlite.file import READ_PATIENCE, connect, told_in_words
 
     with told_in_words(path):
         connection = connect(path, patience=READ_PATIENCE, read_only=True)
@@ -150,7 +150,7 @@ def _private(path: Path) -> list[Finding]:
 
 def _durable(path: Path) -> Finding:
     """What our connections ask for, and whether something keeps the request from the disk."""
-    from foliot.store.sqlite_file import READ_PATIENCE, connect, told_in_words
+    from foliot.store.sqlite.file import READ_PATIENCE, connect, told_in_words
 
     with told_in_words(path):
         connection = connect(path, patience=READ_PATIENCE, read_only=True)
@@ -227,8 +227,8 @@ def _space(path: Path) -> Finding:
 
 
 async def _postgres(url: str) -> Findings:
-    from foliot.store.postgres_driver import DriverErrors, connect
-    from foliot.store.postgres_errors import explain, place
+    from foliot.store.postgres.driver import DriverErrors, connect
+    from foliot.store.postgres.errors import explain, place
 
     where = place(url)
     try:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from foliot.cli.doctor.base import Finding, Findings, lasted, listed
+from foliot.cli.doctor.findings import Finding, Findings, lasted, listed
 from foliot.engine.telemetry.standing import Standing, look, waits_for
 from foliot.store.database_clock import NOTABLE
 
@@ -74,7 +74,7 @@ def _clocks(standing: Standing) -> Finding:
 
 
 async def _set_back(database: Database, now: float) -> Finding:
-    from foliot.store.life import store_life
+    from foliot.store.incarnation import store_life
 
     life = await store_life(database)
     if life.set_back_at is None or now - life.set_back_at > TOLD_FOR:
@@ -107,7 +107,7 @@ def _queue(standing: Standing) -> Finding:
 
 async def _placement(database: Database, standing: Standing) -> Finding:
     """Runs that are due while every worker that is ready lacks something that they need."""
-    from foliot.store.placement import fits, lacked_by
+    from foliot.store.queue.placement import fits, lacked_by
 
     ready = [worker.offer for worker in standing.workers if worker.state(standing.at) == "ready"]
     rows = await database.read("queue_lines", after="", now=standing.at, count=LINES, each=LINES) if ready else []
@@ -223,7 +223,7 @@ def _phase(document: Document) -> str:
 
 
 async def _classes(database: Database, now: float) -> Finding:
-    from foliot.store.bounds import list_classes
+    from foliot.store.queue.limits import list_classes
 
     held_back = [each for each in await list_classes(database) if each.opened_at is not None]
     if held_back:
@@ -240,7 +240,7 @@ async def _classes(database: Database, now: float) -> Finding:
 
 async def look_at_audit(database: Database) -> Findings:
     """The end of the audit log, which is where it is written to; `foliot audit verify` checks all of it."""
-    from foliot.store.audit import SqlAuditLog
+    from foliot.store.audit.log import SqlAuditLog
 
     log = SqlAuditLog(database)
     verified = await log.verify_end(QUICK)

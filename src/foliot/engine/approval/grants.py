@@ -27,11 +27,11 @@ from foliot.engine.approval.documents import (
 from foliot.engine.base import Clock
 from foliot.errors import Conflict, Denied, FoliotError, InvalidInput, NotFound
 from foliot.kernel.identity import Person
-from foliot.resources.durations import canonical
+from foliot.resources.amounts import canonical
 from foliot.store.base import Also, Document, Filter, Put, Requirement, ResourceStore
-from foliot.store.documents import stamp
-from foliot.tools.conditions import Expression
-from foliot.tools.rules import StandingGrant, tool_token
+from foliot.store.resources.documents import stamp
+from foliot.tools.governance.cel import Expression
+from foliot.tools.governance.rules import StandingGrant, tool_token
 
 TRIES = 50
 MOST_USES = 1000

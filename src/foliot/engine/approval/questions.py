@@ -13,16 +13,16 @@ from typing import Any, Final, cast
 
 from msgspec import Struct
 
-from foliot.engine.approval.recording import DecisionLog, call_document
-from foliot.engine.loading import load_run, read_facts
-from foliot.engine.signals import signal
+from foliot.engine.approval.records import DecisionLog, call_document
+from foliot.engine.driver.journal import load_run, read_facts
+from foliot.engine.driver.signals import signal
 from foliot.errors import Conflict, InvalidInput, NotFound
-from foliot.kernel.codec import decode
-from foliot.kernel.events import QuestionAnswered, QuestionAsked
 from foliot.kernel.messages import Media
-from foliot.kernel.state import State
-from foliot.store.runs import TERMINAL, Beside, Journal, RunInfo, Signal
-from foliot.tools.masking import Masker
+from foliot.kernel.run.codec import decode
+from foliot.kernel.run.events import QuestionAnswered, QuestionAsked
+from foliot.kernel.run.state import State
+from foliot.store.journal.base import TERMINAL, Beside, Journal, RunInfo, Signal
+from foliot.tools.secrets.masking import Masker
 
 LONGEST_ANSWER: Final = 100_000
 LONGEST_RESULT: Final = 1_000_000

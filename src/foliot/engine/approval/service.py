@@ -25,23 +25,25 @@ from foliot.engine.approval.documents import (
     name_of,
     phase_at,
     question,
+    restored,
+    shown,
+    shows,
 )
 from foliot.engine.approval.grants import People, by_name, give_standing, revoke_standing
-from foliot.engine.approval.recording import DecisionLog, DecisionRecord
-from foliot.engine.approval.redaction import restored, shown, shows
+from foliot.engine.approval.records import DecisionLog, DecisionRecord
 from foliot.engine.base import Clock
-from foliot.engine.loading import load_run
-from foliot.engine.signals import signal
+from foliot.engine.driver.journal import load_run
+from foliot.engine.driver.signals import signal
 from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.arguments import arguments_digest, canonical, parse_object, problem_of
-from foliot.kernel.events import ApprovalDecided, ApprovalRequested
 from foliot.kernel.identity import Person
-from foliot.kernel.state import Call, State
+from foliot.kernel.run.events import ApprovalDecided, ApprovalRequested
+from foliot.kernel.run.state import Call, State
 from foliot.resources.validators import validator_of
 from foliot.store.base import Document, Filter, Put, Requirement, ResourceStore
-from foliot.store.documents import stamp
-from foliot.store.runs import TERMINAL, Beside, Journal, RunInfo, Signal
-from foliot.tools.masking import Masker
+from foliot.store.journal.base import TERMINAL, Beside, Journal, RunInfo, Signal
+from foliot.store.resources.documents import stamp
+from foliot.tools.secrets.masking import Masker
 
 Decision: TypeAlias = Literal["approve", "deny", "edit"]
 TRIES = 20

@@ -12,17 +12,17 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import Literal, TypeAlias
 
-from foliot.engine.approval.recording import DecisionLog, call_document
-from foliot.engine.runs import Runs
-from foliot.engine.signals import signal
+from foliot.engine.approval.records import DecisionLog, call_document
+from foliot.engine.driver.runs import Runs
+from foliot.engine.driver.signals import signal
 from foliot.errors import Conflict, FoliotError, NotFound
-from foliot.kernel.calls import key_of
-from foliot.kernel.codec import decode
-from foliot.kernel.events import UnknownDecided
 from foliot.kernel.messages import Text, ToolCall, ToolResult
-from foliot.kernel.state import Call, State
-from foliot.store.doubts import START, Doubt, LateDecision, Position, Word, refuse_contradiction
-from foliot.store.runs import TERMINAL, Beside, Signal
+from foliot.kernel.run.calls import key_of
+from foliot.kernel.run.codec import decode
+from foliot.kernel.run.events import UnknownDecided
+from foliot.kernel.run.state import Call, State
+from foliot.store.journal.base import TERMINAL, Beside, Signal
+from foliot.store.ledger.doubts import START, Doubt, LateDecision, Position, Word, refuse_contradiction
 
 Settling: TypeAlias = Literal["happened", "run", "fail"]
 

@@ -7,15 +7,49 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
 from foliot.engine.budgets.declared import Payer
-from foliot.engine.budgets.lineage import payer_of
 from foliot.engine.budgets.service import BudgetService, Estimate, Hold
 from foliot.engine.budgets.shortage import Shortage
-from foliot.kernel.events import BudgetExceeded
+from foliot.errors import NotFound
 from foliot.kernel.messages import ToolFailure
-from foliot.store.budgets import Act, Amount
-from foliot.store.runs import Journal
+from foliot.kernel.run.events import BudgetExceeded
+from foliot.store.journal.base import Journal, RunInfo
+from foliot.store.ledger.budgets import Act, Amount
 from foliot.tools.base import Caller, Invocation, ToolDefinition
-from foliot.tools.stages.budget import NO_ROOM, ToolOverBudget
+from foliot.tools.pipeline.budget import NO_ROOM, ToolOverBudget
+
+# --- lineage ---------------------------------------------------------------------------------------------------------
+
+# Who pays for a run, by what is stored of it and of the runs that delegated to it.
+
+# More than delegation allows. A chain that is longer is a circle in a damaged store.
+LONGEST: Final = 50
+
+
+async def payer_of(journal: Journal, run_id: str, *, namespace: str, agent: str, user: str = "") -> Payer:
+    """The payer of a run. Labels are the run's own and those it has inherited.
+
+    `user` is that of the run's identity, which delegates have from the run above them. Labels say nothing of it: they
+    can be chosen.
+    """
+    agents = [agent] if agent else []
+    labels: dict[str, str] = {}
+    top: RunInfo | None = None
+    above: str | None = run_id
+    for _ in range(LONGEST):
+        if not above:
+            break
+        try:
+            top = await journal.get(above)
+        except NotFound:
+            break
+        if top.id != run_id:
+            agents.append(top.agent)
+        labels = {**top.labels, **labels}
+        above = top.parent if top.parent_seq is None else None  # a fork is nobody's delegate
+    return Payer(namespace, run_id if top is None else top.id, tuple(agents), user, labels)
+
+
+# --- calls -----------------------------------------------------------------------------------------------------------
 
 KNOWN_PAYERS: Final = 1000
 _Key: TypeAlias = tuple[str, str, int]

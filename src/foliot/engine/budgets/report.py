@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from foliot.engine.budgets.declared import EACH, BudgetRule, budget_rule
 from foliot.store.base import Document
-from foliot.store.budgets import Account, Amount, Balance, SqlBudgetLedger, Statement
+from foliot.store.ledger.budgets import Account, Amount, Balance, SqlBudgetLedger, Statement
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from foliot.engine.budgets.declared import BudgetRule
-from foliot.kernel.events import BudgetExceeded
-from foliot.resources.money import MICRO, dollars
-from foliot.store.budgets import Account, Amount, Balance, Ceiling, Short, has_room
+from foliot.kernel.run.events import BudgetExceeded
+from foliot.resources.amounts import MICRO, dollars
+from foliot.store.ledger.budgets import Account, Amount, Balance, Ceiling, Short, has_room
 
 # Wakes the run a moment after midnight and not a moment before: clocks of workers differ.
 AFTER_MIDNIGHT: Final = 1.0

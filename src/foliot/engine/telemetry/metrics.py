@@ -19,7 +19,7 @@ from foliot.engine.telemetry.standing import Standing, look
 from foliot.engine.telemetry.tally import Bounded, Labels, Spread, Tally
 from foliot.errors import FoliotError, UsageError
 from foliot.store.base import Database, ResourceStore
-from foliot.tools.running import going_on
+from foliot.tools.pipeline.running import going_on
 from foliot.version import __version__
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from msgspec import Struct
 
 from foliot.engine.budgets.report import standings
 from foliot.store.base import Database, Filter, ResourceStore
-from foliot.store.budgets import SqlBudgetLedger
+from foliot.store.ledger.budgets import SqlBudgetLedger
+from foliot.store.queue.workers import WorkerInfo, list_workers
 from foliot.store.transaction import Row
-from foliot.store.workers import WorkerInfo, list_workers
 
 MOST_WAITING: Final = 5_000
 MOST_BUDGETS: Final = 200

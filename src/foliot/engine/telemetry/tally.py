@@ -12,7 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from foliot.kernel.events import (
+from foliot.kernel.messages import Usage
+from foliot.kernel.run.events import (
     ApprovalDecided,
     ApprovalRequested,
     BudgetExceeded,
@@ -31,7 +32,6 @@ from foliot.kernel.events import (
     SessionCompacted,
     ToolFinished,
 )
-from foliot.kernel.messages import Usage
 
 OTHER: Final = "_other"
 UNKNOWN_TOOL: Final = "_unknown"

@@ -40,12 +40,12 @@ from foliot.models.wire.anthropic_answer import (
     parse_messages,
 )
 from foliot.models.wire.base import Unsendable
-from foliot.models.wire.calls import CallIds, arguments_object, sendable_id
-from foliot.models.wire.fitting import CHOICES, Notes, Profiles, fitted, merged, tools_to_send
 from foliot.models.wire.media import address, decoded_text, is_image, is_text, placeholder, result_texts
 from foliot.models.wire.opaque import unmark
+from foliot.models.wire.requests import CHOICES, Notes, Profiles, fitted, merged, tools_to_send
 from foliot.models.wire.schemas import in_words, is_object, native_schema
 from foliot.models.wire.tool_names import ToolNames, description_of, tool_names
+from foliot.models.wire.values import CallIds, arguments_object, sendable_id
 
 _NO_SAMPLING_SINCE: Final = "2026-10-21"  # this version of the API takes a temperature for no model
 _SAMPLING: Final = frozenset({"temperature", "top_p"})

@@ -23,12 +23,11 @@ from foliot.kernel.messages import (
     Usage,
 )
 from foliot.models.wire.base import DONE, NO_DELTAS, ProviderFault, WireError
-from foliot.models.wire.calls import CallIds, raw_arguments
-from foliot.models.wire.counts import Count, count, tier_of
 from foliot.models.wire.findings import Findings, list_of, mapping_of
 from foliot.models.wire.finishes import MESSAGES, stop_of
 from foliot.models.wire.opaque import mark
 from foliot.models.wire.tool_names import ToolNames
+from foliot.models.wire.values import CallIds, Count, count, raw_arguments, tier_of
 
 OUTPUT_TOOL = "final_answer_json"
 REDACTED = "anthropic.redacted"

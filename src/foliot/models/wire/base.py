@@ -1,6 +1,6 @@
 """The seam between the one HTTP path and the many formats.
 
-Written for:  models/http_gateway.py, which moves the bytes and knows no format.
+Written for:  models/gateways/http.py, which moves the bytes and knows no format.
 Implemented:  one module per format in this folder.
 Raises:       `WireError` for an answer that cannot be understood, `ProviderFault` for an error inside an answer,
               `Unsendable` for a request that the format cannot carry. The gateway turns them into model errors, because
@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from foliot.kernel.messages import Delta, ModelRequest, ModelResponse, Usage
-from foliot.models.wire.calls import CallIds
 from foliot.models.wire.tool_names import ToolNames
+from foliot.models.wire.values import CallIds
 
 NO_DELTAS: tuple[Delta, ...] = ()
 DONE = b"[DONE]"

@@ -27,8 +27,6 @@ from foliot.kernel.messages import (
     Usage,
 )
 from foliot.models.profiles import ModelProfile, profile_of
-from foliot.models.wire.calls import CallIds, arguments_object, is_own_id
-from foliot.models.wire.fitting import Notes, Profiles, fitted, merged
 from foliot.models.wire.gemini_answer import (
     ALONE,
     ON_CALL,
@@ -41,6 +39,7 @@ from foliot.models.wire.gemini_answer import (
 )
 from foliot.models.wire.media import address, placeholder, result_files, result_texts
 from foliot.models.wire.opaque import unmark
+from foliot.models.wire.requests import Notes, Profiles, fitted, merged
 from foliot.models.wire.schemas import (
     gemini_json_schema,
     gemini_parameters,
@@ -49,6 +48,7 @@ from foliot.models.wire.schemas import (
     open_api_schema,
 )
 from foliot.models.wire.tool_names import ToolNames, description_of, ordered_tools, schema_of, tool_names
+from foliot.models.wire.values import CallIds, arguments_object, is_own_id
 
 _MODES: Final = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 _UNSIGNED_MODELS = re.compile(r"gemini-[12](\.|-|$)|gemini-pro|gemma")

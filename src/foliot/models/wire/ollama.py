@@ -34,12 +34,11 @@ from foliot.kernel.messages import (
 from foliot.models.config import GatewayConfig
 from foliot.models.profiles import profile_of
 from foliot.models.wire.base import NO_DELTAS, ProviderFault, Unsendable, WireError
-from foliot.models.wire.calls import CallIds, arguments_object, raw_arguments
-from foliot.models.wire.counts import Count, count
 from foliot.models.wire.finishes import OLLAMA, stop_of
-from foliot.models.wire.fitting import Notes, Profiles, asked_in_words, fitted, merged
 from foliot.models.wire.media import decoded_text, is_image, is_text, needs_bytes, result_files, result_texts
+from foliot.models.wire.requests import Notes, Profiles, asked_in_words, fitted, merged
 from foliot.models.wire.tool_names import ToolNames, description_of, ordered_tools, schema_of, tool_names
+from foliot.models.wire.values import CallIds, Count, arguments_object, count, raw_arguments
 
 
 @dataclass(frozen=True, slots=True)

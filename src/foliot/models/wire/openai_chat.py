@@ -29,8 +29,6 @@ from foliot.kernel.messages import (
 from foliot.models.config import GatewayConfig
 from foliot.models.profiles import ModelProfile, profile_of
 from foliot.models.wire.base import Unsendable
-from foliot.models.wire.calls import ANY_ID, NINE_ID, CallIds, arguments_text, sendable_id
-from foliot.models.wire.fitting import CHOICES, Notes, Profiles, asked_in_words, fitted, merged, tools_to_send
 from foliot.models.wire.media import (
     address,
     decoded_text,
@@ -44,8 +42,10 @@ from foliot.models.wire.media import (
 )
 from foliot.models.wire.opaque import unmark
 from foliot.models.wire.openai_chat_answer import DETAILS, ChatAssembler, counted_in_chat, parse_chat
+from foliot.models.wire.requests import CHOICES, Notes, Profiles, asked_in_words, fitted, merged, tools_to_send
 from foliot.models.wire.schemas import is_object, strict_schema
 from foliot.models.wire.tool_names import ToolNames, description_of, tool_names
+from foliot.models.wire.values import ANY_ID, NINE_ID, CallIds, arguments_text, sendable_id
 
 _AUDIO = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 ReasoningReplay = Literal["none", "reasoning_content", "reasoning", "reasoning_details"]

@@ -27,13 +27,12 @@ from foliot.kernel.messages import (
     Usage,
 )
 from foliot.models.wire.base import DONE, NO_DELTAS, ProviderFault, WireError
-from foliot.models.wire.calls import CallIds, raw_arguments, raw_piece
-from foliot.models.wire.counts import TICKS, Count, count, dollars, tier_of
 from foliot.models.wire.findings import Findings, filtered, list_of, mapping_of
 from foliot.models.wire.finishes import CHAT, stop_of
 from foliot.models.wire.media import from_address
 from foliot.models.wire.opaque import mark
 from foliot.models.wire.tool_names import ToolNames
+from foliot.models.wire.values import TICKS, CallIds, Count, count, dollars, raw_arguments, raw_piece, tier_of
 
 DETAILS = "openai.chat.details"
 

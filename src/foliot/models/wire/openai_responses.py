@@ -26,8 +26,6 @@ from foliot.kernel.messages import (
 )
 from foliot.models.config import GatewayConfig
 from foliot.models.profiles import ModelProfile, profile_of
-from foliot.models.wire.calls import CallIds, arguments_text, sendable_id
-from foliot.models.wire.fitting import CHOICES, Notes, Profiles, asked_in_words, fitted, merged, tools_to_send
 from foliot.models.wire.media import address, decoded_text, file_name, is_image, is_text, placeholder, result_texts
 from foliot.models.wire.opaque import unmark
 from foliot.models.wire.openai_chat import conversation_key
@@ -39,8 +37,10 @@ from foliot.models.wire.openai_responses_answer import (
     counted_in_response,
     parse_responses,
 )
+from foliot.models.wire.requests import CHOICES, Notes, Profiles, asked_in_words, fitted, merged, tools_to_send
 from foliot.models.wire.schemas import is_object, strict_schema
 from foliot.models.wire.tool_names import ToolNames, description_of, tool_names
+from foliot.models.wire.values import CallIds, arguments_text, sendable_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,12 +27,11 @@ from foliot.kernel.messages import (
     Usage,
 )
 from foliot.models.wire.base import DONE, NO_DELTAS, ProviderFault, WireError
-from foliot.models.wire.calls import CallIds
-from foliot.models.wire.counts import TICKS, Count, count, dollars, tier_of
 from foliot.models.wire.findings import Findings, filtered, list_of
 from foliot.models.wire.finishes import RESPONSES, stop_of
 from foliot.models.wire.opaque import mark
 from foliot.models.wire.tool_names import ToolNames
+from foliot.models.wire.values import TICKS, CallIds, Count, count, dollars, tier_of
 
 REASONING = "openai.responses"
 ITEM = "openai.item"

@@ -21,7 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from foliot.kernel.messages import Message, ModelResponse, Text, ToolCall, ToolSpec
-from foliot.models.wire.calls import CallIds, arguments_text
+from foliot.models.wire.values import CallIds, arguments_text
 
 _DIRECTIVE: Final = re.compile(
     r"(?:^|\s)tool\s*[:=]\s*(?P<name>[A-Za-z0-9._/-]+)(?:[\s,;]+input\s*[:=]\s*(?P<input>.*))?\s*$", re.IGNORECASE

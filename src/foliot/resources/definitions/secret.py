@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 from foliot.resources.base import Model, Resource, Status, problem
 from foliot.resources.fields import ONE_OR_MANY, RawText, StringMap, distinct_lowered, refusal
 from foliot.resources.problems import Problem
-from foliot.setting_values import HOST
+from foliot.settings.settings import HOST
 
 MASK: Final = "***"
 """What a reading of a secret shows in place of a value; written back, it means: keep what is stored."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from foliot.resources import money
+from foliot.resources import amounts as money
 from foliot.resources.base import Model, given, implies, problem, says
 from foliot.resources.fields import (
     ANY_CASE,

@@ -10,10 +10,10 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from foliot.resources import cron
 from foliot.resources.base import Model, Resource, Status, either, given, no, problem
+from foliot.resources.cron import time_zone_problem
 from foliot.resources.fields import ANY_CASE, Count, Duration, Ref, StringMap, as_whole, refusal
-from foliot.resources.placeholders import SLOT_NAMES, names_in
+from foliot.resources.paths import SLOT_NAMES, names_in
 from foliot.resources.problems import Problem
-from foliot.resources.timezones import time_zone_problem
 
 DEADLINE_SECONDS: Final = 300
 CATCH_UP_MAX: Final = 1000

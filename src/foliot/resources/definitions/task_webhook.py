@@ -23,8 +23,7 @@ from foliot.resources.fields import (
     distinct,
     refusal,
 )
-from foliot.resources.json_paths import parse_path
-from foliot.resources.placeholders import EVENT_NAMES, names_in
+from foliot.resources.paths import EVENT_NAMES, names_in, parse_path
 from foliot.resources.problems import Problem
 
 Profile: TypeAlias = Literal["generic", "github", "gitlab", "stripe", "slack", "standard-webhooks", "linear", "shopify"]

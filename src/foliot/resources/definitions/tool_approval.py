@@ -9,8 +9,8 @@ from pydantic import AliasChoices, AliasGenerator, ConfigDict, Field, field_vali
 
 from foliot.resources.base import Model, Resource, Status, both, either, given, implies, is_true, no, problem
 from foliot.resources.fields import ANY_CASE, ExactList, Name, Positive, RawText, Ref, Timeout, refusal
+from foliot.resources.names import snake, spellings
 from foliot.resources.problems import Problem
-from foliot.resources.spelling import snake, spellings
 
 PHASES: Final = ("Pending", "Approved", "Denied", "Expired")
 

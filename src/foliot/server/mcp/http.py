@@ -17,26 +17,26 @@ from msgspec import UNSET, Struct, UnsetType
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
+from foliot.common.cancellation import stop_tasks
 from foliot.errors import Unavailable
-from foliot.runtime import Runtime
-from foliot.server.access.auth import is_loopback
-from foliot.server.access.csrf import CrossSite
-from foliot.server.access.guard import namespace_of
-from foliot.server.access.identity import Caller
-from foliot.server.bodies import refuse_repeated, replayed
+from foliot.runtime.runtime import Runtime
+from foliot.server.auth.authentication import is_loopback
+from foliot.server.auth.guard import namespace_of
+from foliot.server.auth.identity import Caller
+from foliot.server.auth.sessions import CrossSite
 from foliot.server.context import CALLER
-from foliot.server.engagements import Drives
 from foliot.server.errors import TooMany, Unauthenticated
-from foliot.server.mcp.who import Context, Who
-from foliot.server.streams.open_streams import Streams
-from foliot.settings import Settings
-from foliot.stopping import stop_tasks
+from foliot.server.http.bodies import refuse_repeated, replayed
+from foliot.server.mcp.tools import Context, Who
+from foliot.server.runs.background import Drives
+from foliot.server.streams.streams import Streams
+from foliot.settings.settings import Settings
 from foliot.tools.mcp.sdk import require_sdk
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
-    from foliot.server.mcp.calling import Calls
+    from foliot.server.mcp.calls import Calls
 
 
 MOST_SESSIONS: Final = 1000
@@ -128,7 +128,7 @@ class Door:
         """The SDK's tasks must be left by the task that entered them."""
         from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
-        from foliot.server.mcp.calling import Calls
+        from foliot.server.mcp.calls import Calls
         from foliot.server.mcp.server import new_server
 
         self._calls = calls = Calls(self._runtime, self._drives)

@@ -10,12 +10,12 @@ import msgspec
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
-from foliot.engine.story.tracing import trace_of
+from foliot.engine.explain.trace import trace_of
 from foliot.errors import NotFound
-from foliot.results import result_of
-from foliot.runtime import Runtime
-from foliot.server.mcp.who import Who
-from foliot.work.story.document import outline
+from foliot.runtime.results import result_of
+from foliot.runtime.runtime import Runtime
+from foliot.server.mcp.tools import Who
+from foliot.work.views.document import outline
 
 RUNS: Final = "foliot://runs/"
 TASKS: Final = "foliot://tasks/"

@@ -11,13 +11,12 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR
 from starlette.requests import Request
 
-from foliot.engine.telemetry.callers_trace import asked_within
+from foliot.engine.telemetry.context import asked_within
 from foliot.errors import FoliotError
-from foliot.runtime import Runtime
-from foliot.server.mcp.calling import CallResult, Calls
-from foliot.server.mcp.catalogue import list_tools
+from foliot.runtime.runtime import Runtime
+from foliot.server.mcp.calls import CallResult, Calls
 from foliot.server.mcp.resources import list_resources, read_resource, templates
-from foliot.server.mcp.who import Context, Knows
+from foliot.server.mcp.tools import Context, Knows, list_tools
 from foliot.version import __version__
 
 T = TypeVar("T")

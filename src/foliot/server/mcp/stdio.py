@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from foliot.runtime import Runtime
-from foliot.server.access.identity import Caller, granted
-from foliot.server.engagements import Drives
-from foliot.server.mcp.who import Context, Who
+from foliot.runtime.runtime import Runtime
+from foliot.server.auth.identity import Caller, granted
+from foliot.server.mcp.tools import Context, Who
+from foliot.server.runs.background import Drives
 from foliot.tools.mcp.sdk import require_sdk
 
 # What was cancelled because the client left has so long to end; otherwise it is left as it is.
@@ -23,7 +23,7 @@ async def serve_stdio(runtime: Runtime, *, namespace: str, user: str) -> None:
     require_sdk()
     from mcp.server.stdio import stdio_server
 
-    from foliot.server.mcp.calling import Calls
+    from foliot.server.mcp.calls import Calls
     from foliot.server.mcp.server import new_server
 
     who = Who(Caller(user or "local", "session", granted([namespace], ["admin"])), namespace)

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 from foliot.kernel.messages import StopReason, Usage
 from foliot.server.openai.content import handed_out
+from foliot.server.runs.waits import waiting_data, waiting_text
 from foliot.server.streams.pieces import Called, Ended, Piece, Printed, Rested, Returned, Worked, Wrote
-from foliot.server.waiting import waiting_data, waiting_text
 
 PREFIX: Final = "chatcmpl-"
 FinishReason: TypeAlias = Literal["stop", "length", "content_filter", "tool_calls"]

@@ -13,12 +13,12 @@ from typing import Final
 
 from foliot.errors import Conflict, NotFound
 from foliot.kernel.messages import Message, Text
-from foliot.kernel.state import State
-from foliot.runtime import Runtime
-from foliot.server.access.identity import Caller
-from foliot.server.engagements import CALLER_LABEL, derived_id
-from foliot.server.targets import Target
-from foliot.store.runs import RunInfo
+from foliot.kernel.run.state import State
+from foliot.runtime.runtime import Runtime
+from foliot.server.auth.identity import Caller
+from foliot.server.runs.background import CALLER_LABEL, derived_id
+from foliot.server.runs.targets import Target
+from foliot.store.journal.base import RunInfo
 from foliot.store.tasks import ENDED
 
 RESPONSE: Final = "resp_"

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
+from fastapi import APIRouter
+from fastapi.exceptions import RequestValidationError
+from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Scope
+from starlette.types import Receive, Scope, Send
 
 from foliot.errors import FoliotError, InvalidInput, NotFound, SecretError, SecretMissing, Unavailable
+from foliot.server.auth.guard import GuardedRoute
+from foliot.server.auth.login_records import tell_denied
 from foliot.server.errors import MethodNotAllowed, TooMany, Unauthenticated
-from foliot.server.problems import RETRY_AFTER, problem_of, public_message
-from foliot.server.responses import Json
+from foliot.server.http.problems import RETRY_AFTER, problem_of, public_message
+from foliot.server.http.responses import Json
 from foliot.server.streams.pieces import Ended
 
 log = logging.getLogger(__name__)
@@ -137,3 +142,39 @@ def no_such_model(word: str) -> NotFound:
         param="model",
         openai_code="model_not_found",
     )
+
+
+# --- shape -----------------------------------------------------------------------------------------------------------
+
+# Routes whose errors have the shape that clients of OpenAI read, those of the guard included.
+
+
+class OpenAiRoute(GuardedRoute):
+    """As its base, but for errors."""
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().handle(scope, receive, send)
+        except FoliotError as error:  # of the guard: what the endpoint raises has been answered
+            await tell_denied(Request(scope), error)
+            await error_response(error)(scope, receive, send)
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def answered(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except FoliotError as error:
+                await tell_denied(request, error)
+                return error_response(error)
+            except RequestValidationError as error:
+                first = error.errors()[0]
+                place = ".".join(str(step) for step in first["loc"][1:])
+                return error_response(BadRequest(str(first["msg"]), param=place))
+
+        return answered
+
+
+def openai_router() -> APIRouter:
+    return APIRouter(route_class=OpenAiRoute, tags=["openai"])

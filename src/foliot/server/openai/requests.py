@@ -13,17 +13,17 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from foliot.engine.definition import with_client_tools
+from foliot.engine.definition.freeze import with_client_tools
 from foliot.errors import InvalidInput, UsageError
 from foliot.kernel.messages import Effort, ModelSettings, ToolSpec
-from foliot.kernel.spec import RunSpec
+from foliot.kernel.run.spec import RunSpec
 from foliot.resources.validators import UnusableSchema, validator_of
-from foliot.server.bodies import refuse_repeated
+from foliot.server.http.bodies import refuse_repeated
+from foliot.server.openai.client_tools import client_tools
 from foliot.server.openai.content import Conversation, chat_conversation, response_conversation
 from foliot.server.openai.errors import BadRequest
-from foliot.server.openai.offered import client_tools
 from foliot.server.openai.parameters import CHAT, RESPONSES, Parameter, check_parameters
-from foliot.server.targets import Target
+from foliot.server.runs.targets import Target
 
 MOST_METADATA: Final = 16
 LONGEST_KEY: Final = 64

@@ -16,8 +16,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 from foliot.kernel.messages import Usage
 from foliot.server.openai.content import handed_out
+from foliot.server.runs.waits import waiting_data, waiting_text
 from foliot.server.streams.pieces import Called, Ended, Piece, Rested, Returned, Wrote
-from foliot.server.waiting import waiting_data, waiting_text
 
 SERVER_LABEL: Final = "foliot"
 DELTA: Final = "response.output_text.delta"

@@ -7,12 +7,12 @@ import time
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foliot.capabilities import listed_capabilities
-from foliot.server.access.guard import new_router
+from foliot.runtime.tools import listed_capabilities
+from foliot.server.auth.guard import new_router
 from foliot.server.context import CallerDep, ServicesDep
-from foliot.server.responses import Json
+from foliot.server.http.responses import Json
 from foliot.version import __version__
-from foliot.work.story.happenings import iso
+from foliot.work.views.events import iso
 
 router = new_router("server")
 
@@ -45,6 +45,6 @@ async def capabilities() -> Response:
 @router.get("/openapi.json", include_in_schema=False)
 async def openapi(request: Request) -> Response:
     """The description of this API (OpenAPI 3.1)."""
-    from foliot.server.description import describe  # with schemas of everything: long to load, seldom asked for
+    from foliot.server.openapi.document import describe  # with schemas of everything: long to load, seldom asked for
 
     return Json(describe(request.app))

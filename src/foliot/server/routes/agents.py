@@ -7,12 +7,12 @@ from typing import Annotated, Final
 from fastapi import Query
 from starlette.responses import Response
 
-from foliot.server.access.guard import new_router
+from foliot.server.auth.guard import new_router
 from foliot.server.context import ServicesDep
-from foliot.server.naming import Limit, Name, Namespace, space
-from foliot.server.responses import Json
+from foliot.server.http.names import Limit, Name, Namespace, space
+from foliot.server.http.responses import Json
 from foliot.store.base import Key
-from foliot.work.story.happenings import RunHappening, log_line
+from foliot.work.views.events import RunHappening, log_line
 
 router = new_router("agents")
 

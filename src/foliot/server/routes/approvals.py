@@ -9,14 +9,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.engine.approval.service import Decision
-from foliot.server.access.guard import new_router
-from foliot.server.access.identity import Caller
-from foliot.server.acts import ActRecord
-from foliot.server.bodies import form
+from foliot.server.audit import ActRecord
+from foliot.server.auth.guard import new_router
+from foliot.server.auth.identity import Caller
 from foliot.server.context import CallerDep, Services, ServicesDep
-from foliot.server.edge.envelope import REQUEST_ID
-from foliot.server.naming import Name, Namespace, space
-from foliot.server.responses import resource
+from foliot.server.http.bodies import form
+from foliot.server.http.envelope import REQUEST_ID
+from foliot.server.http.names import Name, Namespace, space
+from foliot.server.http.responses import resource
 
 router = new_router("approvals")
 

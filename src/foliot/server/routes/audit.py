@@ -11,14 +11,14 @@ from starlette.responses import Response
 
 from foliot.client.local_operations import LocalOperations
 from foliot.errors import InvalidInput, NotFound
-from foliot.server.access.guard import HIDDEN, new_router
-from foliot.server.access.identity import Caller
-from foliot.server.bodies import form
+from foliot.server.auth.guard import HIDDEN, new_router
+from foliot.server.auth.identity import Caller
 from foliot.server.context import CallerDep, Services, ServicesDep
-from foliot.server.naming import MOST, Limit, Namespace
-from foliot.server.responses import Json
-from foliot.store.audit import AuditFilter, AuditRecord
-from foliot.store.audit_chain import Head
+from foliot.server.http.bodies import form
+from foliot.server.http.names import MOST, Limit, Namespace
+from foliot.server.http.responses import Json
+from foliot.store.audit.chain import Head
+from foliot.store.audit.log import AuditFilter, AuditRecord
 
 router = new_router("audit")
 

@@ -10,22 +10,20 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from foliot.errors import Conflict, Denied, InvalidInput, NotFound, UsageError
-from foliot.server.access.auth import TokenAuth, is_loopback, session_caller
-from foliot.server.access.cookies import FLOW, SESSION
-from foliot.server.access.csrf import check_json, check_origin, csrf_token
-from foliot.server.access.guard import new_router
-from foliot.server.access.held import HELD, Held
-from foliot.server.access.login_acts import peer_of, tell
-from foliot.server.access.logins import WrongLogin
-from foliot.server.access.oidc_login import BACK_WITHIN, OidcLogins
-from foliot.server.bodies import form
+from foliot.server.auth.authentication import TokenAuth, is_loopback, session_caller
+from foliot.server.auth.guard import new_router
+from foliot.server.auth.login_records import peer_of, tell
+from foliot.server.auth.logins import WrongLogin
+from foliot.server.auth.oidc_login import BACK_WITHIN, OidcLogins
+from foliot.server.auth.sessions import FLOW, HELD, SESSION, Held, check_json, check_origin, csrf_token
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.errors import Unauthenticated
-from foliot.server.responses import Json
-from foliot.store.access.login_sessions import LoginSession
+from foliot.server.http.bodies import form
+from foliot.server.http.responses import Json
+from foliot.store.access.logins import LoginSession
 from foliot.store.access.users import user_name
-from foliot.store.local_key import NONCE
-from foliot.work.story.happenings import iso
+from foliot.store.secrets.local_key import NONCE
+from foliot.work.views.events import iso
 
 router = new_router("auth")
 

@@ -10,12 +10,12 @@ from starlette.responses import Response
 
 from foliot.errors import UsageError
 from foliot.resources.field_owners import APPLY
-from foliot.server.access.guard import HIDDEN, new_router
-from foliot.server.acts import AcceptedTasks, RecordedStore
-from foliot.server.bodies import manifests
+from foliot.server.audit import AcceptedTasks, RecordedStore
+from foliot.server.auth.guard import HIDDEN, new_router
 from foliot.server.context import CallerDep, ServicesDep
-from foliot.server.edge.envelope import REQUEST_ID
-from foliot.server.naming import (
+from foliot.server.http.bodies import manifests
+from foliot.server.http.envelope import REQUEST_ID
+from foliot.server.http.names import (
     DryRun,
     FieldManager,
     Force,
@@ -26,8 +26,8 @@ from foliot.server.naming import (
     parameters,
     space,
 )
-from foliot.server.responses import Json
-from foliot.store.selectors import parse_labels
+from foliot.server.http.responses import Json
+from foliot.store.resources.selectors import parse_labels
 
 router = new_router("resources")
 

@@ -9,12 +9,12 @@ from typing import Any
 from starlette.responses import Response
 
 from foliot.errors import FoliotError
-from foliot.server.access.guard import new_router
+from foliot.server.auth.guard import new_router
 from foliot.server.context import Services, ServicesDep
-from foliot.server.problems import RETRY_AFTER
-from foliot.server.responses import Json
+from foliot.server.http.problems import RETRY_AFTER
+from foliot.server.http.responses import Json
 from foliot.store.base import WITHIN, round_trip
-from foliot.store.workers import list_workers
+from foliot.store.queue.workers import list_workers
 
 router = new_router("health")
 

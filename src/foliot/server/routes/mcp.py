@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from foliot.server.access.guard import new_router
+from foliot.server.auth.guard import new_router
 from foliot.server.mcp.http import Door
 
 router = new_router("mcp")

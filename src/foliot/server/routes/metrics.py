@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from foliot.errors import NotFound
-from foliot.server.access.guard import new_router
+from foliot.server.auth.guard import new_router
 from foliot.server.context import ServicesDep
 
 router = new_router("health")

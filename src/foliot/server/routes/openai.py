@@ -12,20 +12,14 @@ from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from foliot.common.threads import unhurried
 from foliot.errors import NotFound
-from foliot.server.access.guard import namespace_of
-from foliot.server.access.identity import Caller
+from foliot.server.auth.guard import namespace_of
+from foliot.server.auth.identity import Caller
 from foliot.server.context import CallerDep, Services, ServicesDep
-from foliot.server.edge.envelope import REQUEST_ID
-from foliot.server.openai.asking import Asker, Begun, begin
-from foliot.server.openai.chat import Chat
-from foliot.server.openai.errors import BadRequest, RunFailed, no_such_model
-from foliot.server.openai.input_items import Order as ItemOrder
-from foliot.server.openai.input_items import list_input, page_of
-from foliot.server.openai.looking import cancel_response, delete_response, find_response, follow_response
-from foliot.server.openai.requests import Order, read_chat, read_response
-from foliot.server.openai.responses import Answer
-from foliot.server.openai.serving import (
+from foliot.server.http.envelope import REQUEST_ID
+from foliot.server.http.responses import Json
+from foliot.server.openai.answers import (
     DONE,
     OnHangUp,
     Stream,
@@ -36,11 +30,16 @@ from foliot.server.openai.serving import (
     event_frame,
     on_hang_up,
 )
-from foliot.server.openai.shape import openai_router
-from foliot.server.responses import Json
+from foliot.server.openai.chat import Chat
+from foliot.server.openai.errors import BadRequest, RunFailed, no_such_model, openai_router
+from foliot.server.openai.input import Order as ItemOrder
+from foliot.server.openai.input import list_input, page_of
+from foliot.server.openai.requests import Order, read_chat, read_response
+from foliot.server.openai.responses import Answer
+from foliot.server.openai.stored import cancel_response, delete_response, find_response, follow_response
+from foliot.server.openai.work import Asker, Begun, begin
+from foliot.server.runs.targets import Target, find_target, list_targets
 from foliot.server.streams.pieces import Ended, Piece
-from foliot.server.targets import Target, find_target, list_targets
-from foliot.threads import unhurried
 
 router = openai_router()
 

@@ -14,16 +14,16 @@ from foliot.client.local_operations import LocalOperations
 from foliot.client.operations import MOST_JUDGED, Fates, Simulation
 from foliot.errors import InvalidInput
 from foliot.kernel.identity import NOBODY
-from foliot.server.access.guard import new_router
-from foliot.server.access.identity import Caller
-from foliot.server.acts import record
-from foliot.server.bodies import form
+from foliot.server.audit import record
+from foliot.server.auth.guard import new_router
+from foliot.server.auth.identity import Caller
 from foliot.server.context import CallerDep, Services, ServicesDep
-from foliot.server.edge.envelope import REQUEST_ID
-from foliot.server.naming import MOST, Limit, Namespace, space
-from foliot.server.responses import Json
-from foliot.store import bounds
-from foliot.tools.judge import PolicyQuestion
+from foliot.server.http.bodies import form
+from foliot.server.http.envelope import REQUEST_ID
+from foliot.server.http.names import MOST, Limit, Namespace, space
+from foliot.server.http.responses import Json
+from foliot.store.queue import limits as bounds
+from foliot.tools.governance.judge import PolicyQuestion
 
 router = new_router("operations")
 

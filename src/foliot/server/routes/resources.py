@@ -11,14 +11,13 @@ from starlette.responses import Response
 from foliot.catalog.declared import with_owners
 from foliot.engine.approval.documents import KIND as APPROVAL
 from foliot.errors import NotFound
-from foliot.resources.reserved import STEERING
-from foliot.server.access.guard import HIDDEN, ROLE, new_router
-from foliot.server.bodies import as_object, check_place, manifest, mapping, patch_of
+from foliot.resources.names import STEERING
+from foliot.server.auth.guard import HIDDEN, ROLE, new_router
 from foliot.server.context import CallerDep, ServicesDep
-from foliot.server.declaring import Declaring, Written
-from foliot.server.edge.envelope import REQUEST_ID
 from foliot.server.errors import MethodNotAllowed
-from foliot.server.naming import (
+from foliot.server.http.bodies import as_object, check_place, manifest, mapping, patch_of
+from foliot.server.http.envelope import REQUEST_ID
+from foliot.server.http.names import (
     DEFAULT_PAGE,
     NOT_EDITED,
     After,
@@ -40,12 +39,13 @@ from foliot.server.naming import (
     is_true,
     kind_at,
     parameters,
+    place_of,
     space,
     unquoted,
     wanted,
 )
-from foliot.server.paging import place_of
-from foliot.server.responses import Json, etag, resource
+from foliot.server.http.responses import Json, etag, resource
+from foliot.server.resources import Declaring, Written
 from foliot.store.base import Document, Key, Page
 
 router = new_router("resources")

@@ -10,23 +10,23 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foliot.engine.story.tracing import trace_of
+from foliot.engine.explain.trace import trace_of
 from foliot.errors import NotFound
-from foliot.kernel.events import InputMode
-from foliot.server.access.guard import HIDDEN, ROLE, new_router
-from foliot.server.access.identity import Caller
-from foliot.server.acts import ActRecord
-from foliot.server.bodies import form
+from foliot.kernel.run.events import InputMode
+from foliot.server.audit import ActRecord
+from foliot.server.auth.guard import HIDDEN, ROLE, new_router
+from foliot.server.auth.identity import Caller
 from foliot.server.context import CallerDep, Services, ServicesDep
-from foliot.server.edge.envelope import REQUEST_ID
 from foliot.server.errors import BadParameter
-from foliot.server.keys.answering import id_by_key
-from foliot.server.naming import Limit, Namespace, last_event
-from foliot.server.responses import Json
+from foliot.server.http.bodies import form
+from foliot.server.http.envelope import REQUEST_ID
+from foliot.server.http.names import Limit, Namespace, last_event
+from foliot.server.http.request_keys import id_by_key
+from foliot.server.http.responses import Json
 from foliot.server.routes.tasks import Reason
-from foliot.server.streams.following import event_data, run_frames
-from foliot.store.journal import ALL_PHASES
-from foliot.store.runs import Phase, RunInfo
+from foliot.server.streams.runs import event_data, run_frames
+from foliot.store.journal.base import Phase, RunInfo
+from foliot.store.journal.database import ALL_PHASES
 from foliot.tools.builtin.results import RESULT_PAGE, result_page, results_of
 
 router = new_router("runs")

@@ -9,13 +9,13 @@ import msgspec
 from fastapi import Query
 from starlette.responses import Response
 
-from foliot.engine.story.tracing import trace_of
-from foliot.server.access.guard import new_router
+from foliot.engine.explain.trace import trace_of
+from foliot.server.auth.guard import new_router
 from foliot.server.context import ServicesDep
-from foliot.server.messages import chosen, messages_of, metrics_of
-from foliot.server.naming import Name, Namespace, parameters, space
-from foliot.server.responses import Json
-from foliot.work.story.happenings import iso, log_line
+from foliot.server.http.names import Name, Namespace, parameters, space
+from foliot.server.http.responses import Json
+from foliot.server.tasks.messages import chosen, messages_of, metrics_of
+from foliot.work.views.events import iso, log_line
 
 router = new_router("tasks")
 

@@ -10,18 +10,17 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foliot.client.declared_work import is_work
+from foliot.client.task_resources import is_work
 from foliot.errors import Conflict, NotFound
 from foliot.resources.kinds import KINDS
-from foliot.server.access.guard import HIDDEN, new_router
-from foliot.server.access.identity import Caller
-from foliot.server.acts import ActRecord, TakenBack
-from foliot.server.bodies import as_object, check_place, form, manifest, mapping
+from foliot.server.audit import ActRecord, TakenBack
+from foliot.server.auth.guard import HIDDEN, new_router
+from foliot.server.auth.identity import Caller
 from foliot.server.context import CallerDep, Services, ServicesDep
-from foliot.server.declaring import Declaring
-from foliot.server.edge.envelope import REQUEST_ID
 from foliot.server.errors import PreconditionRequired
-from foliot.server.naming import (
+from foliot.server.http.bodies import as_object, check_place, form, manifest, mapping
+from foliot.server.http.envelope import REQUEST_ID
+from foliot.server.http.names import (
     After,
     Continue,
     DryRun,
@@ -41,17 +40,18 @@ from foliot.server.naming import (
     unquoted,
     wanted,
 )
-from foliot.server.responses import Json, resource
+from foliot.server.http.responses import Json, resource
+from foliot.server.resources import Declaring
 from foliot.server.routes.resources import listed
-from foliot.server.streams.following import task_frames
+from foliot.server.streams.runs import task_frames
 from foliot.server.streams.task_watch import newest_place
-from foliot.server.tasklist import FURTHEST, Wanted, list_tasks, place_of
-from foliot.server.taskview import task_document
+from foliot.server.tasks.document import task_document
+from foliot.server.tasks.list import FURTHEST, Wanted, list_tasks, place_of
 from foliot.store.base import Document, Key, Page
-from foliot.work.base import TaskInfo
-from foliot.work.commands import command_of
-from foliot.work.story.document import outline
-from foliot.work.story.happenings import decode_cursor
+from foliot.work.tasks.base import TaskInfo
+from foliot.work.tasks.commands import command_of
+from foliot.work.views.document import outline
+from foliot.work.views.events import decode_cursor
 
 router = new_router("tasks")
 

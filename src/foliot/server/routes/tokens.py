@@ -17,17 +17,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.errors import Denied, InvalidInput, NotFound
-from foliot.resources.durations import seconds
-from foliot.server.access.auth import TokenAuth
-from foliot.server.access.guard import new_router
-from foliot.server.access.identity import EVERYWHERE, NAMED_ONLY, Caller
-from foliot.server.access.login_acts import tell
-from foliot.server.access.rights import asked_role, asked_space
-from foliot.server.bodies import form
+from foliot.resources.amounts import seconds
+from foliot.server.auth.authentication import TokenAuth
+from foliot.server.auth.guard import new_router
+from foliot.server.auth.identity import EVERYWHERE, NAMED_ONLY, Caller
+from foliot.server.auth.login_records import tell
+from foliot.server.auth.rights import asked_role, asked_space
 from foliot.server.context import CallerDep, ServicesDep
-from foliot.server.responses import Json
+from foliot.server.http.bodies import form
+from foliot.server.http.responses import Json
 from foliot.store.access.tokens import SqlTokens, TokenInfo
-from foliot.work.story.happenings import iso
+from foliot.work.views.events import iso
 
 router = new_router("tokens")
 

@@ -6,9 +6,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.errors import Gone, InvalidInput
-from foliot.server.access.guard import new_router
+from foliot.server.auth.guard import new_router
 from foliot.server.context import ServicesDep
-from foliot.server.responses import Json
+from foliot.server.http.responses import Json
 from foliot.tools.base import ToolError
 
 router = new_router("webhooks")

@@ -11,19 +11,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.errors import Conflict
-from foliot.server.access.guard import new_router
-from foliot.server.access.identity import Caller
-from foliot.server.acts import record
-from foliot.server.bodies import form
+from foliot.server.audit import record
+from foliot.server.auth.guard import new_router
+from foliot.server.auth.identity import Caller
 from foliot.server.context import CallerDep, Services, ServicesDep
-from foliot.server.edge.envelope import REQUEST_ID
-from foliot.server.naming import Name, Namespace, space
-from foliot.server.responses import Json
+from foliot.server.http.bodies import form
+from foliot.server.http.envelope import REQUEST_ID
+from foliot.server.http.names import Name, Namespace, space
+from foliot.server.http.responses import Json
 from foliot.store.base import Key
 
 if TYPE_CHECKING:
     from foliot.client.local_tooling import LocalTooling
-    from foliot.offering import Asker
+    from foliot.runtime.tools import Asker
     from foliot.tools.mcp.connections import McpConnections
 
 router = new_router("tools")
@@ -97,7 +97,7 @@ async def judged(
 @router.get("/v1/work/mcp-servers/{name}/tools")
 async def offered(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
     """List the tools that an MCP server offers right now, compared with what was accepted. Stores nothing."""
-    from foliot.catalog.mcp_sync import offered_tools
+    from foliot.catalog.mcp import offered_tools
 
     store = services.resources
     document = await store.get(Key("McpServer", space(namespace), name))
@@ -113,7 +113,7 @@ async def accept(
 
     409 when it announces another definition than the one that was seen.
     """
-    from foliot.catalog.mcp_sync import accept_tool
+    from foliot.catalog.mcp import accept_tool
 
     order, store, where = await form(request, Acceptance), services.resources, space(namespace)
     document = await store.get(Key("McpServer", where, name))
@@ -129,7 +129,7 @@ async def accept(
 @asynccontextmanager
 async def _connected(services: Services) -> AsyncGenerator[McpConnections]:
     """Connections for one request. A server that cannot be asked is a conflict: this one is well."""
-    from foliot.catalog.mcp_connect import opened_connections
+    from foliot.catalog.mcp import opened_connections
     from foliot.tools.base import ToolError
 
     try:
@@ -140,7 +140,7 @@ async def _connected(services: Services) -> AsyncGenerator[McpConnections]:
 
 
 def _asker(where: str, order: ToolOrder, caller: Caller) -> Asker:
-    from foliot.offering import Asker
+    from foliot.runtime.tools import Asker
 
     return Asker(where, order.agent, caller.identity(where, "http", user=order.user))
 

@@ -10,17 +10,17 @@ from fastapi import Path
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foliot.client.local_triggers import LocalTriggers
+from foliot.client.local_operations import LocalTriggers
 from foliot.errors import InvalidInput
 from foliot.resources.powers import KIND_POWERS
-from foliot.server.access.guard import new_router
-from foliot.server.access.identity import HIDDEN, Caller, role_named
-from foliot.server.acts import record
-from foliot.server.bodies import form
+from foliot.server.audit import record
+from foliot.server.auth.guard import new_router
+from foliot.server.auth.identity import HIDDEN, Caller, role_named
 from foliot.server.context import CallerDep, Services, ServicesDep
-from foliot.server.edge.envelope import REQUEST_ID
-from foliot.server.naming import MOST, Limit, Name, Namespace, space
-from foliot.server.responses import Json
+from foliot.server.http.bodies import form
+from foliot.server.http.envelope import REQUEST_ID
+from foliot.server.http.names import MOST, Limit, Name, Namespace, space
+from foliot.server.http.responses import Json
 from foliot.server.routes.work_tasks import who
 from foliot.store.base import Document
 

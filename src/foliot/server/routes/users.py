@@ -16,19 +16,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.errors import Conflict, UsageError
-from foliot.server.access.auth import TokenAuth
-from foliot.server.access.guard import new_router
-from foliot.server.access.identity import Caller
-from foliot.server.access.login_acts import peer_of
-from foliot.server.access.passwords import check_password
-from foliot.server.access.rights import asked_grants
-from foliot.server.acts import ActRecord
-from foliot.server.bodies import form
+from foliot.server.audit import ActRecord
+from foliot.server.auth.authentication import TokenAuth
+from foliot.server.auth.guard import new_router
+from foliot.server.auth.identity import Caller
+from foliot.server.auth.login_records import peer_of
+from foliot.server.auth.passwords import check_password
+from foliot.server.auth.rights import asked_grants
 from foliot.server.context import CallerDep, Services, ServicesDep
-from foliot.server.edge.envelope import REQUEST_ID
-from foliot.server.responses import Json
+from foliot.server.http.bodies import form
+from foliot.server.http.envelope import REQUEST_ID
+from foliot.server.http.responses import Json
 from foliot.store.access.users import UserInfo, user_name
-from foliot.work.story.happenings import iso
+from foliot.work.views.events import iso
 
 router = new_router("users")
 

@@ -16,15 +16,15 @@ from starlette.responses import Response
 
 from foliot.errors import Gone
 from foliot.resources.kinds import find_kind
-from foliot.server.access.guard import new_router
-from foliot.server.access.identity import Caller
+from foliot.server.auth.guard import new_router
+from foliot.server.auth.identity import Caller
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.errors import BadParameter
-from foliot.server.happened import events_of, told_by
-from foliot.server.naming import Fields, KindName, Labels, Namespace, kind_at, last_event, wanted
+from foliot.server.http.names import Fields, KindName, Labels, Namespace, kind_at, last_event, wanted
+from foliot.server.streams.resource_events import events_of, told_by
 from foliot.server.streams.sse import frame
 from foliot.server.streams.task_watch import all_tasks_frames, place_named
-from foliot.server.tasklist import Wanted
+from foliot.server.tasks.list import Wanted
 from foliot.store.base import Filter, Requirement
 
 router = new_router("streams")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foliot.server.access.guard import new_router
+from foliot.server.auth.guard import new_router
 from foliot.server.context import ServicesDep
 from foliot.server.errors import TooLarge, TooSlow
-from foliot.server.responses import Json
+from foliot.server.http.responses import Json
 
 router = new_router("webhooks")
 
@@ -18,7 +18,7 @@ async def deliver(endpoint_id: str, request: Request, services: ServicesDep) -> 
     """Take one delivery: 202 with the task that it makes, or the one that the same event made before."""
     webhooks = services.webhooks
     if webhooks is None:
-        from foliot.work.triggers.webhooks import Webhooks
+        from foliot.work.triggers.deliveries import Webhooks
 
         # Made once: it counts what comes to each webhook.
         webhooks = Webhooks(services.database, services.resources, services.runtime.tasking.tasks)
@@ -29,7 +29,7 @@ async def deliver(endpoint_id: str, request: Request, services: ServicesDep) -> 
 
 async def _body(request: Request) -> bytes | None:
     """All of it; None when it is more than a delivery may be, or breaks off."""
-    from foliot.work.triggers.declared_webhook import LARGEST_BODY
+    from foliot.work.triggers.webhook import LARGEST_BODY
 
     try:
         body = await request.body()

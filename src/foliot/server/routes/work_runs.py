@@ -12,24 +12,24 @@ from starlette.responses import Response
 
 from foliot.client import wire
 from foliot.client.local_work import LOOKED_AT, NEAR, LocalWork, several
-from foliot.client.run_standing import ForkOrder, RunOrder
+from foliot.client.run_state import ForkOrder, RunOrder
 from foliot.client.work import Answered
 from foliot.engine.approval.grants import new_grant_name
 from foliot.engine.approval.service import Decision
-from foliot.engine.ids import check_chosen_id
+from foliot.engine.driver.ids import check_chosen_id
 from foliot.errors import Denied, FoliotError, InvalidInput, NotFound
-from foliot.server.access.guard import ROLE, new_router
-from foliot.server.access.identity import EVERYWHERE, HIDDEN, Caller
-from foliot.server.acts import ActRecord, record
-from foliot.server.bodies import form, form_in
+from foliot.server.audit import ActRecord, record
+from foliot.server.auth.guard import ROLE, new_router
+from foliot.server.auth.identity import EVERYWHERE, HIDDEN, Caller
 from foliot.server.context import CallerDep, Services, ServicesDep
-from foliot.server.driving import begin_run, fork_run, resume_run
-from foliot.server.edge.envelope import REQUEST_ID
-from foliot.server.naming import MOST, Limit, Name, Namespace, space
-from foliot.server.responses import Json
+from foliot.server.http.bodies import form, form_in
+from foliot.server.http.envelope import REQUEST_ID
+from foliot.server.http.names import MOST, Limit, Name, Namespace, space
+from foliot.server.http.responses import Json
 from foliot.server.routes.work_tasks import Act, spaces, who
-from foliot.store.doubts import Doubt, page_of, position_of
-from foliot.store.runs import TASK_LABEL, Phase, RunInfo
+from foliot.server.runs.driven import begin_run, fork_run, resume_run
+from foliot.store.journal.base import TASK_LABEL, Phase, RunInfo
+from foliot.store.ledger.doubts import Doubt, page_of, position_of
 
 router = new_router("work")
 

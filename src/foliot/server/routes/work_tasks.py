@@ -17,19 +17,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.client import wire
-from foliot.client.declared_work import is_work
 from foliot.client.local_work import LocalWork
+from foliot.client.task_resources import is_work
 from foliot.errors import Denied, InvalidInput, NotFound
 from foliot.kernel.identity import Identity
 from foliot.resources.kinds import KINDS
-from foliot.resources.reserved import check_labels
-from foliot.server.access.guard import HIDDEN, ROLE, new_router
-from foliot.server.access.identity import Caller
-from foliot.server.acts import AcceptedTasks, ActRecord
-from foliot.server.bodies import form, form_in, manifests
+from foliot.resources.names import check_labels
+from foliot.server.audit import AcceptedTasks, ActRecord
+from foliot.server.auth.guard import HIDDEN, ROLE, new_router
+from foliot.server.auth.identity import Caller
 from foliot.server.context import CallerDep, Services, ServicesDep
-from foliot.server.edge.envelope import REQUEST_ID
-from foliot.server.naming import (
+from foliot.server.http.bodies import form, form_in, manifests
+from foliot.server.http.envelope import REQUEST_ID
+from foliot.server.http.names import (
     DEFAULT_PAGE,
     MOST,
     After,
@@ -48,14 +48,14 @@ from foliot.server.naming import (
     space,
     wanted,
 )
-from foliot.server.responses import Json
+from foliot.server.http.responses import Json
 from foliot.server.routes.resources import listed
-from foliot.server.streams.following import task_batches
+from foliot.server.streams.runs import task_batches
 from foliot.server.streams.sse import frame
 from foliot.store.base import Key, Page
-from foliot.work.base import Command
-from foliot.work.commands import check_chosen_name, command_of, normalise, ordered_after
-from foliot.work.listing import cursor_of
+from foliot.work.tasks.base import Command
+from foliot.work.tasks.commands import check_chosen_name, command_of, normalise, ordered_after
+from foliot.work.tasks.list import cursor_of
 
 router = new_router("work")
 

@@ -11,9 +11,9 @@ from typing import Final
 from starlette.responses import Response
 
 from foliot.errors import NotFound
-from foliot.server.access.guard import new_router
+from foliot.server.auth.guard import new_router
 from foliot.server.context import CallerDep, Services, ServicesDep
-from foliot.server.naming import (
+from foliot.server.http.names import (
     DEFAULT_PAGE,
     After,
     Continue,
@@ -23,16 +23,16 @@ from foliot.server.naming import (
     Name,
     Namespace,
     parameters,
+    place_of,
     space,
     wanted,
 )
-from foliot.server.paging import place_of
-from foliot.server.responses import Json, resource
+from foliot.server.http.responses import Json, resource
 from foliot.server.routes.resources import listed
 from foliot.store.base import Document, Filter, Key, Page
-from foliot.store.selectors import matches
-from foliot.store.workers import WorkerInfo, list_workers
-from foliot.work.story.happenings import iso
+from foliot.store.queue.workers import WorkerInfo, list_workers
+from foliot.store.resources.selectors import matches
+from foliot.work.views.events import iso
 
 router = new_router("workers")
 

@@ -12,9 +12,9 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from foliot.engine.live import Live, Output, Recorded, Streamed
-from foliot.kernel import events as e
+from foliot.engine.live.hub import Live, Output, Recorded, Streamed
 from foliot.kernel.messages import RestartDelta, StopReason, TextDelta, ToolCall, Usage
+from foliot.kernel.run import events as e
 
 
 class Wrote(Struct, frozen=True):

@@ -17,10 +17,10 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from foliot.common.cancellation import stop_tasks
 from foliot.errors import FoliotError, Unavailable
 from foliot.server.errors import TooMany
-from foliot.server.problems import problem_of
-from foliot.stopping import stop_tasks
+from foliot.server.http.problems import problem_of
 
 HEARTBEAT: Final = 15.0
 KEEP_ALIVE: Final = b": keep-alive\n\n"

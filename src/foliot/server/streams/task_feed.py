@@ -17,14 +17,14 @@ from typing import Final
 
 import msgspec
 
+from foliot.common.cancellation import stop_tasks
 from foliot.errors import Unavailable
-from foliot.stopping import stop_tasks
 from foliot.store.base import Database, Document
 from foliot.store.task_feed import DROPPED_AT, Difference, Told, drop, keys_array, tell, told_behind, told_of
 from foliot.store.tasks import ENDED
-from foliot.work.base import TaskInfo
-from foliot.work.listing import TaskList
-from foliot.work.story.document import outline
+from foliot.work.tasks.base import TaskInfo
+from foliot.work.tasks.list import TaskList
+from foliot.work.views.document import outline
 
 log = logging.getLogger(__name__)
 

@@ -13,19 +13,19 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from foliot.client.declared_work import is_work
+from foliot.client.task_resources import is_work
 from foliot.errors import Gone, NotFound
-from foliot.server.access.identity import Caller
+from foliot.server.auth.identity import Caller
 from foliot.server.context import Services
 from foliot.server.errors import BadParameter
-from foliot.server.streams.following import patiently
+from foliot.server.streams.runs import patiently
 from foliot.server.streams.sse import frame
 from foliot.server.streams.task_feed import as_text
-from foliot.server.tasklist import Wanted, list_tasks
+from foliot.server.tasks.list import Wanted, list_tasks
 from foliot.store.base import Document, Filter
-from foliot.store.selectors import matches
+from foliot.store.resources.feed import Looked, window
+from foliot.store.resources.selectors import matches
 from foliot.store.task_feed import Told
-from foliot.store.watch import Looked, window
 
 MOST_TASKS: Final = 1000
 # Of so many a stream remembers that it told of them.

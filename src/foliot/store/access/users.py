@@ -1,6 +1,6 @@
 """Accounts of people who log in with a password, of which only a slow hash is kept.
 
-The hash is made and compared above (see server/access/passwords.py): it takes long on purpose, and no transaction waits
+The hash is made and compared above (see server/auth/passwords.py): it takes long on purpose, and no transaction waits
 for it. Accounts are never deleted, only disabled: what the audit log says of a name stays true.
 """
 
@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from foliot.errors import Conflict, Denied, InvalidInput, NotFound
 from foliot.store.base import Database
-from foliot.store.runs import Beside
+from foliot.store.journal.base import Beside
 from foliot.store.transaction import Row, Tx, one, rows, run, value
 
 # Roles by namespace; `*` is all of them.

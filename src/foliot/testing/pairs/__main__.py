@@ -8,8 +8,8 @@ import sys
 import time
 from collections.abc import Sequence
 
+from foliot.dev.session import ServiceSession
 from foliot.testing.pairs.company import company, line
-from foliot.testing.services.session import ServiceSession
 
 
 def _say(text: str) -> None:

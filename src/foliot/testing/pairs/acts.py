@@ -10,16 +10,19 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from foliot.engine.budgets.waking import models_changed
-from foliot.engine.signals import signal
-from foliot.engine.task_memory import TaskMemory
-from foliot.kernel.events import CancelRequested, RunFailed, RunSucceeded
-from foliot.store import bounds, claims, life, queue, triggers, workers
-from foliot.store.audit import append_records
-from foliot.store.audit_pruning import prune_audit
+from foliot.engine.budgets.wakeups import models_changed
+from foliot.engine.definition.task_memory import TaskMemory
+from foliot.engine.driver.signals import signal
+from foliot.kernel.run.events import CancelRequested, RunFailed, RunSucceeded
+from foliot.store import incarnation as life
+from foliot.store import triggers
+from foliot.store.audit.log import append_records
+from foliot.store.audit.pruning import prune_audit
 from foliot.store.base import Delete, Key, Put
-from foliot.store.budgets import Account, Act, Amount, Ceiling
-from foliot.store.limits import Rate, Wish
+from foliot.store.ledger.budgets import Account, Act, Amount, Ceiling
+from foliot.store.ledger.tool_limits import Rate, Wish
+from foliot.store.queue import claims, queue, workers
+from foliot.store.queue import limits as bounds
 from foliot.store.task_feed import Difference, drop, tell
 from foliot.store.tasks import purge as purge_tasks
 from foliot.store.transaction import Tx, run

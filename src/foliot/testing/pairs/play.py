@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from foliot.errors import FoliotError
-from foliot.store.postgres_driver import connect
+from foliot.store.postgres.driver import connect
 from foliot.testing.pairs.seats import COMMIT, Gate, Seat
 from foliot.testing.pairs.stage import Snapshot, Stage
 from foliot.testing.pairs.tables import Footprint, together

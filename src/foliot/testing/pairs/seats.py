@@ -12,15 +12,15 @@ from contextlib import asynccontextmanager
 from functools import cache, partial
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
+from foliot.common.waits import Waits
 from foliot.errors import Unavailable
-from foliot.store.postgres import PostgresDatabase
-from foliot.store.postgres_driver import Connection, Retryable
-from foliot.store.postgres_notices import SEND
-from foliot.store.postgres_pool import Connections
+from foliot.store.postgres.database import PostgresDatabase
+from foliot.store.postgres.driver import Connection, Retryable
+from foliot.store.postgres.notices import SEND
+from foliot.store.postgres.pool import Connections
 from foliot.store.queries import load, load_for_postgres
 from foliot.store.transaction import Guarded, Tx
 from foliot.testing.pairs.tables import EVERYTHING, Footprint, footprint, together
-from foliot.waits import Waits
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -7,37 +7,35 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from foliot.bus.local import LocalTransport
-from foliot.engine.ids import id_from
-from foliot.kernel.codec import decode, encode, type_of
-from foliot.kernel.events import Event, ModelResponded, RunClaimed, RunFailed, RunSucceeded, StepStarted
-from foliot.kernel.loop import fold
+from foliot.engine.driver.ids import id_from
 from foliot.kernel.messages import Message, ModelResponse, Text
-from foliot.kernel.spec import digest as content_digest
-from foliot.store.access.login_attempts import Pace, SqlLoginAttempts
-from foliot.store.access.login_flows import SqlLoginFlows
-from foliot.store.access.login_sessions import Lifetime, LoginSession, SqlLoginSessions
+from foliot.kernel.run.codec import decode, encode, type_of
+from foliot.kernel.run.events import Event, ModelResponded, RunClaimed, RunFailed, RunSucceeded, StepStarted
+from foliot.kernel.run.loop import fold
+from foliot.kernel.run.spec import digest as content_digest
+from foliot.store.access.logins import Lifetime, LoginSession, Pace, SqlLoginAttempts, SqlLoginFlows, SqlLoginSessions
 from foliot.store.access.request_keys import Claimed, SqlRequestKeys
 from foliot.store.access.tokens import SqlTokens, TokenInfo
 from foliot.store.access.users import Account as UserAccount
 from foliot.store.access.users import SqlUsers
-from foliot.store.audit import SqlAuditLog
+from foliot.store.audit.log import SqlAuditLog
 from foliot.store.base import Database, Document, Put
-from foliot.store.bounds import Limit, class_failed, set_limit
-from foliot.store.budgets import Account, Act, Amount, Ceiling, SqlBudgetLedger
-from foliot.store.journal import SqlJournal
-from foliot.store.limits import Rate, SqlLimits, Wish
-from foliot.store.placement import Offer
-from foliot.store.resources import SqlResourceStore
-from foliot.store.runs import Beside, Entry, Lease, NewRun
+from foliot.store.journal.base import Beside, Entry, Lease, NewRun
+from foliot.store.journal.database import SqlJournal
+from foliot.store.ledger.budgets import Account, Act, Amount, Ceiling, SqlBudgetLedger
+from foliot.store.ledger.tool_limits import Rate, SqlLimits, Wish
+from foliot.store.queue.limits import Limit, class_failed, set_limit
+from foliot.store.queue.placement import Offer
+from foliot.store.queue.workers import register
+from foliot.store.resources.database import SqlResourceStore
 from foliot.store.tasks import purge as purge_tasks
 from foliot.store.transaction import Tx, run
 from foliot.store.triggers import NewSlot, begin, decide, ensure_endpoint, take_event
-from foliot.store.workers import register
 from foliot.testing.workshop.cast import Troupe
-from foliot.work.base import Command
-from foliot.work.bundle import Bundles
-from foliot.work.settling import TaskSettlement
-from foliot.work.tasks import TaskService
+from foliot.work.tasks.base import Command
+from foliot.work.tasks.bundle import Bundles
+from foliot.work.tasks.service import TaskService
+from foliot.work.tasks.settlement import TaskSettlement
 
 NOW: Final = 1_700_000_000.0
 OLD: Final = NOW - 1_000_000.0

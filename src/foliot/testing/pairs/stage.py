@@ -9,9 +9,132 @@ from typing import Any, Final
 import msgspec
 
 from foliot.errors import FoliotError
-from foliot.store.postgres_driver import Connection, connect
-from foliot.testing.pairs.invariants import INVARIANTS, PROBLEMS
+from foliot.store.postgres.driver import Connection, connect
 from foliot.testing.pairs.tables import all_tables
+
+# --- invariants ------------------------------------------------------------------------------------------------------
+
+# What must be true of a store after any number of transactions, whatever their order.
+#
+# Each invariant is a query that gives the offenders, so it is one round trip to ask for all of them.
+
+_ENDED: Final = "('succeeded', 'failed', 'cancelled')"
+_TASK_ENDED: Final = "('succeeded', 'failed', 'cancelled', 'dead_lettered')"
+
+# The offenders' names as `who`.
+INVARIANTS: Final[Mapping[str, str]] = {
+    "a parked run has a signal that nobody will take": f"""
+        SELECT r.id AS who FROM run AS r JOIN queue AS q ON q.run = r.key
+         WHERE r.phase NOT IN {_ENDED} AND q.held = 0 AND q.due_at IS NULL
+           AND EXISTS (SELECT 1 FROM signal AS s WHERE s.run_id = r.id)""",
+    "a signal to a run that has ended or is gone": f"""
+        SELECT s.id AS who FROM signal AS s LEFT JOIN run AS r ON r.id = s.run_id
+         WHERE r.id IS NULL OR r.phase IN {_ENDED}""",
+    "a run without its frozen definition": f"""
+        SELECT r.id AS who FROM run AS r
+         WHERE r.phase NOT IN {_ENDED} AND NOT EXISTS (SELECT 1 FROM blob AS b WHERE b.digest = r.spec)""",
+    "content in use that is gone": """
+        SELECT u.digest AS who FROM blob_use AS u LEFT JOIN blob AS b ON b.digest = u.digest WHERE b.digest IS NULL""",
+    "content used by a run that is gone": """
+        SELECT u.digest AS who FROM blob_use AS u LEFT JOIN run AS r ON r.key = u.run WHERE r.key IS NULL""",
+    "a task without its plan": """
+        SELECT t.name AS who FROM task AS t WHERE NOT EXISTS (SELECT 1 FROM blob AS b WHERE b.digest = t.plan)""",
+    "a queue row without its run": """
+        SELECT q.run_id AS who FROM queue AS q LEFT JOIN run AS r ON r.key = q.run WHERE r.key IS NULL""",
+    "a queue row of a run that has ended": f"""
+        SELECT q.run_id AS who FROM queue AS q JOIN run AS r ON r.key = q.run WHERE r.phase IN {_ENDED}""",
+    "a queue row without its task": """
+        SELECT q.run_id AS who FROM queue AS q LEFT JOIN task AS t ON t.key = q.task WHERE t.key IS NULL""",
+    "a live run of a task that is not in the queue": f"""
+        SELECT r.id AS who FROM task_run AS m JOIN run AS r ON r.id = m.run_id
+         WHERE r.phase NOT IN {_ENDED} AND NOT EXISTS (SELECT 1 FROM queue AS q WHERE q.run = r.key)""",
+    "a run of a task that is gone": """
+        SELECT m.run_id AS who FROM task_run AS m LEFT JOIN task AS t ON t.key = m.task WHERE t.key IS NULL""",
+    "a message of a live task whose run is gone": f"""
+        SELECT m.run_id AS who FROM task_run AS m JOIN task AS t ON t.key = m.task
+         WHERE t.phase NOT IN {_TASK_ENDED} AND NOT EXISTS (SELECT 1 FROM run AS r WHERE r.id = m.run_id)""",
+    "a held queue row whose run nobody holds": """
+        SELECT q.run_id AS who FROM queue AS q JOIN run AS r ON r.key = q.run
+         WHERE q.held = 1 AND (r.phase <> 'running' OR r.worker IS NULL)""",
+    "a run at work without an owner or an end of its lease": """
+        SELECT r.id AS who FROM run AS r WHERE r.phase = 'running' AND (r.worker IS NULL OR r.lease_until IS NULL)""",
+    "a run that rests and has an owner": """
+        SELECT r.id AS who FROM run AS r
+         WHERE r.phase <> 'running' AND (r.worker IS NOT NULL OR r.lease_until IS NOT NULL)""",
+    "a live task for which nobody works": f"""
+        SELECT t.name AS who FROM task AS t
+         WHERE t.phase NOT IN {_TASK_ENDED} AND t.timer_at IS NULL
+           AND NOT EXISTS (SELECT 1 FROM queue AS q WHERE q.task = t.key)""",
+    "a live run of a task that has ended, which nobody told": f"""
+        SELECT q.run_id AS who FROM queue AS q JOIN task AS t ON t.key = q.task
+         WHERE t.phase IN {_TASK_ENDED} AND NOT EXISTS (SELECT 1 FROM signal AS s WHERE s.run_id = q.run_id)""",
+    "a journal with a gap": """
+        SELECT r.id AS who FROM run AS r LEFT JOIN event AS e ON e.run = r.key
+         GROUP BY r.key, r.id, r.last_seq HAVING COUNT(e.seq) <> r.last_seq OR COALESCE(MAX(e.seq), 0) <> r.last_seq""",
+    "events of a run that is gone": """
+        SELECT DISTINCT CAST(e.run AS TEXT) AS who FROM event AS e LEFT JOIN run AS r ON r.key = e.run
+         WHERE r.key IS NULL""",
+    "a task whose events do not end at its revision": """
+        SELECT t.name AS who FROM task AS t LEFT JOIN task_event AS e ON e.task = t.key
+         GROUP BY t.key, t.name, t.revision
+        HAVING COUNT(e.seq) <> t.revision OR COALESCE(MAX(e.seq), 0) <> t.revision""",
+    "events or memory of a task that is gone": """
+        SELECT DISTINCT CAST(e.task AS TEXT) AS who
+          FROM (SELECT task FROM task_event UNION ALL SELECT task FROM task_memory) AS e
+          LEFT JOIN task AS t ON t.key = e.task WHERE t.key IS NULL""",
+    "reservations that are not the sum of what is held": """
+        SELECT a.key AS who FROM budget_account AS a
+         WHERE (a.reserved, a.reserved_tokens) <> (
+             SELECT COALESCE(SUM(h.amount), 0), COALESCE(SUM(h.tokens), 0)
+               FROM budget_hold AS h, json_array_elements_text(CAST(h.accounts AS json)) AS n(key)
+              WHERE h.state = 'held' AND n.key = a.key)""",
+    "an account below zero": """
+        SELECT key AS who FROM budget_account
+         WHERE reserved < 0 OR spent < 0 OR reserved_tokens < 0 OR spent_tokens < 0""",
+    "changes with a gap": """
+        SELECT CAST(r.value AS TEXT) AS who FROM counter AS r, counter AS c
+         WHERE r.name = 'revision' AND c.name = 'compacted'
+           AND (r.value - c.value) <> (SELECT COUNT(*) FROM change AS x
+                                        WHERE x.revision BETWEEN c.value + 1 AND r.value)""",
+    "a resource newer than the newest change": """
+        SELECT s.key AS who FROM resource AS s, counter AS r WHERE r.name = 'revision' AND s.version > r.value""",
+    "a label of a resource that is gone": """
+        SELECT l.key AS who FROM resource_label AS l LEFT JOIN resource AS s ON s.key = l.key WHERE s.key IS NULL""",
+    "an audit log with a gap": """
+        SELECT 'head' AS who FROM audit_head AS h WHERE h.name = 'head' AND (
+             h.seq - COALESCE((SELECT b.seq FROM audit_head AS b WHERE b.name = 'base'), 0)
+                <> (SELECT COUNT(*) FROM audit AS a
+                     WHERE a.seq > COALESCE((SELECT b.seq FROM audit_head AS b WHERE b.name = 'base'), 0)))""",
+    "an audit record that does not follow the one before": """
+        SELECT CAST(a.seq AS TEXT) AS who FROM audit AS a
+          LEFT JOIN (SELECT seq, hash FROM audit UNION SELECT seq, hash FROM audit_head WHERE name = 'base'
+                     UNION SELECT 0 AS seq, '' AS hash) AS b ON b.seq = a.seq - 1
+         WHERE a.seq > COALESCE((SELECT h.seq FROM audit_head AS h WHERE h.name = 'base'), 0)
+           AND POSITION(COALESCE(b.hash, 'none') IN a.data) = 0""",
+    "a head that is not the newest record": """
+        SELECT 'head' AS who FROM audit_head AS h WHERE h.name = 'head' AND h.seq > 0
+           AND h.hash <> COALESCE((SELECT a.hash FROM audit AS a WHERE a.seq = h.seq), '')
+           AND h.seq <> COALESCE((SELECT b.seq FROM audit_head AS b WHERE b.name = 'base'), 0)""",
+    "a name of both an account and a token": """
+        SELECT u.name AS who FROM user_account AS u JOIN api_token AS t ON lower(t.name) = u.name""",
+    "a session of an account that is disabled": """
+        SELECT u.name AS who FROM login_session AS s JOIN user_account AS u ON u.id = s.user_id
+         WHERE u.disabled_at IS NOT NULL""",
+    "a slot of a schedule that is forgotten": """
+        SELECT DISTINCT s.schedule AS who
+          FROM schedule_slot AS s LEFT JOIN schedule_state AS t ON t.schedule = s.schedule
+         WHERE t.schedule IS NULL""",
+    "a webhook with two addresses": """
+        SELECT webhook AS who FROM webhook_endpoint WHERE expires_at IS NULL GROUP BY webhook HAVING COUNT(*) > 1""",
+}
+
+# All of them as one query of two columns.
+PROBLEMS: Final = " UNION ALL ".join(
+    f"SELECT '{name}' AS name, found.who AS row FROM ({query}) AS found" for name, query in INVARIANTS.items()
+)
+
+
+# --- stage -----------------------------------------------------------------------------------------------------------
 
 # Random bits: ids, digests, uuids. Those of the seeded state keep their names, every other one is as good as the next.
 _RANDOM: Final = re.compile(

@@ -18,7 +18,7 @@ from foliot.kernel.messages import (
     ToolSpec,
     Usage,
 )
-from foliot.kernel.spec import Effect, OnUnknown, RunSpec, ToolRule
+from foliot.kernel.run.spec import Effect, OnUnknown, RunSpec, ToolRule
 from foliot.models.base import (
     ModelAuthError,
     ModelError,
@@ -32,8 +32,8 @@ from foliot.testing.simulator.history import Asked
 from foliot.testing.simulator.process import Process
 from foliot.testing.simulator.virtual_loop import OWNER
 from foliot.tools.base import Admitted, Invocation, MayAct, OnOutput, Parked, Question, ToolDefinition, ToolError
-from foliot.tools.parts import Parts
-from foliot.tools.pipeline import Pipeline
+from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.pipeline import Pipeline
 
 TOOL_TIMEOUT: Final = 4.0
 SCHEMA: Final = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}

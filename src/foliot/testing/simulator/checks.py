@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
-from foliot.engine.replay import replay
-from foliot.engine.summary import phase_of
+from foliot.engine.driver.journal import phase_of
+from foliot.engine.explain.replay import replay
 from foliot.kernel.arguments import parse_object
-from foliot.kernel.calls import is_repeatable
-from foliot.kernel.contract import signature_of
 from foliot.kernel.errors import KernelError
-from foliot.kernel.events import (
+from foliot.kernel.messages import ToolResult
+from foliot.kernel.run.calls import is_repeatable
+from foliot.kernel.run.contract import signature_of
+from foliot.kernel.run.events import (
     ModelResponded,
     RunCancelled,
     RunDeadLettered,
@@ -25,10 +26,9 @@ from foliot.kernel.events import (
     ToolStarted,
     UnknownDecided,
 )
-from foliot.kernel.loop import apply
-from foliot.kernel.messages import ToolResult
-from foliot.kernel.state import State, owner_of
-from foliot.store.runs import TERMINAL
+from foliot.kernel.run.loop import apply
+from foliot.kernel.run.state import State, owner_of
+from foliot.store.journal.base import TERMINAL
 from foliot.testing.simulator.history import Acted, Asked, Begun, Claimed, History, Item, Stored
 
 Check: TypeAlias = Callable[[History], Iterator[str]]

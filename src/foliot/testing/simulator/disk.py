@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 from foliot.errors import FoliotError, Unavailable
-from foliot.kernel.codec import decode
-from foliot.store.runs import Beside, Entry, Lease, NewRun, Phase, Renewal, RunInfo, Signal
+from foliot.kernel.run.codec import decode
+from foliot.store.journal.base import Beside, Entry, Lease, NewRun, Phase, Renewal, RunInfo, Signal
 from foliot.testing.simulator.history import Claimed, Stored
 from foliot.testing.simulator.process import Process
 from foliot.testing.simulator.world import at_once

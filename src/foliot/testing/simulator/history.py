@@ -12,8 +12,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from foliot.kernel.codec import encode, type_of
-from foliot.kernel.events import (
+from foliot.kernel.messages import ModelRequest
+from foliot.kernel.run.codec import encode, type_of
+from foliot.kernel.run.events import (
     Event,
     ModelFailed,
     ModelResponded,
@@ -25,9 +26,8 @@ from foliot.kernel.events import (
     ToolUnknown,
     UnknownDecided,
 )
-from foliot.kernel.messages import ModelRequest
-from foliot.kernel.spec import RunSpec
-from foliot.store.runs import Entry, Phase, RunInfo
+from foliot.kernel.run.spec import RunSpec
+from foliot.store.journal.base import Entry, Phase, RunInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from foliot.engine.signals import signal
+from foliot.engine.driver.signals import signal
 from foliot.errors import FoliotError
-from foliot.kernel.codec import decode
-from foliot.kernel.events import (
+from foliot.kernel.messages import Message, Text, ToolResult
+from foliot.kernel.run.codec import decode
+from foliot.kernel.run.events import (
     CancelRequested,
     Event,
     InputReceived,
@@ -16,8 +17,7 @@ from foliot.kernel.events import (
     RunWaiting,
     UnknownDecided,
 )
-from foliot.kernel.messages import Message, Text, ToolResult
-from foliot.store.runs import Signal
+from foliot.store.journal.base import Signal
 from foliot.testing.simulator.history import brief
 from foliot.testing.simulator.process import Process
 from foliot.testing.simulator.world import World, at_once

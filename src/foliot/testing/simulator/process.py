@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from foliot.engine.runs import Runs, user_message
+from foliot.engine.driver.runs import Runs, user_message
 from foliot.errors import FoliotError
 from foliot.testing.simulator.virtual_loop import context_of
 from foliot.testing.simulator.world import World, at_once

@@ -15,11 +15,11 @@ import logging
 from collections.abc import Callable
 from random import Random
 
-from foliot.engine.runs import Runs
-from foliot.kernel.budget import Limits
-from foliot.kernel.spec import Contract, Repairs, RunSpec
-from foliot.store.memory import MemoryJournal
-from foliot.store.runs import TERMINAL
+from foliot.engine.driver.runs import Runs
+from foliot.kernel.run.budget import Limits
+from foliot.kernel.run.spec import Contract, Repairs, RunSpec
+from foliot.store.journal.base import TERMINAL
+from foliot.store.journal.memory import MemoryJournal
 from foliot.testing.simulator.actors import RULES, SCHEMA, ProcessModels, ProcessToolbox
 from foliot.testing.simulator.checks import violations
 from foliot.testing.simulator.disk import ProcessJournal

@@ -8,9 +8,9 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
-from foliot.engine.runs import Runs
-from foliot.kernel.spec import RunSpec
-from foliot.store.memory import MemoryJournal
+from foliot.engine.driver.runs import Runs
+from foliot.kernel.run.spec import RunSpec
+from foliot.store.journal.memory import MemoryJournal
 from foliot.testing.simulator.history import Acted, Begun, History, Noted
 from foliot.testing.simulator.profiles import Profile
 from foliot.testing.simulator.virtual_loop import VirtualLoop, context_of

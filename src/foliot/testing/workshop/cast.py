@@ -12,9 +12,9 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from foliot.errors import NotFound
-from foliot.kernel.budget import Limits
 from foliot.kernel.messages import Message, ModelRequest, ModelResponse, Text, ToolCall, ToolSpec, Usage
-from foliot.kernel.spec import Effect, Repairs, RunSpec, ToolRule
+from foliot.kernel.run.budget import Limits
+from foliot.kernel.run.spec import Effect, Repairs, RunSpec, ToolRule
 from foliot.models.base import ModelOverloaded, OnDelta
 from foliot.resources.references import Origin
 from foliot.store.base import Document

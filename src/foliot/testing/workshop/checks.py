@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
+from hashlib import blake2b
 
-from foliot.kernel.codec import decode
-from foliot.kernel.events import RunCancelled, RunDeadLettered, RunFailed, RunSucceeded
-from foliot.kernel.graph import encode_state, fold
-from foliot.kernel.task_codec import decode_fact
-from foliot.kernel.task_events import (
+from foliot.kernel.graph.advance import advance, encode_state, fold, new_state
+from foliot.kernel.graph.codec import decode_fact
+from foliot.kernel.graph.events import (
+    Envelope,
     MessageEnded,
     MessageSent,
+    TaskAccepted,
     TaskCancelled,
     TaskDeadLettered,
     TaskEvent,
@@ -19,11 +20,15 @@ from foliot.kernel.task_events import (
     TaskRequeued,
     TaskSucceeded,
 )
+from foliot.kernel.run.codec import decode
+from foliot.kernel.run.events import RunCancelled, RunDeadLettered, RunFailed, RunSucceeded
 from foliot.store.transaction import Row
-from foliot.testing.workshop.cast import RULES
+from foliot.testing.workshop.cast import RULES, Troupe
 from foliot.testing.workshop.database import Truth
-from foliot.work.base import Command
-from foliot.work.bundle import unpack
+from foliot.work.tasks.base import Command
+from foliot.work.tasks.bundle import unpack
+from foliot.work.tasks.inbox import first_words, opening
+from foliot.work.tasks.plan import Pinner
 
 _ENDS = (TaskSucceeded, TaskFailed, TaskCancelled, TaskDeadLettered)
 _RUN_ENDS = (RunSucceeded, RunFailed, RunCancelled, RunDeadLettered)
@@ -102,3 +107,28 @@ def theft_problems(truth: Truth) -> Iterator[str]:
     """No run is taken from a worker that lives before its lease is over, whatever clocks say."""
     for run, victim, until, thief, at in truth.thefts():
         yield f"run {run} of {victim} was stolen by {thief} at {at:.1f}, with a lease until {until:.1f}"
+
+
+# --- reference -------------------------------------------------------------------------------------------------------
+
+# What a task must come to, worked out without workers, database or faults.
+
+
+async def reference(command: Command) -> str:
+    """The output of the task when nothing goes wrong."""
+    pinned, _ = await Pinner(Troupe()).pin(command)
+    plan = pinned.plan_for(f"{command.namespace}/{command.name}")
+    state = new_state()
+    moves = advance(plan, state, TaskAccepted(first_words(command), command.input), 0.0)
+    waiting: deque[Envelope] = deque(moves.activate)
+    while waiting:
+        envelope = waiting.popleft()
+        moves = advance(plan, state, MessageEnded(envelope.id, "succeeded", output=_says(command, envelope)), 0.0)
+        waiting.extend(moves.activate)
+    assert isinstance(moves.ended, TaskSucceeded), f"{command.target} does not succeed even in peace"
+    return moves.ended.output
+
+
+def _says(command: Command, envelope: Envelope) -> str:
+    told = opening(command, envelope)[0].text
+    return f"{envelope.to}:{blake2b(f'{envelope.to}|{told}'.encode(), digest_size=4).hexdigest()}"

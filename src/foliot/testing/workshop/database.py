@@ -18,8 +18,8 @@ from foliot.errors import FoliotError, Unavailable
 from foliot.kernel.errors import IllegalEvent
 from foliot.store.base import Size
 from foliot.store.schema import CREATE_VERSIONS, migrations
-from foliot.store.sqlite_file import Connection
-from foliot.store.sqlite_writer import Executor, Job
+from foliot.store.sqlite.file import Connection
+from foliot.store.sqlite.writer import Executor, Job
 from foliot.store.transaction import Row, Statement, Tx
 from foliot.testing.simulator.process import Mortal
 from foliot.testing.simulator.world import World

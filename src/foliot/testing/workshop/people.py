@@ -7,11 +7,11 @@ from collections.abc import Awaitable
 
 import msgspec
 
-from foliot.engine.signals import signal
+from foliot.engine.driver.signals import signal
 from foliot.errors import FoliotError
-from foliot.kernel.codec import decode
-from foliot.kernel.events import InputReceived, RunWaiting, UnknownDecided
 from foliot.kernel.messages import Message, Text, ToolResult
+from foliot.kernel.run.codec import decode
+from foliot.kernel.run.events import InputReceived, RunWaiting, UnknownDecided
 from foliot.testing.workshop.database import Truth
 from foliot.testing.workshop.process import Colleague
 

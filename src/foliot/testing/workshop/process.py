@@ -5,26 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from foliot.engine.ids import id_from
-from foliot.engine.runs import Runs
+from foliot.engine.driver.ids import id_from
+from foliot.engine.driver.runs import Runs
 from foliot.errors import FoliotError
-from foliot.kernel.spec import RunSpec
-from foliot.store.journal import SqlJournal
-from foliot.store.placement import Offer
+from foliot.kernel.run.spec import RunSpec
+from foliot.store.journal.database import SqlJournal
+from foliot.store.queue.placement import Offer
 from foliot.testing.simulator.process import Mortal
 from foliot.testing.simulator.world import World
 from foliot.testing.workshop.cast import TOOLS, Thinkers, Troupe
 from foliot.testing.workshop.database import Truth, Wire
 from foliot.testing.workshop.profiles import ShopProfile
 from foliot.testing.workshop.transport import Broker, UnsureTransport
-from foliot.tools.parts import Parts
-from foliot.tools.pipeline import Pipeline
-from foliot.work.base import Command
-from foliot.work.bundle import Bundles
-from foliot.work.pace import Pace
-from foliot.work.performing import TaskPerformer
-from foliot.work.tasks import TaskService
-from foliot.work.worker import Worker
+from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.pipeline import Pipeline
+from foliot.work.tasks.base import Command
+from foliot.work.tasks.bundle import Bundles
+from foliot.work.tasks.service import TaskService
+from foliot.work.worker.performer import TaskPerformer
+from foliot.work.worker.worker import Pace, Worker
 
 CUT_LOOK_EVERY = 2.0
 

@@ -24,7 +24,7 @@ import apsw
 
 from foliot.errors import FoliotError
 from foliot.store import queries
-from foliot.store.sqlite_file import Connection
+from foliot.store.sqlite.file import Connection
 from foliot.store.transaction import Row, Statement, Tx
 
 _changeset: Final[Any] = apsw.Changeset  # its types are only partly told

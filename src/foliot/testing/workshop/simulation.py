@@ -15,8 +15,8 @@ import logging
 from dataclasses import dataclass, field
 from random import Random
 
-from foliot.engine.runs import Runs
-from foliot.store.memory import MemoryJournal
+from foliot.engine.driver.runs import Runs
+from foliot.store.journal.memory import MemoryJournal
 from foliot.store.tasks import ENDED
 from foliot.testing.simulator.history import Acted
 from foliot.testing.simulator.profiles import ANY
@@ -24,14 +24,13 @@ from foliot.testing.simulator.report import Report
 from foliot.testing.simulator.virtual_loop import Stuck, VirtualLoop
 from foliot.testing.simulator.world import World
 from foliot.testing.workshop.cast import SYSTEMS
-from foliot.testing.workshop.checks import effect_problems, run_problems, task_problems, theft_problems
+from foliot.testing.workshop.checks import effect_problems, reference, run_problems, task_problems, theft_problems
 from foliot.testing.workshop.database import Truth
 from foliot.testing.workshop.people import Caretaker
 from foliot.testing.workshop.process import Client, Desk, WorkerProcess
 from foliot.testing.workshop.profiles import ShopProfile, profile_for
-from foliot.testing.workshop.reference import reference
 from foliot.testing.workshop.transport import Broker
-from foliot.work.base import Command, RetryRule
+from foliot.work.tasks.base import Command, RetryRule
 
 PROGRAM = "foliot.testing.workshop"
 PATIENCE = 3000.0  # simulated seconds; a workshop that has not come to rest by then never will

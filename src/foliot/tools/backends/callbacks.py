@@ -20,9 +20,9 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Final, Protocol
 from urllib.parse import quote
 
+from foliot.common.cancellation import stop_tasks
+from foliot.common.threads import unhurried
 from foliot.errors import Denied, FoliotError
-from foliot.stopping import stop_tasks
-from foliot.threads import unhurried
 from foliot.tools.base import ToolError
 from foliot.tools.contract import PENDING, ToolResponse, decode_response
 
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class Shared(Protocol):
-    """Pushes as all processes know them: `foliot.store.pushes`."""
+    """Pushes as all processes know them: `foliot.store.ledger.pushes`."""
 
     async def key(self) -> bytes: ...
     async def expect(self, request_id: str, until: float) -> None: ...

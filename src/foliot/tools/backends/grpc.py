@@ -8,12 +8,18 @@ JSON for this method.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import ipaddress
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from foliot.threads import unhurried
-from foliot.tools.backends.grpc_channels import GrpcChannels, load_grpc, place_of
+from msgspec import Struct
+
+from foliot.common.threads import unhurried
 from foliot.tools.base import (
     Invocation,
     OnOutput,
@@ -39,10 +45,180 @@ from foliot.tools.contract import (
     request_of,
     result_of,
 )
-from foliot.tools.error_text import LONGEST_WAIT, retry_seconds
+from foliot.tools.errors import LONGEST_WAIT, retry_seconds
+from foliot.tools.outbound.guard import Guard
 
 if TYPE_CHECKING:
-    from foliot.tools.auth import Credentials, ToolAuth
+    from foliot.tools.secrets.auth import Credentials, ToolAuth
+
+
+# --- grpc channels ---------------------------------------------------------------------------------------------------
+
+# Connections to gRPC services: one channel per place, shared by all tools that call it.
+#
+# TLS 1.2 or newer is the rule (gRPC's own floor). `grpc://` asks for plaintext, which is given on this machine only,
+# unless the tool declares that it is meant (`options.grpc.plaintext`): then whoever reads the manifest sees it.
+#
+# With a guard, a name is resolved and checked first and the channel goes to the checked addresses alone; the name
+# stays what the server's certificate must be for.
+
+LARGEST_ANSWER: Final = 4 * 1024 * 1024
+_PLACE: Final = re.compile(
+    r"(?:(?P<scheme>grpcs?)://)?(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+):(?P<port>[0-9]{1,5})/?"
+)
+
+
+class Place(Struct, frozen=True):
+    """Where a service is. `plaintext`: without TLS."""
+
+    host: str
+    port: int
+    plaintext: bool = False
+
+    @property
+    def bare_host(self) -> str:
+        return self.host.strip("[]")
+
+
+def place_of(endpoint: str, *, tool: str = "") -> Place:
+    """`host:port`, `grpcs://host:port` (the same) or `grpc://host:port`. Raises `ToolPolicyInvalid`."""
+    found = _PLACE.fullmatch(endpoint.strip())
+    if found is None or not 0 < int(found["port"]) < 65536:
+        raise ToolPolicyInvalid(
+            f"the endpoint of tool {tool!r} is not a gRPC address" if endpoint.strip() else f"{tool!r} has no endpoint",
+            hint="expected host:port, with grpc:// in front for plaintext on this machine",
+            tool=tool,
+        )
+    return Place(found["host"].lower(), int(found["port"]), found["scheme"] == "grpc")
+
+
+def load_grpc() -> Any:
+    """The grpc module, which is heavy and optional. Raises `ToolPolicyInvalid` that says how to get it."""
+    try:
+        return import_module("grpc")
+    except ImportError:
+        raise ToolPolicyInvalid(
+            "tools of the type `grpc` need the package grpcio, which is not installed",
+            hint="pip install 'foliot[grpc]'",
+        ) from None
+
+
+class GrpcChannels:
+    """Channels by place. Close it when nothing calls any more.
+
+    `roots` are PEM certificates to trust instead of the public ones. Without a `guard` names are resolved by gRPC.
+    """
+
+    def __init__(
+        self, *, guard: Guard | None = None, roots: bytes | None = None, largest_answer: int = LARGEST_ANSWER
+    ) -> None:
+        self._guard = guard
+        self._roots = roots
+        self._largest = largest_answer
+        self._channels: dict[tuple[Place, str], Any] = {}
+
+    async def channel(self, place: Place, *, plaintext_declared: bool = False) -> Any:
+        """A channel that is connected now.
+
+        Raises `ToolPolicyInvalid` for a place that may not be reached so, and `ToolUnreachable` with `before_effect`.
+        """
+        addresses = await self._checked(place)
+        _refuse_plaintext(place, addresses, plaintext_declared)
+        target = _target(place, addresses)
+        key = (place, target)
+        channel = self._channels.get(key)
+        if channel is None:
+            channel = self._channels[key] = self._open(place, target)
+        try:
+            await _connect(channel, place)
+        except ToolUnreachable:
+            # gRPC waits longer and longer before it tries again; who calls again wants a fresh try.
+            await self._drop(key, channel)
+            raise
+        return channel
+
+    async def close(self) -> None:
+        channels, self._channels = list(self._channels.values()), {}
+        for channel in channels:
+            await channel.close()
+
+    @property
+    def open(self) -> int:
+        """How many channels there are."""
+        return len(self._channels)
+
+    async def _checked(self, place: Place) -> tuple[str, ...]:
+        if self._guard is None:
+            return ()
+        return tuple(str(address) for address in await self._guard.check_host(place.host, place.port))
+
+    def _open(self, place: Place, target: str) -> Any:
+        grpc = load_grpc()
+        # A subchannel is otherwise shared by all channels to the same address, whatever they were told to trust.
+        options: list[tuple[str, Any]] = [
+            ("grpc.max_receive_message_length", self._largest),
+            ("grpc.enable_retries", 0),  # repeating a call is for the pipeline to decide, which knows its effect
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.enable_http_proxy", 0),  # a proxy would connect to addresses that nobody checked
+            ("grpc.default_authority", f"{place.host}:{place.port}"),
+        ]
+        if place.plaintext:
+            return grpc.aio.insecure_channel(target, options=options)
+        options.append(("grpc.ssl_target_name_override", place.bare_host))
+        return grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(self._roots), options=options)
+
+    async def _drop(self, key: tuple[Place, str], channel: Any) -> None:
+        if self._channels.get(key) is channel:
+            del self._channels[key]
+            with contextlib.suppress(asyncio.CancelledError):
+                await channel.close(grace=None)
+
+
+def _refuse_plaintext(place: Place, addresses: Sequence[str], declared: bool) -> None:
+    if not place.plaintext or declared:
+        return
+    if not all(_is_loopback(host) for host in (addresses or (place.bare_host,))):
+        raise ToolPolicyInvalid(
+            f"the gRPC service on {place.host!r} would be called without TLS",
+            hint="use grpcs://, or declare options.grpc.plaintext for the tool if that is meant",
+            host=place.host,
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _target(place: Place, addresses: Sequence[str]) -> str:
+    """What gRPC connects to: the checked addresses, else the name as it is."""
+    if not addresses:
+        return f"dns:///{place.host}:{place.port}"
+    family = "ipv6" if ":" in addresses[0] else "ipv4"
+    same = [address for address in addresses if (":" in address) == (family == "ipv6")]
+    return f"{family}:" + ",".join(
+        f"[{address}]:{place.port}" if family == "ipv6" else f"{address}:{place.port}" for address in same
+    )
+
+
+async def _connect(channel: Any, place: Place) -> None:
+    """Until the channel is ready. What fails here has certainly not reached the tool."""
+    states = load_grpc().ChannelConnectivity
+    while (state := channel.get_state(try_to_connect=True)) is not states.READY:
+        if state in (states.TRANSIENT_FAILURE, states.SHUTDOWN):
+            error = ToolUnreachable(
+                f"there is no connection to the gRPC service on {place.host}:{place.port}",
+                hint="is it running, and does its certificate fit?" if not place.plaintext else "is it running?",
+                host=place.host,
+            )
+            error.before_effect = True
+            raise error
+        await channel.wait_for_state_change(state)
+
+
+# --- grpc ------------------------------------------------------------------------------------------------------------
 
 METHOD: Final = "/orloj.tool.v1.ToolService/Execute"
 SAID_AT_MOST: Final = 400

@@ -29,8 +29,8 @@ from foliot.tools.base import (
     ToolTimeout,
     ToolUnreachable,
 )
-from foliot.tools.serving.link import NatsLink
-from foliot.tools.serving.messages import (
+from foliot.tools.nats_worker.link import NatsLink
+from foliot.tools.nats_worker.messages import (
     EXECUTE,
     CallMessage,
     Meta,
@@ -45,10 +45,10 @@ from foliot.tools.serving.messages import (
     output_subject,
     prefix_of,
     result_subject,
+    value_of,
     wire_call_id,
 )
-from foliot.tools.serving.outcomes import value_of
-from foliot.tools.serving.signing import BadSignature, Kind, Signer
+from foliot.tools.nats_worker.signatures import BadSignature, Kind, Signer
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg

@@ -17,16 +17,15 @@ from typing import Any, Final, TypeAlias, cast
 from foliot.errors import InvalidInput, NotFound
 from foliot.tools.backends.agent import Agents
 from foliot.tools.base import Tool, ToolDefinition
-from foliot.tools.builtin.answers import Decide, SubmitWork
-from foliot.tools.builtin.asking import AskUser
+from foliot.tools.builtin.answers import Decide, EmitDiagnosis, SubmitWork
 from foliot.tools.builtin.delegation import Delegate, SpawnAgent, WaitAgents
 from foliot.tools.builtin.files import EditFile, ReadFile, WriteFile
 from foliot.tools.builtin.find import Glob, Grep
-from foliot.tools.builtin.findings import EmitDiagnosis
+from foliot.tools.builtin.journal import History
 from foliot.tools.builtin.memory import MemoryList, MemoryRead, MemorySearch, MemoryWrite, SharedMemory
 from foliot.tools.builtin.notes import ReadScratchpad, ReadTodos, Scratchpad, WriteTodos
 from foliot.tools.builtin.overview import Definitions, ListTools, MonitorRuns
-from foliot.tools.builtin.past import History
+from foliot.tools.builtin.questions import AskUser
 from foliot.tools.builtin.results import ReadResult
 from foliot.tools.builtin.shell import Bash
 from foliot.tools.builtin.web import HttpRequest

@@ -9,7 +9,7 @@ from typing import IO, Any, Final
 from foliot.tools.base import Invocation, OnOutput, ToolArgumentsInvalid, ToolDefinition
 from foliot.tools.builtin.arguments import given, object_schema, optional, text, whole_number
 from foliot.tools.builtin.workspace import UnfitFile, Workspace
-from foliot.tools.running import blocking
+from foliot.tools.pipeline.running import blocking
 
 MOST_LINES: Final = 2000
 MOST_BYTES: Final = 50 * 1024 - 2048  # with the footer below the limit at which results are cut

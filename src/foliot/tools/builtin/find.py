@@ -20,12 +20,11 @@ import msgspec
 from foliot.tools.base import Invocation, OnOutput, ToolArgumentsInvalid, ToolDefinition, ToolError, ToolTimeout
 from foliot.tools.builtin.arguments import given, object_schema, optional, optional_text, text, whole_number
 from foliot.tools.builtin.files import encoded, looks_binary
-from foliot.tools.builtin.gitignore import LARGEST as LARGEST_GITIGNORE
-from foliot.tools.builtin.gitignore import NAME as GITIGNORE
-from foliot.tools.builtin.gitignore import Ignored
-from foliot.tools.builtin.wildcards import PathPattern, States
+from foliot.tools.builtin.patterns import LARGEST as LARGEST_GITIGNORE
+from foliot.tools.builtin.patterns import NAME as GITIGNORE
+from foliot.tools.builtin.patterns import Ignored, PathPattern, States
 from foliot.tools.builtin.workspace import Workspace
-from foliot.tools.running import blocking
+from foliot.tools.pipeline.running import blocking
 
 DEEPEST: Final = 200
 MOST_FOUND: Final = 1000

@@ -15,7 +15,7 @@ import msgspec
 from foliot.kernel.messages import ToolCall
 from foliot.tools.base import Invocation, OnOutput, ToolArgumentsInvalid, ToolDefinition, ToolError
 from foliot.tools.builtin.arguments import object_schema, text
-from foliot.tools.builtin.past import History, past_of
+from foliot.tools.builtin.journal import History, past_of
 
 STATUSES: Final = ("pending", "in_progress", "completed")
 MOST_TODOS: Final = 200

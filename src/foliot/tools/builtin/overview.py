@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from foliot.errors import NotFound
 from foliot.tools.base import Invocation, OnOutput, ToolDefinition
 from foliot.tools.builtin.arguments import object_schema, optional, optional_text, whole_number
-from foliot.tools.builtin.past import History, RunRow
+from foliot.tools.builtin.journal import History, RunRow
 from foliot.tools.builtin.results import ToolNothingThere
 from foliot.tools.search import Index
 

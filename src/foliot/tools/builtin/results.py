@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import msgspec
 
+from foliot.common.threads import unhurried
 from foliot.errors import NotFound
-from foliot.kernel.events import RunCancelled, RunDeadLettered, RunFailed, RunSucceeded, Terminal
 from foliot.kernel.messages import Text, ToolResult
-from foliot.threads import unhurried
+from foliot.kernel.run.events import RunCancelled, RunDeadLettered, RunFailed, RunSucceeded, Terminal
 from foliot.tools.base import Invocation, OnOutput, ToolArgumentsInvalid, ToolDefinition, ToolDenied, ToolError
 from foliot.tools.builtin.arguments import object_schema, optional, optional_text, whole_number
-from foliot.tools.builtin.past import History, Past, past_of
+from foliot.tools.builtin.journal import History, Past, past_of
 
 DEFAULT_PAGE: Final = 4096
 # With the lines around it still shorter than the limit at which results are cut: a page that was cut would lie.

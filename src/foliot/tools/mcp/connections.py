@@ -20,13 +20,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from foliot.tools.base import OnOutput, ToolAnswerLost, ToolError, ToolUnreachable
-from foliot.tools.mcp.credentials import no_headers, no_secrets
-from foliot.tools.mcp.exchange import EXCHANGE, Exchange
+from foliot.tools.mcp.http import EXCHANGE, Exchange
 from foliot.tools.mcp.pins import Announced
-from foliot.tools.mcp.process import ResolveSecret
+from foliot.tools.mcp.process import ResolveSecret, ServerSpec, no_headers, no_secrets
 from foliot.tools.mcp.results import protocol_error
 from foliot.tools.mcp.sdk import require_sdk
-from foliot.tools.mcp.server import ServerSpec
 from foliot.tools.mcp.session import PONG_SECONDS, Means, Session
 
 if TYPE_CHECKING:

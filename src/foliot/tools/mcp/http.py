@@ -8,17 +8,47 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 import httpx2
 
+from foliot.common.threads import on_thread
 from foliot.errors import FoliotError
 from foliot.kernel.json_texts import MOST_VALUES, has_more_values
-from foliot.threads import on_thread
-from foliot.tools.base import AuthSpec, ToolUnreachable
-from foliot.tools.mcp.exchange import EXCHANGE, Exchange
-from foliot.tools.mcp.server import ServerSpec
+from foliot.tools.base import AuthSpec, OnOutput, ToolUnreachable
+from foliot.tools.mcp.process import ServerSpec
 from foliot.tools.outbound.client import ToolAnswerTooLarge
+
+# --- exchange --------------------------------------------------------------------------------------------------------
+
+# What one request to a server met on its way: shared by the call that waits and the transport that works for it.
+#
+# The SDK reports an HTTP failure as a protocol error without its status, so the transport notes here what it saw. The
+# context variable reaches it because the SDK carries the context of the caller with each message.
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """`status` is the HTTP status that refused the request; `failure` an error that kept it from being answered.
+
+    `sent` is False as long as the server cannot have begun to act. `session_gone`: the server does not know our session
+    any more, so it did nothing.
+    """
+
+    on_output: OnOutput | None = None
+    status: int | None = None
+    retry_after: float | None = None
+    failure: FoliotError | None = None
+    sent: bool = False
+    session_gone: bool = False
+
+
+EXCHANGE: ContextVar[Exchange | None] = ContextVar("foliot_mcp_exchange", default=None)
+
+
+# --- http ------------------------------------------------------------------------------------------------------------
 
 SESSION_HEADER: Final = "mcp-session-id"
 UNAUTHORIZED: Final = 401

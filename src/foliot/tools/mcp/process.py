@@ -8,10 +8,94 @@ import shlex
 import shutil
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from foliot.tools.base import ToolDenied, ToolPolicyInvalid
-from foliot.tools.mcp.server import ServerSpec
+from foliot.resources.amounts import seconds
+from foliot.resources.digest import definition_digest
+from foliot.resources.powers import declared_by_operator, secret_targets
+from foliot.tools.base import AuthSpec, ToolDenied, ToolPolicyInvalid, ToolSecretMissing
+
+if TYPE_CHECKING:
+    from foliot.tools.mcp.http import Authorize
+    from foliot.tools.secrets.auth import Credentials, ToolAuth
+    from foliot.tools.secrets.secrets import Secrets
+
+
+# --- server ----------------------------------------------------------------------------------------------------------
+
+# What an McpServer resource says, in the form that connections use.
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One variable of a server's environment: a value, or the Secret that holds it."""
+
+    name: str
+    value: str = field(default="", repr=False)
+    secret_ref: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSpec:
+    """One server. `digest` changes with anything that was declared: another digest is another connection."""
+
+    namespace: str
+    name: str
+    digest: str
+    transport: Literal["stdio", "http"]
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: tuple[Variable, ...] = ()
+    endpoint: str = ""
+    auth: AuthSpec | None = None
+    include: tuple[str, ...] = ()
+    max_attempts: int = 3
+    backoff: float = 2.0
+    operator: bool = True  # whether the operator of the installation declared it
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.namespace, self.name
+
+    def __str__(self) -> str:
+        return f"MCP server {self.name!r} in namespace {self.namespace!r}"
+
+
+def server_spec(document: Mapping[str, Any]) -> ServerSpec:
+    """The server of a normalised McpServer document."""
+    metadata, spec = document["metadata"], document["spec"]
+    reconnect = spec.get("reconnect", {})
+    return ServerSpec(
+        namespace=metadata.get("namespace", "default"),
+        name=metadata["name"],
+        digest=definition_digest(document),
+        transport=spec["transport"],
+        command=spec.get("command", ""),
+        args=tuple(spec.get("args", ())),
+        env=tuple(Variable(v["name"], v.get("value", ""), v.get("secretRef", "")) for v in spec.get("env", ())),
+        endpoint=spec.get("endpoint", ""),
+        auth=_auth(spec.get("auth"), secret_targets(document)),
+        include=tuple(spec.get("tool_filter", {}).get("include", ())),
+        max_attempts=reconnect.get("max_attempts", 3),
+        backoff=seconds(reconnect.get("backoff", "2s")),
+        operator=declared_by_operator(document),
+    )
+
+
+def _auth(given: Mapping[str, Any] | None, hosts: tuple[str, ...] | None) -> AuthSpec | None:
+    if not given or not given.get("profile"):
+        return None
+    return AuthSpec(
+        profile=given["profile"],
+        secret_ref=given.get("secretRef", ""),
+        header_name=given.get("headerName", ""),
+        token_url=given.get("tokenURL", ""),
+        scopes=tuple(given.get("scopes", ())),
+        hosts=hosts,
+    )
+
+
+# --- process ---------------------------------------------------------------------------------------------------------
 
 ResolveSecret: TypeAlias = Callable[[str, str], Awaitable[str]]
 """`(reference, namespace)` to the clear value; raises `ToolSecretMissing` or another `FoliotError`."""
@@ -132,3 +216,40 @@ def _words(command: str) -> list[str]:
         return shlex.split(command) or [command]
     except ValueError:
         return [command]
+
+
+# --- credentials -----------------------------------------------------------------------------------------------------
+
+# From the tools' own secrets and credentials to what connections ask for.
+
+
+def secret_values(secrets: Secrets) -> ResolveSecret:
+    """Values for the environment of stdio servers, from the server's own namespace or one that has granted it."""
+
+    async def resolve(reference: str, namespace: str) -> str:
+        return await secrets.value(reference, namespace=namespace, by="McpServer")
+
+    return resolve
+
+
+def auth_headers(maker: ToolAuth) -> Authorize:
+    """Headers for HTTP servers. A token that was refused is thrown away and fetched anew."""
+    shown: dict[tuple[AuthSpec, str], Credentials] = {}
+
+    async def authorize(auth: AuthSpec, namespace: str, *, rejected: bool = False) -> Mapping[str, str]:
+        before = shown.get((auth, namespace))
+        if rejected and before is not None:
+            maker.evict(auth, before)
+        made = await maker.credentials(auth, namespace=namespace, tool="an MCP server", by="McpServer")
+        shown[auth, namespace] = made
+        return made.headers
+
+    return authorize
+
+
+async def no_secrets(reference: str, namespace: str) -> str:
+    raise ToolSecretMissing(f"the secret {reference!r} cannot be looked up here", hint="open a store")
+
+
+async def no_headers(auth: AuthSpec, namespace: str, *, rejected: bool = False) -> Mapping[str, str]:
+    raise ToolPolicyInvalid(f"nobody here can make credentials for the profile {auth.profile!r}", hint="open a store")

@@ -17,8 +17,8 @@ from foliot.tools.base import (
     ToolUnreachable,
     ToolUnsupported,
 )
-from foliot.tools.mcp.exchange import Exchange
-from foliot.tools.mcp.server import ServerSpec
+from foliot.tools.mcp.http import Exchange
+from foliot.tools.mcp.process import ServerSpec
 from foliot.tools.outbound.client import ToolAnswerTooLarge
 
 if TYPE_CHECKING:

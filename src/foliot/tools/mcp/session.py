@@ -12,14 +12,13 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from foliot.common.threads import on_thread
 from foliot.errors import FoliotError
 from foliot.resources.validators import UnusableSchema, validator_of
-from foliot.threads import on_thread
 from foliot.tools.base import OnOutput, ToolUnreachable
-from foliot.tools.mcp.exchange import EXCHANGE, Exchange
+from foliot.tools.mcp.http import EXCHANGE, Exchange
 from foliot.tools.mcp.pins import Announced, announced
-from foliot.tools.mcp.process import ResolveSecret, prepare
-from foliot.tools.mcp.server import ServerSpec
+from foliot.tools.mcp.process import ResolveSecret, ServerSpec, prepare
 from foliot.version import __version__
 
 if TYPE_CHECKING:

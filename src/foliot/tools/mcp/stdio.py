@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
+from foliot.common.threads import unhurried
 from foliot.kernel.json_texts import has_more_values
-from foliot.threads import unhurried
 from foliot.tools.base import ToolUnreachable
 from foliot.tools.mcp.process import Launch
 from foliot.tools.mcp.results import TOO_LARGE

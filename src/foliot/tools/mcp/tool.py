@@ -21,8 +21,8 @@ from foliot.tools.base import (
 )
 from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.pins import Announced, in_words, read_pin
+from foliot.tools.mcp.process import ServerSpec, server_spec
 from foliot.tools.mcp.results import parts_of, reported_error
-from foliot.tools.mcp.server import ServerSpec, server_spec
 
 FindServer: TypeAlias = Callable[[str, str], Awaitable[Mapping[str, Any]]]
 """`(namespace, name)` to the McpServer document; raises `NotFound`."""

@@ -1,0 +1,1 @@
+"""How things look: tables, documents, runs and tasks as they are worked on."""

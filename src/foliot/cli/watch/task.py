@@ -1,0 +1,316 @@
+"""Staying with a task until it ends: showing it, doing its work here when nobody else would, Ctrl-C, the exit code.
+
+As with `foliot run`, Ctrl-C once cancels the task, and twice leaves it as it is: what is queued stays queued, and
+whoever works next goes on with it. A worker in this process takes whatever is due, so it also helps other tasks; when
+this one has ended, it takes nothing more and lets what it began come to an end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from foliot.cli.errors import INTERRUPTED, say
+from foliot.cli.invocation import current, is_terminal
+from foliot.cli.runtimes import Reach, whoami
+from foliot.cli.show.task import TaskView
+from foliot.cli.terminal import emit, live_console, out, paint
+from foliot.cli.watch.run import FRAME, WAITS, aside, on_ctrl_c
+from foliot.client.work import Work
+from foliot.common.cancellation import stop_tasks
+from foliot.common.text import one_line
+from foliot.engine.driver.process import is_gone
+from foliot.engine.live.hub import Streamed
+from foliot.errors import FoliotError, UsageError
+from foliot.kernel.messages import TextDelta
+from foliot.kernel.run import events as e
+from foliot.runtime.runtime import Runtime
+from foliot.store.queue.placement import Offer, fits
+from foliot.store.queue.workers import list_workers
+from foliot.store.tasks import ENDED
+from foliot.work.tasks.base import TaskInfo
+from foliot.work.views.events import Happening, RunHappening
+from foliot.work.views.story import RunRow, TaskStory
+from foliot.work.worker.worker import Worker
+
+PLACES: Final = 8
+LOOK_EVERY: Final = 1.0
+# The store of a busy system changes all the time; a person reads no faster than this.
+PAUSE: Final = 0.05
+# How long nobody may be alive who could do the work before it is done here.
+MISSED: Final = 5.0
+
+
+@dataclass(slots=True)
+class Followed:
+    """How it went. `story` is None when the person left the task as it was."""
+
+    story: TaskStory | None = None
+    interrupted: bool = False
+    shown: bool = False
+
+
+@dataclass(slots=True)
+class _Following:
+    work: Work
+    runtime: Runtime | None
+    view: TaskView
+    namespace: str
+    name: str
+    worker: Worker | None = None
+    working: asyncio.Task[None] | None = None
+    leaving: asyncio.Event = field(default_factory=asyncio.Event)
+    interrupted: bool = False
+    complained: bool = False
+    pumps: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
+
+
+def choose_task_view(*, json: bool, quiet: bool) -> TaskView:
+    """What fits the streams, as for runs."""
+    from foliot.cli.show.task import JsonTaskView, PlainTaskView, QuietTaskView
+
+    if json:
+        return JsonTaskView()
+    if quiet:
+        return QuietTaskView()
+    if not is_terminal(sys.stderr) or os.environ.get("TERM") == "dumb":
+        return PlainTaskView()
+    from foliot.cli.show.task_terminal import TerminalTaskView
+
+    console = live_console(no_color=current().color is False or None)
+    return TerminalTaskView(console, answer=is_terminal(sys.stdout))
+
+
+async def follow(reach: Reach, view: TaskView, task: TaskInfo, *, here: bool | None, stays: bool) -> Followed:
+    """Show the task until it has ended, or waits for a person and `stays` is False.
+
+    `here`: True does its work in this process too; None does so when no worker is alive that could; False never.
+    """
+    if here and reach.runtime is None:
+        raise UsageError("The work is done where the server is, not here.", hint="Leave out --here.")
+    started = time.monotonic()
+    following = _Following(reach.work, reach.runtime, view, task.namespace, task.name)
+    followed = Followed()
+    begun = False
+    try:
+        with aside(view), on_ctrl_c(lambda times: _interrupt(following, times)):
+            view.begin(await reach.work.story(task.namespace, task.name, looks=False))
+            begun = True
+            async with _ticking(view), _at_work(following):
+                story = await _until_it_rests(following, here=here, stays=stays)
+            followed.story = story
+    finally:
+        if begun:
+            followed.shown = view.end(followed.story, time.monotonic() - started)
+        followed.interrupted = following.interrupted
+    return followed
+
+
+async def _until_it_rests(following: _Following, *, here: bool | None, stays: bool) -> TaskStory | None:
+    work, namespace, name = following.work, following.namespace, following.name
+    cursor: str | None = None
+    told, alone_since = -1, time.monotonic() - MISSED
+    while not following.leaving.is_set():
+        info = await work.task(namespace, name)
+        batch = await work.happenings(namespace, name, cursor=cursor)
+        cursor = batch.cursor
+        _watch_writing(following, batch.happenings)
+        if following.view.draws:
+            following.view.graph(await work.story(namespace, name, looks=False))
+        following.view.show(batch.happenings)
+        if info.phase in ENDED:
+            return await work.story(namespace, name)
+        if info.phase == "waiting":
+            if not stays:
+                return await work.story(namespace, name)
+            if info.revision != told:
+                told = info.revision
+                await _tell_wait(following)
+        if following.working is not None and following.working.done():
+            following.working.result()  # it should work as long as we stay: say why it does not
+            following.worker = following.working = None
+        if following.worker is None and following.runtime is not None:
+            if here is not True and await _somebody_could(following, following.runtime):
+                alone_since = time.monotonic()
+            elif here or time.monotonic() - alone_since >= MISSED:
+                _do_it_here(following, following.runtime, here=here)
+        await _pause(following, cursor)
+    with suppress(FoliotError):
+        if (await work.task(namespace, name)).phase in ENDED:
+            return await work.story(namespace, name)
+    return None
+
+
+async def _pause(following: _Following, cursor: str | None) -> None:
+    """Until something may have happened, or the person has enough of it."""
+    await asyncio.sleep(PAUSE)
+    change = following.work.changed(following.namespace, following.name, cursor=cursor, timeout=LOOK_EVERY)
+    changed = asyncio.create_task(change)
+    leaving = asyncio.create_task(following.leaving.wait())
+    try:
+        await asyncio.wait({leaving, changed}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        leaving.cancel()
+        changed.cancel()
+        await asyncio.gather(leaving, changed, return_exceptions=True)
+
+
+# --- working here ------------------------------------------------------------------------------------------------
+
+
+async def _somebody_could(following: _Following, runtime: Runtime) -> bool:
+    """Whether a worker is alive that may take what is due of the task, or was left behind; True while nothing is."""
+    tasking, now = runtime.tasking, time.time()
+    rows = await tasking.stories.rows(following.namespace, following.name)
+    due = [row for row in rows if not row.ended and _is_free(row, now)]
+    if not due:
+        return True
+    alive = [
+        Offer(each.name, each.identity, each.region, each.gpu, each.models, each.labels, each.capacity)
+        for each in await list_workers(tasking.database)
+        if each.state(now) == "ready" and not is_gone(each.identity)
+    ]
+    return all(any(fits(offer, row.requirements) for offer in alive) for row in due)
+
+
+def _is_free(row: RunRow, now: float) -> bool:
+    """Whether anybody could take the run: it waits for a worker, or the one that held it is no more."""
+    if row.held:
+        return is_gone(row.worker) or (row.lease_until is not None and row.lease_until < now)
+    return row.due_at is not None
+
+
+def _do_it_here(following: _Following, runtime: Runtime, *, here: bool | None) -> None:
+    """Nobody else would; so this process does, unless it must not: then the person is told, once."""
+    if here is not False:
+        _start_worker(following, runtime)
+    elif not following.complained:
+        following.complained = True
+        following.view.note("No worker is alive that could do it: start `foliot worker`, or use --here.")
+
+
+def _start_worker(following: _Following, runtime: Runtime) -> None:
+    tasking = runtime.tasking
+    tasking.performer.stream = following.view.draws
+    worker = runtime.runs.worker
+    offer = Offer(f"{socket.gethostname()}-{os.getpid()}", worker, capacity=PLACES)
+    following.worker = tasking.worker(offer)
+    following.working = asyncio.create_task(following.worker.run(), name="worker")
+
+
+@asynccontextmanager
+async def _at_work(following: _Following) -> AsyncGenerator[None]:
+    """Whatever was started meanwhile has stopped in the end: the worker, and the readers of what agents write."""
+    try:
+        yield
+    finally:
+        if following.worker is not None and following.working is not None:
+            following.worker.drain()
+            if following.leaving.is_set():
+                following.worker.drain()
+            await asyncio.gather(following.working, return_exceptions=True)
+        await stop_tasks(*following.pumps.values())
+
+
+def _watch_writing(following: _Following, happenings: Sequence[Happening]) -> None:
+    """Read along with what agents write that work in this process."""
+    runtime = following.runtime
+    if runtime is None or following.worker is None or not following.view.draws:
+        return
+    for happening in happenings:
+        if not isinstance(happening, RunHappening):
+            continue
+        match happening.fact:
+            case e.RunClaimed(worker=worker) if worker == runtime.runs.worker:
+                if happening.run_id not in following.pumps:
+                    pump = _pump(following, runtime, happening.agent, happening.run_id)
+                    following.pumps[happening.run_id] = asyncio.create_task(pump)
+            case e.RunSucceeded() | e.RunFailed() | e.RunCancelled() | e.RunDeadLettered():
+                if (done := following.pumps.get(happening.run_id)) is not None:
+                    done.cancel()
+            case _:
+                pass
+
+
+async def _pump(following: _Following, runtime: Runtime, agent: str, run_id: str) -> None:
+    with runtime.watch(run_id) as reader:
+        async for item in reader:
+            if isinstance(item, Streamed) and isinstance(item.delta, TextDelta):
+                following.view.piece(agent, item.delta.text)
+
+
+@asynccontextmanager
+async def _ticking(view: TaskView) -> AsyncGenerator[None]:
+    async def tick() -> None:
+        while True:
+            await asyncio.sleep(FRAME)
+            view.tick()
+
+    ticking = asyncio.create_task(tick())
+    try:
+        yield
+    finally:
+        await stop_tasks(ticking)
+
+
+# --- people ------------------------------------------------------------------------------------------------------
+
+
+async def _interrupt(following: _Following, times: int) -> None:
+    following.interrupted = True
+    if times > 1:
+        following.leaving.set()
+        return
+    following.view.note("Cancelling; Ctrl-C again leaves at once, and the task stays as it is.")
+    try:
+        await following.work.cancel_task(following.namespace, following.name, by=whoami(), reason="Ctrl-C")
+    except FoliotError:  # it has ended this very moment
+        return
+
+
+async def _tell_wait(following: _Following) -> None:
+    told = await following.work.why_task(following.namespace, following.name)
+    for cause in told.causes:
+        if cause.kind == "waiting":
+            following.view.note(f"{'  ' * cause.depth}{cause.text}")
+    for hint in told.next:
+        following.view.note(f"  {hint.command}  # {one_line(hint.effect)}")
+
+
+async def finish_task(work: Work, view: TaskView, task: TaskInfo, followed: Followed) -> int:
+    """Print the result where it belongs, and say what to do next. The exit code of the command."""
+    story = followed.story
+    where = "" if task.namespace == "default" else f" -n {task.namespace}"
+    if story is None:
+        view.note(f"Left as it is. `foliot task wait {task.name}{where}` follows it on.")
+        return INTERRUPTED
+    match story.info.phase:
+        case "succeeded":
+            if not followed.shown:
+                emit(story.output)
+            return 0
+        case "waiting":
+            told = await work.why_task(task.namespace, task.name)
+            out(f"\n{one_line(told.headline)}", err=True)
+            for cause in told.causes:
+                out(f"  {'  ' * cause.depth}{one_line(cause.text)}", err=True)
+            for hint in told.next:
+                out(f"  {paint(hint.command, fg='cyan')}  # {one_line(hint.effect)}", err=True)
+            return WAITS
+        case "cancelled":
+            say("cancelled", story.info.summary.get("reason") or task.name, fg="yellow")
+            return INTERRUPTED
+        case phase:
+            word = "dead-lettered" if phase == "dead_lettered" else phase
+            error = story.info.summary.get("error") or f"task {task.name} was {word}"
+            say("error", f"{word}: {error}", fg="red")
+            hint = f"`foliot why {task.name}{where}` tells why; `foliot task requeue {task.name}{where}` tries again."
+            say("hint", hint, fg="cyan")
+            return 1

@@ -1,0 +1,185 @@
+"""What `foliot task run TARGET` means: from what was typed, and what is declared, to a command.
+
+TARGET is a system or an agent by name, a Task resource by name, or a manifest or folder of them. Of a folder, its one
+Task is what is asked for; without one, its one system, or its one agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import click
+from msgspec.structs import replace
+
+from foliot.cli.commands.run import looks_like_files, parse_labels
+from foliot.cli.errors import warn
+from foliot.cli.manifests import load, located
+from foliot.cli.reach import connected, namespace
+from foliot.cli.terminal import out, paint
+from foliot.client.base import Client
+from foliot.client.work import Work
+from foliot.engine.explain.amounts import counted
+from foliot.errors import FoliotError, NotFound, UsageError
+from foliot.store.base import Document
+from foliot.store.tasks import ENDED
+from foliot.work.tasks.base import Command, TaskInfo
+from foliot.work.tasks.commands import command_of, from_template
+
+EXAMPLE: Final = 'For example `foliot task run report "Three lines on clocks"`.'
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What was typed. `changes` are fields of the command that were given by an option."""
+
+    target: str
+    message: str = ""
+    name: str = ""
+    input: Mapping[str, str] = field(default_factory=dict[str, str])
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    changes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def is_plain(self) -> bool:
+        """Nothing was given but the target: what is declared is wanted as it is."""
+        return not (self.message or self.name or self.input or self.labels or self.changes)
+
+
+async def understand(order: Order, *, quiet: bool) -> tuple[Command, str]:
+    """The command, and the name that a Task resource gives it, if one does. Applies manifests first.
+
+    Raises `NotFound`, `UsageError`, `ManifestError`.
+    """
+    async with connected() as client:
+        if looks_like_files(order.target):
+            document = _only(await _applied(client, order.target, quiet=quiet), order.target)
+        else:
+            document = await _named(client, order.target)
+    kind, metadata = document["kind"], document["metadata"]
+    if kind == "Task":
+        base = command_of(document)
+        if document["spec"].get("mode") == "template":
+            base = from_template(document, Command(base.target_kind, base.target))
+            return _changed(base, order), ""
+        return _changed(replace(base, name=""), order), metadata["name"]
+    target_kind = "system" if kind == "AgentSystem" else "agent"
+    base = Command(target_kind, metadata["name"], namespace=metadata["namespace"])
+    return _changed(base, order), ""
+
+
+async def choose_name(work: Work, command: Command, declared: str, order: Order) -> Command:
+    """A Task that is wanted as declared has its own name, as long as no work under it has ended already."""
+    if order.name or not declared or not order.is_plain:
+        return command
+    try:
+        there = await work.task(command.namespace, declared)
+    except NotFound:
+        return replace(command, name=declared)
+    return command if there.phase in ENDED else replace(command, name=declared)
+
+
+def _changed(base: Command, order: Order) -> Command:
+    return replace(
+        base,
+        **order.changes,
+        message=order.message or base.message,
+        name=order.name or base.name,
+        input={**base.input, **order.input},
+        labels={**base.labels, **order.labels},
+    )
+
+
+async def _applied(client: Client, path: str, *, quiet: bool) -> list[Document]:
+    loaded = load((path,))
+    try:
+        applied = await client.apply([item.given for item in loaded])
+    except FoliotError as error:
+        raise located(error, loaded) from None
+    for warning in applied.warnings:
+        warn(warning)
+    if not quiet:
+        changed = sum(outcome.action != "unchanged" for outcome in applied.outcomes)
+        text = f"applied {path}: {counted(len(applied.outcomes), 'resource')}, {changed} changed"
+        out(paint(text, dim=True), err=True)
+    return [item.document for item in loaded]
+
+
+def _only(documents: Sequence[Document], path: str) -> Document:
+    for kind, plural in (("Task", "tasks"), ("AgentSystem", "systems"), ("Agent", "agents")):
+        found = [document for document in documents if document["kind"] == kind]
+        if len(found) > 1:
+            names = ", ".join(document["metadata"]["name"] for document in found)
+            raise UsageError(
+                f"{path} declares {len(found)} {plural}: {names}.",
+                hint=f"Name the one you mean: `foliot task run {found[0]['metadata']['name']}`.",
+            )
+        if found:
+            return found[0]
+    raise NotFound(f"There is no Task, AgentSystem or Agent in {path}.", hint="`foliot init --help` writes some.")
+
+
+async def _named(client: Client, word: str) -> Document:
+    kinds = {"agent": ("Agent",), "system": ("AgentSystem",), "agent-system": ("AgentSystem",), "task": ("Task",)}
+    prefix, slash, rest = word.partition("/")
+    wanted = ("AgentSystem", "Agent", "Task")
+    if slash and prefix.lower() in kinds:
+        wanted, word = kinds[prefix.lower()], rest
+    space, _, name = word.rpartition("/")
+    if not name:
+        raise UsageError("An empty text does not name a system or an agent.", hint=EXAMPLE)
+    hints: list[str] = []
+    for kind in wanted:
+        try:
+            return await client.get(kind, name, namespace=space or namespace())
+        except NotFound as missing:
+            hints += [missing.hint] if missing.hint else []
+    raise NotFound(
+        f"There is no system, agent or task {name!r} in namespace {space or namespace()}.",
+        hint=hints[0] if hints else "`foliot get systems,agents` lists what there is; a folder of manifests works too.",
+    )
+
+
+def parse_pairs(pairs: Sequence[str], what: str) -> dict[str, str]:
+    """`key=value` pairs. Raises `UsageError`."""
+    if what == "label":
+        return parse_labels(pairs)
+    found: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"{pair[:80]!r} is not KEY=VALUE.", hint=f"Such as `--{what} topic=clocks`.")
+        found[key.strip()] = value
+    return found
+
+
+# --- task names ------------------------------------------------------------------------------------------------------
+
+# Finding the task that a person means.
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def task_argument(*, required: bool = True) -> Callable[[F], F]:
+    """TASK, given to the command as `name`: a name, or as much of its beginning or end as is unique."""
+    return click.argument("name", metavar="TASK" if required else "[TASK]", required=required)
+
+
+async def find_task(work: Work, word: str | None) -> TaskInfo:
+    """The task of this name, `namespace/name`, or the only one that begins or ends so; the newest when none is named.
+
+    Raises `NotFound`, `InvalidInput` with the candidates, `UsageError` for an empty name.
+    """
+    if word is None:
+        newest, _ = await work.tasks(namespace=namespace(), limit=1)
+        if not newest:
+            raise NotFound(
+                f"There are no tasks in namespace {namespace()} yet.", hint="`foliot task run --help` says how."
+            )
+        return newest[0]
+    word = word.removeprefix("task/")
+    space, _, name = word.rpartition("/")
+    if not name.strip():
+        raise UsageError("An empty text does not name a task.", hint="`foliot task list` shows them.")
+    return await work.find_task(space or namespace(), name)

@@ -1,0 +1,146 @@
+"""Problem details (RFC 9457) back into the errors they were made from: the same class, text, hint and exit code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Mapping
+from typing import Any, Final, Protocol, cast
+
+import msgspec
+
+from foliot.errors import (
+    Conflict,
+    Denied,
+    FoliotError,
+    Gone,
+    InvalidInput,
+    NotFound,
+    OutcomeUnknown,
+    SecretError,
+    SecretMissing,
+    Unavailable,
+    UsageError,
+)
+from foliot.resources.field_owners import FieldConflict
+from foliot.resources.problems import Finding, ManifestError, Path, Problem
+from foliot.store.base import Filter, Key, Page, Requirement
+
+BODY: Final = "request body"
+MOST_SHOWN: Final = 200
+_BY_CODE: Final[Mapping[str, type[FoliotError]]] = {
+    each.code: each
+    for each in (
+        *(InvalidInput, UsageError, NotFound, Conflict, OutcomeUnknown, Gone, Denied),
+        *(SecretError, SecretMissing, Unavailable, FieldConflict),
+    )
+}
+# For a code that this version does not know, and for what a proxy in between says in its own words.
+_BY_STATUS: Final[Mapping[int, type[FoliotError]]] = {
+    400: UsageError,
+    401: Denied,
+    403: Denied,
+    404: NotFound,
+    408: Unavailable,
+    409: Conflict,
+    410: Gone,
+    412: Conflict,
+    413: InvalidInput,
+    422: InvalidInput,
+    428: InvalidInput,
+    429: Unavailable,
+    431: InvalidInput,
+    502: Unavailable,
+    503: Unavailable,
+    504: Unavailable,
+}
+_STEP: Final = re.compile(r'\[(\d+)\]|\["((?:[^"]|"(?!\]))*)"\]|\.?([^.\[\]]+)')
+
+
+def error_of(status: int, body: bytes, *, where: str, retry_after: float | None = None) -> FoliotError:
+    """The error that an answer tells of. `where` is said when the answer is not one of a Foliot server."""
+    told = _decoded(body)
+    code, detail = str(told.get("code", "")), str(told.get("detail", ""))
+    hint = str(told["hint"]) if told.get("hint") else None
+    findings = told.get("errors")
+    if code == ManifestError.code and isinstance(findings, list):
+        return ManifestError([_finding(each) for each in cast("list[Any]", findings)], hint=hint)
+    kind = _BY_CODE.get(code) or _BY_STATUS.get(status, FoliotError)
+    if not detail:
+        detail = f"{where} answered {status}, and not as a Foliot server does"
+        hint = hint or "check the address of the server"
+    if status == 401:
+        hint = (
+            "give a good token: FOLIOT_TOKEN, --token-file, or `foliot config set-context`. Whoever started the server "
+            "needs none on its machine, with the same FOLIOT_HOME"
+        )
+    more: dict[str, Any] = {} if retry_after is None else {"retry_after": retry_after}
+    if kind is FieldConflict:
+        more["conflicts"] = told.get("conflicts") or []
+    if isinstance(told.get("tasks"), list):
+        more["tasks"] = told["tasks"]
+    return kind(detail, hint=hint, server_code=code, status=status, **more)
+
+
+def path_of(field: str) -> Path:
+    """The path that `render_path` has shown as this text."""
+    steps: list[str | int] = []
+    for index, quoted, plain in _STEP.findall(field):
+        steps.append(int(index) if index else quoted or plain)
+    return tuple(steps)
+
+
+def _decoded(body: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return {}
+
+
+def _finding(told: Mapping[str, Any]) -> Finding:
+    problem = Problem(
+        path_of(str(told.get("field", ""))),
+        str(told.get("message", "")),
+        told.get("hint"),
+        told.get("expected"),
+        "warning" if told.get("severity") == "warning" else "error",
+        "key" if told.get("at") == "key" else "value",
+    )
+    kind, name = told.get("kind"), told.get("name")
+    file = str(told.get("file") or BODY)
+    # A line of the body that was sent means nothing to whoever wrote the files it was made from.
+    placed = {} if file == BODY else {"line": told.get("line"), "column": told.get("column")}
+    return Finding(problem, file, kind=kind, name=name, **placed)
+
+
+# --- missing ---------------------------------------------------------------------------------------------------------
+
+# What is said of a resource that is not there, the same by every client.
+
+_LOOKED_AT: Final = 1000
+"""Names compared with a wrong one. More would make a typing mistake in a large namespace slow."""
+
+
+class Lister(Protocol):
+    def __call__(self, filter: Filter, *, limit: int = ...) -> Awaitable[Page]: ...
+
+
+async def not_found(key: Key, list: Lister, *, elsewhere: bool = True) -> NotFound:
+    """Says what is missing, and names what may have been meant: alike here, or the same in another namespace.
+
+    Not `elsewhere` for somebody who may not see other namespaces.
+    """
+    import difflib
+
+    here = await list(Filter(key.kind, key.namespace), limit=_LOOKED_AT)
+    names = [str(document["metadata"]["name"]) for document in here.items]
+    near = difflib.get_close_matches(key.name, names, n=3, cutoff=0.6)
+    near = near or [name for name in names if key.name in name][:3]
+    hint = f"Did you mean {' or '.join(near)}?" if near else await _elsewhere(key, list) if elsewhere else None
+    return NotFound(f"{key} is not there.", hint=hint, kind=key.kind, name=key.name, namespace=key.namespace)
+
+
+async def _elsewhere(key: Key, list: Lister) -> str | None:
+    by_name = (Requirement("metadata.name", "=", (key.name,)),)
+    page = await list(Filter(key.kind, None, fields=by_name), limit=3)
+    spaces = [str(document["metadata"]["namespace"]) for document in page.items]
+    return f"There is one in namespace {' and in '.join(spaces)}: add `-n {spaces[0]}`." if spaces else None

@@ -1,0 +1,1 @@
+"""Private PostgreSQL and NATS servers on loopback, for development and for tests."""

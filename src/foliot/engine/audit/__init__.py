@@ -1,0 +1,1 @@
+"""The audit log of tool calls: entries, sinks, metering, completion."""

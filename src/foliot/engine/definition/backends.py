@@ -1,0 +1,220 @@
+"""Which backend serves a declared tool: chosen by its type and isolation, made when it is first needed.
+
+One set for each runtime: its tools share the guard on the way out, the caches of tokens and connections, and one
+masker that hides every secret that was ever looked up. Nothing is opened for a runtime that only calls functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from foliot.common.waits import Waits
+from foliot.engine.definition.freeze import tool_definition
+from foliot.engine.definition.functions import function_tool
+from foliot.engine.definition.grants import NOTHING_GRANTED, Grants
+from foliot.engine.definition.references import References
+from foliot.errors import NotHere
+from foliot.resources.agreed import Agreed
+from foliot.store.base import Document, Key, ResourceStore
+from foliot.tools.base import Tool, ToolDefinition, ToolIsolationMissing, ToolSecretMissing, ToolUnsupported
+from foliot.tools.secrets.secrets import Secrets
+
+if TYPE_CHECKING:
+    from foliot.bus.nats_link import NatsOptions
+    from foliot.store.journal.base import Journal
+    from foliot.tools.backends.agent import Agents
+    from foliot.tools.backends.callbacks import Shared
+    from foliot.tools.backends.grpc import GrpcChannels
+    from foliot.tools.backends.http import Web
+    from foliot.tools.builtin.memory import SharedMemory
+    from foliot.tools.mcp.connections import McpConnections
+    from foliot.tools.nats_worker.link import NatsLink
+    from foliot.tools.nats_worker.signatures import Signer
+
+OVER_HTTP = ("http", "external", "webhook-callback")
+
+
+class Backends:
+    """`grants` are what the operator allows: modules of tools, MCP servers that may be started, hosts inside.
+
+    Built-in tools read `journal`, and files of `workspace`, which belongs to one `namespace`.
+    """
+
+    def __init__(
+        self,
+        secrets: Secrets,
+        store: ResourceStore | None,
+        *,
+        grants: Grants = NOTHING_GRANTED,
+        nats: NatsOptions | None = None,
+        signer: Signer | None = None,
+        public_url: str | None = None,
+        environ: Mapping[str, str],
+        journal: Journal | None = None,
+        workspace: Path | None = None,
+        namespace: str = "default",
+        references: References | None = None,
+        waits: Waits | None = None,
+    ) -> None:
+        self._waits = waits or Waits()
+        self._secrets = secrets
+        self._store = store
+        self._references = references or References(store)
+        self.grants = grants
+        self._nats_options = nats
+        self._signer = signer
+        self._public_url = public_url
+        self._environ = environ
+        self._journal = journal
+        # What the agents of one task share; set by whoever has a database.
+        self.memory: SharedMemory | None = None
+        # Results that tools push to any process of the installation; likewise.
+        self.pushes: Shared | None = None
+        self._workspace = workspace
+        self._namespace = namespace
+        self._web: Web | None = None
+        self._grpc: GrpcChannels | None = None
+        self._nats: NatsLink | None = None
+        self._mcp: McpConnections | None = None
+        # Who runs agents for agents. Set by whoever puts a runtime together; without it there are none.
+        self.agents: Agents | None = None
+
+    def tool(self, document: Document) -> Tool:
+        """The tool that a normalised Tool document declares.
+
+        Raises `ToolUnsupported` for a type without a backend, `ToolIsolationMissing` for an isolation that is not
+        there: a tool is never run in something weaker than what it declares.
+        """
+        definition = tool_definition(document)
+        if definition.isolation != "none":
+            raise ToolIsolationMissing(
+                f"tool {definition.name!r} must run {definition.isolation!r}, and there is no such sandbox here",
+                hint="set spec.runtime.isolation_mode: none to run it without one, if that is meant",
+            )
+        make = {
+            "function": self._function,
+            "mcp": self._mcp_tool,
+            "grpc": self._grpc_tool,
+            "queue": self._nats_tool,
+            **dict.fromkeys(OVER_HTTP, self._http_tool),
+        }.get(definition.type)
+        if make is None:
+            raise ToolUnsupported(
+                f"tool {definition.name!r} has the type {definition.type!r}, which nothing here serves"
+            )
+        return make(document, definition)
+
+    def builtin(self, namespace: str, name: str, definitions: Callable[[], Iterable[ToolDefinition]]) -> Tool | None:
+        """The built-in tool of that name; `definitions` are all tools of the run. Raises `InvalidInput`."""
+        from foliot.tools.builtin.catalogue import NAMES, Surroundings, builtin_tool
+
+        if name not in NAMES:
+            return None
+        around = Surroundings(
+            # Namespaces are kept apart: agents of another one do not see these files.
+            workspace=self._workspace if namespace == self._namespace else None,
+            outbound=lambda: self.web.client,
+            journal=self._journal,
+            agents=self.agents,
+            memory=self.memory,
+        )
+        return builtin_tool(name, around, definitions)
+
+    async def lacks(self, tool: Tool) -> str:
+        """Name what the tool needs, others may have, and this process has not: a program or a secret. Else nothing."""
+        needed, by, space, auth = list[str](), "Tool", tool.definition.namespace, tool.definition.auth
+        if self._mcp is not None:
+            from foliot.tools.mcp.process import missing_program
+            from foliot.tools.mcp.tool import McpTool
+
+            if isinstance(tool, McpTool) and (server := await tool.server()) is not None:
+                if program := missing_program(server, self._environ):
+                    return f"command {program}"
+                needed = [variable.secret_ref for variable in server.env if variable.secret_ref]
+                by, space, auth = "McpServer", server.namespace, server.auth
+        if auth is not None and auth.secret_ref:
+            needed.append(auth.secret_ref)
+        for reference in needed:
+            try:
+                await self._secrets.value(reference, namespace=space, by=by)
+            except ToolSecretMissing as error:
+                if error.details.get("cause") in ("not_found", "failed"):
+                    return f"secret {reference}"
+        return ""
+
+    async def close(self) -> None:
+        for part in (self._mcp, self._grpc, self._nats, self._web):
+            if part is not None:
+                await part.close()
+
+    @property
+    def web(self) -> Web:
+        if self._web is None:
+            from foliot.tools.backends.callbacks import Callbacks
+            from foliot.tools.backends.http import Web
+            from foliot.tools.outbound.guard import Outbound
+
+            self._web = Web(
+                self._secrets,
+                Outbound(allow_hosts=self.grants.outbound_allow),
+                callbacks=Callbacks(self._public_url or "", shared=self.pushes),
+                waits=self._waits,
+            )
+        return self._web
+
+    def _function(self, document: Document, definition: ToolDefinition) -> Tool:
+        return function_tool(document, self.grants)
+
+    def _http_tool(self, document: Document, definition: ToolDefinition) -> Tool:
+        from foliot.tools.backends.http import http_backends
+
+        return http_backends(self.web)[definition.type, definition.isolation](definition)
+
+    def _grpc_tool(self, document: Document, definition: ToolDefinition) -> Tool:
+        from foliot.tools.backends.grpc import GrpcChannels, GrpcTool
+
+        if self._grpc is None:
+            self._grpc = GrpcChannels(guard=self.web.guard)
+        return GrpcTool(definition, self._grpc, auth=self.web.auth)
+
+    def _nats_tool(self, document: Document, definition: ToolDefinition) -> Tool:
+        from foliot.tools.backends.nats import NatsTool
+        from foliot.tools.nats_worker.link import NatsLink
+
+        self.grants.check_subject(document)
+        if self._nats is None:
+            if self._nats_options is None:
+                raise NotHere(
+                    f"tool {definition.name!r} is served over NATS, and no NATS server is configured",
+                    hint="set FOLIOT_NATS, or `nats` in the configuration file",
+                    lacks="the setting nats",
+                )
+            self._nats_options.check()
+            self._nats = NatsLink(self._nats_options.url, options=self._nats_options.arguments(), waits=self._waits)
+        return NatsTool(definition, self._nats, signer=self._signer)
+
+    def _mcp_tool(self, document: Document, definition: ToolDefinition) -> Tool:
+        from foliot.tools.mcp.connections import McpConnections
+        from foliot.tools.mcp.process import auth_headers, secret_values
+        from foliot.tools.mcp.tool import McpTool
+
+        if self._mcp is None:
+            self._mcp = McpConnections(
+                allowed_commands=self.grants.mcp_commands,
+                resolve_secret=secret_values(self._secrets),
+                authorize=auth_headers(self.web.auth),
+                guard=self.web.guard.addresses,
+                environ=self._environ,
+            )
+        return McpTool(definition, document, self._mcp, self._find_server, self._find_agreed, self._references.allow)
+
+    async def _find_server(self, namespace: str, name: str) -> Document:
+        assert self._store is not None, "the tool was declared in it"
+        return await self._store.get(Key("McpServer", namespace, name))
+
+    async def _find_agreed(self, namespace: str, server: str, tool: str) -> Agreed | None:
+        assert self._store is not None, "the server was found in it"
+        found = await self._store.agreed(namespace, server, tool)
+        return found[0] if found else None

@@ -1,0 +1,213 @@
+"""From what was declared to what a run is pinned to.
+
+A run never looks at definitions again: everything that decides its course is in the frozen `RunSpec`. Where models and
+tools are reached (endpoints, keys, code) is looked up by name when they are used, because that may change under a run.
+A normalised document leaves out what is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from foliot.errors import InvalidInput
+from foliot.kernel.messages import ModelSettings, ToolSpec
+from foliot.kernel.run.budget import Limits
+from foliot.kernel.run.spec import Contract, RunSpec, ToolRule
+from foliot.resources.amounts import micros_of_text, seconds
+from foliot.resources.powers import secret_targets
+from foliot.tools import search
+from foliot.tools.base import AuthSpec, RateLimit, Retry, ToolDefinition
+from foliot.tools.pipeline.order import check_order, check_requirements
+from foliot.tools.registry import lock
+
+ENDPOINT = "endpoint"
+# Version and schema digest of each tool, by name: what a call is held against for as long as the run lives.
+LOCK = "tools"
+# Tools and agents to delegate to that came from the store when the run began: without them there it cannot go on.
+DECLARED = "declared"
+# Tools that a model is not shown until a search has found them.
+DEFERRED = "deferred"
+# Tools that the client of the run brought along: what they are is in the spec itself, and nowhere else.
+CLIENT = "client_tools"
+# How many runs of the agent may be at work at once, for the queue.
+CONCURRENCY = "max_concurrency"
+# Fields of a Tool that only one kind of backend understands.
+_BACKEND_OPTIONS = ("http", "grpc")
+
+
+def freeze(agent: Mapping[str, Any], *, model: str, endpoint: str, tools: Sequence[ToolDefinition]) -> RunSpec:
+    """The run spec of a normalised Agent document.
+
+    `model` is the model's own name and `endpoint` where it is asked; `tools` are the definitions of `spec.tools`.
+    Raises `InvalidInput` for tools that need what is not among them, or wait for each other.
+    """
+    if any(tool.requires or tool.after or tool.requires_prior for tool in tools):
+        check_requirements(tools)
+        check_order(tools)
+    spec = agent["spec"]
+    execution = spec["execution"]
+    return RunSpec(
+        agent=agent["metadata"]["name"],
+        namespace=agent["metadata"].get("namespace", "default"),
+        model=model,
+        system=spec.get("prompt", ""),
+        tools=tuple(tool_rule(tool) for tool in tools),
+        settings=_settings(spec.get("model_settings", {})),
+        fallbacks=tuple(spec.get("fallbacks", ())),
+        limits=_limits(spec.get("limits", {})),
+        contract=_contract(execution),
+        duplicates=execution["duplicate_tool_call_policy"],
+        output_schema=spec.get("output_schema"),
+        tool_use_behavior=execution["tool_use_behavior"],
+        on_denied=execution.get("on_denied", "tell"),
+        on_expiry=execution.get("on_expiry"),
+        budget_notes=bool(execution.get("budget_notes")),
+        extra={
+            ENDPOINT: endpoint,
+            "roles": spec.get("roles", []),
+            "allowed_tools": spec.get("allowed_tools", []),
+            LOCK: {name: [each.version, each.digest] for name, each in lock(tools).items()},
+            **_deferred(tools, spec.get("model_settings", {}).get("tool_choice", "")),
+            **({CONCURRENCY: spec[CONCURRENCY]} if spec.get(CONCURRENCY) else {}),
+        },
+    )
+
+
+def with_search(tools: Iterable[ToolDefinition]) -> list[ToolDefinition]:
+    """The tools of an agent; with the one that finds the others when there are more than a model should be shown."""
+    found = list(tools)
+    if len(found) <= search.FIT or any(tool.name == search.NAME for tool in found):
+        return found
+    return [*found, search.ToolSearch(()).definition]
+
+
+def _deferred(tools: Sequence[ToolDefinition], forced: str) -> dict[str, list[str]]:
+    """Name the tools that are not shown at first. One that must be called is: providers refuse a choice of others."""
+    names = [tool.name for tool in tools]
+    if len(names) <= search.FIT or search.NAME not in names:
+        return {}
+    return {DEFERRED: [name for name in names if name not in (search.NAME, forced)]}
+
+
+def tool_rule(tool: ToolDefinition) -> ToolRule:
+    schema = dict(tool.schema) if tool.schema is not None else None
+    description = tool.description
+    if tool.deprecated_since:
+        instead = f"; use {tool.replaced_by} instead" if tool.replaced_by else ""
+        description = f"{description} (Deprecated{instead}.)".lstrip()
+    return ToolRule(ToolSpec(tool.name, description, schema), tool.effect, tool.on_unknown)
+
+
+def with_client_tools(spec: RunSpec, tools: Sequence[ToolSpec]) -> RunSpec:
+    """The spec of a run whose client brings along tools that it calls itself. Raises `InvalidInput` for taken names."""
+    if not tools:
+        return spec
+    taken = {rule.name for rule in spec.tools}
+    for tool in tools:
+        if tool.name in taken:
+            raise InvalidInput(
+                f"the agent {spec.agent!r} has a tool {tool.name!r} already, or it is given twice",
+                hint="give your tool another name",
+            )
+        taken.add(tool.name)
+    rules = tuple(ToolRule(tool, "idempotent") for tool in tools)
+    return replace(spec, tools=(*spec.tools, *rules), extra={**spec.extra, CLIENT: [tool.name for tool in tools]})
+
+
+def tool_definition(document: Mapping[str, Any]) -> ToolDefinition:
+    """The definition in a normalised Tool document."""
+    metadata, spec = document["metadata"], document["spec"]
+    runtime = spec["runtime"]
+    timeouts = runtime.get("timeouts", {})
+    return ToolDefinition(
+        name=metadata["name"],
+        description=spec.get("description", ""),
+        schema=spec.get("input_schema"),
+        effect=spec["effect"],
+        on_unknown=spec["on_unknown"],
+        timeout=seconds(runtime["timeout"]),
+        version=spec["version"],
+        labels=metadata.get("labels") or {},
+        namespace=metadata.get("namespace", "default"),
+        type=spec["type"],
+        endpoint=spec.get("endpoint", ""),
+        isolation=runtime["isolation_mode"],
+        category=spec["category"],
+        risk=spec["risk_level"],
+        capabilities=tuple(spec.get("capabilities", ())),
+        operation_classes=tuple(spec["operation_classes"]),
+        requires=tuple(spec.get("requires", ())),
+        requires_prior=tuple(spec.get("requires_prior", ())),
+        after=tuple(spec.get("after", ())),
+        resource_keys=tuple(spec.get("resource_keys", ())),
+        on_dependency_failure=spec.get("on_dependency_failure", "fail"),
+        deprecated_since=spec.get("deprecated_since", ""),
+        replaced_by=spec.get("replaced_by", ""),
+        record=spec.get("record", "best_effort"),
+        attempt_timeout=seconds(timeouts["attempt"]) if "attempt" in timeouts else None,
+        idle_timeout=seconds(timeouts["idle"]) if "idle" in timeouts else None,
+        retry=_retry(runtime["retry"]),
+        rate_limit=_rate_limit(spec.get("rate_limit")),
+        auth=_auth(spec.get("auth"), secret_targets(document)),
+        price=micros_of_text(spec["price_usd"]) if "price_usd" in spec else 0,
+        options={name: spec[name] for name in _BACKEND_OPTIONS if name in spec},
+    )
+
+
+def _retry(given: Mapping[str, Any]) -> Retry:
+    return Retry(
+        max_attempts=given["max_attempts"],
+        backoff=seconds(given["backoff"]),
+        max_backoff=seconds(given["max_backoff"]),
+        jitter=given["jitter"],
+        on_kinds=frozenset(kinds) if (kinds := given.get("retry_on_kinds")) is not None else None,
+    )
+
+
+def _rate_limit(given: Mapping[str, Any] | None) -> RateLimit | None:
+    if not given:
+        return None
+    return RateLimit(given.get("requests"), seconds(given["per"]), given.get("burst"), given.get("concurrency"))
+
+
+def _auth(given: Mapping[str, Any] | None, hosts: tuple[str, ...] | None) -> AuthSpec | None:
+    if not given:
+        return None
+    return AuthSpec(
+        profile=given["profile"],
+        secret_ref=given["secretRef"],
+        header_name=given.get("headerName", ""),
+        token_url=given.get("tokenURL", ""),
+        scopes=tuple(given.get("scopes", ())),
+        hosts=hosts,
+    )
+
+
+def _settings(given: Mapping[str, Any]) -> ModelSettings:
+    fields = {name: value for name, value in given.items() if value is not None}
+    fields["stop"] = tuple(fields.get("stop", ()))
+    return ModelSettings(**fields)
+
+
+def _limits(given: Mapping[str, Any]) -> Limits:
+    timeout = given.get("timeout")
+    return Limits(
+        max_steps=given.get("max_steps"),
+        max_tokens=given.get("max_tokens"),
+        max_cost_usd=given.get("max_cost_usd"),
+        max_tool_calls=given.get("max_tool_calls"),
+        max_seconds=seconds(timeout) if timeout else None,
+    )
+
+
+def _contract(execution: Mapping[str, Any]) -> Contract | None:
+    if execution["profile"] != "contract":
+        return None
+    return Contract(
+        required_tools=tuple(execution.get("tool_sequence", ())),
+        markers=tuple(execution.get("required_output_markers", ())),
+        on_violation="observe" if execution["on_contract_violation"] == "observe" else "fail",
+    )

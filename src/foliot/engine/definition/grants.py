@@ -1,0 +1,268 @@
+"""What the operator of the installation grants: modules, command lines, hosts inside, Secrets to hosts.
+
+A resource that the operator declared needs no grant (`metadata.declaredBy.operator`). Any other is held against the
+settings twice: when it is declared over HTTP, so that its author is told what to ask the operator for, and when it is
+used, because settings, Secrets and resources change, and not everything in a store came through this server.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, TypeAlias
+
+from foliot.errors import Denied, InvalidInput
+from foliot.models.registry import Provider, default_registry
+from foliot.resources.powers import Document, declared_addresses, declared_by_operator, secret_targets, spec_of
+from foliot.settings.settings import Settings
+from foliot.tools.mcp.process import command_granted, server_spec
+from foliot.tools.nats_worker.messages import EXECUTE
+from foliot.tools.outbound.guard import Guard, Outbound, OutboundRefused, ToolUnreachable
+from foliot.tools.secrets.secrets import WEBHOOK, takes_webhooks, unbound
+
+SecretHosts: TypeAlias = Callable[[str, str], Awaitable[Sequence[str] | None]]
+"""`(reference, namespace)` to the hosts that a Secret is bound to; None for a Secret that is not declared."""
+
+_OURS: Final = "foliot.models."
+_ASK: Final = "ask the operator of this installation (admin of all namespaces) to {}, or to declare this resource"
+
+
+@dataclass(frozen=True)
+class Grants:
+    """What this process was started with: see the settings of the same names."""
+
+    tool_modules: tuple[str, ...] = ()
+    mcp_commands: tuple[str, ...] = ()
+    outbound_allow: tuple[str, ...] = ()
+    nats_subjects: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, settings: Settings | None) -> Grants:
+        if settings is None:
+            return cls()
+        return cls(settings.tool_modules, settings.mcp_commands, settings.outbound_allow, settings.nats_subjects)
+
+    # --- code ----------------------------------------------------------------------------------------------------
+
+    def check_function(self, document: Document, path: str) -> None:
+        """Raises `Denied` unless this `module:name` may be a tool, as far as its form tells. Nothing is imported.
+
+        A name that leads on (`desk:os.system`) or is Python's own (`desk:__builtins__`) leaves the module.
+        """
+        module, _, attribute = path.partition(":")
+        self.check_module(document, module)
+        if declared_by_operator(document) or ("." not in attribute and not attribute.startswith("__")):
+            return
+        raise Denied(
+            f"Tool/{document['metadata']['name']}: {path[:80]!r} leads out of the module {module!r}",
+            hint=f"name a function that is written in {module} itself, as {module}:name; or "
+            "ask the operator of this installation (admin of all namespaces) to declare this resource",
+            field="spec.function",
+        )
+
+    def check_module(self, document: Document, module: str) -> None:
+        """Raises `Denied` unless functions of this module may be tools of whoever declared the document."""
+        if declared_by_operator(document) or module_granted(module, self.tool_modules):
+            return
+        name = document["metadata"]["name"]
+        raise Denied(
+            f"Tool/{name}: functions of the Python module {module!r} may not be tools here",
+            hint=_ASK.format(f"add {module} to the setting tool_modules (FOLIOT_TOOL_MODULES)"),
+            field="spec.function",
+        )
+
+    # --- messages ------------------------------------------------------------------------------------------------
+
+    def check_subject(self, document: Document) -> None:
+        """Raises `Denied` unless a `queue` tool of whoever declared the document may publish where it says.
+
+        Calls are published with the rights and the signature of the whole installation.
+        """
+        name, namespace = document["metadata"]["name"], document["metadata"].get("namespace", "default")
+        subject = str(spec_of(document).get("endpoint", "")).strip()
+        if subject in ("", f"{EXECUTE}.{name}") or declared_by_operator(document):
+            return
+        if any(subject_granted(subject, pattern, namespace) for pattern in self.nats_subjects):
+            return
+        raise Denied(
+            f"Tool/{name}: calls may not be published on the subject {subject[:200]!r} here",
+            hint=f"leave spec.endpoint out for {EXECUTE}.{name}, or "
+            + _ASK.format("add the subject to the setting nats_subjects (FOLIOT_NATS_SUBJECTS)"),
+            field="spec.endpoint",
+        )
+
+    # --- when it is declared ------------------------------------------------------------------------------------
+
+    async def check(self, document: Document, secret_hosts: SecretHosts) -> None:
+        """Hold a document that somebody else than the operator declares against everything here. Raises `Denied`."""
+        kind, spec = document["kind"], spec_of(document)
+        if kind == "Tool" and spec.get("function"):
+            self.check_function(document, spec["function"])
+        if kind == "Tool" and spec["type"] == "queue":
+            self.check_subject(document)
+        if kind == "ModelEndpoint":
+            if provider_of(document) is None:
+                raise Denied(
+                    f"ModelEndpoint/{document['metadata']['name']}: this server has no such provider",
+                    hint=_ASK.format("install the package that brings the provider"),
+                    field="spec.provider",
+                )
+            check_provider(document)
+        if kind == "McpServer" and spec["transport"] == "stdio":
+            self._check_command(document)
+        for field, url in addresses(document):
+            await self._check_address(document, field, url)
+        ref = spec.get("auth", {}).get("secretRef")
+        if ref and kind in ("ModelEndpoint", "Tool", "McpServer", "Memory"):
+            await check_secret(document, ref, secret_hosts)
+        if kind == "TaskWebhook":
+            await _check_signing(document, secret_hosts)
+
+    def _check_command(self, document: Document) -> None:
+        server = server_spec(document)
+        if command_granted(server, self.mcp_commands):
+            return
+        line = " ".join((server.command, *server.args))
+        raise Denied(
+            f"{document['kind']}/{server.name}: this command line, with these variables, may not be started here",
+            hint=_ASK.format(f"add `{line[:200]}` to the setting mcp_commands (FOLIOT_MCP_COMMANDS)"),
+            field="spec.command",
+        )
+
+    async def _check_address(self, document: Document, field: str, url: str) -> None:
+        try:
+            await self._guard.check_url(url)
+        except ToolUnreachable:
+            return  # a name: what it leads to is checked whenever it is used
+        except OutboundRefused as refused:
+            raise Denied(
+                f"{document['kind']}/{document['metadata']['name']}: {refused.message}",
+                hint=_ASK.format("add the host to the setting outbound_allow (FOLIOT_OUTBOUND_ALLOW)"),
+                field=field,
+            ) from None
+
+    @cached_property
+    def _guard(self) -> Guard:
+        return Guard(Outbound(allow_hosts=self.outbound_allow), lookup=_only_this_machine)
+
+
+NOTHING_GRANTED: Final = Grants()
+
+
+def module_granted(module: str, patterns: Collection[str]) -> bool:
+    """Whether a module is listed: by its name, or below a package as `package.*`, which holds the package too."""
+    return any(
+        module == pattern or (pattern.endswith(".*") and f"{module}.".startswith(pattern[:-1])) for pattern in patterns
+    )
+
+
+def subject_granted(subject: str, pattern: str, namespace: str) -> bool:
+    """Whether a pattern of `nats_subjects` holds a subject for the tools of one namespace.
+
+    As in NATS, `*` is one word and `>` at the end one or more; `{namespace}` is the namespace of the tool. Words with a
+    dollar sign belong to the NATS server itself, and are held only by a pattern that spells them out.
+    """
+    words, allowed = subject.split("."), pattern.split(".")
+    open_end = allowed[-1] == ">"
+    if open_end:
+        allowed.pop()
+    if len(words) < len(allowed) + open_end or (not open_end and len(words) > len(allowed)):
+        return False
+    for place, word in enumerate(words):
+        wanted = allowed[place] if place < len(allowed) else "*"
+        plain = bool(word) and not set(word) & set("$*>") and not any(map(str.isspace, word))
+        if word != (namespace if wanted == "{namespace}" else wanted) and not (wanted == "*" and plain):
+            return False
+    return True
+
+
+def check_provider(document: Document) -> None:
+    """Raises `Denied` for a provider whose code chooses by itself where to connect and with which key."""
+    provider = provider_of(document)
+    if provider is None or declared_by_operator(document) or guarded(provider):
+        return
+    raise Denied(
+        f"ModelEndpoint/{document['metadata']['name']}: the provider {provider.name!r} finds addresses and keys in "
+        "the environment of this server",
+        hint="ask the operator of this installation (admin of all namespaces) to declare this resource",
+        field="spec.provider",
+    )
+
+
+def provider_of(document: Document) -> Provider | None:
+    """The provider of a ModelEndpoint; None when it is not known here."""
+    try:
+        return default_registry().find(document["spec"]["provider"])
+    except InvalidInput:
+        return None
+
+
+def guarded(provider: Provider) -> bool:
+    """Whether its gateway is one of ours, which connect only where they are told."""
+    return isinstance(provider.factory, str) and provider.factory.startswith(_OURS) and not provider.takes_model
+
+
+def own_address(document: Document, environ: Mapping[str, str]) -> str | None:
+    """The address that the operator's environment names for a ModelEndpoint which leaves it to the provider.
+
+    None for an endpoint with an address of its own; "" when the environment names none.
+    """
+    provider = provider_of(document)
+    base_url = str(document["spec"].get("base_url", "")).rstrip("/")
+    if provider is None or base_url not in ("", provider.base_url.rstrip("/")):
+        return None
+    return provider.address_in(environ)
+
+
+def chosen_address(document: Document, environ: Mapping[str, str] = os.environ) -> str:
+    """The address of a ModelEndpoint that has to be granted; "" when the provider or the operator chose it.
+
+    A provider on this machine (Ollama) that nobody configured is inside, whoever names it.
+    """
+    own, provider = own_address(document, environ), provider_of(document)
+    if own or (own is not None and provider is not None and not provider.base_url.startswith("http:")):
+        return ""
+    return str(document["spec"].get("base_url", "")) or (provider.base_url if provider is not None else "")
+
+
+def addresses(document: Document, environ: Mapping[str, str] = os.environ) -> list[tuple[str, str]]:
+    """Where whoever declared a resource has Foliot connect to, as URLs, each with its field."""
+    if document["kind"] == "ModelEndpoint":
+        chosen = chosen_address(document, environ)
+        return [("spec.base_url", chosen)] if chosen else []
+    return declared_addresses(document)
+
+
+async def check_secret(document: Document, ref: str, secret_hosts: SecretHosts) -> None:
+    """Raises `Denied` when whoever declared a resource chose an address that its Secret is not bound to."""
+    targets = secret_targets(document, addresses(document))
+    hosts = await secret_hosts(ref, document["metadata"].get("namespace", "default")) if targets else None
+    if targets is not None and hosts is not None and (host := unbound(targets, hosts)) is not None:
+        raise Denied(
+            f"{document['kind']}/{document['metadata']['name']}: the Secret {ref!r} is not bound to the host {host!r}, "
+            "and is not sent there",
+            hint=f"an admin of the namespace, or whoever gives new values, adds {host} to spec.hosts of the Secret",
+            host=host,
+        )
+
+
+async def _check_signing(document: Document, secret_hosts: SecretHosts) -> None:
+    """Raises `Denied` when a webhook takes a Secret that is for something else: its declarer could try values out."""
+    auth, metadata = spec_of(document).get("auth", {}), document["metadata"]
+    for ref in (auth.get("secret_ref"), *auth.get("secret_refs", ())):
+        hosts = await secret_hosts(ref, metadata.get("namespace", "default")) if ref else None
+        if hosts is not None and not takes_webhooks(hosts):
+            raise Denied(
+                f"TaskWebhook/{metadata['name']}: the Secret {ref!r} is bound to hosts, and not for webhooks",
+                hint=f"an admin of the namespace, or whoever gives new values, adds {WEBHOOK} to spec.hosts of it",
+                field="spec.auth",
+            )
+
+
+async def _only_this_machine(host: str, port: int) -> Sequence[str]:
+    """Names are not resolved for whoever declares: only the ones that mean this machine by definition."""
+    if host.rstrip(".") == "localhost" or host.rstrip(".").endswith(".localhost"):
+        return ["127.0.0.1"]
+    raise OSError("not looked up")

@@ -1,0 +1,1 @@
+"""Driving one run: the lease, the journal, model and tool calls, signals."""

@@ -1,0 +1,709 @@
+"""Drives one run under one lease, to its end or to its next wait.
+
+The order of things is the whole point:
+
+1. `decide` says what to do; the facts it comes with are recorded (folded in, and kept to be written).
+2. Before anything acts on the world, everything recorded so far is made durable in one append. So an answer and the
+   starts of the tools it asked for share one append, and so do their results and the start of the next step.
+3. What comes back is recorded, and it begins again.
+
+Effects run as tasks of their own and report through a mailbox, so a cancellation, an input or a decision is taken in at
+any moment, whatever is under way. Whoever loses the lease stops at once and writes nothing more. A store that does not
+answer is not a lost lease: what is to be written is tried again until the lease ends (appending.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from foliot.common.cancellation import stop_tasks
+from foliot.common.waits import Waits
+from foliot.engine.approval.questions import answer_id
+from foliot.engine.approval.records import SYSTEM, DecisionLog, DecisionRecord, call_document
+from foliot.engine.approval.requests import Parking
+from foliot.engine.base import Clock, EstimatesQuestions, KeepsPlaces, Models, Settlement, Watcher
+from foliot.engine.budgets.run_budget import Asked, Purse
+from foliot.engine.definition.policies import ModelGate, token_limits
+from foliot.engine.driver.appends import Tenure, append_again, persist, recorded
+from foliot.engine.driver.doubts import Doubts, both, doubts_of, noting
+from foliot.engine.driver.effects import ask_model, call_tool, given_up, in_place_of, left_behind
+from foliot.engine.driver.intake import admit_calls, caller_of, check_output, give_up_compacting, mistaken_calls
+from foliot.engine.driver.journal import phase_of, summary_of
+from foliot.errors import FoliotError, Unavailable
+from foliot.kernel.errors import IllegalEvent, NewerEvent, Unencodable, UnknownEvent
+from foliot.kernel.messages import Usage
+from foliot.kernel.run.actions import (
+    AskModel,
+    Await,
+    CallIntent,
+    CallTools,
+    CheckOutput,
+    Compact,
+    End,
+    Note,
+    Stop,
+    Wait,
+)
+from foliot.kernel.run.codec import decode, type_of
+from foliot.kernel.run.events import (
+    ApprovalDecided,
+    BudgetExceeded,
+    Event,
+    ModelFailed,
+    QuestionAnswered,
+    RunClaimed,
+    RunDeadLettered,
+    RunResumed,
+    ToolFinished,
+    UnknownReason,
+)
+from foliot.kernel.run.loop import decide, may_ask_again, room_left
+from foliot.kernel.run.state import State
+from foliot.models.routing import usage as spending
+from foliot.models.routing.limits import ASKER
+from foliot.models.routing.usage import Account
+from foliot.store.base import Document
+from foliot.store.journal.base import Beside, Entry, Journal, Lease, LeaseLost, Phase, Signal, SignalsPending
+from foliot.store.ledger.doubts import Noted
+from foliot.tools.base import Admitted, KeepsRecords, Toolbox
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# How soon a lease that is over is asked for again while somebody keeps its row locked.
+ASK_AGAIN = 0.05
+# What an append of nothing but facts says beside them.
+_NOTHING_ELSE: dict[str, Any] = {}
+
+
+class _AtOnce:
+    """Something to await that is there already."""
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        yield from ()
+
+
+_AT_ONCE = _AtOnce()
+
+
+def begin(effect: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Start an effect as a task of its own. Where Python can (3.12), it runs at once up to its first wait."""
+    if sys.version_info >= (3, 12):
+        return asyncio.Task(effect, loop=asyncio.get_running_loop(), eager_start=True)
+    return asyncio.Task(effect, loop=asyncio.get_running_loop())
+
+
+class _Right:
+    """The right of a driver to act, as tools ask for it: see `MayAct`."""
+
+    __slots__ = ("_ask", "_holds")
+
+    def __init__(self, holds: Callable[[], bool], ask: Callable[[], Awaitable[bool]]) -> None:
+        self._holds = holds
+        self._ask = ask
+
+    def holds(self) -> bool:
+        return self._holds()
+
+    async def __call__(self) -> bool:
+        return await self._ask()
+
+
+class Driver:
+    """One run in the hands of one process. `state` is the fold of its journal, and of what is about to be added."""
+
+    def __init__(
+        self,
+        lease: Lease,
+        state: State,
+        *,
+        journal: Journal,
+        models: Models,
+        tools: Toolbox,
+        watcher: Watcher,
+        clock: Clock,
+        lease_clock: Clock | None = None,
+        parking: Parking | None = None,
+        decisions: DecisionLog | None = None,
+        purse: Purse | None = None,
+        gate: ModelGate | None = None,
+        doubts: Doubts | None = None,
+        settlement: Settlement | None = None,
+        stream: bool = False,
+        claim: bool = True,
+        left_by: UnknownReason = "process_died",
+        lease_seconds: float = 30.0,
+    ) -> None:
+        """`claim`: this attempt is not in the journal yet. What an earlier one had under way is over.
+
+        `left_by` says how that one came to leave it. `lease_clock` is the one that leases are judged by, if it is not
+        `clock`.
+        """
+        self.lease = lease
+        self.state = state
+        self._journal = journal
+        self._models = models
+        self._tools = tools
+        self._watcher = watcher
+        self._clock = clock
+        self._parking = parking
+        self._decisions = decisions or DecisionLog()
+        self._purse = purse
+        self._gate = gate
+        self._doubts = doubts
+        # What the list of doubts says of this run: its rows are written with the facts that bring calls into doubt.
+        self._noted = doubts_of(state) if doubts is not None and (state.calls or state.unsettled) else {}
+        self._doubts_noted = state.doubts
+        self._settlement = settlement
+        self._stream = stream
+        self._claim = claim
+        self._left_by: UnknownReason = left_by
+        self._lease_seconds = lease_seconds
+        self._waits = Waits(lease_seconds)
+        self._lease_clock = lease_clock or clock
+        self._tenure = Tenure(lease.until, clock=self._lease_clock, seconds=lease_seconds)
+        self._caller = None if state.created is None else caller_of(state)
+        # What is recorded and not yet written: the facts, and beside them what is stored of each.
+        self._facts: list[Event] = []
+        self._entries: list[Entry] = []
+        self._taken: list[str] = []
+        self._expired: list[Document] = []  # what the next append has to put into the audit log
+        self._seen: set[str] = set()
+        self._mail: list[tuple[Event, str | None]] = []
+        self._loop = asyncio.get_running_loop()
+        self._alarm: asyncio.Future[None] | None = None  # what is waited for, or the last that was
+        self._asking: asyncio.Task[None] | None = None
+        self._calling: dict[str, asyncio.Task[None]] = {}
+        self._stopping: list[asyncio.Task[None]] = []
+        self._cancelled: set[asyncio.Task[None]] = set()
+        self._inquiry: asyncio.Task[None] | None = None
+        self._right = _Right(self._holds, self._may_act)
+        self._lost = ""  # why the lease is gone
+        self._released = False  # it was given back: the run has ended, or waits
+        self._unreadable: NewerEvent | None = None  # a signal for whoever knows its type
+        self._broken: Exception | None = None  # what an effect, or whoever brought it something, did not expect
+
+    async def drive(self) -> State:
+        """Go on until the run ends or waits. Raises `LeaseLost`, and what the journal raises.
+
+        Raises `NewerEvent` for a signal that only a newer version knows, once nothing is under way any more.
+        """
+        self._tenure.watch(self._lapsed)
+        try:
+            if self._claim:
+                self._record(RunClaimed(self.state.next_attempt, self.lease.worker, self.lease.epoch))
+                for call in self.state.calls:
+                    if call.phase == "unknown" and call.unknown is None and call.attempts:
+                        over = self._clock() if self._is_here(call.name) else None
+                        self._record(left_behind(call, self._left_by, over))
+            waiting = self.state.waiting
+            if waiting is not None and waiting.until is not None and waiting.until <= self._clock():
+                self._record(RunResumed("timer"))
+            elif waiting is not None and waiting.reason == "budget":
+                self._record(RunResumed("budget"))  # whoever takes it up wants it to look again
+            await self._go_on()
+            return self.state
+        except (FoliotError, UnknownEvent):
+            raise
+        except Exception as error:
+            await self._give_up(error)
+            return self.state
+        finally:
+            if self._inquiry is not None:
+                await stop_tasks(self._inquiry)
+            self._tenure.close()
+            await self._stop_effects()
+            if self._purse is not None:
+                self._purse.close()
+
+    def deliver(self, signal: Signal) -> None:
+        """Something from outside the run: an input, a decision, a cancellation. Taken in at the next opportunity."""
+        if signal.id in self._seen:
+            return
+        self._seen.add(signal.id)
+        try:
+            self._post(decode(signal.data), signal.id)
+        except UnknownEvent as error:
+            if isinstance(error, NewerEvent) and self.lease.queued:  # a newer worker may take up the run of a task
+                self._unreadable = error
+                self._wake()
+                return
+            # It is taken all the same: left where it is, it would keep the run from ever being let go to wait.
+            log.warning("run %s: a signal was dropped: %s", self.lease.run_id, error)
+            self._taken.append(signal.id)
+            self._wake()
+
+    def renewed(self, until: float, ends: float) -> None:
+        """The lease was prolonged until then, by the wall clock and by that of the event loop."""
+        self._tenure.renewed(until, ends)
+
+    def lose(self, why: str = "") -> None:
+        """The lease is gone: stop at once, even while a write is under way."""
+        self._lost = self._lost or why or f"run {self.lease.run_id} is no longer held by {self.lease.worker}"
+        this = asyncio.current_task()
+        for task in self._effects():
+            # Not who asked whether it may act, and is about to hear that it may not. Nor one that was told before: a
+            # second time would interrupt what it does to come to an end.
+            if task is not this and task not in self._cancelled:
+                self._cancel(task)
+        self._wake()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the lease was lost or given back: what is still under way comes to its end without it."""
+        return self._released or bool(self._lost)
+
+    def under_way(self) -> list[asyncio.Task[None]]:
+        """Calls that have not ended, each named after its tool: whether told to stop or not, they may still act."""
+        return [task for task in (*self._calling.values(), *self._stopping) if not task.done()]
+
+    def fail(self, error: Exception) -> None:
+        """Something broke that nobody expected: the run must not be held on for ever by a lease that is kept."""
+        self._broken = self._broken or error
+        self._wake()
+
+    def _lapsed(self, slept: bool) -> None:
+        """The lease is over and was not renewed. Who was awake has tried to; who slept can still ask.
+
+        But not with a call under way that must not happen twice: it would go on meanwhile, beside whoever took over.
+        """
+        if not slept:
+            self.lose(f"the lease of run {self.lease.run_id} ended, and the store did not answer in time to renew it")
+        elif any(call.phase == "running" and call.effect == "once" for call in self.state.calls):
+            self.lose(f"the lease of run {self.lease.run_id} ended while this process slept")
+        else:
+            self._inquiry = begin(self._ask_again())
+
+    async def _ask_again(self) -> None:
+        try:
+            async with asyncio.timeout(self._waits.inquiry):
+                kept = await self._may_act()
+        except TimeoutError:
+            self.lose(f"the lease of run {self.lease.run_id} ended while this process slept")
+        else:
+            if kept:
+                self._tenure.watch(self._lapsed)
+
+    async def _go_on(self) -> None:
+        """One decision after the other, until the run has ended or waits."""
+        while True:
+            while self._mail:
+                self._take(*self._mail.pop(0))
+            if self._broken is not None:
+                raise self._broken
+            if self._unreadable is not None and not self._effects():
+                await self._write()  # what came back meanwhile is not lost
+                raise self._unreadable
+            if self._asking is not None and self.state.ending is not None:
+                await self._stop_asking(self._asking)
+                continue
+            action = decide(self.state)
+            if type(action) is End and self._settlement is not None:
+                return await self._end(action, self._settlement)
+            refused = mistaken_calls(self.state, action.events, self._caller) if type(action) is Note else ()
+            for event in action.events:
+                self._record(event)
+            match action:  # in the order of how often they come
+                case Await():
+                    await self._write()
+                    if action.stop:
+                        self._ask_to_stop(action.calls)
+                    await self._mail_comes()
+                case AskModel():
+                    await self._write()
+                    asking = begin(self._watched(self._ask, action))
+                    self._asking = None if asking.done() else asking
+                    await self._mail_comes()  # the kernel starts nothing else meanwhile
+                case CallTools():
+                    await self._start_calls(action)
+                case Note():
+                    self._expire(action.events)
+                    if refused and isinstance(keeper := self._tools, KeepsRecords):
+                        for call, result in refused:
+                            await keeper.refused(call, result)
+                case CheckOutput():
+                    self._record(check_output(action))
+                case Compact():
+                    self._record(give_up_compacting(action))
+                case Wait():
+                    if await self._let_go():
+                        return None
+                case End() | Stop():
+                    return await self._finish(phase_of(action.terminal))
+
+    # --- recording -----------------------------------------------------------------------------------------------
+
+    def _record(self, event: Event) -> None:
+        """Fold the event in, and keep it for the next append."""
+        self._entries.append(recorded(self.state, event, self._clock()))
+        self._facts.append(event)
+
+    def _expire(self, events: Sequence[Event]) -> None:
+        """Have it recorded what nobody decided in time: the kernel answers in the place of people only then."""
+        for event in events:
+            if isinstance(event, ApprovalDecided | QuestionAnswered) and (call := self.state.call(event.call_id)):
+                if isinstance(event, ApprovalDecided):
+                    name, why = event.approval_id, "nobody decided in time"
+                else:
+                    default = "" if event.answer is None else ": the default was taken"
+                    name, why = answer_id(self.lease.run_id, call.id), f"nobody answered in time{default}"
+                self._expired.append(call_document(self.state, call, name, reason=why))
+
+    def _take(self, event: Event, signal_id: str | None) -> None:
+        """Record what came in. What has no place any more (a result after its call was stopped) is dropped."""
+        try:
+            self._record(event)
+        except Unencodable as error:
+            call_id = event.result.call_id if isinstance(event, ToolFinished) else ""
+            self._record(in_place_of(event, error, self.state.call(call_id)))
+        except IllegalEvent as error:
+            log.info("run %s: %s came too late: %s", self.lease.run_id, type_of(event), error)
+        if signal_id is not None:
+            self._taken.append(signal_id)
+
+    async def _let_go(self) -> bool:
+        """Wait without holding the lease, unless a signal is there that nobody else would take."""
+        try:
+            if self._doubts is not None and self.state.doubts != self._doubts_noted:
+                await self._write()  # somebody may have settled what this run is about to ask
+                if self._mail:
+                    return False
+            waiting = self.state.waiting
+            await self._write("waiting", due=waiting.until if waiting is not None else None)
+        except SignalsPending:
+            for signal in await self._signals():
+                self.deliver(signal)
+            return False
+        return True
+
+    async def _signals(self) -> Sequence[Signal]:
+        look = partial(self._journal.signals, [self.lease.run_id])
+        try:
+            return await look()
+        except Unavailable as error:
+            return await self._persist(look, error)
+
+    def _persist(self, attempt: Callable[[], Awaitable[T]], error: Unavailable) -> Awaitable[T]:
+        """Do again what a store that is away has kept from being done, for as long as the lease lasts."""
+        log.info("run %s waits for a store that does not answer: %s", self.lease.run_id, error.message)
+        return persist(attempt, error, run_id=self.lease.run_id, tenure=self._tenure)
+
+    async def _give_up(self, error: Exception) -> None:
+        """End the run for a fault of Foliot itself, with what is known of it. Raises the fault if that fails too."""
+        log.error("run %s broke and is ended", self.lease.run_id, exc_info=error)
+        try:
+            self._record(RunDeadLettered("internal", f"Foliot itself failed: {type(error).__name__}: {error}"))
+            await self._write("failed")
+        except (FoliotError, IllegalEvent, Unencodable) as again:
+            raise error from again
+
+    async def _end(self, action: End, settlement: Settlement) -> None:
+        """End a run of a task, unless its task wants another attempt of it."""
+        *before, terminal = action.events
+        for event in before:
+            self._record(event)
+        retry = settlement.instead(self.state, action.terminal)
+        self._record(retry or terminal)
+        await self._finish("pending" if retry else phase_of(action.terminal), due=retry.due if retry else None)
+
+    async def _finish(self, phase: Phase, *, due: float | None = None) -> None:
+        await self._write(phase, due=due)
+        if self.state.was_delayed and isinstance(keeper := self._models, KeepsPlaces):
+            await keeper.leave(self.lease.run_id)  # or others would wait until its turn has passed
+
+    async def _write(self, phase: Phase | None = None, *, due: float | None = None) -> None:
+        """Make everything recorded durable; only then is it told to anyone."""
+        if self._lost:
+            raise LeaseLost(self._lost)
+        entries, facts, expired = self._entries, self._facts, self._expired
+        taken = tuple(self._taken) if self._taken else ()
+        rest: dict[str, Any] = _NOTHING_ELSE
+        if phase is not None:
+            rest = {"phase": phase, "summary": summary_of(self.state), "due": due, "also": self._beside(phase)}
+        elif not entries and not taken:
+            return
+        noted = self._noted
+        if self._doubts is not None and (noted or self.state.doubts != self._doubts_noted):
+            noted = doubts_of(self.state, noted)
+            if (written := noting(self._noted, noted, facts, self.state)) is not None:
+                rest = {**rest, "also": both(rest.get("also"), written)}
+        records: list[DecisionRecord] = []
+        for document in expired:
+            records.append(record := self._decisions.new("expired", SYSTEM, self._clock(), also=rest.get("also")))
+            rest = {**rest, "also": record.beside(document)}
+        journal, lease = self._journal, self.lease
+        try:
+            await journal.append(lease, entries, taken=taken, **rest)
+        except Unavailable as error:
+            again = partial(journal.append, lease, entries, taken=taken, **rest)
+            tenure = self._tenure
+            await append_again(again, error, journal=journal, lease=lease, entries=entries, phase=phase, tenure=tenure)
+        self._entries, self._facts = [], []  # nothing is recorded while something is written
+        self._released = phase is not None
+        if noted is not self._noted:
+            await self._hear_of(noted)
+        if taken:
+            del self._taken[: len(taken)]
+        if records:
+            del expired[: len(records)]
+            for record in records:
+                record.tell()
+        if self._watcher.attends(lease.run_id):
+            for entry, event in zip(entries, facts, strict=True):
+                self._watcher.recorded(lease.run_id, entry.seq, entry.at, event)
+        if self._parking is not None and self._parking.is_concerned(facts):
+            await self._parking.recorded(facts)
+        if phase is None:
+            if self._lost:  # while this was being written
+                raise LeaseLost(self._lost)
+        elif self._settlement is not None:
+            await self._settlement.settled()
+
+    async def _hear_of(self, noted: dict[str, Noted]) -> None:
+        """Take note of calls that came into doubt; of those made by others, somebody may have spoken meanwhile."""
+        assert self._doubts is not None, "without it nothing is noted"
+        known, calls = self._noted, self.state.calls
+        new = [call.earlier.key for call in calls if call.earlier and call.earlier.key not in known]
+        self._noted, self._doubts_noted = noted, self.state.doubts
+        if new and not self._released:
+            with contextlib.suppress(FoliotError):  # a person is asked anyway
+                for fact in await self._doubts.settled(self.state, new):
+                    self._post(fact)
+
+    def _beside(self, phase: Phase) -> Beside | None:
+        return None if self._settlement is None else self._settlement.settle(self.state)
+
+    # --- effects -------------------------------------------------------------------------------------------------
+
+    async def _watched(self, effect: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """An effect whose failure is heard: a task that ends with nobody listening would leave the run waiting."""
+        try:
+            await effect(*args)
+        except Exception as error:
+            self.fail(error)
+        except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            if not self._loop.is_closed():  # who closes a loop with work in it wants nothing more
+                broken = RuntimeError(f"{type(error).__name__} ended an effect")
+                broken.__cause__ = error
+                self.fail(broken)
+            raise
+
+    async def _ask(self, action: AskModel) -> None:
+        if not self._holds() and not await self._may_act():
+            return
+        run_id = self.lease.run_id
+        ASKER.set((run_id, self.state.was_delayed))
+        shown = self._stream or self._watcher.wanted(run_id)
+        heard = partial(self._watcher.streamed, run_id, action.step) if shown else None
+        models, spec, clock = self._models, self.state.spec, self._clock
+        account = spending.count()
+        if self.state.lost_asks and isinstance(models, EstimatesQuestions):
+            account.lose(self.state.lost_asks, await models.question(spec, action.request))
+        limits = spec.limits
+        if limits.max_tokens is not None or limits.max_cost_usd is not None:
+            account.checks.append(partial(self._leaves_room, account))
+            self._bound(account)
+        if account.lost and not may_ask_again(self.state, account.usage):
+            message = "what questions took whose process ended before their answer came leaves no room for another"
+            self._asking = None
+            self._post(ModelFailed(action.step, "tokens", message, usage=account.usage))
+            return
+        free = self._purse is None or self._purse.is_free
+        if free and (self._gate is None or self._gate.is_open(spec.namespace)):
+            asking = ask_model(models, spec, action, on_delta=heard, clock=clock, account=account)
+        else:
+            ask = partial(ask_model, models, spec, action, on_delta=heard, clock=clock, account=account)
+            paid = ask if self._purse is None else partial(self._purse.ask, action, ask)
+            asking = self._ask_governed(action, paid)
+        try:
+            fact = await asking
+        except asyncio.CancelledError:
+            if (used := account.usage).total_tokens:
+                self._post(ModelFailed(action.step, "cancelled", "the question was given up", usage=used))
+            raise
+        self._asking = None
+        self._post(fact)
+
+    async def _leaves_room(self, account: Account, _: Usage) -> bool:
+        self._bound(account)
+        return may_ask_again(self.state, account.usage)
+
+    def _bound(self, account: Account) -> None:
+        """Let the next attempt at an answer have no more than the limits of the run leave for it."""
+        room, used, own = room_left(self.state), account.usage, self.state.spec.settings.max_output_tokens
+        if room.cost_usd is not None:
+            account.max_cost = max(0.0, room.cost_usd - (used.cost_usd or 0.0))
+        if room.tokens is not None:
+            left = max(1, room.tokens - used.total_tokens)
+            account.bound("the max_tokens of the run", left, lowered=own is not None and own > left)
+
+    async def _stop_asking(self, asking: asyncio.Task[None]) -> None:
+        """Have the question given up before the run ends: what it has used by then belongs into the last account."""
+        self._asking = None
+        self._cancel(asking)
+        self._stopping.append(asking)
+        await asyncio.wait((asking,), timeout=self._waits.stop)
+
+    async def _ask_governed(
+        self, action: AskModel, ask: Callable[[], Awaitable[Asked | BudgetExceeded]]
+    ) -> Asked | BudgetExceeded:
+        """Ask, if the policies allow it now and leave tokens for it."""
+        gate, spec = self._gate, self.state.spec
+        if gate is None:
+            return await ask()
+        caller = self._caller or caller_of(self.state)
+        try:
+            rules = await gate.rules(spec.namespace)
+            verdict = await gate.judge(spec, caller, rules)
+        except FoliotError as error:
+            # What governs it cannot be looked up: nothing is asked, and the kernel tries again after a while.
+            message = f"the policies of namespace {spec.namespace!r} cannot be looked up: {error.message}"
+            return ModelFailed(action.step, "policy", message, retryable=True)
+        if verdict.outcome == "deny":
+            return ModelFailed(action.step, "policy", f"{verdict.reason} ({verdict.rule})")
+        if self._purse is not None and (limits := token_limits(rules, caller)):
+            return await self._purse.ask_within(limits, action, ask)
+        return await ask()
+
+    async def _start_calls(self, action: CallTools) -> None:
+        """Refused calls are answered at once; the starts of the others become durable, then they act."""
+        if self._doubts is not None and any(intent.rule.effect == "once" for intent in action.calls):
+            look = partial(self._doubts.hold, self.state, action.calls, self.lease.worker)
+            try:
+                held = await look()
+            except Unavailable as error:
+                held = await self._persist(look, error)
+            for fact in held:
+                self._record(fact)
+            if held:
+                await self._write()
+                return  # others of them may be made: the kernel says which
+        admitted, refused = await admit_calls(self._tools, self.state, action, self._caller, self._persist)
+        for fact in refused:
+            self._take(fact, None)
+        if not admitted and not refused:
+            # Each of these calls comes after one that is under way: that one's result is the next thing to happen.
+            await self._write()
+            await self._mail_comes()
+        if not admitted or self.state.ending is not None:
+            return  # a refusal can end the run: then nothing is started any more
+        for intent, call in admitted:
+            started = intent.started()
+            grant, giver = getattr(call, "standing", ("", ""))
+            self._record(replace(started, standing=grant, granted_by=giver) if grant else started)
+        await self._write()
+        for intent, call in admitted:
+            task = begin(self._watched(self._call, intent, call, action.deadline))
+            if not task.done():
+                task.set_name(intent.name)
+                self._calling[intent.call_id] = task
+        if not refused:
+            await self._mail_comes()  # the kernel would say so too: what was asked for is under way
+
+    async def _call(self, intent: CallIntent, call: Admitted, deadline: float | None) -> None:
+        if not self._holds() and not await self._may_act():
+            return
+        run_id = self.lease.run_id
+        shown = self._stream or self._watcher.wanted(run_id)
+        heard = partial(self._watcher.output, run_id, intent.call_id) if shown else None
+        definition = self._tools.definition(intent.name)
+        first = self.state.spec.tool_use_behavior == "stop_on_first_tool"
+        ends_run = first or (definition is not None and definition.ends_run)
+        fact = await call_tool(
+            intent,
+            call,
+            on_output=heard,
+            deadline=deadline,
+            clock=self._clock,
+            ends_run=ends_run,
+            may_act=self._right,
+            here=self._is_here(intent.name),
+        )
+        self._calling.pop(intent.call_id, None)
+        self._post(fact)
+
+    def _is_here(self, name: str) -> bool:
+        """Whether a tool is a function of the process that calls it: it ends with that process."""
+        definition = self._tools.definition(name)
+        return definition is not None and definition.type == "function"
+
+    def _holds(self) -> bool:
+        """Whether the lease is certainly in force."""
+        return not self._lost and self._tenure.in_force()
+
+    async def _may_act(self) -> bool:
+        """Whoever slept past its lease (a suspended machine) asks before it acts: the run may be another's by now."""
+        ends_at = self._loop.time() + self._waits.answer
+        while not self._lost and not self._tenure.in_force():
+            until, ends = self._lease_clock() + self._lease_seconds, self._loop.time() + self._lease_seconds
+            try:
+                renewal = await self._journal.renew([self.lease], until=until)
+            except FoliotError as error:
+                self.lose(f"the lease of run {self.lease.run_id} is over and cannot be renewed: {error.message}")
+            else:
+                if renewal.lost:
+                    self.lose()
+                elif not renewal.passed_by:
+                    self.renewed(until, ends)
+                elif self._loop.time() < ends_at:
+                    await asyncio.sleep(ASK_AGAIN)
+                else:
+                    self.lose(f"the lease of run {self.lease.run_id} is over, and somebody keeps its row locked")
+        return not self._lost
+
+    def _ask_to_stop(self, calls: Sequence[str]) -> None:
+        for call_id in calls:
+            task = self._calling.pop(call_id, None)
+            if task is not None:
+                self._cancel(task)
+                self._stopping.append(task)
+            call = self.state.call(call_id)
+            if call is not None:
+                self._post(given_up(call))
+
+    def _effects(self) -> list[asyncio.Task[None]]:
+        return [task for task in (self._asking, *self._calling.values()) if task is not None]
+
+    async def _stop_effects(self) -> None:
+        running = self._effects()
+        for task in running:
+            if not task.cancelling():  # by whomever: see `lose`
+                self._cancel(task)
+        tasks = [task for task in (*running, *self._stopping) if not task.done()]
+        if not tasks:
+            return
+        _, deaf = await asyncio.wait(tasks, timeout=self._waits.stop)
+        if deaf:
+            log.warning("run %s: %d calls were told to stop and did not", self.lease.run_id, len(deaf))
+
+    def _cancel(self, task: asyncio.Task[None]) -> None:
+        self._cancelled.add(task)
+        task.cancel()
+
+    # --- the mailbox ---------------------------------------------------------------------------------------------
+
+    def _post(self, event: Event, signal_id: str | None = None) -> None:
+        self._mail.append((event, signal_id))
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._alarm is not None and not self._alarm.done():
+            self._alarm.set_result(None)
+
+    def _mail_comes(self) -> Awaitable[None]:
+        """Until something is in the mailbox or the lease is lost. Effects keep their own deadlines."""
+        if self._mail or self._lost or self._broken is not None:
+            return _AT_ONCE
+        self._alarm = asyncio.Future(loop=self._loop)  # as the loop would make it, without a call
+        return self._alarm

@@ -1,0 +1,145 @@
+"""A run as its journal tells it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from foliot.common.threads import unhurried
+from foliot.errors import Conflict
+from foliot.kernel.messages import Message
+from foliot.kernel.run.codec import decode
+from foliot.kernel.run.events import Event, RunCancelled, RunCreated, RunDeadLettered, RunFailed, RunSucceeded, Terminal
+from foliot.kernel.run.loop import fold
+from foliot.kernel.run.spec import RunSpec, decode_spec
+from foliot.kernel.run.state import State
+from foliot.store.journal.base import Entry, Journal, Phase, RunInfo
+from foliot.store.journal.chain import changed_journal, check
+
+MOST_SPECS = 256
+_messages = msgspec.json.Decoder(tuple[Message, ...])
+
+
+class Specs:
+    """Specs by digest. They never change, so the ones used last are kept: a thousand runs of an agent share one."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, RunSpec] = OrderedDict()
+
+    async def get(self, journal: Journal, digest: str) -> RunSpec:
+        """Raises `NotFound`, `UnknownEvent`."""
+        spec = self._kept.get(digest)
+        if spec is None:
+            spec = self._kept[digest] = decode_spec(await journal.get_blob(digest))
+            if len(self._kept) > MOST_SPECS:
+                self._kept.popitem(last=False)
+        return spec
+
+
+class Told(Struct, frozen=True):
+    """What a journal tells: each fact with its time, and the link that the next one follows."""
+
+    facts: list[tuple[float, Event]]
+    link: bytes
+
+
+async def told_by(run_id: str, entries: Sequence[Entry], *, trusting: bool = False) -> Told:
+    """The facts of a journal that is read from its beginning. Raises `JournalChanged`, unless one is `trusting`."""
+    return await unhurried(sum(len(entry.data) for entry in entries), _told_by, run_id, entries, trusting)
+
+
+def _told_by(run_id: str, entries: Sequence[Entry], trusting: bool) -> Told:
+    found = check(run_id, entries)
+    if found.changed and not trusting:
+        raise changed_journal(run_id, found.changed)
+    return Told([(entry.at, decode(entry.data)) for entry in entries], found.link)
+
+
+async def load_run(
+    journal: Journal, run_id: str, *, upto: int | None = None, trusting: bool = False
+) -> tuple[RunInfo, State]:
+    """The run and the fold of its journal (of the first `upto` events). Raises `NotFound`, `JournalChanged`."""
+    info = await journal.get(run_id)
+    told = await told_by(run_id, await journal.read(run_id, limit=upto), trusting=trusting)
+    return info, await load_state(journal, Specs(), run_id, told=told)
+
+
+async def load_state(journal: Journal, specs: Specs, run_id: str, *, told: Told | None = None) -> State:
+    """The fold of a run's journal, or of what it `told` to whoever has read it.
+
+    Raises `Conflict` if it has no beginning, `JournalChanged` if it is not what was recorded.
+    """
+    if told is None:
+        told = await told_by(run_id, await journal.read(run_id))
+    facts = told.facts
+    if not facts or not isinstance(created := facts[0][1], RunCreated):
+        raise Conflict(f"the journal of run {run_id} does not begin with its creation")
+    state = fold(await specs.get(journal, created.spec), run_id, facts, await read_history(journal, created))
+    state.link = told.link
+    return state
+
+
+async def read_facts(journal: Journal, run_id: str, *, limit: int | None = None) -> list[tuple[float, Event]]:
+    """What was recorded of the run, each fact with its time. Raises `JournalChanged`."""
+    return (await told_by(run_id, await journal.read(run_id, limit=limit))).facts
+
+
+async def read_history(journal: Journal, created: RunCreated) -> tuple[Message, ...]:
+    """What was said before the run, in full."""
+    if not created.history:
+        return ()
+    told = await journal.get_blob(created.history)
+    return await unhurried(len(told), _messages.decode, told)
+
+
+# --- summary ---------------------------------------------------------------------------------------------------------
+
+# What listings show of a run, written whenever it changes phase.
+
+LONGEST_PREVIEW = 200
+
+
+def phase_of(terminal: Terminal) -> Phase:
+    match terminal:
+        case RunSucceeded():
+            return "succeeded"
+        case RunCancelled():
+            return "cancelled"
+        case RunFailed() | RunDeadLettered():
+            return "failed"
+
+
+def summary_of(state: State) -> dict[str, Any]:
+    usage = state.spent.usage()
+    summary: dict[str, Any] = {
+        "steps": state.spent.steps,
+        "tool_calls": state.spent.tool_calls,
+        "tokens": usage.total_tokens,
+        "cost_usd": usage.cost_usd,
+    }
+    match state.ended:
+        case RunSucceeded(output=output):
+            summary["output"] = preview(output)
+        case RunFailed() | RunDeadLettered() as failed:
+            summary["error"] = preview(failed.message)
+            summary["reason"] = failed.reason
+        case RunCancelled() as cancelled:
+            summary["reason"] = cancelled.reason
+        case None if state.waiting is not None:
+            waiting = state.waiting
+            summary["waiting"] = {"reason": waiting.reason, "owner": waiting.owner, "until": waiting.until}
+            if state.paused is not None:
+                summary["waiting"]["budget"] = state.paused.budget
+                summary["waiting"]["basis"] = state.paused.basis
+        case None:
+            pass
+    return summary
+
+
+def preview(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST_PREVIEW else line[: LONGEST_PREVIEW - 1] + "…"

@@ -1,0 +1,441 @@
+"""Starting and taking up runs: everything between a frozen definition and a driver at work."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from foliot.common.threads import unhurried
+from foliot.engine.approval.records import DecisionLog
+from foliot.engine.approval.requests import Parking
+from foliot.engine.base import Approvals, Clock, Models, Settlement, Silence, Watcher
+from foliot.engine.budgets.run_budget import RunBudgets
+from foliot.engine.definition.policies import ModelGate
+from foliot.engine.driver.appends import recorded
+from foliot.engine.driver.doubts import Doubts, family
+from foliot.engine.driver.driver import Driver
+from foliot.engine.driver.ids import check_run_id, new_run_id
+from foliot.engine.driver.journal import Specs, Told, load_run, load_state, read_facts, read_history, told_by
+from foliot.engine.driver.lease_keeper import Keeper
+from foliot.engine.driver.process import identity, in_words, is_gone
+from foliot.engine.driver.signals import storable
+from foliot.engine.telemetry.context import callers_trace, logged_with
+from foliot.errors import FoliotError, UsageError
+from foliot.kernel.errors import UnknownEvent
+from foliot.kernel.identity import NOBODY, Identity
+from foliot.kernel.messages import Media, Message, Part, Text, ToolResult
+from foliot.kernel.run.events import EQUALITY, Event, Fork, RunClaimed, RunCreated, UnknownReason, Unsettled
+from foliot.kernel.run.spec import RunSpec, digest, encode_spec
+from foliot.kernel.run.state import State
+from foliot.kernel.traces import new_trace
+from foliot.store.journal.base import (
+    Beside,
+    Entry,
+    Held,
+    Journal,
+    Lease,
+    LeaseLost,
+    NewRun,
+    RunInfo,
+    Signal,
+    StoreSetBack,
+    identity_labels,
+)
+from foliot.tools.base import Toolbox
+
+log = logging.getLogger(__name__)
+
+
+class Runs:
+    """The runs of one process. Safe for any number of concurrent ones; each is driven by one `Driver`."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        models: Models,
+        tools: Toolbox,
+        watcher: Watcher | None = None,
+        clock: Clock = time.time,
+        lease_clock: Clock | None = None,
+        worker: str | None = None,
+        lease_seconds: float = 30.0,
+        is_gone: Callable[[str | None], bool] = is_gone,
+        approvals: Approvals | None = None,
+        decisions: DecisionLog | None = None,
+        budgets: RunBudgets | None = None,
+        gate: ModelGate | None = None,
+        doubts: Doubts | None = None,
+    ) -> None:
+        """`is_gone` says whether a worker has certainly died, so that its runs can be taken before its leases end.
+
+        `lease_clock` is the one by which leases are judged, by default `clock`.
+        Without `approvals` a parked call is known to its journal alone; without a `gate` every model may be asked.
+        `decisions` keeps a record of what nobody decided in time. Without `doubts` a call that may have acted is known
+        to its own run alone.
+        """
+        self.journal = journal
+        self.tools = tools
+        self.worker = worker or identity()
+        self._models = models
+        self._watcher = watcher or Silence()
+        self._clock = clock
+        self.lease_clock = lease_clock or clock
+        self.lease_seconds = lease_seconds
+        self._is_gone = is_gone
+        self._approvals = approvals
+        self._decisions = decisions or DecisionLog()
+        self._budgets = budgets
+        self._gate = gate
+        self.doubts = doubts
+        # The work that a queued run belongs to. Set by whoever puts tasks on top; without it runs belong to nothing.
+        self.settlements: Callable[[Lease], Awaitable[Settlement]] | None = None
+        # What a run that is taken up has to be told first, by whoever knows of its parent and its children.
+        self.taken_up: Callable[[State], Awaitable[Sequence[Signal]]] | None = None
+        # Hears of a run that its last holder did not let go, with all that is recorded of it.
+        self.taken_over: Callable[[State, Sequence[tuple[float, Event]]], Awaitable[object]] | None = None
+        # Where it is kept that the store is older than what a run here had seen of it.
+        self.set_back: Callable[[str], Awaitable[None]] | None = None
+        # Whether runs that begin here are traced, unless who begins one says so.
+        self.traced = False
+        self._last_spec: tuple[RunSpec | None, tuple[str, bytes]] = None, ("", b"")
+        self._specs = Specs()
+        self._keeper = Keeper(journal, clock=self.lease_clock, lease_seconds=lease_seconds, set_back=self._say_set_back)
+
+    async def start(
+        self,
+        spec: RunSpec,
+        input: Sequence[Message],
+        *,
+        run_id: str | None = None,
+        history: Sequence[Message] = (),
+        definitions: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
+        fork: Fork | None = None,
+        unsettled: tuple[Unsettled, ...] = (),
+        parent: str = "",
+        depth: int = 0,
+        trace: str = "",
+        identity: Identity = NOBODY,
+        task: str = "",
+        system: str = "",
+        template: str = "",
+        root: str = "",
+        ancestors: tuple[str, ...] = (),
+        tools: Toolbox | None = None,
+        stream: bool = False,
+        also: Beside | None = None,
+    ) -> Driver:
+        """Store a new run, held by this process. Raises `Conflict` when `run_id` is taken, and `InvalidInput`.
+
+        `parent` is the run that delegated to it, `depth` how many such runs stand above it. `trace` is the context it
+        is traced under, by default one of its own if this process traces. `identity` is on whose behalf it acts; a
+        delegate has the `task`, `system`, `template`, `root` and `ancestors` of what stands above it. `also` is written
+        with it.
+        """
+        now = self._clock()
+        if run_id is None:
+            run_id = new_run_id(now)
+        else:
+            check_run_id(run_id)
+        with storable(f"run {run_id}"):
+            name, frozen = self._encoded(spec)
+            told = await unhurried(_size(history), msgspec.json.encode, tuple(history)) if history else b""
+        content = {name: frozen}
+        before = None
+        if history:
+            before = await unhurried(len(told), digest, told)
+            content[before] = told
+        state = State(spec, run_id, history)
+        created = RunCreated(
+            agent=spec.agent,
+            spec=name,
+            input=tuple(input),
+            namespace=spec.namespace,
+            definitions=dict(definitions or {}),
+            history=before,
+            fork=fork,
+            unsettled=unsettled,
+            equality=EQUALITY,
+            parent=parent,
+            depth=depth,
+            identity=identity,
+            task=task,
+            system=system,
+            template=template,
+            root=root,
+            ancestors=ancestors,
+            trace=trace or callers_trace() or (str(new_trace(run_id)) if self.traced else ""),
+        )
+        facts: tuple[Event, ...] = (created, RunClaimed(1, self.worker, 1))
+        with storable(f"run {run_id}"):
+            entries = await unhurried(_size(input), _all_recorded, state, facts, now)
+        creating = self.journal.create(
+            NewRun(
+                id=run_id,
+                namespace=spec.namespace,
+                agent=spec.agent,
+                spec=created.spec,
+                created_at=now,
+                parent=fork.run_id if fork else parent or None,
+                parent_seq=fork.seq if fork else None,
+                labels={**(labels or {}), **identity_labels(identity)},
+                content=content,
+                root=family(spec.namespace, run_id, task, root).name if root else None,
+            ),
+            entries,
+            worker=self.worker,
+            lease_until=self.lease_clock() + self.lease_seconds,
+            also=also,
+        )
+        lease = await self._held(creating)
+        for seq, event in enumerate(facts, 1):
+            self._watcher.recorded(run_id, seq, now, event)
+        return self._driver(lease, state, tools, stream, claim=False)
+
+    def _encoded(self, spec: RunSpec) -> tuple[str, bytes]:
+        """The digest and the bytes of a spec. Thousands of runs begin with the same object, so the last is kept."""
+        kept, found = self._last_spec
+        if kept is not spec:
+            frozen = encode_spec(spec)
+            found = digest(frozen), frozen
+            self._last_spec = spec, found
+        return found
+
+    async def take(self, run_id: str, *, tools: Toolbox | None = None, stream: bool = False) -> Driver:
+        """Take up a run that waits, or whose holder died.
+
+        Raises `NotFound`; `Held`; `Conflict` when it has ended, which is a `LeaseLost` if it happened just now.
+        """
+        now = self.lease_clock()
+        until = now + self.lease_seconds
+        try:
+            lease = await self._held(self.journal.claim(run_id, worker=self.worker, now=now, until=until))
+        except Held:
+            info = await self.journal.get(run_id)
+            if not self._is_gone(info.worker):
+                hint = f"`foliot why {run_id}` says what it does, `foliot cancel {run_id}` ends it"
+                raise Held(f"run {run_id} is at work: {in_words(info.worker or '')} drives it", hint=hint) from None
+            # The holder was killed on this machine: waiting for its lease to run out would help nobody. It is named by
+            # its epoch, so that of several who find it dead one replaces it, and the others not that one.
+            lease = await self._held(
+                self.journal.claim(run_id, worker=self.worker, now=now, until=until, dead=info.epoch)
+            )
+        toolbox = tools or self.tools
+
+        async def given(spec: RunSpec) -> Toolbox:
+            return toolbox
+
+        try:
+            return await self.adopt(lease, tools=given, stream=stream)
+        except (UnknownEvent, asyncio.CancelledError):
+            await self._give_back(lease)  # a newer version, or another process, may take it up at once
+            raise
+
+    async def adopt(
+        self,
+        lease: Lease,
+        *,
+        tools: Callable[[RunSpec], Awaitable[Toolbox]] | None = None,
+        stream: bool = False,
+        told: Told | None = None,
+        quiet: bool = False,
+    ) -> Driver:
+        """Go on with a run whose lease this process was given. Raises `LeaseLost`, and what `tools` raises.
+
+        Whoever has read the run since the lease was taken gives its whole journal as `told`, and says whether there
+        was no signal for it then, `quiet`: one that came later the keeper finds.
+        """
+        told = told or await told_by(lease.run_id, await self.journal.read(lease.run_id))
+        state = await load_state(self.journal, self._specs, lease.run_id, told=told)
+        if state.ended is not None:
+            # This process slept past its new lease before it read on, and someone else has finished the run.
+            raise LeaseLost(f"run {lease.run_id} has been ended by another process")
+        if state.held and state.waiting is None and self.taken_over is not None:
+            await self.taken_over(state, told.facts)
+        toolbox = self.tools if tools is None else await tools(state.spec)
+        driver = self._driver(lease, state, toolbox, stream, claim=True, settlement=await self._settlement(lease))
+        first = await self.taken_up(state) if self.taken_up is not None else ()
+        signals = () if quiet else await self.journal.signals([lease.run_id])
+        for signal in (*signals, *await self._answers(state, toolbox), *first):
+            driver.deliver(signal)
+        return driver
+
+    async def _settlement(self, lease: Lease) -> Settlement | None:
+        """The work that the run belongs to. A run of a task is never driven without it: the task would not hear."""
+        if not lease.queued:
+            return None
+        if self.settlements is None:
+            await self.journal.append(lease, [], phase="pending", due=self._clock())
+            raise UsageError(f"run {lease.run_id} belongs to a task, and nothing here knows of tasks")
+        return await self.settlements(lease)
+
+    async def _answers(self, state: State, tools: Toolbox) -> list[Signal]:
+        """Decisions that nobody signalled, because whoever decided died before he could."""
+        if self._approvals is None or not any(call.phase == "parked" for call in state.calls):
+            return []
+        found = {call.name: tools.definition(call.name) for call in state.calls}
+        try:
+            return await self._approvals.answers(
+                state, {name: definition.operation_classes for name, definition in found.items() if definition}
+            )
+        except FoliotError as error:
+            log.warning("run %s: its approvals could not be looked up: %s", state.run_id, error)
+            return []
+
+    async def drive(self, driver: Driver) -> State:
+        """Drive to the end or the next wait, with the lease kept alive meanwhile. Raises `LeaseLost`."""
+        state = driver.state
+        task = state.created.task if state.created is not None else ""
+        where = logged_with(namespace=state.spec.namespace, agent=state.spec.agent, run=state.run_id, task=task)
+        with self._keeper.keep(driver), where:
+            try:
+                if self._keeper.orphans(driver.lease.run_id):
+                    await self._keeper.stand_alone(driver)
+                return await driver.drive()
+            except StoreSetBack as error:
+                await self._say_set_back(error)
+                raise
+            except asyncio.CancelledError:
+                await self._give_back(driver.lease)  # another process may go on with it at once
+                raise
+
+    async def _held(self, claiming: Coroutine[Any, Any, Lease | None]) -> Lease:
+        """The lease that is being stored. A caller that does not wait for it leaves no run held: it is given back."""
+        storing = asyncio.create_task(claiming)
+        try:
+            lease = await asyncio.shield(storing)
+        except asyncio.CancelledError:
+            with contextlib.suppress(FoliotError):
+                if (unwanted := await asyncio.shield(storing)) is not None:
+                    await self._give_back(unwanted)
+            raise
+        assert lease is not None, "what is stored with a worker is held by it"
+        return lease
+
+    async def _give_back(self, lease: Lease) -> None:
+        with contextlib.suppress(FoliotError):
+            await asyncio.shield(self.journal.append(lease, [], phase="pending", due=self._clock()))
+
+    async def _say_set_back(self, error: StoreSetBack) -> None:
+        if self.set_back is None:
+            log.error("the store went back in time: %s", error.message)
+        else:
+            with contextlib.suppress(FoliotError):
+                await self.set_back(error.message)
+
+    async def load(self, run_id: str, *, upto: int | None = None, trusting: bool = False) -> tuple[RunInfo, State]:
+        """The run and the fold of its journal (of the first `upto` events). Raises `NotFound`, `JournalChanged`.
+
+        `trusting`: as it stands in the store, even when it was changed there.
+        """
+        return await load_run(self.journal, run_id, upto=upto, trusting=trusting)
+
+    async def facts(self, run_id: str, *, limit: int | None = None) -> list[tuple[float, Event]]:
+        return await read_facts(self.journal, run_id, limit=limit)
+
+    async def history(self, created: RunCreated) -> tuple[Message, ...]:
+        """What was said before the run, in full."""
+        return await read_history(self.journal, created)
+
+    async def may_go_on(self, state: State) -> bool:
+        """Whether there is something for a waiting run to do: its time has come, somebody signalled, a budget grew."""
+        waiting = state.waiting
+        if waiting is not None and waiting.until is not None and waiting.until <= self._clock():
+            return True
+        if await self.journal.signals([state.run_id]):
+            return True
+        return self._budgets is not None and await self._budgets.may_go_on(state)
+
+    async def sweep(self) -> None:
+        """Now and then, find runs that wait although what they wait for has come. Never raises."""
+        if self._budgets is not None and self._budgets.sweep is not None:
+            await self._budgets.sweep.look_now_and_then()
+
+    def is_left_alone(self, info: RunInfo) -> bool:
+        """Whether nobody drives this run although it neither waits nor has ended."""
+        if info.phase == "pending":
+            return True
+        over = info.lease_until is not None and info.lease_until < self.lease_clock()
+        return info.phase == "running" and (over or self._is_gone(info.worker))
+
+    @property
+    def watcher(self) -> Watcher:
+        """Who hears of the runs that this process drives."""
+        return self._watcher
+
+    def local(self, run_id: str) -> Driver | None:
+        """The driver of a run that this process is driving now: of its newest claim."""
+        return self._keeper.driver(run_id)
+
+    async def close(self) -> None:
+        await self._keeper.close()
+
+    def _driver(
+        self,
+        lease: Lease,
+        state: State,
+        tools: Toolbox | None,
+        stream: bool,
+        *,
+        claim: bool,
+        settlement: Settlement | None = None,
+    ) -> Driver:
+        tools = tools or self.tools
+        return Driver(
+            lease,
+            state,
+            journal=self.journal,
+            models=self._models,
+            tools=tools,
+            purse=self._budgets.purse(state) if self._budgets is not None else None,
+            gate=self._gate,
+            doubts=self.doubts,
+            parking=Parking(self._approvals, state, tools) if self._approvals is not None else None,
+            decisions=self._decisions,
+            settlement=settlement,
+            watcher=self._watcher,
+            clock=self._clock,
+            lease_clock=self.lease_clock,
+            stream=stream,
+            claim=claim,
+            left_by=self._left_by(lease, state),
+            lease_seconds=self.lease_seconds,
+        )
+
+    def _left_by(self, lease: Lease, state: State) -> UnknownReason:
+        """How the attempt before came to leave a run that it had calls under way in: let go, lost, or killed."""
+        if not state.calls or lease.lapsed is False or (lease.lapsed is None and state.worker == self.worker):
+            return "cancelled"
+        return "process_died" if self._is_gone(state.worker) else "lease_lost"
+
+
+def _all_recorded(state: State, facts: Sequence[Event], now: float) -> list[Entry]:
+    return [recorded(state, event, now) for event in facts]
+
+
+def _size(messages: Sequence[Message]) -> int:
+    """About how many characters these are: what is large is in texts, or in files that came with them."""
+    return sum(_length(part) for message in messages for part in message.parts)
+
+
+def _length(part: Part) -> int:
+    match part:
+        case Text(text=text):
+            return len(text)
+        case Media(data=data):
+            return len(data or "")
+        case ToolResult(content=content):
+            return sum(map(_length, content))
+        case _:
+            return 0
+
+
+def user_message(text: str) -> Message:
+    return Message("user", (Text(text),))

@@ -1,0 +1,1 @@
+"""A journal as people read it: trace, why, replay, fork."""

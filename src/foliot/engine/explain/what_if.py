@@ -1,0 +1,268 @@
+"""A call that nobody makes: what would become of it, by the documents that would govern it.
+
+The agent is frozen as for a run, whoever asks is made as for a run, and the pipeline judges: nothing here decides. Only
+the backends are missing, and what is counted for a short time (rates, circuits).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from msgspec.structs import replace
+
+from foliot.engine.approval.documents import KIND as APPROVAL
+from foliot.engine.approval.grants import standing_among
+from foliot.engine.budgets.calls import CallBudgets
+from foliot.engine.definition.endpoints import models_reached
+from foliot.engine.definition.freeze import LOCK, freeze, tool_definition, with_search
+from foliot.engine.definition.functions import function_tool
+from foliot.engine.definition.grants import NOTHING_GRANTED, SecretHosts, check_provider
+from foliot.engine.definition.grants import Grants as Granted
+from foliot.engine.definition.policies import token_limits
+from foliot.engine.driver.intake import caller_for
+from foliot.errors import Denied, FoliotError, NotFound
+from foliot.kernel.identity import Identity, Person
+from foliot.kernel.run.events import RunCreated
+from foliot.kernel.run.spec import RunSpec
+from foliot.resources.powers import declared_by_operator
+from foliot.resources.references import Grants, Origin, Target, qualified, refused, target_of
+from foliot.store.base import Document
+from foliot.tools.backends.agent import PREFIX, agent_definition
+from foliot.tools.base import Asks, Caller, Invocation, OnOutput, Tool, ToolDefinition, ToolError
+from foliot.tools.builtin.catalogue import builtin_to_judge
+from foliot.tools.governance.judge import Judgement, PolicyQuestion, narrowed, refused_by
+from foliot.tools.governance.layers import Profile, of_models
+from foliot.tools.governance.permissions import Delegates
+from foliot.tools.governance.reader import read_rules
+from foliot.tools.governance.rules import Access, FixedRules, Rules, Verdict, placed
+from foliot.tools.isolation import NONE, Isolations
+from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.pipeline import Pipeline
+from foliot.tools.pipeline.preconditions import HasSecret
+from foliot.tools.versions import split_request
+
+# What cannot be judged without arguments.
+_ON_ARGUMENTS = ("arguments", "conditions", "delegation", "asking")
+
+
+class Declared:
+    """A tool of which only the definition is known, and what its arguments ask for. It is judged and never called."""
+
+    def __init__(self, definition: ToolDefinition, tool: Tool | None = None) -> None:
+        self._definition = definition
+        self.isolation = definition.isolation if definition.isolation in Isolations().offered else NONE
+        if hasattr(tool, "callees"):
+            self.callees = cast("Delegates", tool).callees
+        if hasattr(tool, "question"):
+            self.question = cast("Asks", tool).question
+
+    @property
+    def definition(self) -> ToolDefinition:
+        return self._definition
+
+    async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
+        raise ToolError(f"the tool {call.tool!r} is only judged here")
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Everything of one namespace that decides about a call. `tools` and `agents` are documents by name.
+
+    `endpoints` are those of models by `namespace/name`. `parts` are what the gates of a pipeline ask. `shared` are the
+    references that namespaces granted each other, `granted` is what the operator granted whoever declared a tool.
+    """
+
+    namespace: str
+    rules: Rules
+    agents: Mapping[str, Document]
+    tools: Mapping[str, Document]
+    endpoints: Mapping[str, Document] = field(default_factory=dict[str, Document])
+    parts: Parts = field(default_factory=Parts)
+    budgets: CallBudgets | None = None
+    shared: Grants = field(default_factory=lambda: Grants(()))
+    granted: Granted = NOTHING_GRANTED
+    secret_hosts: SecretHosts | None = None
+
+    @classmethod
+    def of(
+        cls,
+        namespace: str,
+        documents: Sequence[Document],
+        *,
+        default_access: Access = "allow",
+        allowed_tools: Sequence[str] | None = None,
+        budgets: CallBudgets | None = None,
+        has_secret: HasSecret | None = None,
+        granted: Granted = NOTHING_GRANTED,
+        secret_hosts: SecretHosts | None = None,
+        people: Mapping[str, Person] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> World:
+        """From documents of any kinds; roles and endpoints may be of other namespaces.
+
+        `people` are who gave standing grants, by the names that they gave them under.
+        """
+        here = [each for each in documents if _home(each) == namespace]
+        given = standing_among((each for each in here if each["kind"] == APPROVAL), clock())
+        standing = [dataclasses.replace(grant, person=people.get(grant.giver)) for grant in given] if people else given
+        rules = read_rules(namespace, documents, grants=standing, default_access=default_access)
+        return cls(
+            namespace,
+            rules,
+            {each["metadata"]["name"]: each for each in here if each["kind"] == "Agent"},
+            {each["metadata"]["name"]: each for each in here if each["kind"] == "Tool"},
+            {_place(each): each for each in documents if each["kind"] == "ModelEndpoint"},
+            Parts(
+                rules=FixedRules(rules),
+                profile=Profile.of(allowed_tools),
+                budgets=budgets,
+                has_secret=has_secret,
+                clock=clock,
+            ),
+            budgets,
+            Grants(documents),
+            granted,
+            secret_hosts,
+        )
+
+    def knows(self, tool: str) -> bool:
+        """Whether more is known of a tool than its name: a function that only Python knows is not declared."""
+        return tool in self.tools or tool.startswith(PREFIX) or builtin_to_judge(tool) is not None
+
+    def definition(self, tool: str) -> ToolDefinition:
+        return self._tool(tool).definition
+
+    async def judge(self, asked: PolicyQuestion) -> Judgement:
+        """What would happen to the call. Without arguments what depends on them is left out."""
+        try:
+            spec = await self._frozen(asked)
+        except FoliotError as error:
+            return Judgement.of([Verdict("deny", "resolve", f"agent {asked.agent!r} cannot run: {error.message}")])
+        caller = self._caller(asked, spec)
+        names = dict.fromkeys((*(rule.name for rule in spec.tools), asked.tool))
+        locked = spec.extra.get(LOCK, {}).get(asked.tool, ("", ""))
+        call = Invocation(
+            run_id="",
+            call_id="",
+            tool=asked.tool,
+            arguments=asked.arguments or {},
+            idempotency_key="",
+            caller=caller,
+            prior=frozenset(asked.prior),
+            version=locked[0],
+            schema_digest=locked[1],
+        )
+        judged = await Pipeline([self._tool(name) for name in names], self.parts).judge(call)
+        whole = Judgement.of((*await self._of_model(spec, caller), *judged.verdicts))
+        if whole.outcome == "allow":
+            whole = Judgement.of((*whole.verdicts, *await self._of_powers(asked.tool)))
+        return whole if asked.arguments is not None else narrowed(whole, _ON_ARGUMENTS)
+
+    async def _of_model(self, spec: RunSpec, caller: Caller) -> list[Verdict]:
+        """What is said before the model that would make the call is asked."""
+        models = [model for model in await models_reached(spec, self._endpoint) if model]
+        verdict = replace(of_models(self.rules, caller, models), layer="model")
+        limits = "; ".join(f"at most {each.tokens} tokens by {each.name}" for each in token_limits(self.rules, caller))
+        said = [replace(verdict, reason=f"{verdict.reason}; {limits}") if limits else verdict]
+        try:
+            if self.budgets is not None:
+                await self.budgets.look_at_model(caller)
+        except ToolError as error:
+            said.append(refused_by("budget", error))
+        return said
+
+    async def _of_powers(self, tool: str) -> list[Verdict]:
+        """What the backend of a tool would say before it connects: addresses and secrets that are not granted.
+
+        It is asked last, as in a call: what needs an approval is asked for first.
+        """
+        document = self.tools.get(tool)
+        if document is None:
+            return []
+        try:
+            await self.granted.check(document, self.secret_hosts or _no_secrets)
+        except Denied as denied:
+            return [Verdict("deny", "deployment", denied.message)]
+        return []
+
+    async def _frozen(self, asked: PolicyQuestion) -> RunSpec:
+        """What a run of the agent would be pinned to. Raises `InvalidInput`."""
+        document = self.agents.get(asked.agent)
+        if document is None:
+            return RunSpec(asked.agent, asked.model, self.namespace)
+        spec = document["spec"]
+        endpoint = qualified(str(spec.get("model_ref", "")), self.namespace)
+        own = await self._model_of(endpoint)
+        model = asked.model or spec.get("model_name") or own
+        tools = [self._to_freeze(split_request(request)[0]) for request in spec.get("tools", ())]
+        return freeze(document, model=model, endpoint=endpoint, tools=with_search(tools))
+
+    async def _model_of(self, endpoint: str) -> str:
+        """The model that an agent's endpoint answers with. Raises `Denied`, `NotFound`, `InvalidInput`."""
+        origin = Origin("Agent", self.namespace)
+        if ":" not in endpoint:
+            target = target_of("ModelEndpoint", endpoint, self.namespace)
+            if not self.shared.allow(origin, target):
+                raise refused(origin, target)
+            if (document := self.endpoints.get(endpoint)) is None:
+                raise NotFound(f"there is no model endpoint {endpoint!r}")
+            check_provider(document)
+        found = await self._endpoint(endpoint, origin)
+        return found[0] if found is not None else ""
+
+    def _to_freeze(self, tool: str) -> ToolDefinition:
+        """As `definition`, if a run could have the tool at all. Raises `ToolDenied`, `InvalidInput`."""
+        document = self.tools.get(tool)
+        # Modules of the operator's own tools are not imported here: they need only be there where runs are driven.
+        if document is not None and document["spec"].get("function") and not declared_by_operator(document):
+            function_tool(document, self.granted)
+        return self.definition(tool)
+
+    def _caller(self, asked: PolicyQuestion, spec: RunSpec) -> Caller:
+        created = RunCreated(
+            asked.agent,
+            "",
+            namespace=self.namespace,
+            task=placed(asked.task, self.namespace) if asked.task else "",
+            system=asked.system,
+            template=placed(asked.template, self.namespace) if asked.template else "",
+            ancestors=asked.ancestors,
+            depth=len(asked.ancestors),
+        )
+        caller = caller_for(spec, created, Identity(asked.user, asked.by, asked.via))
+        return caller if asked.agent in self.agents else replace(caller, advertised=None)
+
+    async def _endpoint(self, ref: str, origin: Origin) -> tuple[str, Sequence[str]] | None:
+        """The default model of an endpoint and its fallbacks, as far as they are declared and may be named."""
+        if ":" in ref:
+            return ref.partition(":")[2].strip(), ()
+        document = self.endpoints.get(ref)
+        if document is None or not self.shared.allow(origin, Target("ModelEndpoint", *ref.split("/", 1))):
+            return None
+        spec = document["spec"]
+        return spec.get("default_model", ""), [qualified(each, _home(document)) for each in spec.get("fallbacks", ())]
+
+    def _tool(self, tool: str) -> Declared:
+        """As it is declared, an agent, or built in."""
+        if (document := self.tools.get(tool)) is not None:
+            return Declared(tool_definition(document))
+        if tool.startswith(PREFIX):
+            return Declared(agent_definition(tool.removeprefix(PREFIX), self.namespace))
+        built_in = builtin_to_judge(tool)
+        return Declared(built_in.definition if built_in else ToolDefinition(tool, namespace=self.namespace), built_in)
+
+
+async def _no_secrets(reference: str, namespace: str) -> Sequence[str] | None:
+    return None
+
+
+def _home(document: Document) -> str:
+    return document["metadata"].get("namespace", "default")
+
+
+def _place(document: Document) -> str:
+    return f"{_home(document)}/{document['metadata']['name']}"

@@ -1,0 +1,1 @@
+"""Limits on tools and models over all processes of a store."""

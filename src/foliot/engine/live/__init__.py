@@ -1,0 +1,1 @@
+"""Pieces of runs while they are worked on, for those who watch."""

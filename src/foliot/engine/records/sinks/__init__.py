@@ -1,1 +1,0 @@
-"""Where audit records go besides the log: files, webhooks, OpenTelemetry, and what others add by entry point."""

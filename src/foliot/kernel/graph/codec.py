@@ -1,0 +1,44 @@
+"""Facts about tasks as bytes, and back, for ever: JSON that names its own type, by the rules of codec.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, get_args
+
+import msgspec
+
+from foliot.kernel.errors import UnknownEvent
+from foliot.kernel.graph.events import TaskEvent, TaskFact
+from foliot.kernel.run.codec import Codec, Opaque, type_of
+
+FACT_TYPES: Final[tuple[type[TaskFact], ...]] = get_args(TaskEvent)
+# Shapes that are no longer written, each with the step to the next newer one. Only ever added to.
+RETIRED: Final[Mapping[type[TaskFact], Callable[[Any], Any]]] = {}
+_codec: Final[Codec[TaskFact]] = Codec(FACT_TYPES, RETIRED)
+
+
+def encode_fact(fact: TaskEvent) -> bytes:
+    """What is decoded and encoded again gives the same bytes. Raises `Unencodable`."""
+    return _codec.encode(fact)
+
+
+def decode_fact(data: bytes) -> TaskEvent:
+    """What `encode_fact` wrote, in this or any earlier version. Raises `UnknownEvent`: do not act on such a task."""
+    return _codec.decode(data)  # pyright: ignore[reportReturnType] - the codec was built from the members of TaskEvent
+
+
+def read_fact(data: bytes) -> TaskEvent | Opaque:
+    """As `decode_fact`, but a fact of a newer version comes back as `Opaque`: to be shown, never to be acted on."""
+    try:
+        return decode_fact(data)
+    except UnknownEvent:
+        try:
+            raw = msgspec.json.decode(data, type=dict[str, Any])
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raw = {"raw": data.decode("utf-8", "replace")}
+        return Opaque(str(raw.get("type", "unknown")), raw)
+
+
+def fact_type(fact: TaskEvent) -> str:
+    """The name of the fact's type without its version, for example `message.sent`."""
+    return type_of(fact)

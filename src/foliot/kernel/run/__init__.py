@@ -1,0 +1,1 @@
+"""One agent at work: its events, the state they fold to, and what to do next."""

@@ -1,0 +1,326 @@
+"""The calls of one step: from what a model wrote to results in its own order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from foliot.kernel.arguments import canonical, parse_object
+from foliot.kernel.messages import Message, ModelResponse, Part, ToolCall, ToolResult, Usage
+from foliot.kernel.run import feedback
+from foliot.kernel.run.actions import CallIntent
+from foliot.kernel.run.contract import examine, settle_twins, signature_of
+from foliot.kernel.run.events import ToolFinished, ToolUnknown, Unsettled
+from foliot.kernel.run.state import Answer, Call, State
+
+# A model that makes one of these mistakes is told, a bounded number of times.
+# A call that may be repeated is started again by itself this often when nobody knows how it ended. After a crash it is
+# started again whatever the number: there the attempts of the run are counted.
+MOST_REPEATS: Final = 2
+
+MISTAKES: Final = frozenset({"invalid_arguments", "unknown_tool"})
+
+
+def open_calls(state: State, response: ModelResponse) -> Message:
+    """Take up the calls of an answer; the message as it goes into the transcript, with ids that are unique in the run.
+
+    A call that cannot be run as written gets the kernel's own answer at once. It is never run with other arguments
+    than the model's: nothing is guessed from broken JSON.
+    """
+    message = response.message
+    parts: list[Part] | None = None
+    for index, part in enumerate(message.parts):
+        if not isinstance(part, ToolCall):
+            continue
+        call_id = _unique(state.call_ids, part.id, f"call_{state.spent.steps}_{index}")
+        if call_id != part.id:
+            part = replace(part, id=call_id)
+            parts = parts if parts is not None else list(message.parts)
+            parts[index] = part
+        state.call_ids.add(call_id)
+        state.calls.append(_opened(state, part, cut=response.stop == "length"))
+    state.open_calls = len(state.calls)
+    return message if parts is None else Message(message.role, tuple(parts))
+
+
+def _opened(state: State, written: ToolCall, *, cut: bool) -> Call:
+    call = Call(written, state.rules.get(written.name))
+    state.called.add(written.name)
+    if state.final:
+        call.verdict = feedback.not_run(call.id, call.name, "budget", started=False)
+        return call
+    if call.rule is None:
+        call.bad = True
+        call.verdict = feedback.unknown_tool(call.id, call.name, state.rules)
+        return call
+    if not call.arguments.strip() and not cut:
+        call.arguments = "{}"  # some providers write nothing at all when a tool takes no arguments
+    arguments, problem = parse_object(call.arguments)
+    if arguments is None:
+        call.bad = True
+        problem += "; the answer was cut off at the output limit" if cut else ""
+        call.verdict = feedback.bad_arguments(call.id, call.name, problem)
+    else:
+        examine(state, call, arguments)
+        if state.unsettled:
+            hold_repeat(state, call, arguments)
+    return call
+
+
+def hold_repeat(state: State, call: Call, arguments: dict[str, Any]) -> None:
+    """Keep a call from being made beside one with the same arguments that may have acted.
+
+    It stands for that one: it goes by its key, and when it must not happen twice, a person is asked first.
+    """
+    earlier = state.unsettled.get(signature_of(state, call.name, arguments))
+    if earlier is not None and call.effect != "read" and call.verdict is None:
+        hold_call(state, call, earlier)
+
+
+def hold_call(state: State, call: Call, earlier: Unsettled) -> None:
+    """Let a call stand for an earlier one that may have acted, in this run or in another of its family."""
+    call.earlier = earlier
+    if is_repeatable(call):
+        return
+    call.phase = "unknown"
+    state.doubts += 1
+    assert call.rule is not None, "a call without a rule only reads"
+    if call.rule.on_unknown == "fail":
+        message = f"{call.name} was called again, and nobody knows whether the same call took effect before"
+        state.end("unknown_effect", "tool_effect_unknown", message)
+
+
+def blocked_calls(state: State) -> frozenset[str]:
+    """The ids of calls that must wait, because the same call of this step may have acted.
+
+    Of several calls that stand for the same earlier one, and go by its key, one is made at a time.
+    """
+    unknown = {_signature(state, call.name, call.arguments) for call in state.calls if call.phase == "unknown"}
+    blocked, keys = set[str](), {call.earlier.key for call in state.calls if call.earlier and call.phase == "running"}
+    for call in state.calls:
+        if call.phase == "requested" and call.twin is None:
+            key = call.earlier.key if call.earlier is not None and call.verdict is None else ""
+            if key in keys or (unknown and _signature(state, call.name, call.arguments) in unknown):
+                blocked.add(call.id)
+            elif key:
+                keys.add(key)
+    return frozenset(blocked)
+
+
+def _signature(state: State, name: str, arguments: str) -> tuple[str, bytes]:
+    return signature_of(state, name, parse_object(arguments)[0] or {})
+
+
+def _unique(taken: set[str], wanted: str, otherwise: str) -> str:
+    wanted = wanted or otherwise
+    if wanted not in taken:
+        return wanted
+    n = 2
+    while f"{wanted}-{n}" in taken:
+        n += 1
+    return f"{wanted}-{n}"
+
+
+def intent(state: State, call: Call) -> CallIntent:
+    assert call.rule is not None, "a call without a rule has a verdict"
+    return CallIntent(call.id, call.name, call.arguments, key_of(state, call), call.rule, call.attempts + 1, call.grant)
+
+
+def key_of(state: State, call: Call) -> str:
+    """The idempotency key of a call: its own, or that of the earlier call which it stands for."""
+    return f"{state.run_id}/{call.id}" if call.earlier is None else call.earlier.key
+
+
+def is_repeatable(call: Call) -> bool:
+    return call.rule is None or call.rule.effect != "once" or call.rule.on_unknown == "retry"
+
+
+def lose_running(state: State) -> None:
+    """A new attempt begins: what the last one had started is of unknown outcome. What follows is each tool's rule."""
+    for call in state.calls:
+        if call.phase != "running":
+            continue
+        if call.effect != "read":
+            call.doubt = "process_died"
+        if is_repeatable(call):
+            call.phase = "requested"
+        else:
+            _is_unknown(state, call)
+
+
+def lose_call(state: State, event: ToolUnknown) -> None:
+    """A call came to no result. What follows is its tool's rule, unless the run ends anyway."""
+    call = state.call(event.call_id)
+    assert call is not None, "checked by rules.refusal"
+    if event.usage is not None:
+        _pay(state, event.usage, event.runs)
+    call.unknown = event
+    call.doubt = event.reason
+    state.doubts += 1
+    if call.phase == "unknown":  # the claim said so already, and this says why
+        return
+    state.fruitless = 0
+    state.effects += 1
+    if state.ending is not None or not is_repeatable(call):
+        _is_unknown(state, call)
+        return
+    call.phase = "requested"
+    call.repeats += 1
+    if call.repeats > MOST_REPEATS:
+        call.verdict = feedback.never_known(call.id, call.name, event, call.repeats, key_of(state, call))
+
+
+def _is_unknown(state: State, call: Call) -> None:
+    call.phase = "unknown"
+    state.doubts += 1
+    if call.rule is not None and call.rule.effect == "once" and call.rule.on_unknown == "fail":
+        message = f"{feedback.lost(call.name, call.unknown)}, and nobody knows whether it took effect"
+        state.end("unknown_effect", "tool_effect_unknown", message)
+
+
+def unsettled_of(state: State) -> tuple[Unsettled, ...]:
+    """Every call of a run that may have acted and was not settled: what another run of the same work must know."""
+    found = dict(state.unsettled)
+    for call in state.calls:
+        if doubt := doubt_of(call):
+            _remember(state, found, call.name, call.arguments, key_of(state, call), doubt)
+    return tuple(found.values())
+
+
+def doubt_of(call: Call) -> str:
+    """Why an open call may have acted; blank when it certainly has not, or only reads."""
+    if call.effect == "read" or call.phase == "done":
+        return ""
+    return call.doubt or ("process_died" if call.phase == "running" else "")
+
+
+def remember_history(state: State) -> None:
+    """Take over what the messages that a run begins with say of calls that may have acted."""
+    written: dict[str, ToolCall] = {}
+    for message in state.transcript:
+        for part in message.parts:
+            if isinstance(part, ToolCall):
+                written[part.id] = part
+            elif isinstance(part, ToolResult) and (call := written.get(part.call_id)) is not None:
+                error = part.error
+                if error is not None and error.unknown:
+                    _remember(state, state.unsettled, call.name, call.arguments, error.key, error.unknown)
+                elif error is None and state.unsettled:
+                    _forget(state, call.name, call.arguments)
+
+
+def remember_unsettled(state: State, told: Iterable[Unsettled]) -> None:
+    """Take over what a run begins with of calls that may have acted."""
+    for each in told:
+        state.unsettled[_signature(state, each.tool, each.arguments)] = each
+
+
+def _remember(
+    state: State, unsettled: dict[tuple[str, bytes], Unsettled], name: str, arguments: str, key: str, reason: str
+) -> None:
+    text = canonical(parse_object(arguments)[0] or {})
+    unsettled[_signature(state, name, arguments)] = Unsettled(name, text.decode(), key, reason)
+
+
+def _forget(state: State, name: str, arguments: str) -> None:
+    state.unsettled.pop(_signature(state, name, arguments), None)
+
+
+def close_call(state: State, call: Call, event: ToolFinished) -> None:
+    """Fold the one result of a call; with the last one, the step is complete."""
+    result, settled = event.result, _is_settled(call, event)
+    if call.unknown is not None and not settled and result.error is not None and not result.error.unknown:
+        result = feedback.doubted(result, call.unknown, key_of(state, call))
+    call.phase = "done"
+    call.verdict = None
+    call.result = feedback.edited(result, call.arguments) if call.edited and event.synthetic is None else result
+    call.ends_run = event.ends_run
+    if event.usage is not None:
+        _pay(state, event.usage, event.runs)
+    if result.error is None:
+        state.tools_done.add(call.name)
+    else:
+        call.bad = call.bad or result.error.kind in MISTAKES
+        if result.error.kind == "denied" and _ends_run(state, result.error.code):
+            state.end("denied", result.error.reason, f"{call.name}: {result.error.message}")
+    if call.attempts and call.effect != "read":  # whoever says how it ended: once started, it may have acted
+        state.effects += 1
+        if result.error is not None and result.error.unknown:
+            _remember(state, state.unsettled, call.name, call.arguments, key_of(state, call), result.error.unknown)
+        elif call.doubt and not settled:
+            _remember(state, state.unsettled, call.name, call.arguments, key_of(state, call), call.doubt)
+    if state.unsettled and settled:
+        _forget(state, call.name, call.arguments)
+    if call.signature is not None:
+        settle_twins(state, call, event)
+    state.open_calls -= 1
+    if state.open_calls == 0:
+        _close_step(state)
+
+
+def _is_settled(call: Call, event: ToolFinished) -> bool:
+    """Whether a result tells how the call ended: the tool's own word, or a person's."""
+    error = event.result.error
+    if error is not None and error.unknown:
+        return False
+    if call.cleared or event.synthetic == "decided":
+        return True
+    return event.synthetic is None and call.phase == "running" and not (error is not None and error.before_effect)
+
+
+def _ends_run(state: State, code: str) -> bool:
+    """Whether a call that was not permitted ends the run. Without a word on expiry, it is a denial like another."""
+    expiry = state.spec.on_expiry if code == "approval_expired" else None
+    return (expiry or state.spec.on_denied) == "fail"
+
+
+def _pay(state: State, usage: Usage, runs: dict[str, Usage]) -> None:
+    if not runs:
+        state.spent.add(usage)
+    for run_id, part in runs.items():
+        if run_id not in state.paid:
+            state.paid.add(run_id)
+            state.spent.add(part)
+
+
+def _close_step(state: State) -> None:
+    results: list[ToolResult] = []
+    first = state.spec.tool_use_behavior == "stop_on_first_tool"
+    bad = False
+    for call in state.calls:  # in the order the model asked, whichever finished first
+        assert call.result is not None
+        results.append(call.result)
+        bad = bad or call.bad
+        if state.answer is None and (first or call.ends_run) and call.result.error is None:
+            state.answer = Answer(call.result.text, tool=True)
+    state.calls = []
+    add_message(state, Message("tool", tuple(results)))
+    if bad:
+        state.bad_steps += 1
+        if state.bad_steps > state.spec.repairs.calls:
+            message = f"{state.bad_steps} steps in a row held tool calls that could not be run as written"
+            state.end("invalid_tool_calls", "repairs_exhausted", message)
+    else:
+        state.bad_steps = 0
+
+
+def add_message(state: State, message: Message) -> None:
+    """The transcript only grows at its end, so a provider's cache of it stays good."""
+    state.transcript.append(message)
+    if state.spec.limits.max_tokens is not None:
+        state.new_chars += size_of(message)
+
+
+def size_of(message: Message) -> int:
+    """The characters of a message that a model will read; what a token estimate is made from."""
+    size = 0
+    for part in message.parts:
+        if isinstance(part, ToolCall):
+            size += len(part.name) + len(part.arguments)
+        elif isinstance(part, ToolResult):
+            size += len(part.text)
+        else:
+            size += len(getattr(part, "text", ""))
+    return size

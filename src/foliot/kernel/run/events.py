@@ -1,0 +1,480 @@
+"""The vocabulary of the journal: every fact that can be recorded of a run, in one file.
+
+Written by:  the engine's driver, under the lease of the run; decisions and inputs also by whoever received them.
+Read by:     `loop.fold` (resume, replay, fork), and everyone who shows something: traces, streams, audit, metering.
+Promise:     what was once written is decoded for ever. A field may be added with a default, if a reader that does not
+             know it is not misled. Any other change makes a new version: the struct takes the tag `type@2`, the old
+             one moves to codec.py with a function that turns it into the new one. Names never change.
+
+Facts are in the past tense. The time of a fact stands beside it in the journal, because it is the shell's clock.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, TypeAlias
+
+from msgspec import Struct
+
+from foliot.kernel.identity import NOBODY, Identity
+from foliot.kernel.messages import Media, Message, ModelResponse, Number, ToolResult, Usage
+from foliot.kernel.run.budget import LimitName
+
+# "model_limit": its turn at a model that may only be asked so often. "model_retry": the next try of one that failed.
+WaitReason: TypeAlias = Literal[
+    "approval", "unknown_effect", "model_retry", "model_limit", "input", "capacity", "budget"
+]
+# "budget": the next window of a budget, or whoever raises its limit.
+WaitOwner: TypeAlias = Literal["person", "timer", "input", "capacity", "budget"]
+InputMode: TypeAlias = Literal["followup", "collect", "steer", "steer-backlog", "interrupt", "queue"]
+Rejection: TypeAlias = Literal["empty", "truncated", "required_tools", "markers", "schema"]
+ContractRule: TypeAlias = Literal["undeclared_tool", "duplicate_call", "required_tools", "markers"]
+Synthetic: TypeAlias = Literal[
+    "invalid",
+    "duplicate",
+    "denied",
+    "interrupted",
+    "cancelled",
+    "budget",
+    "contract",
+    "decided",
+    "ended",
+    "answered",
+    "unknown",
+]
+
+
+# Why nobody knows how a call ended. "broken": it came to an end, and what stands around it lost the result.
+UnknownReason: TypeAlias = Literal["timeout", "cancelled", "lease_lost", "connection_lost", "process_died", "broken"]
+
+
+class Fact(Struct, frozen=True, gc=False, omit_defaults=True):
+    """Base of all events. JSON cannot hold a circle, so they are left out of the garbage collector."""
+
+
+# --- the run -----------------------------------------------------------------------------------------------------
+
+
+class Unsettled(Struct, frozen=True, gc=False, omit_defaults=True):
+    """A call that may have acted, and of which nobody has said whether it did. `arguments` are canonical JSON.
+
+    `key` is the idempotency key under which it was made: whoever makes it again does so under the same.
+    """
+
+    tool: str
+    arguments: str
+    key: str
+    reason: str = ""
+
+
+# How calls of runs that begin now are compared, see `RunCreated.equality`.
+EQUALITY: Final = 2
+
+
+class Fork(Struct, frozen=True, omit_defaults=True):
+    """Where a forked run branched off: behind `seq` of run `run_id`."""
+
+    run_id: str
+    seq: int
+
+
+class RunCreated(Fact, frozen=True, tag="run.created"):
+    """Pins the run. `spec` is the digest of its `RunSpec`; `definitions` are digests of the resources behind it.
+
+    `history` is the digest of the messages before `input` (an earlier conversation, or a fork's past), if any.
+    `trace` is the context that the run is traced under, see traces.py; blank when it is not. `identity` is on whose
+    behalf it acts. A delegate has that of the run above it, and the `task`, `system` and `template` (the Task that its
+    task was made after); `ancestors` are the agents above it, the outermost first. `root` is what its tokens are
+    counted under together with others: the uid of its task, or the run that began it all; blank for one of its own.
+    `unsettled` are calls of the run that it follows (a fork, another try of a task) which may have acted.
+    `equality` says which calls are the same. 1: arguments that mean the same to the tool, and a call that a person
+    has said to have happened counts as made; 2: also, a repeat is refused where `duplicates` is "deny", and a contract
+    that only watches sends nothing back. 0, in journals of earlier versions: arguments of the same text.
+    """
+
+    agent: str
+    spec: str
+    input: tuple[Message, ...] = ()
+    namespace: str = "default"
+    definitions: dict[str, str] = {}
+    history: str | None = None
+    fork: Fork | None = None
+    task: str = ""
+    parent: str = ""
+    depth: int = 0
+    trace: str = ""
+    identity: Identity = NOBODY
+    system: str = ""
+    ancestors: tuple[str, ...] = ()
+    template: str = ""
+    root: str = ""
+    unsettled: tuple[Unsettled, ...] = ()
+    equality: int = 0
+
+
+class RunClaimed(Fact, frozen=True, tag="run.claimed"):
+    """A worker took the run. What an earlier attempt had under way is over, whether or not it took effect."""
+
+    attempt: int
+    worker: str = ""
+    epoch: int = 0
+
+
+class RunWaiting(Fact, frozen=True, tag="run.waiting"):
+    """Nothing can go on before `owner` acts. `calls` are the ids it concerns; `until` is when to look again."""
+
+    reason: WaitReason
+    owner: WaitOwner
+    calls: tuple[str, ...] = ()
+    until: Number | None = None
+    message: str = ""
+
+
+class RunResumed(Fact, frozen=True, tag="run.resumed"):
+    """The wait is over. Recorded by the kernel's decision, or by the shell when the timer of the wait has gone off."""
+
+    reason: str = ""
+
+
+class RunRetried(Fact, frozen=True, tag="run.retried"):
+    """An attempt broke down for a reason outside the run; it goes on at `due`. The journal goes on.
+
+    `counted`: as another attempt. Without it the same one goes on: the model was busy, which is nobody's failure.
+    """
+
+    attempt: int
+    reason: str
+    message: str = ""
+    due: Number | None = None
+    counted: bool = True
+
+
+class RunSucceeded(Fact, frozen=True, tag="run.succeeded"):
+    """`value` is the structured output when the run has an output schema."""
+
+    output: str
+    value: Any = None
+    steps: int = 0
+    tool_calls: int = 0
+    usage: Usage = Usage()
+
+
+class RunFailed(Fact, frozen=True, tag="run.failed"):
+    """`code` is for programs, `reason` for policy and metrics, `message` for people."""
+
+    code: str
+    reason: str
+    message: str
+    steps: int = 0
+    tool_calls: int = 0
+    usage: Usage = Usage()
+
+
+class RunCancelled(Fact, frozen=True, tag="run.cancelled"):
+    by: str = ""
+    reason: str = ""
+    steps: int = 0
+    tool_calls: int = 0
+    usage: Usage = Usage()
+
+
+class RunDeadLettered(Fact, frozen=True, tag="run.dead_lettered"):
+    """Given up from outside, after too many attempts. The one end that may leave calls without a result."""
+
+    reason: str
+    message: str = ""
+
+
+class CancelRequested(Fact, frozen=True, tag="cancel.requested"):
+    by: str = ""
+    reason: str = ""
+
+
+# --- a step: one answer, and the calls it asked for --------------------------------------------------------------
+
+
+class StepStarted(Fact, frozen=True, tag="step.started"):
+    """The model is about to be asked. Recorded again when a step is asked again after a crash or a failure.
+
+    `note` is what it is told of its steps with this question, and stays in the transcript.
+    """
+
+    step: int
+    attempt: int = 1
+    note: str = ""
+
+
+class ModelResponded(Fact, frozen=True, tag="model.responded"):
+    """The answer as the provider gave it. `seconds` is how long it took.
+
+    `wasted` is what attempts at it had used before, that failed or were cut: retries, and endpoints that fell back.
+    """
+
+    step: int
+    response: ModelResponse
+    seconds: Number | None = None
+    wasted: Usage = Usage()
+
+
+class ModelFailed(Fact, frozen=True, tag="model.failed"):
+    """No answer that can be used, after the shell's own retries and fallbacks.
+
+    `kind` is the gateway's ("auth", "request", "rate_limit", "overloaded", "timeout", "garbage"); "context_overflow"
+    asks for a compaction when the spec allows one.
+    """
+
+    step: int
+    kind: str
+    message: str
+    retryable: bool = False
+    retry_after: Number | None = None
+    status: int | None = None
+    provider: str = ""
+    usage: Usage = Usage()
+
+
+class ModelDelayed(Fact, frozen=True, tag="model.delayed"):
+    """The model was not asked: the limit on how often it is has no room before `until`. The run keeps its place there.
+
+    That is no failure. `endpoint` is whose limit it is. Where another was asked before and `failed` (the kind of it),
+    that was a try like any other, and `usage` is what it took.
+    """
+
+    step: int
+    until: Number
+    message: str = ""
+    endpoint: str = ""
+    usage: Usage = Usage()
+    failed: str = ""
+
+
+class OutputRejected(Fact, frozen=True, tag="output.rejected"):
+    """A final answer that cannot be accepted; `feedback` is what the model is told before it is asked again."""
+
+    reason: Rejection
+    feedback: str
+    problems: tuple[str, ...] = ()
+
+
+class OutputAccepted(Fact, frozen=True, tag="output.accepted"):
+    """The answer is JSON of the wanted shape; `value` is what it says."""
+
+    value: Any
+
+
+class ToolStarted(Fact, frozen=True, tag="tool.started"):
+    """The tool is about to act. `key` is the idempotency key, the same in every attempt of this call.
+
+    `standing` is the standing grant that it rests on, and `granted_by` who gave that; empty when nobody had to agree.
+    """
+
+    call_id: str
+    name: str
+    key: str
+    attempt: int = 1
+    standing: str = ""
+    granted_by: str = ""
+
+
+class ToolFinished(Fact, frozen=True, tag="tool.finished"):
+    """The one result of a call. `synthetic` says why the kernel answered in the tool's place.
+
+    `ends_run` is set when the result is the answer of the run, as its tool or its agent declares. `usage` is what
+    delegated runs have spent, and `runs` what each of them has: a run that several calls report is paid for once.
+    `contract` is the version of the tool contract by which it was called; blank when nothing was called.
+    """
+
+    result: ToolResult
+    seconds: Number | None = None
+    synthetic: Synthetic | None = None
+    ends_run: bool = False
+    usage: Usage | None = None
+    runs: dict[str, Usage] = {}
+    contract: str = ""
+
+
+class ToolUnknown(Fact, frozen=True, tag="tool.unknown"):
+    """The call was started, and no result came of it: it may have acted. What follows is its tool's `on_unknown`.
+
+    `until` is when whatever made it had certainly ended; None: nobody can say until when it might act (a function that
+    did not stop, a process that may wake up, a server). What was sent by then may be acted on later. `usage` and `runs`
+    are those of `ToolFinished`.
+    """
+
+    call_id: str
+    reason: UnknownReason
+    message: str = ""
+    until: Number | None = None
+    seconds: Number | None = None
+    usage: Usage | None = None
+    runs: dict[str, Usage] = {}
+
+
+class ToolHeld(Fact, frozen=True, tag="tool.held"):
+    """The call is not made: the same call of another run of the family, `run_id`, may have acted. It stands for that.
+
+    What follows is its tool's `on_unknown`, as if this run itself had made the call.
+    """
+
+    call_id: str
+    earlier: Unsettled
+    run_id: str = ""
+
+
+class ApprovalRequested(Fact, frozen=True, tag="approval.requested"):
+    """The call is parked until someone decides. `digest` names the arguments the grant will be bound to.
+
+    `required` different people must approve; with `four_eyes` none of them is who the run acts for.
+    """
+
+    call_id: str
+    approval_id: str
+    tool: str
+    digest: str
+    reason: str = ""
+    approvers: tuple[str, ...] = ()
+    expires_at: Number | None = None
+    required: int = 1
+    four_eyes: bool = False
+
+
+class ApprovalDecided(Fact, frozen=True, tag="approval.decided"):
+    """`arguments` is the JSON text to run instead when the decision is "edit"."""
+
+    call_id: str
+    decision: Literal["approve", "deny", "edit", "expired"]
+    by: str = ""
+    reason: str = ""
+    arguments: str | None = None
+    approval_id: str = ""
+
+
+class QuestionAsked(Fact, frozen=True, tag="question.asked"):
+    """The call is parked until someone answers: what is said becomes its result. Nothing of the tool is run.
+
+    With `choices` the answer is one of them. When nobody answers until `expires_at`, the answer is `default`, if any.
+    `client`: it is not a person who is asked, but the program that began the run, which makes the call itself.
+    """
+
+    call_id: str
+    tool: str
+    question: str
+    choices: tuple[str, ...] = ()
+    default: str | None = None
+    expires_at: Number | None = None
+    client: bool = False
+
+
+class QuestionAnswered(Fact, frozen=True, tag="question.answered"):
+    """`answer` is None when nobody answered in time and the question has no default. `late`: it is the default.
+
+    `files` are images and documents that come with it: the result of a tool that a client has called itself.
+    """
+
+    call_id: str
+    answer: str | None
+    by: str = ""
+    late: bool = False
+    files: tuple[Media, ...] = ()
+
+
+class UnknownDecided(Fact, frozen=True, tag="unknown.decided"):
+    """What a person says of a call that may have acted: it `happened` (with its result), `run` it, or `fail`."""
+
+    call_id: str
+    decision: Literal["happened", "run", "fail"]
+    by: str = ""
+    reason: str = ""
+    result: ToolResult | None = None
+
+
+# --- what comes from outside, and what governs -------------------------------------------------------------------
+
+
+class InputReceived(Fact, frozen=True, tag="input.received"):
+    """Someone said something to a live run; it enters the transcript at the next boundary that its mode allows."""
+
+    input_id: str
+    message: Message
+    mode: InputMode = "steer"
+    by: str = ""
+
+
+class MemoryWritten(Fact, frozen=True, tag="memory.written"):
+    key: str
+    scope: str = "run"
+    digest: str = ""
+    size: int = 0
+
+
+class SessionCompacted(Fact, frozen=True, tag="session.compacted"):
+    """The first `replaced` messages are sent as `summary` from now on. They stay readable in the journal."""
+
+    replaced: int
+    summary: Message
+    usage: Usage = Usage()
+
+
+class BudgetExceeded(Fact, frozen=True, tag="budget.exceeded"):
+    """Recorded before the act that would have passed the limit. `feedback` is what the model is told, if it goes on.
+
+    `budget` names a declared budget, which is shared with other runs; without it the limit is the run's own. Such a
+    budget may `pause` the run: it waits until its window ends at `until`, or until the limit is raised. `call_id` is
+    the call that was not started; without it the model was not asked. `basis` is a digest of the declarations that it
+    was refused by: once it is another, the run should ask again.
+    """
+
+    limit: LimitName
+    used: Number
+    allowed: Number
+    message: str
+    then: Literal["fail", "finish", "pause"] = "fail"
+    feedback: str = ""
+    budget: str = ""
+    until: Number | None = None
+    call_id: str | None = None
+    basis: str = ""
+
+
+class ContractViolated(Fact, frozen=True, tag="contract.violated"):
+    """`observed`: the contract only watches, and the run goes on."""
+
+    rule: ContractRule
+    message: str
+    observed: bool = False
+    call_id: str | None = None
+    tool: str = ""
+
+
+Event: TypeAlias = (
+    RunCreated
+    | RunClaimed
+    | RunWaiting
+    | RunResumed
+    | RunRetried
+    | RunSucceeded
+    | RunFailed
+    | RunCancelled
+    | RunDeadLettered
+    | CancelRequested
+    | StepStarted
+    | ModelResponded
+    | ModelFailed
+    | ModelDelayed
+    | OutputRejected
+    | OutputAccepted
+    | ToolStarted
+    | ToolFinished
+    | ToolUnknown
+    | ToolHeld
+    | ApprovalRequested
+    | ApprovalDecided
+    | QuestionAsked
+    | QuestionAnswered
+    | UnknownDecided
+    | InputReceived
+    | MemoryWritten
+    | SessionCompacted
+    | BudgetExceeded
+    | ContractViolated
+)
+Terminal: TypeAlias = RunSucceeded | RunFailed | RunCancelled | RunDeadLettered

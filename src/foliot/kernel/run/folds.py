@@ -1,0 +1,392 @@
+"""What each fact does to the state: one small function per type, in one table. `loop.apply` has checked it before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import isfinite
+from typing import Any, Final
+
+from foliot.kernel.arguments import parse_object
+from foliot.kernel.graph.retry import is_busy
+from foliot.kernel.messages import Media, ToolResult
+from foliot.kernel.run import events as e
+from foliot.kernel.run import feedback
+from foliot.kernel.run.calls import (
+    add_message,
+    close_call,
+    hold_call,
+    hold_repeat,
+    lose_call,
+    lose_running,
+    open_calls,
+    remember_history,
+    remember_unsettled,
+    size_of,
+)
+from foliot.kernel.run.contract import fold_violation, release_twins
+from foliot.kernel.run.rules import TAKEN_AT_BOUNDARY
+from foliot.kernel.run.state import Answer, Call, Ending, State
+
+# A provider may ask for any time. After a day it is asked again, whatever it said.
+LONGEST_RETRY_AFTER: Final = 86_400.0
+
+
+def _created(state: State, event: e.RunCreated) -> None:
+    for message in state.transcript:  # the history: its calls were made, its ids are taken
+        state.call_ids.update(call.id for call in message.calls)
+        for part in message.parts:
+            if isinstance(part, ToolResult) and part.error is None and event.fork is not None:
+                state.tools_done.add(part.name)
+    if state.spec.limits.max_tokens is not None:
+        state.new_chars += sum(size_of(message) for message in state.transcript)
+    state.created = event
+    if state.transcript:
+        remember_history(state)
+    remember_unsettled(state, event.unsettled)
+    for message in event.input:
+        add_message(state, message)
+
+
+def _claimed(state: State, event: e.RunClaimed) -> None:
+    # Counted here and not taken from the event: journals of earlier versions count every claim as an attempt.
+    state.attempt = state.next_attempt
+    state.fruitless += 1
+    state.held = True
+    state.worker = event.worker
+    if state.retried is not None:
+        state.retried = None
+        # Each attempt has its own time. What it still waits for is counted when that is over, from here on.
+        state.began_at, state.waited, state.waiting_since = state.now, 0.0, state.now
+    state.lost_asks += 1 if state.asking else 0
+    state.asking = False
+    if state.started_at is None:
+        state.started_at = state.began_at = state.now
+    if state.calls:
+        lose_running(state)
+
+
+def _waiting(state: State, event: e.RunWaiting) -> None:
+    state.fruitless = 0
+    state.waiting = event
+    state.waiting_since = state.now
+
+
+def _resumed(state: State, event: e.RunResumed) -> None:
+    assert state.waiting is not None
+    if state.waiting.reason == "model_limit":
+        state.delayed = None
+    if state.waiting.owner == "timer" and state.waiting.reason != "model_limit":
+        state.retry_at = None
+    else:
+        state.waited += state.now - state.waiting_since
+    if state.waiting.reason == "budget":
+        state.paused = None
+    state.waiting = None
+
+
+def _retried(state: State, event: e.RunRetried) -> None:
+    """A new attempt begins with a clean slate: what the last one stumbled over is forgotten, what was said is not."""
+    state.held = False
+    state.asking = False
+    state.fruitless = 0
+    state.retried = event
+    state.busy = 0 if event.counted else state.busy + 1
+    if state.ending is not None and state.ending.cancelled is None:
+        state.ending = None
+    answer = state.answer
+    if answer is not None and not answer.empty and state.transcript and state.transcript[-1].role == "assistant":
+        state.transcript.pop()  # an answer that was not accepted is asked for again
+    state.answer = None
+    state.retry_at = None
+    state.paused = None
+    state.delayed = None
+    state.overflow = False
+    state.model_failures = state.output_repairs = state.bad_steps = 0
+
+
+def _ended(state: State, event: e.Terminal) -> None:
+    state.ended = event
+    state.waiting = None
+
+
+def _cancelling(state: State, event: e.CancelRequested) -> None:
+    state.ending = Ending(event)
+
+
+def _step_started(state: State, event: e.StepStarted) -> None:
+    state.asking = True
+    state.asks += 1
+    for message in state.notes:
+        add_message(state, message)
+    state.notes.clear()
+    if state.inputs:
+        for given in inputs_due(state):
+            add_message(state, given.message)
+            state.inputs.remove(given)
+        state.interrupted = False
+    if event.note:
+        add_message(state, feedback.user_message(event.note))
+    state.answer = None
+
+
+def inputs_due(state: State) -> list[e.InputReceived]:
+    """What is taken into the transcript before the next question. All of it, when the run would otherwise finish."""
+    if state.answer is not None:
+        return list(state.inputs)
+    return [given for given in state.inputs if given.mode in TAKEN_AT_BOUNDARY]
+
+
+def _model_responded(state: State, event: e.ModelResponded) -> None:
+    response = event.response
+    state.fruitless = 0
+    state.was_delayed = False
+    state.asking, state.lost_asks = False, 0
+    state.asks = 0
+    state.model_failures = 0
+    state.busy_since, state.busy = None, 0
+    state.compacted = False
+    state.spent.steps += 1
+    state.spent.add(response.usage)
+    if event.wasted.total_tokens:
+        state.spent.add(event.wasted)
+    if tokens := response.usage.total_tokens:
+        state.known_tokens, state.new_chars = tokens, 0
+        state.transcript.append(open_calls(state, response))
+    else:
+        add_message(state, open_calls(state, response))
+    if response.stop == "refusal":
+        # Half an answer that a filter cut is no reason: what the provider says of it is.
+        said = response.detail or response.message.text or "the model refused to answer"
+        state.end("refused", "model_refusal", said)
+    if response.stop == "pause" and not state.calls:
+        # Nothing is said to it: it goes on from where it was.
+        state.begun += response.message.text
+        state.pauses += 1
+        if not response.message.parts:
+            state.transcript.pop()
+        return
+    before, state.begun, state.pauses = state.begun, "", 0
+    if not state.calls:
+        text = before + response.message.text
+        empty = not text.strip() and not any(isinstance(part, Media) for part in response.message.parts)
+        state.answer = Answer(text, cut=response.stop == "length", empty=empty)
+        if empty:
+            state.transcript.pop()  # providers refuse a conversation that holds an empty answer
+    elif state.final:
+        state.end("budget_exceeded", "tool_calls", "the last answer asked for tools, though none may be used any more")
+
+
+# An answer was cut, or a question not asked, because no more tokens or money are left for it.
+_SPENT: Final = frozenset({"tokens", "cost_usd"})
+
+
+def _model_failed(state: State, event: e.ModelFailed) -> None:
+    state.asking, state.lost_asks = False, 0
+    state.spent.add(event.usage)
+    repairs = state.spec.repairs
+    if event.kind in _SPENT:
+        state.end("budget_exceeded", event.kind, event.message)
+        return
+    if event.kind == "context_overflow" and state.spec.compaction and not (state.compacted or state.overflow):
+        state.overflow = True
+        return
+    state.overflow = False
+    if not is_busy(event):
+        state.busy_since = None
+    elif state.busy_since is None:
+        state.busy_since = state.now
+    if state.deadline is not None and state.now >= state.deadline:
+        return  # cut off by the time limit, which `decide` will find passed
+    if not event.retryable or state.model_failures >= repairs.model:
+        state.end("model_failed", event.kind, event.message)
+        return
+    delay = min(repairs.model_delay * 2**state.model_failures, repairs.model_delay_max)
+    state.model_failures += 1
+    asked = event.retry_after
+    # JSON has no infinity: read back, it would be nothing. So it is nothing here too.
+    state.retry_at = state.now + (delay if asked is None or not isfinite(asked) else min(asked, LONGEST_RETRY_AFTER))
+
+
+def _model_delayed(state: State, event: e.ModelDelayed) -> None:
+    state.asking, state.lost_asks = False, 0
+    state.spent.add(event.usage)
+    if event.failed and state.model_failures >= state.spec.repairs.model:
+        state.end("model_failed", event.failed, event.message)
+        return
+    state.model_failures += 1 if event.failed else 0
+    state.delayed = event
+    state.was_delayed = True
+
+
+REJECTED: Final[Mapping[e.Rejection, tuple[str, str]]] = {
+    "empty": ("empty_answer", "the model gave no answer"),
+    "truncated": ("truncated", "the answer was cut off at the output limit"),
+    "schema": ("schema_mismatch", "the answer does not fit the output schema"),
+    "required_tools": ("contract_violation", "required tools were not used"),
+    "markers": ("contract_violation", "the answer lacks what the contract asks for"),
+}
+
+
+def _output_rejected(state: State, event: e.OutputRejected) -> None:
+    if state.output_repairs >= state.spec.repairs.outputs:
+        code, what = REJECTED[event.reason]
+        problems = f": {'; '.join(event.problems)}" if event.problems else ""
+        state.end(code, "repairs_exhausted", f"{what}{problems}")
+        return  # the answer stays: another attempt takes it out of the transcript
+    state.answer = None
+    state.output_repairs += 1
+    state.notes.append(feedback.user_message(event.feedback))
+
+
+def _output_accepted(state: State, event: e.OutputAccepted) -> None:
+    assert state.answer is not None
+    state.answer.accepted = True
+    state.answer.value = event.value
+
+
+def _tool_started(state: State, event: e.ToolStarted) -> None:
+    call = _call(state, event.call_id)
+    if call.attempts == 0:
+        state.spent.tool_calls += 1
+    call.attempts += 1
+    call.phase = "running"
+    call.effects_before = state.effects
+
+
+def _tool_finished(state: State, event: e.ToolFinished) -> None:
+    state.fruitless = 0
+    close_call(state, _call(state, event.result.call_id), event)
+
+
+def _tool_unknown(state: State, event: e.ToolUnknown) -> None:
+    lose_call(state, event)
+
+
+def _tool_held(state: State, event: e.ToolHeld) -> None:
+    hold_call(state, _call(state, event.call_id), event.earlier)
+    state.stood_for.add(event.earlier.key)
+
+
+def _approval_requested(state: State, event: e.ApprovalRequested) -> None:
+    call = _call(state, event.call_id)
+    call.approval = event
+    call.phase = "parked"
+
+
+def _approval_decided(state: State, event: e.ApprovalDecided) -> None:
+    call = _call(state, event.call_id)
+    call.phase = "requested"
+    if event.decision in ("deny", "expired"):
+        expired = event.decision == "expired"
+        call.verdict = feedback.denied(call.id, call.name, event.by, event.reason, expired=expired)
+        return
+    call.grant = event
+    if event.decision == "edit" and event.arguments is not None:
+        call.arguments = event.arguments
+        call.edited = True
+        state.told_by.update(event.by.split(", "))
+        release_twins(state, call)
+        if state.unsettled:
+            hold_repeat(state, call, parse_object(event.arguments)[0] or {})
+
+
+def _question_asked(state: State, event: e.QuestionAsked) -> None:
+    call = _call(state, event.call_id)
+    call.question = event
+    call.phase = "parked"
+    state.spent.tool_calls += 1  # asking is what the tool does: it is never started
+
+
+def _question_answered(state: State, event: e.QuestionAnswered) -> None:
+    call = _call(state, event.call_id)
+    call.phase = "requested"
+    call.verdict = feedback.answered(call.id, call.name, event.answer, late=event.late, files=event.files)
+    if event.answer is None and call.question is not None and call.question.client:
+        # Whoever would hear the answer of the model is gone: it is not asked.
+        state.end("client_left", "client_left", f"the client that was to call {call.name} never sent its result")
+    if not event.late:
+        state.told_by.add(event.by)
+
+
+def _unknown_decided(state: State, event: e.UnknownDecided) -> None:
+    state.told_by.add(event.by)
+    call = _call(state, event.call_id)
+    call.phase = "requested"
+    call.doubt, call.cleared = "", event.decision == "run"
+    if event.decision == "happened":
+        call.verdict = feedback.happened(call.id, call.name, event.by, event.result)
+    elif event.decision == "fail":
+        call.doubt = "process_died" if call.unknown is None else call.unknown.reason
+        message = f"{event.by or 'a person'} ended the run: nobody knows whether {call.name} took effect"
+        state.end("unknown_effect", "decided", event.reason or message)
+
+
+def _input_received(state: State, event: e.InputReceived) -> None:
+    state.inputs.append(event)
+    state.told_by.add(event.by)
+    state.interrupted = state.interrupted or event.mode == "interrupt"
+
+
+def _compacted(state: State, event: e.SessionCompacted) -> None:
+    state.transcript[: event.replaced] = [event.summary]
+    state.overflow = False
+    state.compacted = True
+    state.spent.add(event.usage)
+    state.known_tokens = 0
+    state.new_chars = len(state.spec.system) + sum(size_of(message) for message in state.transcript)
+
+
+def _budget_exceeded(state: State, event: e.BudgetExceeded) -> None:
+    state.asking = False  # what was about to be asked is not
+    if event.then == "pause":
+        state.paused = state.paused or event
+        return
+    if event.then == "fail":
+        state.end("budget_exceeded", event.limit, event.message)
+        return
+    state.final = True
+    state.notes.append(feedback.user_message(event.feedback))
+
+
+def _nothing(state: State, event: e.Event) -> None:
+    """A fact for readers; the loop does not depend on it."""
+
+
+def _call(state: State, call_id: str) -> Call:
+    call = state.call(call_id)
+    assert call is not None, "checked by rules.refusal"
+    return call
+
+
+FOLDS: Final[Mapping[type[e.Fact], Callable[[State, Any], None]]] = {
+    e.RunCreated: _created,
+    e.RunClaimed: _claimed,
+    e.RunWaiting: _waiting,
+    e.RunResumed: _resumed,
+    e.RunRetried: _retried,
+    e.RunSucceeded: _ended,
+    e.RunFailed: _ended,
+    e.RunCancelled: _ended,
+    e.RunDeadLettered: _ended,
+    e.CancelRequested: _cancelling,
+    e.StepStarted: _step_started,
+    e.ModelResponded: _model_responded,
+    e.ModelFailed: _model_failed,
+    e.ModelDelayed: _model_delayed,
+    e.OutputRejected: _output_rejected,
+    e.OutputAccepted: _output_accepted,
+    e.ToolStarted: _tool_started,
+    e.ToolFinished: _tool_finished,
+    e.ToolUnknown: _tool_unknown,
+    e.ToolHeld: _tool_held,
+    e.ApprovalRequested: _approval_requested,
+    e.ApprovalDecided: _approval_decided,
+    e.QuestionAsked: _question_asked,
+    e.QuestionAnswered: _question_answered,
+    e.UnknownDecided: _unknown_decided,
+    e.InputReceived: _input_received,
+    e.MemoryWritten: _nothing,
+    e.SessionCompacted: _compacted,
+    e.BudgetExceeded: _budget_exceeded,
+    e.ContractViolated: fold_violation,
+}

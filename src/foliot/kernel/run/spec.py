@@ -1,0 +1,123 @@
+"""What a run is pinned to: everything `decide` needs to know of the definitions, as one value with a digest.
+
+A thousand runs of one agent share one `RunSpec`. The journal of each holds its digest; the value itself is stored once,
+content-addressed, and handed to `fold`. So replay and resume need the journal and that blob, and never the definitions
+as they are today. A field may be added with a default; a change of meaning raises `VERSION`.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from foliot.kernel.errors import UnknownEvent
+from foliot.kernel.messages import ModelSettings, Number, ToolSpec
+from foliot.kernel.run.budget import Limits
+from foliot.kernel.run.codec import settled
+
+VERSION = 1
+
+Effect: TypeAlias = Literal["read", "idempotent", "once"]
+OnUnknown: TypeAlias = Literal["ask", "fail", "retry"]
+Duplicates: TypeAlias = Literal["allow", "short_circuit", "deny"]
+
+
+class ToolRule(Struct, frozen=True, omit_defaults=True):
+    """One tool as this run may use it. `on_unknown` says what follows when a `once` call may have acted."""
+
+    spec: ToolSpec
+    effect: Effect = "once"
+    on_unknown: OnUnknown = "ask"
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+
+class Contract(Struct, frozen=True, omit_defaults=True):
+    """What a run with the profile `contract` owes: which tools it must use, and what its answer must contain.
+
+    `required_tools` is a set: order is not part of the promise. Calling another tool is a violation. All `markers`
+    must be in the final answer, as they are written. Under "observe" a violation is recorded and the run goes on.
+    """
+
+    required_tools: tuple[str, ...] = ()
+    markers: tuple[str, ...] = ()
+    on_violation: Literal["fail", "observe"] = "fail"
+
+
+class Repairs(Struct, frozen=True, omit_defaults=True):
+    """How often a model is asked to put something right before the run fails.
+
+    `calls` counts steps in a row that hold a call which cannot be run as written (unknown tool, broken JSON, arguments
+    against the schema). `outputs` counts final answers sent back in one run. `model` counts failures in a row of the
+    model itself, after the shell's own retries; the delays double from `model_delay` up to `model_delay_max` seconds.
+    """
+
+    calls: int = 3
+    outputs: int = 2
+    model: int = 3
+    model_delay: Number = 2.0
+    model_delay_max: Number = 60.0
+
+
+class RunSpec(Struct, frozen=True, omit_defaults=True):
+    """`fallbacks` and `extra` are for the shell; the kernel only carries them.
+
+    `duplicates` concerns calls with the same tool and the same arguments after an earlier success. The default allows
+    them: a poll, or a second look at a file, is a repeat that is meant.
+    `on_limit="finish"` asks for the last answer without tools when steps or tool calls run out. Tokens, money and
+    time are hard: they always end the run. `budget_notes` tells the model with each question how many are left.
+    """
+
+    agent: str
+    model: str
+    namespace: str = "default"
+    system: str = ""
+    tools: tuple[ToolRule, ...] = ()
+    settings: ModelSettings = ModelSettings()
+    fallbacks: tuple[str, ...] = ()
+    limits: Limits = Limits()
+    repairs: Repairs = Repairs()
+    contract: Contract | None = None
+    duplicates: Duplicates = "allow"
+    output_schema: dict[str, Any] | None = None
+    tool_use_behavior: Literal["run_llm_again", "stop_on_first_tool"] = "run_llm_again"
+    on_limit: Literal["fail", "finish"] = "fail"
+    on_denied: Literal["tell", "fail"] = "tell"
+    on_expiry: Literal["tell", "fail"] | None = None
+    compaction: bool = False
+    budget_notes: bool = False
+    extra: dict[str, Any] = {}
+    v: int = VERSION
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(RunSpec)
+
+
+def encode_spec(spec: RunSpec) -> bytes:
+    """Equal specs whose schemas are written in the same order give equal bytes.
+
+    The order within schemas is content: models follow it, and a prompt cache knows a request by its bytes.
+    """
+    return _encoder.encode(settled(spec))
+
+
+def decode_spec(data: bytes) -> RunSpec:
+    """Raises `UnknownEvent` for a spec of a newer version, or for bytes that are none."""
+    try:
+        spec = _decoder.decode(data)
+    except msgspec.MsgspecError as error:
+        raise UnknownEvent(f"this is not a run spec: {error}") from error
+    if spec.v > VERSION:
+        raise UnknownEvent(f"the run spec has version {spec.v}; this version of foliot knows up to {VERSION}")
+    return spec
+
+
+def digest(data: bytes) -> str:
+    """The name of these bytes in the blob store, for example of `encode_spec(spec)`."""
+    return f"sha256:{sha256(data).hexdigest()}"

@@ -1,0 +1,339 @@
+"""The state of one run: what the fold of its journal knows.
+
+It is mutable and owned by one driver, because a run of ten steps is folded thousands of times a second and copying a
+transcript for each fact would cost more than everything else. Purity here means: the same facts give the same state,
+and nothing but `loop.apply` changes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+
+from foliot.kernel.identity import NOBODY, Identity
+from foliot.kernel.messages import Message, ToolCall, ToolResult
+from foliot.kernel.run.budget import Spent
+from foliot.kernel.run.events import (
+    ApprovalDecided,
+    ApprovalRequested,
+    BudgetExceeded,
+    CancelRequested,
+    ContractRule,
+    InputReceived,
+    ModelDelayed,
+    QuestionAsked,
+    RunCreated,
+    RunRetried,
+    RunWaiting,
+    Terminal,
+    ToolFinished,
+    ToolUnknown,
+    Unsettled,
+)
+from foliot.kernel.run.spec import RunSpec, ToolRule
+
+# Phases are plain strings and not an Enum: they are compared several times for every fact, and an Enum member costs
+# 0.1 µs to name and as much to hash.
+
+# Where a run is. Derived from the data, so it cannot drift from it. Waiting and ending lie across these.
+Phase: TypeAlias = Literal[
+    "new",  # before run.created
+    "queued",  # no worker holds it
+    "ready",  # next: ask the model, or finish
+    "thinking",  # the model was asked
+    "acting",  # calls of this step have no result yet
+    "ended",
+]
+
+# Where a call is. The moves are in rules.py.
+CallPhase: TypeAlias = Literal[
+    "requested",  # to be started, or answered by the kernel
+    "parked",  # waits for a person: for an approval, or for the answer to its question
+    "running",  # started by the attempt that holds the run
+    "unknown",  # it may have acted, here or as an earlier call: a person must say
+    "done",
+]
+
+
+class Call:
+    """One call of the current step.
+
+    `verdict` is an answer the kernel itself gives, until it is recorded. `twin` is an earlier call of the same step
+    with the same arguments, whose outcome decides about this one. `unknown` is what was last recorded of an outcome
+    that nobody knows; `earlier` is the same call made before, which may have acted and is what this one stands for.
+    """
+
+    phase: CallPhase = "requested"
+    attempts = 0  # how often it was started
+    effects_before = 0  # `State.effects` when it was last started
+    bad = False  # the model must write it differently
+    edited = False
+    ends_run = False
+    approval: ApprovalRequested | None = None
+    grant: ApprovalDecided | None = None
+    question: QuestionAsked | None = None
+    result: ToolResult | None = None
+    verdict: ToolFinished | None = None
+    violation: ContractRule | None = None
+    signature: tuple[str, bytes] | None = None
+    twin: Call | None = None
+    unknown: ToolUnknown | None = None
+    doubt = ""  # why an attempt of it may have acted: a reason as in `ToolUnknown`; blank once somebody has said
+    cleared = False  # a person said that it had not taken effect
+    repeats = 0  # how often it was started again because nobody knew how it had ended
+    earlier: Unsettled | None = None
+
+    def __init__(self, call: ToolCall, rule: ToolRule | None) -> None:
+        self.id = call.id
+        self.name = call.name
+        self.arguments = call.arguments
+        self.rule = rule
+
+    @property
+    def effect(self) -> str:
+        return self.rule.effect if self.rule else "read"
+
+    @property
+    def awaited(self) -> ApprovalRequested | QuestionAsked | None:
+        """What a person is asked while the call is parked. A question comes after the approval to ask it."""
+        return (self.question or self.approval) if self.phase == "parked" else None
+
+    @property
+    def succeeded(self) -> bool:
+        return self.result is not None and self.result.error is None
+
+
+class Answer(Struct):
+    """A final answer under examination. `cut`: the model ran into its output limit. `tool`: it is a tool's result."""
+
+    text: str
+    cut: bool = False
+    empty: bool = False
+    tool: bool = False
+    accepted: bool = False
+    value: Any = None
+
+
+class Ending(Struct, frozen=True):
+    """How the run will end once each of its calls has a result."""
+
+    cancelled: CancelRequested | None = None
+    code: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class State:
+    """See the module. `now` is the time of the newest fact: the only clock there is in here."""
+
+    __slots__ = (
+        "answer",
+        "asking",
+        "asks",
+        "attempt",
+        "bad_steps",
+        "began_at",
+        "begun",
+        "busy",
+        "busy_since",
+        "cache",
+        "call_ids",
+        "called",
+        "calls",
+        "compacted",
+        "created",
+        "delayed",
+        "doubts",
+        "effects",
+        "ended",
+        "ending",
+        "final",
+        "fruitless",
+        "held",
+        "inputs",
+        "interrupted",
+        "known_tokens",
+        "link",
+        "lost_asks",
+        "model_failures",
+        "new_chars",
+        "notes",
+        "now",
+        "open_calls",
+        "output_repairs",
+        "overflow",
+        "paid",
+        "paused",
+        "pauses",
+        "retried",
+        "retry_at",
+        "rules",
+        "run_id",
+        "seq",
+        "spec",
+        "spent",
+        "started_at",
+        "stood_for",
+        "told_by",
+        "tools",
+        "tools_done",
+        "transcript",
+        "unsettled",
+        "waited",
+        "waiting",
+        "waiting_since",
+        "waived",
+        "was_delayed",
+        "worker",
+    )
+
+    def __init__(self, spec: RunSpec, run_id: str, history: Iterable[Message] = ()) -> None:
+        self.spec = spec
+        self.run_id = run_id
+        # Sorted by name: the same tools make the same prompt prefix, whatever the order of their declaration.
+        self.rules: dict[str, ToolRule] = {rule.name: rule for rule in sorted(spec.tools, key=lambda rule: rule.name)}
+        self.tools = tuple(rule.spec for rule in self.rules.values())
+        self.transcript: list[Message] = list(history)
+        self.seq = 0
+        self.link = b""  # of the newest event, in the chain of the journal; kept for whoever writes the next
+        self.now = 0.0
+        self.created: RunCreated | None = None
+        self.attempt = 0  # a claim alone begins none: a pause, an approval or a moved lease is no attempt
+        self.fruitless = 0  # attempts in a row, this one included, that have brought nothing so far
+        self.held = False
+        self.worker = ""  # who took it up last
+        self.retried: RunRetried | None = None
+        self.busy = 0  # how often in a row it was given back because the model was busy
+        self.busy_since: float | None = None  # since when the model has been nothing but busy
+        self.started_at: float | None = None
+        self.began_at = 0.0  # when this attempt began
+        self.waited = 0.0
+        self.waiting: RunWaiting | None = None
+        self.waiting_since = 0.0
+        self.ending: Ending | None = None
+        self.ended: Terminal | None = None
+        # the step
+        self.asking = False
+        self.asks = 0
+        self.calls: list[Call] = []
+        self.open_calls = 0
+        self.call_ids: set[str] = set()
+        self.called: set[str] = set()  # tools that the model has asked for
+        self.begun = ""  # the text of an answer that the model paused in
+        self.pauses = 0  # of that answer
+        self.answer: Answer | None = None
+        self.notes: list[Message] = []  # what the kernel tells the model at the next boundary
+        self.inputs: list[InputReceived] = []
+        self.interrupted = False
+        # counters and memory of the rules
+        self.spent = Spent()
+        self.final = False  # the next answer is the last one, without tools
+        self.bad_steps = 0
+        self.output_repairs = 0
+        self.lost_asks = 0  # questions whose process ended before it was recorded what came of them
+        self.model_failures = 0
+        self.retry_at: float | None = None
+        self.delayed: ModelDelayed | None = None  # the model may not be asked yet
+        self.was_delayed = False  # and so the run may have a place in a line, at this step
+        self.paused: BudgetExceeded | None = None  # a declared budget has no room: nothing that costs is begun
+        self.overflow = False
+        self.compacted = False
+        self.paid: set[str] = set()  # delegated runs whose account is in `spent`
+        self.effects = 0  # calls with a result that may have changed something
+        self.tools_done: set[str] = set()
+        self.told_by: set[str] = set()  # who has answered, steered it, or put other arguments into a call
+        self.waived: set[ContractRule] = set()
+        self.cache: dict[tuple[str, bytes], tuple[ToolResult, int]] = {}
+        # Calls that may have acted, by tool and arguments: the same call is not made a second time beside them.
+        self.unsettled: dict[tuple[str, bytes], Unsettled] = {}
+        self.stood_for: set[str] = set()  # keys of calls of other runs that calls of this one were held for
+        self.doubts = 0  # grows with each call that comes into doubt, for whoever keeps a list of them
+        # size of the next request, counted only when tokens are limited
+        self.known_tokens = 0
+        self.new_chars = len(spec.system)
+
+    @property
+    def phase(self) -> Phase:
+        if self.ended is not None:
+            return "ended"
+        if not self.held:
+            return "queued" if self.created is not None else "new"
+        if self.asking:
+            return "thinking"
+        return "acting" if self.calls else "ready"
+
+    @property
+    def identity(self) -> Identity:
+        """On whose behalf the run acts. Older journals do not say it; their spec may have a name."""
+        if self.created is not None and self.created.identity != NOBODY:
+            return self.created.identity
+        user = self.spec.extra.get("user", "")
+        return Identity(str(user)) if user else NOBODY
+
+    @property
+    def step(self) -> int:
+        """The number of the step that is under way, or next."""
+        return self.spent.steps if self.calls else self.spent.steps + 1
+
+    @property
+    def deadline(self) -> float | None:
+        """When the time limit of this attempt ends.
+
+        Waiting for a person, an input, capacity, a budget or its turn at a model does not use it up.
+        """
+        if self.started_at is None or (limit := self.spec.limits.max_seconds) is None:
+            return None
+        return self.began_at + limit + self.waited
+
+    @property
+    def next_attempt(self) -> int:
+        """The number of the attempt that whoever claims the run now goes on with, or begins."""
+        begins = self.attempt == 0 or (self.retried is not None and self.retried.counted)
+        return self.attempt + 1 if begins else self.attempt
+
+    def call(self, call_id: str) -> Call | None:
+        for call in self.calls:
+            if call.id == call_id:
+                return call
+        return None
+
+    def end(self, code: str, reason: str, message: str) -> None:
+        """Take note that the run must fail; the first reason stands."""
+        if self.ending is None:
+            self.ending = Ending(None, code, reason, message)
+
+    def settled_messages(self) -> tuple[Message, ...]:
+        """The transcript up to the last boundary: no call in it is without its result. What a fork starts from."""
+        return tuple(self.transcript[:-1] if self.calls else self.transcript)
+
+
+OwnerKind: TypeAlias = Literal["worker", "person", "timer", "input", "capacity", "budget", "nobody"]
+
+
+class Owner(Struct, frozen=True):
+    """Who makes the run move: `kind`, `what` it has to do, and `until` when, if a timer is set."""
+
+    kind: OwnerKind
+    what: str
+    until: float | None = None
+
+
+def owner_of(state: State) -> Owner:
+    """There is always one, unless the run has ended: no state without a worker, a timer or a person."""
+    match state.phase:
+        case "ended":
+            return Owner("nobody", "ended")
+        case "new":
+            return Owner("nobody", "not created")
+        case "queued" if state.retried is not None and state.retried.due is not None:
+            return Owner("timer", "retry", state.retried.due)
+        case "queued":
+            return Owner("capacity", "claim")
+        case phase if state.waiting is None:
+            return Owner("worker", phase)
+        case _:
+            waiting = state.waiting
+            assert waiting is not None
+            return Owner(waiting.owner, waiting.reason, waiting.until)

@@ -1,0 +1,467 @@
+"""Bytes to a provider and back: one aiohttp session per event loop, shared by all gateways.
+
+Used by http_gateway.py only. Knows no provider's format; it promises that a call ends (connect, idle and total time are
+bounded; a stream lives for as long as something of the answer comes), that an answer cannot fill the memory, that
+redirects are not followed (they would carry the key elsewhere), and that whatever goes wrong is a `ModelError` without
+the key in it. Cancelling closes the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import unquote, urlsplit
+from weakref import WeakKeyDictionary
+
+from foliot.common.waits import Waits, keep_alive
+from foliot.errors import FoliotError, InvalidInput
+from foliot.models.base import ModelError, ModelGarbage, ModelOverloaded, ModelRequestError, ModelTimeout
+from foliot.models.config import GatewayConfig, is_web_address
+from foliot.models.credentials import Credentials
+from foliot.models.provider_errors import read_body, refusal, shorten
+from foliot.version import __version__
+
+if TYPE_CHECKING:
+    import aiohttp
+
+_ERROR_BODY = 64 * 1024
+_ERROR_SECONDS = 5.0
+_GRACE = 1.0
+_PAGES = ("html", "xml", "image/", "audio/", "video/", "pdf")
+_ANSWERS = (b"{", b"[", b"data:", b"event:", b"id:", b"retry:", b":")
+_MARK = b"\xef\xbb\xbf"
+_LAST_WORDS = 2.0
+_TOKEN_SECONDS = 30.0
+
+
+class _Passed(Exception):
+    """Carries what a caller's function raised past the reading of transport errors."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+
+class _Shared:
+    """The session of one loop, and how many endpoints hold it."""
+
+    __slots__ = ("holders", "session")
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self.session = session
+        self.holders = 0
+
+
+_sessions: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictionary()
+
+
+def _new_socket(waits: Waits, address: Any) -> socket.socket:
+    """A socket for an address as `getaddrinfo` gives it. The system notices when its other end is gone."""
+    family, kind, protocol, *_ = address
+    made = socket.socket(family, kind, protocol)
+    keep_alive(made, waits)
+    return made
+
+
+def _open_session(waits: Waits) -> aiohttp.ClientSession:
+    import aiohttp  # 0.2 s to import: only who really asks a model pays
+
+    # No limit on connections: how many calls may run at once is the rate limiter's decision, not the socket pool's.
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(
+            limit=0, ttl_dns_cache=300, keepalive_timeout=60, socket_factory=partial(_new_socket, waits)
+        ),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers={
+            "User-Agent": f"foliot/{__version__}",
+            "Accept": "application/json, text/event-stream",
+            # Answers are small and latency matters; it also leaves no room for a compressed bomb.
+            "Accept-Encoding": "identity",
+        },
+    )
+
+
+class _Patience:
+    """Ends a block with `TimeoutError` when it was not renewed for `seconds`. Renewing costs one look at the clock."""
+
+    __slots__ = ("_bound", "_loop", "_seconds", "_since", "_timer")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        self._since = self._loop.time()
+        self._bound = asyncio.timeout(None)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def renew(self) -> None:
+        self._since = self._loop.time()
+
+    async def __aenter__(self) -> _Patience:
+        await self._bound.__aenter__()
+        self._look()
+        return self
+
+    async def __aexit__(self, *raised: Any) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._bound.__aexit__(*raised)
+
+    def _look(self) -> None:
+        ends = self._since + self._seconds
+        if self._loop.time() >= ends:
+            self._bound.reschedule(self._loop.time())
+        else:
+            self._timer = self._loop.call_at(ends, self._look)
+
+
+class HttpEndpoint:
+    """Posts JSON below one base URL. Safe to share; `close` gives back its hold on the loop's session.
+
+    Raises `InvalidInput` when the address and the headers want to say who asks, both in the same place, and for a proxy
+    of the environment that cannot be used.
+    """
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        base_url: str,
+        headers: dict[str, str],
+        credentials: Credentials | None = None,
+    ) -> None:
+        """`credentials` show who asks, anew for each request, where a key alone does not."""
+        self._credentials = credentials
+        self._config = config
+        self._base = base_url
+        self._headers = {"Content-Type": "application/json", **headers, **config.headers}
+        if "@" in urlsplit(base_url).netloc and any(name.lower() == "authorization" for name in self._headers):
+            raise InvalidInput(
+                f"the base URL of model provider {config.provider!r} holds a user, and there is a key besides: "
+                "a call can show only one of them",
+                hint="take the user out of the address, or the key off the endpoint",
+            )
+        self._way: dict[str, Any] = {}
+        # A proxy would resolve the name itself, after it was checked: see `WayOut`.
+        if config.way_out is None and (proxy := _proxy_for(base_url) if config.proxy is None else config.proxy):
+            self._go_by(proxy, base_url)
+        self._held: WeakKeyDictionary[asyncio.AbstractEventLoop, _Shared] = WeakKeyDictionary()
+        self._urls: dict[str, Any] = {}
+        self._timeouts: tuple[Any, Any] | None = None
+
+    @property
+    def hidden(self) -> str:
+        """The secret that requests show, which no error may repeat."""
+        return self._config.api_key if self._credentials is None else self._credentials.shown
+
+    async def fetch(self, path: str, body: bytes, *, content_type: str = "") -> bytes:
+        """Post and read the whole JSON answer. `path` may be a whole address of the provider. Raises a `ModelError`."""
+        try:
+            async with await self._post(path, body, streaming=False, content_type=content_type) as response:
+                chunk = await self._beginning(response)
+                self._check_type(response, chunk)
+                return await self._read(response, chunk)
+        except Exception as error:
+            self._explain(error)
+
+    async def stream(
+        self,
+        path: str,
+        body: bytes,
+        on_chunk: Callable[[bytes], bool | None],
+        *,
+        is_ending: Callable[[], bool] = lambda: False,
+        whole_json: bool = True,
+    ) -> bytes | None:
+        """Post and hand over each piece as it comes, until `on_chunk` returns True: it needs no more.
+
+        It returns None for a piece that brought nothing of the answer (a sign of life, half a line): when that goes on
+        for the total time, it is a time-out. A stream that brings something is never too long.
+        Some compatible servers ignore `stream` and answer at once: their whole JSON answer is returned instead. With
+        `whole_json` it is known by its first byte, because they also call it, and a stream, by any other type.
+        Once `is_ending`, what else may come is waited for only shortly: some leave the connection open.
+        Raises a `ModelError`; what `on_chunk` raises passes through.
+        """
+        try:
+            async with (
+                _Patience(self._config.timeouts.total) as patience,
+                await self._post(path, body, streaming=True) as response,
+            ):
+                chunk = await self._beginning(response)
+                self._check_type(response, chunk)
+                is_json = chunk.lstrip().startswith((b"{", b"[")) if whole_json else _is_json(response)
+                if is_json:
+                    return await self._read(response, chunk)
+                left = self._config.max_response_bytes
+                read = response.content.readany
+                while chunk:
+                    left -= len(chunk)
+                    if left < 0:
+                        raise self._too_large()
+                    try:
+                        enough = on_chunk(chunk)
+                    except Exception as error:
+                        raise _Passed(error) from error
+                    if enough:
+                        await _drain(response)
+                        break
+                    if enough is not None:
+                        patience.renew()
+                    chunk = await (_soon(read) if is_ending() else read())
+                return None
+        except _Passed as passed:
+            raise passed.error  # noqa: B904  # the caller's own, as if there were no transport around it
+        except Exception as error:
+            self._explain(error)
+
+    async def close(self) -> None:
+        """Give up the session of the running loop; the last holder closes it. May be called twice."""
+        loop = asyncio.get_running_loop()
+        shared = self._held.pop(loop, None)
+        if shared is None:
+            return
+        shared.holders -= 1
+        if shared.holders == 0:
+            if _sessions.get(loop) is shared:
+                del _sessions[loop]
+            await shared.session.close()
+
+    def _session(self) -> aiohttp.ClientSession:
+        loop = asyncio.get_running_loop()
+        held = self._held.get(loop)
+        if held is None:
+            held = _sessions.get(loop)
+            if held is None:
+                held = _sessions[loop] = _Shared(_open_session(self._config.waits))
+            held.holders += 1
+            self._held[loop] = held
+        return held.session
+
+    async def _post(self, path: str, body: bytes, *, streaming: bool, content_type: str = "") -> aiohttp.ClientResponse:
+        plain, stream = self._timeouts or self._make_timeouts()
+        headers = {**self._headers, "Content-Type": content_type} if content_type else self._headers
+        url, timeout = self._urls.get(path) or self._url(path), stream if streaming else plain
+        response = await self._sent(url, body, headers, timeout)
+        if response.status == 401 and self._credentials is not None and self._credentials.refused():
+            response.release()
+            response = await self._sent(url, body, headers, timeout)
+        if response.status >= 300:
+            async with response:
+                body = await _error_body(response)
+            raise refusal(
+                read_body(body),
+                provider=self._config.provider,
+                key=self.hidden,
+                status=response.status,
+                headers=response.headers,
+                now=time.time(),
+            )
+        return response
+
+    async def _sent(self, url: Any, body: bytes, headers: Mapping[str, str], timeout: Any) -> aiohttp.ClientResponse:
+        if self._credentials is not None:
+            shown = await self._credentials.headers(str(url), body, headers["Content-Type"], self._for_credentials)
+            headers = {**headers, **shown}
+        return await self._send(url, body, headers, timeout)
+
+    async def _send(
+        self, url: Any, body: bytes, headers: Mapping[str, str], timeout: Any, way: Mapping[str, Any] | None = None
+    ) -> aiohttp.ClientResponse:
+        if self._config.way_out is not None:
+            return await self._config.way_out.post(url, data=body, headers=headers, timeout=timeout)
+        way = self._way if way is None else way
+        return await self._session().post(
+            url, data=body, headers=headers, timeout=timeout, allow_redirects=False, **way
+        )
+
+    async def _for_credentials(self, url: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes]:
+        """Ask whoever gives tokens, with the same bounds and the same way out; status and body."""
+        from aiohttp import ClientTimeout
+        from yarl import URL
+
+        timeout = ClientTimeout(total=_TOKEN_SECONDS, connect=self._config.timeouts.connect)
+        goes_by = self._config.proxy if self._config.proxy is not None else _proxy_for(url)
+        way = self._way if goes_by else {}
+        async with await self._send(URL(url, encoded=True), body, headers, timeout, way) as response:
+            return response.status, await _error_body(response)
+
+    def _make_timeouts(self) -> tuple[Any, Any]:
+        from aiohttp import ClientTimeout
+
+        given = self._config.timeouts
+        # A plain answer is silent until the model has finished thinking: only the total time can bound it.
+        plain = ClientTimeout(total=given.total, connect=given.connect, ceil_threshold=60)
+        stream = ClientTimeout(total=None, connect=given.connect, sock_read=given.idle, ceil_threshold=60)
+        self._timeouts = (plain, stream)
+        return self._timeouts
+
+    def _go_by(self, proxy: str, base_url: str) -> None:
+        """User and password are taken out of the proxy's address: the client library quotes addresses in its errors."""
+        if not is_web_address(proxy):
+            raise InvalidInput(
+                f"the proxy that the environment names for model provider {self._config.provider!r} cannot be used",
+                hint="correct HTTPS_PROXY, HTTP_PROXY or ALL_PROXY, or name the provider's host in NO_PROXY",
+            )
+        parts = urlsplit(proxy)
+        self._way["proxy"] = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        if parts.username:
+            who = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            shown = {"Proxy-Authorization": f"Basic {b64encode(who.encode()).decode()}"}
+            if urlsplit(base_url).scheme == "https":
+                self._way["proxy_headers"] = shown  # for the proxy alone: the rest goes through it unseen
+            else:
+                self._headers |= shown
+
+    def _url(self, path: str) -> Any:
+        from yarl import URL
+
+        url = URL(path if path.startswith("http") else self._base + path, encoded=True)
+        if len(self._urls) < 256:  # models are few; a caller that invents names must not fill the memory
+            self._urls[path] = url
+        return url
+
+    async def _beginning(self, response: aiohttp.ClientResponse) -> bytes:
+        """The first piece of an answer that is not blank, from its first sign on; empty when there is none."""
+        begun, size = b"", 0
+        while piece := await response.content.readany():
+            size += len(piece)
+            if size > self._config.max_response_bytes:
+                raise self._too_large()
+            begun = (begun + piece).removeprefix(_MARK).lstrip()
+            if begun and not _MARK.startswith(begun):
+                break
+        return begun
+
+    async def _read(self, response: aiohttp.ClientResponse, begun: bytes) -> bytes:
+        limit = self._config.max_response_bytes
+        if (response.content_length or 0) > limit:
+            raise self._too_large()
+        read = response.content.readany
+        pieces: list[bytes] = []
+        size, chunk = 0, begun
+        while chunk:
+            size += len(chunk)
+            if size > limit:
+                raise self._too_large()
+            pieces.append(chunk)
+            chunk = await read()
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _check_type(self, response: aiohttp.ClientResponse, begun: bytes) -> None:
+        """Raises `ModelGarbage` for a page or a picture. What begins like an answer is read, whatever it is called."""
+        kind = response.content_type
+        if any(page in kind for page in _PAGES) and not begun.startswith(_ANSWERS):
+            raise ModelGarbage(
+                f"model provider {self._config.provider!r} answered with {kind}, which is not an answer of a model",
+                provider=self._config.provider,
+                status=response.status,
+                hint="check that the base URL is the API's address, and not a web page or a login of a proxy",
+            )
+
+    def _too_large(self) -> ModelGarbage:
+        return ModelGarbage(
+            f"model provider {self._config.provider!r} sent more than {self._config.max_response_bytes:,} bytes; "
+            "the rest was not read",
+            provider=self._config.provider,
+        )
+
+    def _explain(self, error: Exception) -> NoReturn:
+        """Turn what the transport raised into a model error."""
+        if isinstance(error, ModelError):
+            raise error
+        if isinstance(error, FoliotError):  # of the way out: an address that may not be reached, or cannot be
+            kind = ModelOverloaded if error.retryable else ModelRequestError
+            where = f"model provider {self._config.provider!r} is not asked: "
+            raise kind(where + error.message, provider=self._config.provider, hint=error.hint) from error
+        import aiohttp
+
+        where = f"model provider {self._config.provider!r}"
+        words = shorten(str(error) or type(error).__name__, self.hidden)
+        limits = self._config.timeouts
+        name = self._config.provider
+        if isinstance(error, TimeoutError):
+            timeout = ModelTimeout(
+                f"{where} did not answer in time (connect {limits.connect:g} s, silence {limits.idle:g} s, "
+                f"total {limits.total:g} s)",
+                provider=name,
+            )
+            timeout.was_sent = not isinstance(error, aiohttp.ConnectionTimeoutError)
+            raise timeout from error
+        if isinstance(error, (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError)):
+            raise ModelRequestError(f"the address of {where} cannot be used: {words}", provider=name) from error
+        if isinstance(error, aiohttp.ClientSSLError):
+            raise ModelOverloaded(
+                f"no secure connection to {where}: {words}", provider=name, retryable=False,
+                hint="check the certificate of the endpoint and the clock of this machine",
+            ) from error  # fmt: skip
+        if isinstance(error, aiohttp.ClientHttpProxyError):
+            kind = ModelOverloaded if error.status >= 500 else ModelRequestError
+            raise kind(
+                f"the proxy on the way to {where} refused the connection ({error.status}): {shorten(error.message)}",
+                provider=name, hint="check the proxy's address, and its user and password",
+            ) from error  # fmt: skip
+        if isinstance(error, aiohttp.ClientResponseError):
+            raise ModelGarbage(f"{where} does not speak HTTP as it should: {words}", provider=name) from error
+        if isinstance(error, (aiohttp.ClientError, ConnectionError, OSError)):
+            raise ModelOverloaded(f"the connection to {where} failed: {words}", provider=name) from error
+        # The client library refuses what it is given (an address, a header) with plain Python errors.
+        raise ModelRequestError(
+            f"{where} cannot be asked: {type(error).__name__}: {words}", provider=name,
+            hint="check the endpoint's base URL and its key",
+        ) from error  # fmt: skip
+
+
+def _is_json(response: aiohttp.ClientResponse) -> bool:
+    return response.content_type == "application/json"
+
+
+async def _soon(read: Callable[[], Awaitable[bytes]]) -> bytes:
+    """The next piece, if it comes within moments: the answer is there, only its count or a good-bye may be missing."""
+    try:
+        async with asyncio.timeout(_LAST_WORDS):
+            return await read()
+    except TimeoutError:
+        return b""
+
+
+async def _drain(response: aiohttp.ClientResponse) -> None:
+    """Read to the end of an answer that is already complete, so that its connection can serve the next one.
+
+    Some servers leave the stream open after their last word: they are not waited for.
+    """
+    with suppress(Exception):
+        async with asyncio.timeout(_GRACE):
+            while await response.content.readany():
+                pass
+
+
+async def _error_body(response: aiohttp.ClientResponse) -> bytes:
+    """The beginning of a refusal's body. The status alone says what kind it is, so a body that fails is no body."""
+    body = b""
+    with suppress(Exception):
+        async with asyncio.timeout(_ERROR_SECONDS):
+            while len(body) < _ERROR_BODY and (chunk := await response.content.readany()):
+                body += chunk
+    return body[:_ERROR_BODY]
+
+
+def _proxy_for(base_url: str) -> str | None:
+    """The proxy that the environment names for this address, read once; never for this machine itself."""
+    import urllib.request as environment  # heavy, and only needed here
+
+    parts = urlsplit(base_url)
+    host = parts.hostname or ""
+    proxies = environment.getproxies_environment()
+    if host in ("localhost", "127.0.0.1", "::1") or not proxies or _bypassed(host, proxies):
+        return None
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    return proxy if proxy and proxy.startswith(("http://", "https://")) else None
+
+
+def _bypassed(host: str, proxies: dict[str, str]) -> bool:
+    names = [name.strip().lstrip(".").lower() for name in proxies.get("no", "").split(",")]
+    return "*" in names or any(name and (host == name or host.endswith(f".{name}")) for name in names)

@@ -1,0 +1,1 @@
+"""Between the name of an endpoint and a gateway: the chain, limits, prices, tokens."""

@@ -1,0 +1,1 @@
+"""The scripted model: its scripts, their reader, and the built-in one."""

@@ -1,0 +1,215 @@
+"""An agent declared in Python. It is the same thing as an Agent manifest, with functions for tools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from typing import Any, Final, Generic, TypeAlias, cast, overload
+
+from foliot.engine.python_endpoints import ModelEndpoint
+from foliot.errors import UsageError
+from foliot.models.base import Gateway
+from foliot.resources.digest import definition_digest
+from foliot.resources.problems import Finding, ManifestError
+from foliot.resources.validate import validate_document
+from foliot.runtime.results import Value
+from foliot.store.base import Document
+from foliot.tools.backends.agent import PREFIX
+from foliot.tools.base import Tool
+from foliot.tools.function import tool as make_tool
+
+Tools: TypeAlias = "Iterable[Tool | Agent[Any] | Callable[..., Any] | str]"
+# What other frameworks call what has another name here.
+_ELSEWHERE: Final = {
+    **dict.fromkeys(("instructions", "system_prompt", "system_message", "system"), "prompt"),
+    **dict.fromkeys(("output_type", "result_type", "response_model", "response_format"), "output"),
+}
+
+
+class Agent(Generic[Value]):
+    """What to run: who it is, which model it asks, what it may use and how far it may go.
+
+    `model` is the name of a ModelEndpoint, `provider:model` (`"anthropic:claude-sonnet-4-5"`), a `ModelEndpoint` of
+    Python, or a gateway object.
+    `tools` are functions, tools made with `@tool`, other agents (it can then ask them), or names of tools that are
+    declared elsewhere (`agent:name` for an agent). `output` asks for a structured answer: a pydantic model, any other
+    type that pydantic understands, or a JSON Schema. Everything else of the Agent manifest can be given by its name
+    there (`limits={"max_steps": 5}`, `execution={…}`).
+
+    Raises `ManifestError`, with every problem, when the declaration is wrong, `UsageError` for arguments that are
+    none, and `InvalidInput` for a function that cannot be a tool.
+    """
+
+    @overload
+    def __init__(
+        self,
+        name: str,
+        *,
+        model: str | ModelEndpoint | Gateway,
+        prompt: str = "",
+        tools: Tools = (),
+        output: type[Value],
+        namespace: str = "default",
+        **spec: Any,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Agent[Any],
+        name: str,
+        *,
+        model: str | ModelEndpoint | Gateway,
+        prompt: str = "",
+        tools: Tools = (),
+        output: Any = None,
+        namespace: str = "default",
+        **spec: Any,
+    ) -> None: ...
+    def __init__(
+        self,
+        name: str,
+        *,
+        model: str | ModelEndpoint | Gateway,
+        prompt: str = "",
+        tools: Tools = (),
+        output: Any = None,
+        namespace: str = "default",
+        **spec: Any,
+    ) -> None:
+        _check_arguments(name, model, tools, spec)
+        given = [_taken(item) for item in tools]
+        self.agents: list[Agent[Any]] = [item for item in given if isinstance(item, Agent)]
+        self.tools: list[Tool] = _distinct(name, [item for item in given if not isinstance(item, str | Agent)])
+        self.endpoint = model if isinstance(model, ModelEndpoint) else None
+        self.gateway = None if isinstance(model, str | ModelEndpoint) else model
+        # Not only classes: `list[City]` and `City | None` are types of values too.
+        self.output_type: Any = None if isinstance(output, Mapping) else output
+        # A gateway object has no name that another process could look up; the run records whose it was.
+        named = model.ref if isinstance(model, ModelEndpoint) else model
+        ref = named if isinstance(named, str) else f"python:{namespace}/{name}"
+        self.document: Document = _document(
+            name,
+            namespace,
+            ref,
+            {
+                "prompt": prompt,
+                "tools": list(dict.fromkeys(_tool_name(item, namespace) for item in given)),
+                "output_schema": _schema(name, output),
+                **spec,
+            },
+        )
+
+    @classmethod
+    def from_document(cls, document: Document) -> Agent[Any]:
+        """An agent as it is declared in a manifest or in the store."""
+        agent = cls.__new__(cls)
+        agent.tools, agent.agents, agent.gateway, agent.output_type, agent.document = [], [], None, None, document
+        agent.endpoint = None
+        return agent
+
+    @property
+    def name(self) -> str:
+        return self.document["metadata"]["name"]
+
+    @property
+    def namespace(self) -> str:
+        return self.document["metadata"].get("namespace", "default")
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the declaration, which does not change."""
+        return definition_digest(self.document)
+
+    @property
+    def pins(self) -> dict[str, str]:
+        """What a run of it is begun from, by name: the digest of its declaration."""
+        return {f"Agent/{self.name}": self.digest}
+
+    @property
+    def model_ref(self) -> str:
+        return self.document["spec"]["model_ref"]
+
+    @property
+    def is_of_python(self) -> bool:
+        """Whether it holds objects that no other process could look up."""
+        return self.gateway is not None or self.endpoint is not None or bool(self.tools)
+
+    def __repr__(self) -> str:
+        return f"Agent({self.name!r}, model={self.model_ref!r})"
+
+
+def _document(name: str, namespace: str, ref: str, spec: dict[str, Any]) -> Document:
+    spec = {key: value for key, value in spec.items() if value is not None}
+    named = ":" not in ref  # provider:model is not a reference to a resource, so it is not checked as one
+    raw = {
+        "kind": "Agent",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {**spec, "model_ref": ref if named else "model"},
+    }
+    document, problems = validate_document(raw)
+    if document is None:
+        raise ManifestError([Finding(problem, f"Agent({name!r})") for problem in problems])
+    document["spec"]["model_ref"] = ref
+    return document
+
+
+def _check_arguments(name: str, model: object, tools: object, spec: Mapping[str, Any]) -> None:
+    """What a manifest could not say of them. Raises `UsageError`."""
+    for word, here in _ELSEWHERE.items():
+        if word in spec:
+            raise UsageError(f"Agent({name!r}) has no {word!r}", hint=f"it is called {here!r} here")
+    if not isinstance(model, str | ModelEndpoint) and not callable(getattr(model, "respond", None)):
+        raise UsageError(
+            f"{model!r:.80} is no model of Agent({name!r})",
+            hint='name one, such as "anthropic:claude-sonnet-4-5" or a ModelEndpoint, or give a gateway object',
+        )
+    if isinstance(tools, str) or not isinstance(tools, Iterable):
+        raise UsageError(f"the tools of Agent({name!r}) are not a list: {tools!r:.80}", hint="write tools=[…]")
+
+
+def _taken(item: Any) -> Tool | Agent[Any] | str:
+    return cast("Agent[Any] | str", item) if isinstance(item, str | Agent) else as_tool(item)
+
+
+def _distinct(name: str, tools: list[Tool]) -> list[Tool]:
+    """Each tool once. Raises `UsageError` for two that are called the same: the model could not tell them apart."""
+    found: dict[str, Tool] = {}
+    for each in tools:
+        called = each.definition.name
+        known = found.setdefault(called, each)
+        if known is not each and getattr(known, "function", known) is not getattr(each, "function", each):
+            raise UsageError(
+                f"two tools of Agent({name!r}) are called {called!r}", hint="give one another name: @tool(name=…)"
+            )
+    return list(found.values())
+
+
+def _tool_name(item: Tool | Agent[Any] | str, namespace: str) -> str:
+    if isinstance(item, str):
+        return item
+    if not isinstance(item, Agent):
+        return item.definition.name
+    if item.namespace != namespace:
+        raise UsageError(
+            f"agent {item.name!r} is in namespace {item.namespace!r}, and who would call it is in {namespace!r}",
+            hint="agents call those of their own namespace",
+        )
+    return f"{PREFIX}{item.name}"
+
+
+def as_tool(item: Tool | Callable[..., Any]) -> Tool:
+    """A tool as it is, a function as a tool. Raises `InvalidInput` for what is neither."""
+    return cast("Tool", item) if hasattr(item, "definition") else make_tool(cast("Callable[..., Any]", item))
+
+
+def _schema(name: str, output: Any) -> Mapping[str, Any] | None:
+    if output is None or isinstance(output, Mapping):
+        return cast("Mapping[str, Any] | None", output)
+    from pydantic import PydanticUserError, TypeAdapter
+
+    try:
+        return TypeAdapter(output).json_schema()
+    except PydanticUserError as error:
+        raise UsageError(
+            f"the output of Agent({name!r}) cannot be {output!r:.80}: {error.message.splitlines()[0]}",
+            hint="give a pydantic model, a type such as list[str], or a JSON Schema",
+        ) from None

@@ -1,0 +1,256 @@
+"""What an agent needs to run: its definition, its tools and its model, from Python objects or from the store."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple, cast
+
+from msgspec.structs import replace
+
+from foliot.engine.approval.grants import StoredGrants
+from foliot.engine.base import Clock
+from foliot.engine.definition.backends import Backends
+from foliot.engine.definition.endpoints import RunModels
+from foliot.engine.definition.freeze import CLIENT, DECLARED, DEFERRED, ENDPOINT, LOCK, freeze, with_search
+from foliot.engine.definition.policies import ModelGate
+from foliot.engine.definition.toolbox import Found, tools_of
+from foliot.engine.driver.intake import caller_for
+from foliot.errors import NotFound, NotHere, UsageError
+from foliot.kernel.identity import NOBODY
+from foliot.kernel.run.events import RunCreated
+from foliot.kernel.run.spec import RunSpec
+from foliot.resources.references import qualified, target_of
+from foliot.runtime.agent import Agent
+from foliot.store.base import Key, ResourceStore
+from foliot.tools import search
+from foliot.tools.backends.agent import PREFIX, Agents, AgentTool
+from foliot.tools.base import Tool
+from foliot.tools.builtin.questions import ClientTool
+from foliot.tools.governance.rules import Rules
+from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.pipeline import Pipeline
+from foliot.tools.registry import GLOBAL, Registry
+from foliot.tools.versions import split_request
+
+
+class _Prepared(NamedTuple):
+    """What runs of one agent begin with, and all that it depends on."""
+
+    agent: Agent
+    rules: Rules
+    given: tuple[Registry, int]
+    spec: RunSpec
+    pipeline: Pipeline
+
+
+class Assembly:
+    """Python objects win over declarations of the same name: who holds the object means it."""
+
+    def __init__(
+        self,
+        models: RunModels,
+        resources: ResourceStore | None,
+        tools: Iterable[Tool],
+        backends: Backends,
+        clock: Clock = time.time,
+        parts: Parts | None = None,
+        gate: ModelGate | None = None,
+    ) -> None:
+        """`parts` are one set for all pipelines: what is counted per tool is counted over all runs of this process."""
+        self.backends = backends
+        self._clock = clock
+        self._parts = parts or Parts(clock=clock)
+        self.models = models
+        self._gate = gate or ModelGate(self._parts.rules, models.models_of)
+        self.resources = resources
+        self.given = Registry(tools, parent=GLOBAL)
+        self._agents: dict[tuple[str, str], Agent] = {}
+        self._agent_tools: dict[tuple[str, str], Registry] = {}
+        self._prepared: dict[tuple[str, str], _Prepared] = {}
+        # Grows whenever a Python object becomes known that was not known before.
+        self.generation = 0
+        self._delegate: Agents | None = None
+
+    @property
+    def delegate(self) -> Agents | None:
+        """Who runs agents that other agents call. Set by whoever puts a runtime together; without it there are none."""
+        return self._delegate
+
+    @delegate.setter
+    def delegate(self, agents: Agents) -> None:
+        self._delegate = self.backends.agents = agents
+
+    def know(self, agent: Agent) -> None:
+        """Remember the Python objects of an agent, so that its runs can be resumed by id alone."""
+        if self._agents.get((agent.namespace, agent.name)) is agent:
+            return
+        self.generation += 1
+        self._agents[agent.namespace, agent.name] = agent
+        self._agent_tools[agent.namespace, agent.name] = Registry(agent.tools, parent=self.given)
+        if agent.gateway is not None:
+            self.models.serve(agent.model_ref, agent.gateway)
+        if agent.endpoint is not None:
+            self.models.declare(agent.endpoint)
+        for callee in agent.agents:
+            self.know(callee)
+
+    def known(self, namespace: str, name: str) -> Agent | None:
+        return self._agents.get((namespace, name))
+
+    async def agent(self, agent: Agent | str) -> Agent:
+        """The agent, looked up when it is a name (`name` or `namespace/name`). Raises `NotFound`, `InvalidInput`."""
+        if isinstance(agent, Agent):
+            self.know(agent)
+            return agent
+        if not isinstance(cast("object", agent), str):
+            raise UsageError(f"{agent!r:.80} is no agent", hint="give an Agent, or the name of one that is declared")
+        _, namespace, name = target_of("Agent", agent, "default")
+        if (known := self.known(namespace, name)) is not None and (
+            known.gateway is not None or known.endpoint is not None or known.tools
+        ):
+            return known
+        if self.resources is None:
+            raise UsageError(f"there is no agent {agent!r} in this runtime", hint="give an Agent object")
+        return Agent.from_document(await self.resources.get(Key("Agent", namespace, name)))
+
+    async def prepare(self, agent: Agent) -> tuple[RunSpec, Pipeline]:
+        """What a run of this agent is pinned to, and its tools. Raises as `freeze` and `pipeline`.
+
+        Both are kept for as long as they would come out the same: the agent is the same object, its tools are Python
+        objects that have not been replaced, and nothing that is declared has changed since.
+        """
+        place = agent.namespace, agent.name
+        rules = await self._parts.rules.rules(agent.namespace)
+        given = self._agent_tools.get(place, self.given)
+        known = self._prepared.get(place)
+        if (
+            known is not None
+            and known.agent is agent
+            and known.rules is rules
+            and known.given == (given, given.changes)
+        ):
+            return known.spec, known.pipeline
+        spec = await self.freeze(agent)
+        pipeline = await self.pipeline(spec)
+        if self._is_fixed(agent, given):
+            self._prepared[place] = _Prepared(agent, rules, (given, given.changes), spec, pipeline)
+        return spec, pipeline
+
+    def _is_fixed(self, agent: Agent, given: Registry) -> bool:
+        """Whether nothing but rules can change what `agent` runs with: tools and endpoints that are looked up can."""
+        names = [split_request(request)[0] for request in agent.document["spec"].get("tools", [])]
+        refs = [agent.model_ref, *agent.document["spec"].get("fallbacks", ())]
+        return all(name in given for name in names) and all(
+            self.models.is_fixed(qualified(ref, agent.namespace)) for ref in refs
+        )
+
+    async def freeze(self, agent: Agent) -> RunSpec:
+        """What a run of this agent is pinned to from now on. Raises `NotFound`, `InvalidInput`."""
+        spec = agent.document["spec"]
+        endpoint = qualified(agent.model_ref, agent.namespace)
+        await self.models.allow(endpoint, agent.namespace)
+        model = spec.get("model_name") or await self.models.model_of(endpoint, agent.namespace)
+        tools, declared = await self._tools_for(spec.get("tools", []), agent.namespace, agent.name)
+        frozen = freeze(
+            agent.document, model=model, endpoint=endpoint, tools=with_search(tool.definition for tool in tools)
+        )
+        names = [tool.definition.name for tool in tools]
+        callees = [name for name in names if name.startswith(PREFIX)]
+        declared += [name for name in callees if self.known(agent.namespace, name.removeprefix(PREFIX)) is None]
+        if declared:
+            frozen = replace(frozen, extra={**frozen.extra, DECLARED: declared})
+        return await self._allowed(frozen)
+
+    async def with_model(self, spec: RunSpec, ref: str) -> RunSpec:
+        endpoint = qualified(ref, spec.namespace)
+        model = await self.models.model_of(endpoint, spec.namespace)
+        changed = replace(spec, model=model, extra={**spec.extra, ENDPOINT: endpoint})
+        return await self._allowed(changed)
+
+    async def _allowed(self, spec: RunSpec) -> RunSpec:
+        """The spec, if what holds for all work lets it begin. Raises `Denied`.
+
+        What holds only under a task or a system is asked when the run asks its model.
+        """
+        await self._gate.check(spec, caller_for(spec, RunCreated(spec.agent, ""), NOBODY))
+        return spec
+
+    async def pipeline(self, spec: RunSpec) -> Pipeline:
+        """The tools that a run of this spec may call. Raises `NotFound`, `InvalidInput`."""
+        deferred = frozenset(spec.extra.get(DEFERRED, ()))
+        brought = frozenset(spec.extra.get(CLIENT, ()))
+        not_looked_up = brought | {search.NAME} if deferred else brought
+        names = [rule.name for rule in spec.tools if rule.name not in not_looked_up]
+        pinned = spec.extra.get(DECLARED, ())
+        tools, _ = await self._tools_for(self._locked(spec, names), spec.namespace, spec.agent, pinned)
+        if deferred:
+            tools.append(search.ToolSearch(each.definition for each in tools if each.definition.name in deferred))
+        tools += [ClientTool(rule.spec) for rule in spec.tools if rule.name in brought]
+        return Pipeline(tools, self._parts_in(spec.namespace))
+
+    async def pipeline_here(self, spec: RunSpec) -> Pipeline:
+        """Make the pipeline where others may do the run as well. Raises `NotHere` when this process lacks something."""
+        pipeline = await self.pipeline(spec)
+        for name in pipeline.definitions:
+            entry = pipeline.entry(name)
+            if entry is not None and (lacks := await self.backends.lacks(entry.tool)):
+                raise NotHere(f"tool {name!r} needs the {lacks}, which is not on this machine", lacks=lacks)
+        return pipeline
+
+    async def toolbox(self, requests: Sequence[str], namespace: str, agent: str = "") -> Pipeline:
+        """Tools by name, for calls outside any run. Raises as `pipeline`."""
+        tools, _ = await self._tools_for(requests, namespace, agent)
+        return Pipeline(tools, self._parts_in(namespace))
+
+    def pipeline_of(self, tools: Iterable[Tool], namespace: str) -> Pipeline:
+        """These very tools, governed as any tool of the namespace."""
+        return Pipeline(tools, self._parts_in(namespace))
+
+    async def rules(self, namespace: str) -> Rules:
+        """The rules that calls in this namespace are judged by now."""
+        return await self._parts.rules.rules(namespace)
+
+    def _parts_in(self, namespace: str) -> Parts:
+        if self.resources is None:
+            return self._parts
+        return dataclasses.replace(self._parts, grants=StoredGrants(self.resources, namespace, clock=self._clock))
+
+    async def _tools_for(
+        self, requests: Sequence[str], namespace: str, agent: str, pinned: Collection[str] = ()
+    ) -> Found:
+        given = self._agent_tools.get((namespace, agent), self.given)
+        backends = self.backends
+        return await tools_of(
+            requests, namespace, given, self.resources, agent, backends.tool, self._agent_tool, backends.builtin, pinned
+        )
+
+    async def _agent_tool(self, namespace: str, name: str) -> Tool | None:
+        """The tool in front of an agent that another one lists."""
+        if self.delegate is None:
+            return None
+        try:
+            agent = self.known(namespace, name) or await self.agent(f"{namespace}/{name}")
+        except (NotFound, UsageError):
+            return None
+        description = agent.document["spec"].get("description", "")
+        return AgentTool(name, self.delegate, namespace=namespace, description=description)
+
+    def _locked(self, spec: RunSpec, names: Sequence[str]) -> list[str]:
+        """The versions that the run began with, where they are still there; the pipeline refuses what is not them."""
+        given = self._agent_tools.get((spec.namespace, spec.agent), self.given)
+        locked = spec.extra.get(LOCK, {})
+        return [
+            f"{name}@={locked[name][0]}" if name in locked and locked[name][0] in given.versions(name) else name
+            for name in names
+        ]
+
+    async def leave_children(self) -> None:
+        """Let go of agents that run beside those that started them."""
+        if self._delegate is not None:
+            await self._delegate.close()
+
+    async def close(self) -> None:
+        await self.backends.close()
+        await self.models.close()

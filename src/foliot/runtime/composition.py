@@ -1,0 +1,428 @@
+"""Everything that a runtime is made of, put together from its settings, and taken apart again."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable, Hashable, Iterable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from foliot.bus.base import Ticket, Transport
+from foliot.common.waits import LEASE_SECONDS, Waits
+from foliot.engine.approval.questions import Questions
+from foliot.engine.approval.records import DecisionLog
+from foliot.engine.approval.service import ApprovalService
+from foliot.engine.audit.completion import Completion
+from foliot.engine.audit.log import AuditTrail
+from foliot.engine.audit.open import open_audit
+from foliot.engine.base import Clock, Settlement, Watcher
+from foliot.engine.budgets.run_budget import RunBudgets, open_budgets
+from foliot.engine.definition.backends import Backends
+from foliot.engine.definition.endpoints import RunModels, stored_secrets
+from foliot.engine.definition.governance import governed
+from foliot.engine.definition.grants import Grants
+from foliot.engine.definition.policies import ModelGate
+from foliot.engine.definition.references import References
+from foliot.engine.definition.task_memory import TaskMemory
+from foliot.engine.driver.doubts import Doubts
+from foliot.engine.driver.process import is_gone
+from foliot.engine.driver.runs import Runs
+from foliot.engine.limits.open import Limiting, open_limiting
+from foliot.engine.live.hub import Hub
+from foliot.errors import UsageError
+from foliot.kernel.run.spec import RunSpec
+from foliot.resources.digest import definition_digest
+from foliot.resources.references import Origin
+from foliot.runtime.assembly import Assembly
+from foliot.runtime.delegation import Delegator
+from foliot.settings.settings import Settings, load_settings
+from foliot.store.access.tokens import SqlTokens
+from foliot.store.base import Database, Document, Key, Notices, ResourceStore
+from foliot.store.incarnation import note_set_back
+from foliot.store.journal.base import TASK_LABEL, Journal, Lease, RunInfo
+from foliot.store.journal.database import SqlJournal
+from foliot.store.journal.memory import MemoryJournal
+from foliot.store.ledger.doubts import DoubtTable
+from foliot.store.ledger.pushes import StoredPushes
+from foliot.store.open import open_when_there
+from foliot.store.queue.placement import Offer
+from foliot.store.resources.database import SqlResourceStore
+from foliot.store.secrets.keyring import load_keyring
+from foliot.tools.base import Tool
+from foliot.tools.pipeline.pipeline import Pipeline
+from foliot.work.housekeeping import Housekeeper, Retention
+from foliot.work.tasks.bundle import Bundles
+from foliot.work.tasks.service import TaskService
+from foliot.work.views.reader import Stories
+from foliot.work.worker.performer import TaskPerformer
+from foliot.work.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from foliot.engine.live.relay import Relay
+
+MEMORY = "memory:"
+
+
+@dataclass
+class Parts:
+    """The parts of an open runtime. In memory there is no database, and what needs one is missing."""
+
+    runs: Runs
+    assembly: Assembly
+    questions: Questions
+    clock: Clock
+    settings: Settings | None = None
+    database: Database | None = None
+    resources: ResourceStore | None = None
+    approvals: ApprovalService | None = None
+    audit: AuditTrail | None = None
+    budgets: RunBudgets | None = None
+    limiting: Limiting | None = None
+    wall: Clock | None = None
+
+    @property
+    def _waits(self) -> Waits:
+        return Waits(self.runs.lease_seconds)
+
+    @cached_property
+    def tasking(self) -> Tasking:
+        """Tasks, made when they are first needed. Raises `UsageError` in memory."""
+        from foliot.bus.open import OpenedLater, open_transport
+
+        if self.database is None or self.resources is None or self.settings is None:
+            raise UsageError("a runtime in memory keeps no tasks", hint="give the runtime a store, such as a path")
+        transport = OpenedLater(
+            partial(open_transport, self.settings, self.database, clock=self.clock, waits=self._waits)
+        )
+        return Tasking(
+            self.database,
+            self.resources,
+            self.runs,
+            self.assembly,
+            transport,
+            clock=self.clock,
+            wall=self.wall,
+            relay=self.relay,
+        )
+
+    @cached_property
+    def relay(self) -> Relay | None:
+        """What shows runs to other processes; None where there are no others, or no way to them."""
+        hub = self.runs.watcher
+        if self.settings is None or self.database is None or not isinstance(hub, Hub):
+            return None
+        if self.settings.nats is None and not isinstance(self.database, Notices):
+            return None
+        from foliot.bus.open import open_live
+        from foliot.engine.live.relay import Relay
+
+        return Relay(hub, partial(open_live, self.settings, self.database, waits=self._waits))
+
+    async def settlement(self, lease: Lease) -> Settlement:
+        """The task that a queued run belongs to."""
+        return await self.tasking.performer.settlement(lease)
+
+    async def close(self) -> None:
+        """In the order in which they need each other."""
+        if "tasking" in self.__dict__:
+            await self.tasking.close()
+        await self.assembly.leave_children()
+        await self.runs.close()
+        if (relay := self.__dict__.get("relay")) is not None:
+            await relay.close()
+        await self.assembly.close()
+        if self.budgets is not None:
+            await self.budgets.close()
+        if self.limiting is not None:
+            await self.limiting.close()
+        if self.audit is not None:
+            await self.audit.close()
+        if self.database is not None:
+            await self.database.close()
+
+
+async def compose(
+    url: str | None,
+    settings: Settings | None,
+    *,
+    tools: Iterable[Tool],
+    workspace: Path | None,
+    watcher: Watcher,
+    pause: Callable[[], Awaitable[None]],
+    clock: Clock | None,
+    lease_seconds: float | None,
+    store_wait: float = 0.0,
+) -> Parts:
+    """Open the store that the settings name, and put everything else on top of it. Raises `FoliotError`.
+
+    Without a `clock` times are those of the store, so that processes on machines whose clocks differ agree.
+    """
+    if url == MEMORY:
+        journal: Journal = MemoryJournal(takes_turns=True)
+        lease_seconds = LEASE_SECONDS if lease_seconds is None else lease_seconds
+        return _assembled(None, None, journal, settings, None, tools, workspace, watcher, pause, clock, lease_seconds)
+    settings = settings or load_settings({"store": url})
+    lease_seconds = settings.lease if lease_seconds is None else lease_seconds
+    patience = store_wait if settings.store_wait is None else float(settings.store_wait)
+    database = await open_when_there(settings.store, Waits(lease_seconds), patience=patience)
+    resources = SqlResourceStore(
+        database, partial(load_keyring, settings), existing=partial(load_keyring, settings, create=False)
+    )
+    try:
+        audit = open_audit(database, stored_secrets(resources, os.environ), settings)
+    except UsageError:
+        await database.close()
+        raise
+    return _assembled(
+        database,
+        resources,
+        SqlJournal(database, clock=clock or database.clock),
+        settings,
+        audit,
+        tools,
+        workspace,
+        watcher,
+        pause,
+        clock,
+        lease_seconds,
+    )
+
+
+def _over_nats(settings: Settings, waits: Waits) -> dict[str, Any]:
+    """How tools over NATS are reached, and what their calls are signed with. Raises `InvalidInput` for a bad key."""
+    from foliot.bus.open import nats_options
+    from foliot.tools.nats_worker.signatures import Signer, read_key
+
+    given: dict[str, Any] = {"nats": nats_options(settings, name="foliot-tools", waits=waits)}
+    if settings.nats_caller_key is not None:
+        given["signer"] = Signer(settings.nats_caller, read_key(settings.nats_caller_key, "FOLIOT_NATS_CALLER_KEY"))
+    return given
+
+
+def _assembled(
+    database: Database | None,
+    resources: ResourceStore | None,
+    journal: Journal,
+    settings: Settings | None,
+    audit: AuditTrail | None,
+    tools: Iterable[Tool],
+    workspace: Path | None,
+    watcher: Watcher,
+    pause: Callable[[], Awaitable[None]],
+    given: Clock | None,
+    lease_seconds: float,
+) -> Parts:
+    waits = Waits(lease_seconds)
+    clock, lease_clock, wall = given or time.time, given, None
+    if given is None and database is not None:
+        clock, lease_clock, wall = database.clock, database.lease_clock, time.time
+    references = References(resources)
+    secrets = stored_secrets(resources, os.environ, references)
+    decisions = DecisionLog(audit)
+    questions = Questions(journal, clock=clock, masker=secrets.masker, log=decisions)
+    people = SqlTokens(database).person if database is not None else None
+    approvals = (
+        ApprovalService(resources, journal, clock=clock, masker=secrets.masker, log=decisions, people=people)
+        if resources is not None
+        else None
+    )
+    backends = Backends(
+        secrets,
+        resources,
+        grants=Grants.of(settings),
+        **(_over_nats(settings, waits) if settings and settings.nats else {}),
+        public_url=settings.public_url if settings else None,
+        environ=os.environ,
+        journal=journal,
+        workspace=workspace or (settings.workspace if settings else None),
+        namespace=settings.namespace if settings else "default",
+        references=references,
+        waits=waits,
+    )
+    limiting = open_limiting(database, clock=clock, journal=journal) if database is not None else None
+    models = RunModels(
+        resources,
+        clock=clock,
+        environ=os.environ,
+        secrets=secrets,
+        outbound=lambda: backends.web.client,
+        references=references,
+        waits=waits,
+        turns=limiting.turns if limiting is not None else None,
+        circuits=limiting.circuits.of_model if limiting is not None else None,
+    )
+    budgets = (
+        open_budgets(
+            database, resources, journal, quote=models.quote, clock=clock, told=audit.budget if audit else None
+        )
+        if database is not None and resources is not None
+        else None
+    )
+    governance = governed(
+        resources,
+        clock=clock,
+        default_access=settings.default_tool_access if settings else "allow",
+        allowed_tools=settings.allowed_tools if settings else None,
+        store_blob=journal.put_blob,
+        secrets=secrets,
+        recorders=() if audit is None else (audit,),
+        budgets=budgets.calls if budgets is not None else None,
+        limiting=limiting,
+        people=people,
+    )
+    gate = ModelGate(governance.rules, models.models_of)
+    runs = Runs(
+        journal=journal,
+        models=models,
+        tools=Pipeline(),
+        watcher=watcher,
+        clock=clock,
+        lease_clock=lease_clock,
+        lease_seconds=lease_seconds,
+        approvals=approvals,
+        decisions=decisions,
+        budgets=budgets,
+        gate=gate,
+        doubts=None
+        if database is None
+        else Doubts(DoubtTable(database), journal, clock=lease_clock or clock, is_gone=is_gone),
+    )
+    assembly = Assembly(models, resources, tools, backends, clock, governance, gate)
+    assembly.delegate = delegator = Delegator(runs, assembly, clock=clock, pause=pause)
+    runs.taken_up = delegator.taken_up
+    parts = Parts(runs, assembly, questions, clock, settings, database, resources, approvals, audit, budgets, limiting)
+    parts.wall = wall
+    if database is not None:
+        runs.set_back = partial(note_set_back, database, clock=clock)
+    if database is not None:
+        if audit is not None:
+            runs.taken_over = Completion(database, masker=audit.masker, trail=audit).complete_run
+        runs.settlements = parts.settlement
+        backends.memory = TaskMemory(database, clock=clock)
+        if isinstance(resources, SqlResourceStore):
+            backends.pushes = StoredPushes(database, resources.keys)
+    return parts
+
+
+# --- tasking ---------------------------------------------------------------------------------------------------------
+
+# Tasks on top of a runtime: what the work room needs, put together from what a runtime has.
+
+GRACE: Final = 30.0
+
+
+class StoredDefinitions:
+    """`Definitions` of a runtime: Python objects that it knows first, then what is in the store."""
+
+    def __init__(self, assembly: Assembly, resources: ResourceStore) -> None:
+        self._assembly = assembly
+        self._resources = resources
+        self._references = References(resources)
+
+    async def version(self) -> Hashable:
+        """See `Definitions`."""
+        return await self._resources.revision(), self._assembly.generation
+
+    async def agent(self, namespace: str, name: str) -> tuple[RunSpec, str]:
+        """See `Definitions`."""
+        agent = self._assembly.known(namespace, name) or await self._assembly.agent(f"{namespace}/{name}")
+        return await self._assembly.freeze(agent), agent.digest
+
+    async def system(self, namespace: str, name: str) -> tuple[Document, str]:
+        """See `Definitions`."""
+        document = await self._resources.get(Key("AgentSystem", namespace, name))
+        return document, definition_digest(document)
+
+    async def template(self, ref: str, origin: Origin) -> Document:
+        """See `Definitions`."""
+        return await self._resources.get(await self._references.resolve(origin, "Task", ref))
+
+
+class Tasking:
+    """The tasks of one runtime, and whoever does their runs here. Closing it closes the transport."""
+
+    def __init__(
+        self,
+        database: Database,
+        resources: ResourceStore,
+        runs: Runs,
+        assembly: Assembly,
+        transport: Transport,
+        *,
+        clock: Clock,
+        wall: Clock | None = None,
+        stream: bool = False,
+        relay: Relay | None = None,
+    ) -> None:
+        """`wall` is the clock of this machine, for workers to tell by how much it is off."""
+        self.transport = transport
+        self._relay = relay
+        self.database = database
+        bundles = Bundles(runs.journal)
+        self.performer = TaskPerformer(
+            database, runs, bundles, transport, toolbox=assembly.pipeline_here, clock=clock, stream=stream
+        )
+        self.tasks = TaskService(
+            database,
+            bundles,
+            StoredDefinitions(assembly, resources),
+            transport,
+            clock=clock,
+            wake=self._end_here,
+        )
+        self.stories = Stories(self.tasks, runs, database, clock=clock)
+        self._runs = runs
+        self._resources = resources
+        self._clock = clock
+        self._wall = wall
+
+    def housekeeper(self, settings: Settings) -> Housekeeper:
+        """Who forgets what is old in this store, for `await housekeeper.run()` beside a worker or a server."""
+        return Housekeeper(self.database, self._resources, Retention.of(settings), clock=self._clock)
+
+    def worker(self, offer: Offer, *, grace: float = GRACE, once: bool = False) -> Worker:
+        """A worker in this process, for `await worker.run()`. The identity of the offer must be `Runs.worker`.
+
+        Its runs can be read along from other processes.
+        """
+        if self._relay is not None:
+            self._relay.start()
+        return Worker(
+            self.database,
+            self.transport,
+            self.performer,
+            offer,
+            timers=self._timers,
+            clock=self._clock,
+            lease_clock=self._runs.lease_clock,
+            wall=self._wall,
+            lease_seconds=self._runs.lease_seconds,
+            grace=grace,
+            once=once,
+            lacking=self.performer.lacking,
+        )
+
+    async def _timers(self, now: float) -> float | None:
+        await self._runs.sweep()
+        return await self.tasks.timers(now)
+
+    async def ring(self, info: RunInfo) -> None:
+        """Something was said to a run of a task: let a worker know that it can go on."""
+        now = self._clock()
+        ticket = Ticket(f"{info.id}/{now}", info.id, info.namespace, info.agent, info.labels[TASK_LABEL], due_at=now)
+        await self.transport.publish([ticket])
+
+    async def _end_here(self, run_id: str) -> None:
+        """Take a run that nobody holds and let it hear what it was told. Raises `Held`, `Conflict`."""
+        now = self._runs.lease_clock()
+        lease = await self._runs.journal.claim(
+            run_id, worker=self._runs.worker, now=now, until=now + self._runs.lease_seconds
+        )
+        await self.performer.perform(lease)
+
+    async def close(self) -> None:
+        """Let go of the transport."""
+        await self.transport.close()

@@ -1,0 +1,500 @@
+"""Runs that other runs start: how deep, by whom, with how much, and how they end together.
+
+A child is a run like any other, with a journal of its own that names its parent. It gets what its parent has left,
+narrowed by its own limits; children of one step share it. It ends when its parent's run ends. When only the process
+ends, it stays, and whoever goes on with the parent goes on with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final, cast
+
+from msgspec.structs import replace
+
+from foliot.common.cancellation import stop_tasks
+from foliot.common.waits import Waits
+from foliot.engine.driver.driver import Driver
+from foliot.engine.driver.runs import Runs, user_message
+from foliot.engine.driver.signals import signal
+from foliot.errors import Conflict, FoliotError, NotFound, UsageError
+from foliot.kernel.arguments import parse_object
+from foliot.kernel.run.budget import Limits, Spent, narrow, remaining
+from foliot.kernel.run.events import CancelRequested, RunCreated, RunSucceeded
+from foliot.kernel.run.spec import RunSpec
+from foliot.kernel.run.state import Call, State
+from foliot.kernel.traces import under_call
+from foliot.resources.digest import definition_digest
+from foliot.runtime.assembly import Assembly
+from foliot.store.journal.base import TERMINAL, Held, Signal
+from foliot.tools import search
+from foliot.tools.backends.agent import DELEGATING, PREFIX, SPAWNING, Delegated, Order, child_id
+from foliot.tools.base import ToolArgumentsInvalid, ToolDenied, ToolError, ToolUnsupported
+from foliot.tools.pipeline.spending import spend
+
+# --- children --------------------------------------------------------------------------------------------------------
+
+# Runs that go on beside the run that started them.
+#
+# A child is driven by a task of this process, and ends when its parent's run ends, wherever that run is driven then.
+# When only the process ends, children stay as they are: whoever goes on with the parent and waits for them goes on
+# with them too. Nothing here is the truth about a child; that is its journal.
+
+log = logging.getLogger(__name__)
+
+# How many children of one run may be under way beside it.
+MOST_BESIDE: Final = 10
+ENDS_WITH_PARENT: Final = CancelRequested("parent", "the run that started it has ended")
+
+
+class Child:
+    """One run in the background. `state` is how it ended; `call_id` is the call that started it, if known here."""
+
+    def __init__(self, run_id: str, parent: str, call_id: str = "") -> None:
+        self.run_id = run_id
+        self.parent = parent
+        self.call_id = call_id
+        self.state: State | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.starting = False
+
+    @property
+    def open(self) -> bool:
+        return self.starting or (self.task is not None and not self.task.done())
+
+
+class Children:
+    """The background runs of this process, by their parents. `pause` waits until something may have changed."""
+
+    def __init__(
+        self, runs: Runs, *, clock: Callable[[], float], pause: Callable[[], Awaitable[None]], most: int = MOST_BESIDE
+    ) -> None:
+        self._runs = runs
+        self._clock = clock
+        self._pause = pause
+        self._most = most
+        self._of: dict[str, dict[str, Child]] = {}
+        self._minders: dict[str, asyncio.Task[None]] = {}
+
+    @contextmanager
+    def starting(self, run_id: str, parent: str, call_id: str) -> Generator[None]:
+        """Take the place of a child while it is being started. Raises `ToolDenied` when one more would be too many."""
+        family = self._of.setdefault(parent, {})
+        under_way = sum(child.open for child in family.values())
+        if under_way >= self._most:
+            raise ToolDenied(
+                f"{under_way} agents are under way beside this run, and no more than {self._most} may be; "
+                "wait for one of them",
+                layer="delegation",
+                rule="fan_out",
+            )
+        child = family.setdefault(run_id, Child(run_id, parent, call_id))
+        child.starting = True
+        try:
+            yield
+        finally:
+            child.starting = False
+
+    def keep(self, run_id: str, parent: str, drive: Callable[[], Coroutine[Any, Any, State]]) -> Child:
+        """Drive a run in the background. One that is driven here already is left to the task that it has."""
+        child = self._of.setdefault(parent, {}).setdefault(run_id, Child(run_id, parent))
+        if child.task is None or child.task.done():
+            child.task = asyncio.create_task(self._driven(child, drive))
+            minder = self._minders.get(parent)
+            if minder is None or minder.done():
+                self._minders[parent] = asyncio.create_task(self._mind(parent))
+        return child
+
+    async def _driven(self, child: Child, drive: Callable[[], Coroutine[Any, Any, State]]) -> None:
+        try:
+            child.state = await drive()
+        except FoliotError as error:
+            # Whoever waits for it looks at its journal, and sees that it has not ended.
+            log.warning("run %s, started by %s, cannot go on here: %s", child.run_id, child.parent, error)
+
+    def unpaid(self, parent: State) -> Spent:
+        """What the children of a run have spent, or may still spend, that is in nobody's account yet.
+
+        Without those of calls that are under way: the step's share for each call is theirs.
+        """
+        total = Spent()
+        for child in self._of.get(parent.run_id, {}).values():
+            driver = self._runs.local(child.run_id)
+            state = driver.state if driver is not None else child.state
+            call = parent.call(child.call_id)
+            if state is None or child.run_id in parent.paid or (call is not None and call.phase != "done"):
+                continue
+            limits, spent, over = state.spec.limits, state.spent, state.ended is not None
+            total.input_tokens += spent.tokens if over or limits.max_tokens is None else limits.max_tokens
+            total.cost_usd += spent.cost_usd if over or limits.max_cost_usd is None else limits.max_cost_usd
+        return total
+
+    async def wait(self, children: Sequence[Child], *, all: bool, seconds: float) -> None:
+        """Until all of them (or any) have ended, or the time is over."""
+        tasks = {child.task for child in children if child.task is not None}
+        when = asyncio.ALL_COMPLETED if all else asyncio.FIRST_COMPLETED
+        if tasks:
+            await asyncio.wait(tasks, timeout=seconds, return_when=when)
+
+    async def close(self) -> None:
+        """Let go of every child. Those whose parents have ended are ended; the others stay as they are."""
+        for parent in list(self._of):
+            if await self.has_ended(parent):
+                await self._end(parent)
+        tasks = [child.task for family in self._of.values() for child in family.values() if child.task is not None]
+        await _stopped([*list(self._minders.values()), *tasks])
+        self._of.clear()
+        self._minders.clear()
+
+    # --- ending with the parent ----------------------------------------------------------------------------------
+
+    async def _mind(self, parent: str) -> None:
+        """Stay until the parent's run has ended, and end its children then.
+
+        Also until it waits, when nothing is under way beside it: a run that waits costs nothing.
+        """
+        try:
+            while not await self.has_ended(parent):
+                under_way = any(child.open for child in self._of.get(parent, {}).values())
+                if not under_way and self._runs.local(parent) is None:
+                    self._of.pop(parent, None)
+                    return
+                with contextlib.suppress(FoliotError):  # a store that fails for a moment is asked again
+                    await self._pause()
+            await self._end(parent)
+        finally:
+            self._minders.pop(parent, None)
+
+    async def has_ended(self, parent: str) -> bool:
+        """Whether a run has ended, for its children: one that nobody remembers has."""
+        driver = self._runs.local(parent)
+        if driver is not None and driver.state.ended is None:
+            return False
+        try:
+            return (await self._runs.journal.get(parent)).phase in TERMINAL
+        except NotFound:
+            return True  # forgotten, so long over
+        except FoliotError:
+            return False
+
+    async def _end(self, parent: str) -> None:
+        ending = [child for child in self._of.pop(parent, {}).values() if child.open]
+        for child in ending:
+            stop = signal(child.run_id, ENDS_WITH_PARENT, self._clock())
+            with contextlib.suppress(FoliotError):  # it has ended by itself
+                await self._runs.journal.signal(stop)
+                if (driver := self._runs.local(child.run_id)) is not None:
+                    driver.deliver(stop)
+        tasks = [child.task for child in ending if child.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=Waits(self._runs.lease_seconds).child)
+            await _stopped(tasks)
+
+
+async def _stopped(tasks: Iterable[asyncio.Task[None]]) -> None:
+    waited = list(tasks)
+    await stop_tasks(*waited)
+
+
+# --- delegation ------------------------------------------------------------------------------------------------------
+
+MAX_DEPTH: Final = 5
+
+
+class Delegator:
+    """`Agents` on the runs of this process. `pause` waits until something may have changed in the store."""
+
+    def __init__(
+        self,
+        runs: Runs,
+        assembly: Assembly,
+        *,
+        clock: Callable[[], float],
+        pause: Callable[[], Awaitable[None]],
+        max_depth: int = MAX_DEPTH,
+    ) -> None:
+        self._runs = runs
+        self._assembly = assembly
+        self._clock = clock
+        self._pause = pause
+        self._max_depth = max_depth
+        self._children = Children(runs, clock=clock, pause=pause)
+
+    async def __call__(self, order: Order) -> Delegated:
+        """See `Delegate`. Raises `ToolDenied`, `ToolUnsupported`, `ToolError`."""
+        task = asyncio.create_task(self._run(order))
+        try:
+            state = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await self._let_go(order, task)
+            raise
+        except ToolError:
+            raise
+        except FoliotError as error:
+            raise ToolError(f"agent {order.agent!r} cannot be run: {error.message}", retryable=False) from error
+        finally:
+            await self._account(order)
+        return _delegated(state)
+
+    async def spawn(self, order: Order) -> str:
+        """See `Agents`. Raises as a call."""
+        try:
+            driver = None
+            if not await self._begun(order):
+                await self._guard(order)
+                with (
+                    self._children.starting(order.run_id, order.parent, order.call_id),
+                    contextlib.suppress(Conflict),  # another attempt of the same call was faster
+                ):
+                    driver = await self._start(order)
+                    self._children.keep(order.run_id, order.parent, partial(self._drive, order.run_id, driver))
+            phase = "running" if driver is not None else (await self._runs.journal.get(order.run_id)).phase
+        except ToolError:
+            raise
+        except FoliotError as error:
+            raise ToolError(f"agent {order.agent!r} cannot be run: {error.message}", retryable=False) from error
+        if phase not in TERMINAL:
+            self._children.keep(order.run_id, order.parent, partial(self._drive, order.run_id))
+        return phase
+
+    async def collect(self, parent: str, run_ids: Sequence[str], *, all: bool, seconds: float) -> dict[str, Delegated]:
+        """See `Agents`. Raises `ToolDenied`."""
+        under_way = [run_id for run_id in run_ids if not await self._child_has_ended(run_id, parent)]
+        waited = [self._children.keep(run_id, parent, partial(self._drive, run_id)) for run_id in under_way]
+        if all or len(waited) == len(run_ids):
+            await self._children.wait(waited, all=all, seconds=seconds)
+        found: dict[str, Delegated] = {}
+        for run_id in run_ids:
+            info, state = await self._runs.load(run_id)
+            if state.ended is not None:
+                spend(run_id, state.spent.usage())
+            found[run_id] = _delegated(state) if state.ended is not None else Delegated(run_id, info.phase)
+        return found
+
+    async def _child_has_ended(self, run_id: str, parent: str) -> bool:
+        created = await self._began(run_id)
+        if created is None or created.parent != parent:
+            raise ToolDenied(f"the run {run_id!r} was not started by this one", layer="delegation", rule="parent")
+        return (await self._runs.journal.get(run_id)).phase in TERMINAL
+
+    async def taken_up(self, state: State) -> list[Signal]:
+        """Go on with what a run that is taken up had beside it; what it has to be told first, if anything.
+
+        A child that outlived its parent, because the process died in between, is told to end.
+        """
+        if SPAWNING & state.rules.keys():
+            for run_id in _spawned_by(state):
+                with contextlib.suppress(FoliotError):  # whoever waits for it is told what is wrong
+                    if (await self._runs.journal.get(run_id)).phase not in TERMINAL:
+                        self._children.keep(run_id, state.run_id, partial(self._drive, run_id))
+        parent = state.created.parent if state.created is not None else ""
+        if not parent or not await self._children.has_ended(parent):
+            return []
+        return [signal(state.run_id, ENDS_WITH_PARENT, self._clock())]
+
+    async def close(self) -> None:
+        """Let go of the children that run beside their parents; see `Children.close`."""
+        await self._children.close()
+
+    # --- starting ------------------------------------------------------------------------------------------------
+
+    async def _run(self, order: Order) -> State:
+        if not await self._begun(order):
+            await self._guard(order)
+            with contextlib.suppress(Conflict):  # another attempt of the same call was faster: it is the same child
+                return await self._drive(order.run_id, await self._start(order))
+        return await self._drive(order.run_id)
+
+    async def _begun(self, order: Order) -> bool:
+        """Whether the child is there. Raises `ToolError` when a run with its id is somebody else's."""
+        facts = await self._runs.facts(order.run_id, limit=1)
+        if not facts:
+            return False
+        created = facts[0][1]
+        if not isinstance(created, RunCreated) or (created.parent, created.agent) != (order.parent, order.agent):
+            raise ToolError(f"the run {order.run_id} is not a child of this call", retryable=False)
+        return True
+
+    async def _guard(self, order: Order) -> None:
+        """Neither too deep nor in a circle."""
+        if order.depth > self._max_depth:
+            raise ToolDenied(
+                f"agents may delegate {self._max_depth} deep, and {order.agent!r} would be one deeper",
+                layer="delegation",
+                rule="depth",
+            )
+        chain = await self._ancestors(order)
+        if (order.namespace, order.agent) in chain:
+            way = " -> ".join((*(name for _, name in reversed(chain)), order.agent))
+            raise ToolDenied(f"agents would call each other in a circle: {way}", layer="delegation", rule="cycle")
+
+    async def _ancestors(self, order: Order) -> list[tuple[str, str]]:
+        """Who called, nearest first, by the journals: nothing that a model wrote has a say in it."""
+        chain: list[tuple[str, str]] = []
+        run_id = order.parent
+        while run_id and len(chain) <= self._max_depth:
+            if (created := await self._began(run_id)) is None:
+                break
+            chain.append((created.namespace, created.agent))
+            run_id = created.parent
+        return chain
+
+    async def _began(self, run_id: str) -> RunCreated | None:
+        """How a run began, by its journal."""
+        facts = await self._runs.facts(run_id, limit=1)
+        created = facts[0][1] if facts else None
+        return created if isinstance(created, RunCreated) else None
+
+    async def _start(self, order: Order) -> Driver:
+        """Store the child, held by this process. Raises `Conflict` when it is there, `ToolError`."""
+        where = f"{order.namespace}/{order.agent}"
+        try:
+            agent = self._assembly.known(order.namespace, order.agent) or await self._assembly.agent(where)
+            spec = await self._assembly.freeze(agent)
+            tools = await self._assembly.pipeline(spec)
+        except (NotFound, UsageError) as error:
+            raise ToolUnsupported(f"agent {order.agent!r} cannot be run: {error.message}", hint=error.hint) from None
+        caller, parent = order.caller, await self._began(order.parent) if order.parent else None
+        spec = replace(_narrowed(spec, order), limits=narrow(self._share(order), spec.limits))
+        return await self._runs.start(
+            spec,
+            (user_message(order.input),),
+            run_id=order.run_id,
+            definitions={f"Agent/{agent.name}": definition_digest(agent.document)},
+            parent=order.parent,
+            depth=order.depth,
+            trace=self._trace(order),
+            identity=caller.identity,
+            task=caller.task,
+            system=caller.system,
+            template=caller.template,
+            root=(parent.root if parent is not None else "") or order.parent,
+            ancestors=(*caller.ancestors, caller.agent) if caller.agent else caller.ancestors,
+            tools=tools,
+        )
+
+    def _trace(self, order: Order) -> str:
+        """A child belongs to the trace of its parent, below the call that asked for it."""
+        parent = self._parent(order)
+        context = parent.created.trace if parent is not None and parent.created is not None else ""
+        return under_call(context, order.parent, order.call_id) if context else ""
+
+    def _share(self, order: Order) -> Limits:
+        """What the parent has left, divided among the children that its step asks for.
+
+        What children beside it have spent or may still spend is not left, whether or not anybody has waited for them.
+        """
+        parent = self._parent(order)
+        if parent is None:
+            return Limits(max_steps=order.max_steps)
+        left = remaining(parent.spec.limits, parent.spent, now=self._clock(), deadline=parent.deadline)
+        shares = max(1, sum(_children_of(call) for call in parent.calls if call.phase != "done"))
+        unpaid = self._children.unpaid(parent)
+        steps, tokens, cost = left.max_steps, left.max_tokens, left.max_cost_usd
+        if order.max_steps is not None:
+            steps = order.max_steps if steps is None else min(steps, order.max_steps)
+        return replace(
+            left,
+            max_steps=steps,
+            max_tokens=None if tokens is None else max(0, tokens - unpaid.tokens) // shares,
+            max_cost_usd=None if cost is None else max(0.0, cost - unpaid.cost_usd) / shares,
+        )
+
+    def _parent(self, order: Order) -> State | None:
+        driver = self._runs.local(order.parent)
+        return driver.state if driver is not None else None
+
+    # --- until it ends -------------------------------------------------------------------------------------------
+
+    async def _drive(self, run_id: str, driver: Driver | None = None) -> State:
+        """Stay with the child: through waits for people and timers, and while another process drives it.
+
+        `driver` has it in hand already.
+        """
+        state = await self._runs.drive(driver) if driver is not None else None
+        while state is None or state.ended is None:
+            info, state = await self._runs.load(run_id)
+            if state.ended is not None:
+                break
+            if info.phase == "waiting" and not await self._may_go_on(state):
+                await self._pause()
+                continue
+            try:
+                driver = await self._runs.take(run_id, tools=await self._assembly.pipeline(state.spec))
+                state = await self._runs.drive(driver)
+            except Held:
+                await self._pause()
+            except Conflict:
+                continue  # ended, or taken over, this moment: the journal tells which
+        return state
+
+    async def _may_go_on(self, state: State) -> bool:
+        return await self._runs.may_go_on(state)
+
+    async def _let_go(self, order: Order, task: asyncio.Task[State]) -> None:
+        """The call was stopped: the child ends with its parent's run, and waits for it when only the process ends."""
+        if self._is_over(order):
+            stop = signal(order.run_id, CancelRequested("parent", "the run that asked for it has ended"), self._clock())
+            with contextlib.suppress(FoliotError):  # it was not there yet, or has ended by itself
+                await self._runs.journal.signal(stop)
+                if (driver := self._runs.local(order.run_id)) is not None:
+                    driver.deliver(stop)
+                await asyncio.wait({task}, timeout=Waits(self._runs.lease_seconds).child)
+        await stop_tasks(task)
+
+    def _is_over(self, order: Order) -> bool:
+        now = self._clock()
+        if order.deadline is not None and now >= order.deadline:
+            return True
+        parent = self._parent(order)
+        if parent is None:
+            return False
+        late = parent.deadline is not None and now >= parent.deadline
+        return late or parent.ending is not None or parent.ended is not None
+
+    async def _account(self, order: Order) -> None:
+        with contextlib.suppress(FoliotError):  # never started: nothing was spent
+            _, state = await self._runs.load(order.run_id)
+            spend(order.run_id, state.spent.usage())
+
+
+def _narrowed(spec: RunSpec, order: Order) -> RunSpec:
+    """Only the tools that the order leaves to the child. Raises `ToolArgumentsInvalid` for one that it has not."""
+    if order.tools is None:
+        return spec
+    kept = frozenset(order.tools)
+    has = {rule.name for rule in spec.tools}
+    if missing := sorted(kept - has):
+        listed = ", ".join(sorted(has)) or "none"
+        raise ToolArgumentsInvalid(
+            f"agent {order.agent!r} has no tool {', '.join(missing)}; it has: {listed}", field="tools"
+        )
+    return replace(spec, tools=tuple(rule for rule in spec.tools if rule.name in kept or rule.name == search.NAME))
+
+
+def _spawned_by(state: State) -> list[str]:
+    """The children that a run may have beside it, by what it asked for."""
+    calls = [call for message in state.transcript for call in message.calls if call.name in SPAWNING]
+    return [child_id(state.spec.namespace, state.run_id, call.id) for call in calls]
+
+
+def _children_of(call: Call) -> int:
+    """How many children an open call stands for."""
+    if call.name.startswith(PREFIX) or call.name in SPAWNING:
+        return 1
+    tasks = (parse_object(call.arguments)[0] or {}).get("tasks") if call.name == DELEGATING else None
+    return len(cast("list[object]", tasks)) if isinstance(tasks, list) else 0
+
+
+def _delegated(state: State) -> Delegated:
+    ended, usage = state.ended, state.spent.usage()
+    if isinstance(ended, RunSucceeded):
+        return Delegated(state.run_id, "succeeded", ended.output, ended.value, usage)
+    phase = "cancelled" if state.ending is not None and state.ending.cancelled is not None else "failed"
+    reason = getattr(ended, "reason", "")
+    return Delegated(state.run_id, phase, usage=usage, error=getattr(ended, "message", ""), reason=reason)

@@ -1,0 +1,97 @@
+"""What a caller gets back from a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from msgspec import Struct, json
+
+from foliot.errors import FoliotError, InvalidInput
+from foliot.kernel.messages import Message, Usage
+from foliot.kernel.run.events import RunFailed, RunSucceeded, RunWaiting
+from foliot.kernel.run.state import State
+from foliot.store.journal.base import Phase
+
+if TYPE_CHECKING:
+    import typing_extensions
+
+    Value = typing_extensions.TypeVar("Value", default=Any)
+else:  # the default is for type checkers: whoever does not say which value gets any
+    Value = TypeVar("Value")
+
+
+class RunFailedError(FoliotError):
+    """A run ended without success. `result` is all that is known of it; `foliot why <run>` tells the story."""
+
+    code: ClassVar[str] = "run_failed"
+    exit_code = 1
+
+    def __init__(self, result: RunResult) -> None:
+        super().__init__(result.error or f"run {result.run_id} was {result.phase}", hint=f"foliot why {result.run_id}")
+        self.result = result
+
+
+class RunResult(Struct, Generic[Value], frozen=True):
+    """How a run stands. `output` is the answer as text; `value` the structured one, when the agent has an output type:
+    type checkers know it as that.
+
+    `waiting` says for whom a run waits that has not ended.
+    """
+
+    run_id: str
+    phase: Phase
+    output: str
+    value: Value
+    usage: Usage
+    steps: int
+    error: str | None = None
+    reason: str = ""
+    waiting: RunWaiting | None = None
+    messages: tuple[Message, ...] = ()
+
+    @property
+    def succeeded(self) -> bool:
+        return self.phase == "succeeded"
+
+    def check(self) -> RunResult[Value]:
+        """This result, if the run did not fail. Raises `RunFailedError`."""
+        if self.phase in ("failed", "cancelled"):
+            raise RunFailedError(self)
+        return self
+
+
+def result_of(state: State, phase: Phase, output_type: Any = None) -> RunResult:
+    """Raises `InvalidInput` when the answer is none of `output_type`, although it fits its schema."""
+    ended = state.ended
+    value = ended.value if isinstance(ended, RunSucceeded) else None
+    if output_type is not None and isinstance(ended, RunSucceeded):
+        value = _typed(state.run_id, value, output_type)
+    return RunResult(
+        run_id=state.run_id,
+        phase=phase,
+        output=ended.output if isinstance(ended, RunSucceeded) else "",
+        value=value,
+        usage=state.spent.usage(),
+        steps=state.spent.steps,
+        error=ended.message if isinstance(ended, RunFailed) else None,
+        reason=getattr(ended, "reason", ""),
+        waiting=state.waiting if ended is None else None,
+        messages=tuple(state.transcript),
+    )
+
+
+def _typed(run_id: str, value: Any, output_type: Any) -> Any:
+    """The value as Python knows it. A validator of a model can refuse what no schema could have."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(output_type).validate_json(json.encode(value))
+    except ValidationError as error:
+        places = "; ".join(
+            f"{'.'.join(map(str, e['loc'])) or 'it'}: {e['msg']}" for e in error.errors(include_url=False)
+        )
+        raise InvalidInput(
+            f"the answer of run {run_id} fits the schema of {getattr(output_type, '__name__', output_type)}, "
+            f"but not its validators: {places}",
+            hint="say in the prompt or in the schema what they want; `foliot trace` shows the answer",
+        ) from None

@@ -1,0 +1,306 @@
+"""What tools this deployment really offers, and one call of one of them, through the same pipeline as any other."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from importlib.util import find_spec
+from typing import Any, Final, Literal, TypeAlias
+
+from foliot.engine.base import Clock
+from foliot.engine.definition.freeze import tool_definition
+from foliot.errors import FoliotError, InvalidDefinition, NotFound
+from foliot.kernel.identity import NOBODY, Identity
+from foliot.kernel.messages import ToolResult
+from foliot.runtime.assembly import Assembly
+from foliot.settings.settings import Settings
+from foliot.store.base import Document, Filter, Key
+from foliot.store.resources.mcp_pins import held_tools
+from foliot.tools.base import Caller, Invocation, OnOutput, Parked, Tool, ToolDefinition, ToolError
+from foliot.tools.builtin.catalogue import NAMES
+from foliot.tools.governance.judge import Judgement, refused_by
+from foliot.tools.governance.rules import EVERY_TOOL, tool_token
+from foliot.tools.isolation import MODES, Isolations
+from foliot.tools.nats_worker.calls import AgentRights
+from foliot.tools.pipeline.approval import Asking, nobody_hears
+from foliot.tools.pipeline.pipeline import Pipeline
+from foliot.tools.pipeline.results import failure_result
+from foliot.tools.versions import split_request
+
+Refused: TypeAlias = Callable[[Document, FoliotError], None]
+Source: TypeAlias = Literal["python", "declared", "mcp", "builtin"]
+# What a part of the system needs to be installed: extra, and the module that it brings.
+EXTRAS: Final[Mapping[str, str]] = {
+    "postgres": "asyncpg",
+    "nats": "nats",
+    "mcp": "mcp",
+    "grpc": "grpc",
+    "pydantic-ai": "pydantic_ai",
+    "opentelemetry": "opentelemetry",
+}
+# Types of tools that need one of them.
+NEEDS: Final[Mapping[str, str]] = {"mcp": "mcp", "grpc": "grpc", "queue": "nats"}
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """One tool. `problem` says why it cannot be called here; it is empty when it can."""
+
+    name: str
+    source: Source
+    definition: ToolDefinition | None
+    problem: str = ""
+
+    @property
+    def available(self) -> bool:
+        return not self.problem
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """On whose behalf a tool is called from outside a run."""
+
+    namespace: str = "default"
+    agent: str = ""
+    identity: Identity = NOBODY
+
+
+class Offering:
+    """The tools of one runtime, as whoever runs it sees them."""
+
+    def __init__(self, assembly: Assembly, clock: Clock) -> None:
+        self._assembly = assembly
+        self._store = assembly.resources
+        self._backends = assembly.backends
+        self._clock = clock
+
+    async def tools(self, namespace: str = "default") -> list[Offered]:
+        """All of them by name: given in Python, declared, generated for MCP servers, built in.
+
+        Looking whether a declared function can be called imports it; nothing is called and nothing connected to.
+        """
+        found = {name: Offered(name, "builtin", *self._built_in(namespace, name)) for name in NAMES}
+        for document in await self._documents(namespace):
+            declared = self._declared(document)
+            found[declared.name] = declared
+        for name, why in (await self._quarantined(namespace)).items():
+            known = found.get(name)
+            found[name] = replace(known, problem=why) if known is not None else Offered(name, "mcp", None, why)
+        for definition in self._assembly.given.definitions():
+            found[definition.name] = Offered(definition.name, "python", definition)
+        return [found[name] for name in sorted(found)]
+
+    async def find(self, name: str, namespace: str = "default") -> Offered:
+        """Raises `NotFound`, with the names that may be meant."""
+        everything = {each.name: each for each in await self.tools(namespace)}
+        found = everything.get(split_request(name)[0])
+        if found is None:
+            near = get_close_matches(name, everything, n=2)
+            hint = f"did you mean {' or '.join(near)}?" if near else "`foliot tools list` shows what there is"
+            raise NotFound(f"there is no tool {name!r} in namespace {namespace!r}", hint=hint)
+        return found
+
+    async def rules_for(self, name: str, namespace: str = "default") -> list[str]:
+        """The rules that speak of this tool, or of every tool."""
+        rules = await self._assembly.rules(namespace)
+        token = tool_token(name)
+        permissions = [f"ToolPermission/{each.name}" for each in rules.permissions.get(token, ())]
+        policies = [f"AgentPolicy/{each.name}" for each in rules.policies]
+        grants = [f"ToolApproval/{each.id}" for each in rules.grants if each.tool == token]
+        broken = [f"{which}: {why}" for which, why in rules.broken.items() if which in (token, EVERY_TOOL)]
+        return [*permissions, *policies, *grants, *broken]
+
+    def served(self, documents: Iterable[Document], namespace: str, refused: Refused | None = None) -> Pipeline:
+        """The tools of these documents in one pipeline, for whoever serves them to others.
+
+        `refused` hears of one that cannot be called here; without it, it is raised.
+        """
+        tools: list[Tool] = []
+        for document in documents:
+            try:
+                if document["spec"]["type"] == "queue":
+                    name = document["metadata"]["name"]
+                    raise InvalidDefinition(f"{name} is itself called over NATS: serving it would call it in a circle")
+                tools.append(self._backends.tool(document))
+            except FoliotError as error:
+                if refused is None:
+                    raise
+                refused(document, error)
+        return self._assembly.pipeline_of(tools, namespace)
+
+    async def rights_of(self, namespace: str, agent: str) -> AgentRights | None:
+        """What an agent may do with tools; None when it is not declared."""
+        try:
+            caller, tools = await self._caller(Asker(namespace, agent))
+        except NotFound:
+            return None
+        return AgentRights(caller.roles, caller.allowed_tools, frozenset(split_request(each)[0] for each in tools))
+
+    async def call(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        asker: Asker,
+        *,
+        idempotency_key: str = "",
+        on_output: OnOutput | None = None,
+    ) -> ToolResult | Parked:
+        """One governed and recorded call. `Parked` when a rule asks for an approval that is not there: it is not run.
+
+        Raises `NotFound` for a tool or an agent that is not there, `FoliotError` for a tool that cannot be called here.
+        """
+        pipeline, call = await self._prepared(name, arguments, asker, idempotency_key)
+        admitted = await pipeline.admit(call)
+        if isinstance(admitted, Parked) and admitted.question is not None:
+            return failure_result(call, nobody_hears(call))
+        if isinstance(admitted, Parked | ToolResult):
+            return admitted
+        return await admitted.run(on_output=on_output)
+
+    async def test(self, name: str, arguments: dict[str, Any], asker: Asker) -> Judgement:
+        """What would become of that call: what every layer and gate says. Nothing is run, taken or recorded.
+
+        Raises as `call`.
+        """
+        pipeline, call = await self._prepared(name, arguments, asker)
+        judgement = await pipeline.judge(call)
+        if judgement.decided.layer == Asking.layer:
+            return Judgement.of((*judgement.verdicts, refused_by(Asking.layer, nobody_hears(call))))
+        return judgement
+
+    async def _prepared(
+        self, name: str, arguments: dict[str, Any], asker: Asker, key: str = ""
+    ) -> tuple[Pipeline, Invocation]:
+        plain = split_request(name)[0]
+        offered = await self.find(name, asker.namespace)
+        caller, tools = await self._caller(asker)
+        # An agent's other tools are there too: rules may ask for one of them.
+        requests = [*(each for each in tools if split_request(each)[0] != plain), name]
+        try:
+            pipeline = await self._assembly.toolbox(requests, asker.namespace, asker.agent)
+        except ImportError as error:
+            why = offered.problem or str(error)
+            raise ToolError(f"the tool {plain!r} cannot be called here: {why}", retryable=False) from None
+        call_id = f"direct-{uuid.uuid4().hex[:20]}"
+        return pipeline, Invocation("", call_id, plain, arguments, key or call_id, caller)
+
+    async def _caller(self, asker: Asker) -> tuple[Caller, list[str]]:
+        who = asker.identity
+        if not asker.agent:
+            return Caller(asker.namespace, user=who.user, by=who.by, via=who.via), []
+        if self._store is None:
+            raise NotFound(f"there is no agent {asker.agent!r}: this runtime has no store")
+        spec = (await self._store.get(Key("Agent", asker.namespace, asker.agent)))["spec"]
+        tools: list[str] = spec.get("tools", [])
+        caller = Caller(
+            asker.namespace,
+            asker.agent,
+            tuple(spec.get("roles", ())),
+            tuple(spec.get("allowed_tools", ())),
+            frozenset(split_request(each)[0] for each in tools),
+            user=who.user,
+            by=who.by,
+            via=who.via,
+        )
+        return caller, tools
+
+    async def _documents(self, namespace: str) -> list[Document]:
+        if self._store is None:
+            return []
+        page = await self._store.list(Filter("Tool", namespace))
+        found = list(page.items)
+        while page.cursor is not None:
+            page = await self._store.list(Filter("Tool", namespace), cursor=page.cursor)
+            found += page.items
+        return found
+
+    async def _quarantined(self, namespace: str) -> dict[str, str]:
+        """Generated Tools whose calls are refused until somebody accepts, by name, with what to do."""
+        held = await held_tools(self._store, namespace) if self._store is not None else []
+        return {row.name: f"quarantined: {row.held}; look at it, then {row.way()}" for row in held if row.name}
+
+    def _declared(self, document: Document) -> Offered:
+        definition = tool_definition(document)
+        source: Source = "mcp" if definition.type == "mcp" else "declared"
+        try:
+            made = self._backends.tool(document)
+        except ImportError as error:
+            extra = NEEDS.get(definition.type, "")
+            hint = f"; install foliot[{extra}]" if extra else ""
+            return Offered(definition.name, source, definition, f"{error}{hint}")
+        except FoliotError as error:
+            return Offered(definition.name, source, definition, error.message)
+        return Offered(definition.name, source, made.definition, _uncontained(made))
+
+    def _built_in(self, namespace: str, name: str) -> tuple[ToolDefinition | None, str]:
+        try:
+            made = self._backends.builtin(namespace, name, list[ToolDefinition])
+        except FoliotError as error:
+            return None, error.message
+        return (made.definition, _uncontained(made)) if made is not None else (None, "it is not built in")
+
+
+def _uncontained(tool: Tool) -> str:
+    """Why the pipeline would refuse every call of it: it does not run in the isolation that it declares."""
+    wanted = tool.definition.isolation
+    if wanted == getattr(tool, "isolation", "none"):
+        return ""
+    return f"it must run {wanted!r}, and there is no such sandbox here"
+
+
+def capabilities(settings: Settings | None) -> dict[str, Any]:
+    """What this deployment has and what it lacks, as JSON data. Nothing is imported or connected to."""
+    installed = {extra: find_spec(module) is not None for extra, module in EXTRAS.items()}
+    offered = Isolations().offered  # a sandbox registers itself; there is none in this process yet
+    lacking = {kind: f"install foliot[{extra}]" for kind, extra in NEEDS.items() if not installed[extra]}
+    if settings is None or settings.nats is None:
+        lacking.setdefault("queue", "no NATS server is configured: set FOLIOT_NATS")
+    if settings is None or not settings.mcp_commands:
+        stdio = "no program may be started as an MCP server: set FOLIOT_MCP_COMMANDS"
+    else:
+        stdio = ""
+    kinds = ("function", "http", "external", "grpc", "webhook-callback", "queue", "mcp", "agent")
+    return {
+        "at": time.time(),
+        "types": {kind: _state(lacking.get(kind, "")) for kind in kinds},
+        "mcp_stdio": _state(lacking.get("mcp", "") or stdio),
+        "isolation": {mode: _state("" if mode in offered else "no such sandbox is here") for mode in MODES},
+        "workspace": _state("" if settings is not None and settings.workspace else "set FOLIOT_WORKSPACE"),
+        "extras": {
+            extra: _state("" if there else f"{EXTRAS[extra]} is not installed") for extra, there in installed.items()
+        },
+    }
+
+
+def _state(problem: str) -> dict[str, Any]:
+    return {"available": not problem, **({"problem": problem} if problem else {})}
+
+
+# --- capabilities ----------------------------------------------------------------------------------------------------
+
+# What an installation can do, by names that do not change: for programs that ask before they try.
+
+CAPABILITIES: Final = {
+    "core.api.crud": "resources of every kind, with versions, selectors and paging",
+    "core.api.watch": "streams that go on where they broke off",
+    "core.runtime.sequential": "runs one after the other",
+    "core.runtime.message_driven": "systems of agents, done by any number of workers",
+    "core.governance.agent_roles": "rules for every tool call",
+    "core.governance.approvals": "calls that wait for consent, bound to their arguments",
+    "core.auth.tokens": "tokens with roles by namespace",
+    "core.auth.sessions": "accounts with passwords, sessions of browsers, identity providers",
+    "core.self_host": "one process, one file",
+}
+# Clients ask for these too, and are told that they are not here.
+MISSING: Final = {"core.ui.baseline": "a console in the browser"}
+
+
+def listed_capabilities() -> list[dict[str, Any]]:
+    """All of them, those that are missing too."""
+    return [
+        {"id": name, "enabled": name not in MISSING, "description": text, "source": "foliot"}
+        for name, text in (CAPABILITIES | MISSING).items()
+    ]

@@ -1,1 +1,0 @@
-"""Who may call: tokens, accounts, sessions, identity providers, and the table that every route is in."""

@@ -1,1 +1,0 @@
-"""Where connections come in: bounds, rates, origins, logs, and the server process."""

@@ -1,1 +1,0 @@
-"""Requests with an `Idempotency-Key` are done once, by whichever server hears of them, and answered the same way."""

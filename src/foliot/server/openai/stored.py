@@ -1,0 +1,267 @@
+"""Answers that were given before: told again from the journals, followed, cancelled, forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncGenerator, Hashable, Iterable, Sequence
+from typing import Any, Final, cast
+
+from foliot.engine.live.hub import Live, Recorded, Streamed
+from foliot.errors import Conflict, NotFound
+from foliot.kernel.run import events as e
+from foliot.kernel.run.codec import decode
+from foliot.kernel.run.events import ModelResponded, StepStarted
+from foliot.runtime.runtime import Runtime
+from foliot.server.audit import ActRecord, record
+from foliot.server.auth.identity import Caller
+from foliot.server.context import Services
+from foliot.server.openai.answers import error_event, event_frame, frames_of
+from foliot.server.openai.conversations import Ref, load_visible, no_response, parse_response
+from foliot.server.openai.responses import Answer, Event, behind
+from foliot.server.openai.work import METADATA_LABEL, MODEL_LABEL, PREVIOUS_LABEL, SESSION_LABEL
+from foliot.server.runs.background import TaskEngagement, recorded
+from foliot.server.streams.pieces import Piece, Teller
+from foliot.server.streams.runs import patiently
+from foliot.store.journal.base import TASK_LABEL, Entry, RunInfo
+from foliot.store.tasks import ENDED
+from foliot.work.tasks.base import TaskInfo
+
+# --- following -------------------------------------------------------------------------------------------------------
+
+# A run as it goes on, for somebody who only listens: nothing of it is begun, taken up or ended here.
+#
+# What the journal has is told first, then what comes, wherever the run is driven. Pieces of an answer are told only of
+# steps that are heard from their beginning; of a step that was under way the text comes when it is whole.
+
+PAGE: Final = 500
+
+
+async def follow_run(services: Services, run_id: str, *, structured: bool, after: int = 0) -> AsyncGenerator[Piece]:
+    """The pieces of a run behind its first `after` events; the last one is `Ended` or `Rested`. Raises `NotFound`."""
+    journal = services.runtime.runs.journal
+    listening = Listening(run_id, structured, after)
+    stir = asyncio.Event()
+    with services.runtime.watch(run_id, elsewhere=True) as reader:
+        reader.call(stir.set)
+        async with services.streams.signs.of_run(run_id, stir.set) as sign:
+            seen: Hashable = None
+            phase, more = "", True
+            while True:
+                stir.clear()
+                entries: list[Entry] = []
+                if more or sign.mark != seen:
+                    seen = sign.mark
+                    # In this order: what made it wait or end is among what is read afterwards.
+                    phase = (await patiently(lambda: journal.get(run_id))).phase
+                    at = listening.teller.seq
+                    entries = await patiently(lambda at=at: journal.read(run_id, after=at, limit=PAGE))
+                    more = bool(entries)
+                for piece in listening.hear(entries, reader.taken()):
+                    yield piece
+                if listening.teller.ended is not None:
+                    return
+                if not more:
+                    if phase == "waiting":
+                        yield listening.teller.rest()
+                        return
+                    await stir.wait()
+
+
+class Listening:
+    """What one listener has heard."""
+
+    def __init__(self, run_id: str, structured: bool, after: int) -> None:
+        self.teller = Teller(run_id, structured=structured)
+        self._after = after
+        self._recorded = 0
+        self._joined_at: int | None = None
+        self._begun: set[int] = set()
+
+    def hear(self, entries: Sequence[Entry], live: Sequence[Live]) -> list[Piece]:
+        """The pieces of these events and of what was written meanwhile, in the order in which they belong together."""
+        records = [Recorded(self.teller.run_id, each.seq, each.at, decode(each.data)) for each in entries]
+        steps = [each.event.step for each in records if isinstance(each.event, ModelResponded)]
+        self._recorded = max(steps, default=self._recorded)
+        if self._joined_at is None and len(entries) < PAGE:
+            self._joined_at = self._recorded + 1  # this one, or any before, may have begun without being heard
+        written = deque(self._from_their_beginning(live))
+        pieces: list[Piece] = []
+        for entry in records:
+            if isinstance(entry.event, ModelResponded):  # what was written of an answer comes before all of it
+                while written and written[0].step <= entry.event.step:
+                    pieces += self.teller.tell(written.popleft())
+            told = self.teller.tell(entry)
+            pieces += told if entry.seq > self._after else ()
+        return [*pieces, *(piece for each in written for piece in self.teller.tell(each))]
+
+    def _from_their_beginning(self, live: Sequence[Live]) -> Iterable[Streamed]:
+        if self._joined_at is None:
+            return
+        for item in live:
+            match item:
+                case Recorded(event=StepStarted(step)):
+                    self._begun.add(step)
+                case Streamed(step=step) if step > self._joined_at or step in self._begun:
+                    yield item
+                case _:
+                    pass
+
+
+# --- looking ---------------------------------------------------------------------------------------------------------
+
+CANCELLED: Final = "cancelled by a client"
+
+
+async def find_response(runtime: Runtime, caller: Caller, id: str) -> dict[str, Any]:
+    """The response of this id as it stands now. Raises `NotFound`."""
+    ref = parse_response(id)
+    if ref.is_task:
+        info = await _visible_task(runtime, caller, id, ref)
+        answer = _answer_of_task(id, info)
+        if info.phase in ENDED or info.phase == "waiting":
+            async for piece in TaskEngagement(runtime, ref.namespace, ref.name).pieces():
+                answer.take(piece)
+        return answer.document()
+    run, state = await load_visible(runtime, caller, ref.name)
+    answer = _answer_of_run(id, run)
+    facts = await runtime.runs.facts(run.id)
+    teller = Teller(run.id, structured=state.spec.output_schema is not None)
+    over = _gone_on(facts, ref.after)
+    for piece in recorded(teller, facts[:over], ref.after):
+        answer.take(piece)
+    if teller.ended is None and (over is not None or run.phase == "waiting"):
+        answer.take(teller.rest())
+    return answer.document()
+
+
+def _gone_on(facts: Sequence[tuple[float, e.Event]], after: int) -> int | None:
+    """How many facts there were when a response ended with calls for its client; None if they have no results yet.
+
+    What the run did with the results is another response.
+    """
+    waiting = None
+    asked: set[str] = set()
+    for seq, (_, event) in enumerate(facts, 1):
+        match event:
+            case e.QuestionAsked(call_id, client=True) if seq > after:
+                asked.add(call_id)
+            case e.RunWaiting() if asked and waiting is None:
+                waiting = seq
+            case e.QuestionAnswered(call_id, answer=str()) if call_id in asked:
+                return waiting or seq - 1
+            case _:
+                pass
+    return None
+
+
+async def follow_response(services: Services, caller: Caller, id: str, after: int | None) -> AsyncGenerator[bytes]:
+    """The events of a response from its beginning, or behind the one of this number, until it is over.
+
+    Whoever follows begins and ends nothing. Raises `NotFound`.
+    """
+    runtime, ref = services.runtime, parse_response(id)
+    if ref.is_task:
+        answer = _answer_of_task(id, await _visible_task(runtime, caller, id, ref))
+        # It is a generator, and closed as one.
+        pieces = cast("AsyncGenerator[Piece]", TaskEngagement(runtime, ref.namespace, ref.name).pieces())
+    else:
+        run, state = await load_visible(runtime, caller, ref.name)
+        answer = _answer_of_run(id, run)
+        structured = state.spec.output_schema is not None
+        facts = await runtime.runs.facts(run.id)
+        if (over := _gone_on(facts, ref.after)) is not None:
+            pieces = _told_again(Teller(run.id, structured=structured), facts[:over], ref.after)
+        else:
+            pieces = follow_run(services, run.id, structured=structured, after=ref.after)
+
+    def sent(events: Iterable[Event]) -> Iterable[bytes]:
+        unheard = (each if after is None else behind(each, after) for each in events)
+        return [event_frame(each) for each in unheard if each is not None]
+
+    return frames_of(pieces, lambda piece: sent(answer.take(piece)), begin=sent(answer.begin()), failed=error_event)
+
+
+async def _told_again(teller: Teller, facts: Sequence[tuple[float, e.Event]], after: int) -> AsyncGenerator[Piece]:
+    for piece in recorded(teller, facts, after):
+        yield piece
+    yield teller.rest()
+
+
+async def cancel_response(runtime: Runtime, caller: Caller, id: str, *, request: str) -> None:
+    """Ask the work behind a response to end. Raises `NotFound`, `Denied`; `Conflict` when it has ended."""
+    ref = parse_response(id)
+    if ref.is_task:
+        caller.require("operator", ref.namespace, missing=no_response(id).message)
+        act = ActRecord(runtime, caller, "task_cancelled", "Task", ref.namespace, ref.name, request=request)
+        tasks = runtime.tasking.tasks
+        await tasks.cancel(ref.namespace, ref.name, by=caller.name, reason=CANCELLED, also=act.record_task)
+        act.tell()
+        return
+    info, state = await load_visible(runtime, caller, ref.name)
+    caller.require("operator", info.namespace)
+    if state.ended is not None:
+        raise Conflict(f"run {info.id} has ended ({info.phase})")
+    act = ActRecord(runtime, caller, "run_cancelled", "Run", info.namespace, info.id, request=request, run_id=info.id)
+    await runtime.cancel(info.id, by=caller.name, reason=CANCELLED, also=act.record)
+    act.tell()
+
+
+async def delete_response(runtime: Runtime, caller: Caller, id: str, *, request: str) -> None:
+    """Forget the work behind a response, and what was said. Raises `NotFound`, `Denied`; `Conflict` while it goes on.
+
+    A turn of a session stays, for the next one is found by it. What was done stays in the audit log.
+    """
+    ref = parse_response(id)
+    if ref.is_task:
+        info = await _visible_task(runtime, caller, id, ref)
+        caller.require("operator", ref.namespace)
+        _check_no_turn(info.labels)
+        runs = [str(row["run_id"]) for row in await runtime.tasking.tasks.runs(ref.namespace, ref.name)]
+        await runtime.tasking.tasks.delete(ref.namespace, ref.name)
+        for run_id in runs:
+            with contextlib.suppress(NotFound):  # somebody purged it meanwhile
+                await runtime.runs.journal.forget(run_id)
+        await record(runtime, caller, "deleted", "Task", ref.namespace, ref.name, request=request)
+        return
+    run, _ = await load_visible(runtime, caller, ref.name)
+    caller.require("operator", run.namespace)
+    _check_no_turn(run.labels)
+    if TASK_LABEL in run.labels:
+        raise Conflict(f"run {run.id} is part of task {run.labels[TASK_LABEL]}", hint="delete the task")
+    await runtime.runs.journal.forget(run.id)
+    await record(runtime, caller, "deleted", "Run", run.namespace, run.id, request=request, run_id=run.id)
+
+
+def echo_of(labels: dict[str, str]) -> dict[str, Any]:
+    """What a response repeats of its request, as far as it was kept."""
+    metadata = {
+        key.removeprefix(METADATA_LABEL): value for key, value in labels.items() if key.startswith(METADATA_LABEL)
+    }
+    return {"metadata": metadata, "previous_response_id": labels.get(PREVIOUS_LABEL)}
+
+
+def _check_no_turn(labels: dict[str, str]) -> None:
+    if SESSION_LABEL in labels:
+        raise Conflict(
+            f"this is a turn of the session {labels[SESSION_LABEL]!r}, which would lose its place",
+            hint="`foliot purge` forgets old runs",
+        )
+
+
+def _answer_of_run(id: str, info: RunInfo) -> Answer:
+    return Answer(id, info.labels.get(MODEL_LABEL, info.agent), info.created_at, echo_of(info.labels), info.id)
+
+
+def _answer_of_task(id: str, info: TaskInfo) -> Answer:
+    return Answer(id, info.labels.get(MODEL_LABEL, info.target), info.created_at, echo_of(info.labels), info.name)
+
+
+async def _visible_task(runtime: Runtime, caller: Caller, id: str, ref: Ref) -> TaskInfo:
+    if not caller.sees(ref.namespace):
+        raise no_response(id)
+    try:
+        return await runtime.tasking.tasks.get(ref.namespace, ref.name)
+    except NotFound:
+        raise no_response(id) from None

@@ -1,0 +1,261 @@
+"""Writing one resource on somebody's behalf: preconditions, references, the store, and the audit log."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
+
+from foliot.catalog.checks import check_against_store
+from foliot.catalog.declared import exact, key_of, version_of
+from foliot.client.base import kept_declarer
+from foliot.client.task_resources import InUse
+from foliot.errors import Conflict, NotFound, UsageError
+from foliot.resources.field_owners import PATCH, PUT, Claim, check_manager, leaves, named_by
+from foliot.resources.kinds import KINDS
+from foliot.resources.problems import Finding, ManifestError
+from foliot.resources.validate import validated
+from foliot.server.audit import ActRecord, RecordedStore
+from foliot.server.auth.identity import Caller
+from foliot.server.context import Services
+from foliot.server.errors import PreconditionFailed, PreconditionRequired
+from foliot.server.http.bodies import FILE, as_object
+from foliot.store.base import Document, Key, Put, StaleMerge
+
+if TYPE_CHECKING:
+    from foliot.resources.base import Resource
+
+# How often a patch without a version is merged again because others change the same spec.
+ATTEMPTS: Final = 20
+Merge: TypeAlias = Callable[[Document], Document]
+Action = Literal["created", "updated", "unchanged", "deleted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What must hold before a write: the headers If-Match and If-None-Match, without quotes; `dry` writes nothing."""
+
+    match: str | None = None
+    none_match: str | None = None
+    dry: bool = False
+
+    def version(self, document: Document) -> str | None:
+        """The version that is asked for, `present` for any, None when none is. Raises `Conflict`."""
+        inside = version_of(document)
+        inside = "" if inside == "0" else inside
+        if self.match in (None, "*"):
+            return exact(inside) if inside else "present" if self.match else None
+        if inside and inside != self.match:
+            raise Conflict(f"If-Match says {self.match} and metadata.resourceVersion {inside}", hint="give one of them")
+        return exact(self.match)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was done, or with `dry` would be."""
+
+    action: Action
+    document: Document
+    warnings: tuple[str, ...] = ()
+
+
+class Declaring:
+    """Writes of one caller in one request."""
+
+    def __init__(
+        self,
+        services: Services,
+        caller: Caller,
+        request_id: str,
+        manager: str | None = None,
+        *,
+        takes_over: bool = False,
+    ) -> None:
+        """`manager` is who owns what is written (see resources/field_owners.py), by default one for each verb.
+
+        `takes_over` is as in `Put`.
+        """
+        self._takes_over = takes_over
+        self._manager = check_manager(manager) if manager else None
+        self._services = services
+        self._caller = caller
+        self._request_id = request_id
+        self._store = RecordedStore(services.runtime, caller, request_id)
+
+    async def put(self, document: Document, conditions: Conditions, given: Document | None = None) -> Written:
+        """Create it, or replace what was declared under its name. Raises `ManifestError`, `Conflict`.
+
+        `given` is what of it the caller said, without defaults.
+        """
+        asked = conditions.version(document)
+        if conditions.none_match == "*" and asked is None:
+            asked = "absent"
+        try:
+            return await self._write(document, asked or "any", conditions.dry, self._claim(given))
+        except NotFound as missing:
+            raise Conflict(missing.message, hint="leave out the version to create it") from None
+
+    async def replace(self, document: Document, conditions: Conditions, given: Document | None = None) -> Written:
+        """Replace what was declared, at a version that must be named. Raises `PreconditionRequired`, `NotFound`."""
+        asked = conditions.version(document)
+        if asked is None:
+            raise PreconditionRequired(
+                "resourceVersion precondition required for update (set metadata.resourceVersion or If-Match)"
+            )
+        await self._check_declared(key_of(document))  # one that is missing is missing, whatever version was asked for
+        return await self._write(document, asked, conditions.dry, self._claim(given))
+
+    async def patch(self, key: Key, changes: Mapping[str, Any], conditions: Conditions) -> Written:
+        """Change what a JSON merge patch (RFC 7396) names.
+
+        With a version (in `changes` or the conditions) raises `Conflict` when it is not the current one. Without, the
+        patch is merged onto whatever is there in the transaction that stores it.
+        """
+        await self._check_declared(key)
+        version, changes = _taken_apart(_respelled(key.kind, changes))
+        asked = conditions.version({"metadata": {"resourceVersion": version}}) or "present"
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                if attempt == 1:
+                    return await self._patch(key, changes, asked, conditions.dry)
+                # Those who lost to each other take turns: then only other processes are faster.
+                async with self._services.turns(key):
+                    return await self._patch(key, changes, asked, conditions.dry)
+            except StaleMerge:
+                if attempt == ATTEMPTS:
+                    raise
+                await asyncio.sleep(random.uniform(0, 0.005 * attempt))
+        raise AssertionError("the loop returns or raises")
+
+    async def _patch(self, key: Key, changes: Mapping[str, Any], asked: str, dry: bool) -> Written:
+        """Raises `StaleMerge` when the resource has another spec by the time it is written."""
+        before = await self._store.get(key)
+        patched = _patched(key, changes, before)
+        claim = Claim(self._manager or PATCH, named_by(changes, leaves(before), leaves(patched.given())), "patch")
+
+        def merged(newest: Document) -> Document:
+            return _patched(key, changes, newest).model_dump(by_alias=True)
+
+        return await self._write(patched.model_dump(by_alias=True), asked, dry, claim, merged)
+
+    async def _check_declared(self, key: Key) -> None:
+        """Raises `Conflict` for work that no resource declares: there is nothing of it that could be changed."""
+        try:
+            await self._store.get(key)
+        except NotFound:
+            if key.kind != "Task":
+                raise
+            with suppress(NotFound):
+                await self._services.runtime.tasking.tasks.get(key.namespace, key.name)
+                raise Conflict(
+                    f"what the task {key.name!r} was asked for is pinned, and no resource declares it",
+                    hint="nothing of it can be changed; cancel it, and post another one",
+                ) from None
+            raise
+
+    async def put_status(self, key: Key, status: Mapping[str, Any], conditions: Conditions) -> Written:
+        """Replace the status at a version that must be named; what was declared stays."""
+        before = await self._store.get(key)
+        if conditions.match is None:
+            raise PreconditionRequired("resourceVersion precondition required for update (set If-Match)")
+        given = dict(status)
+        if not given.get("observedGeneration"):
+            given["observedGeneration"] = before["metadata"].get("generation", 1)
+        document = _checked({**before, "status": given}).model_dump(by_alias=True)
+        expect = "present" if conditions.match == "*" else exact(conditions.match)
+        (written,) = await self._store.write([Put(document, expect=expect, only="status")], dry=conditions.dry)
+        return Written(written.action, written.document)
+
+    async def delete(self, key: Key, conditions: Conditions, *, force: bool = False) -> Document:
+        """Raises `NotFound`, `PreconditionFailed`; `InUse`, unless `force`."""
+        version = conditions.match if conditions.match != "*" else None
+        runtime, where = self._services.runtime, (key.kind, key.namespace, key.name)
+        act = ActRecord(runtime, self._caller, "deleted", *where, request=self._request_id)
+        try:
+            client = self._services.client.on(self._store)
+            document = await client.delete(
+                key.kind,
+                key.name,
+                namespace=key.namespace,
+                version=version,
+                force=force,
+                dry_run=conditions.dry,
+                also=act.record_task,
+            )
+        except InUse:
+            raise
+        except NotFound:
+            raise NotFound(f"there is no {key}") from None  # its hint may tell of other namespaces
+        except Conflict as conflict:
+            raise PreconditionFailed(conflict.message, hint=conflict.hint) from None
+        act.tell()
+        return document
+
+    def _claim(self, given: Document | None) -> Claim:
+        return Claim(self._manager or PUT, None if given is None else frozenset(leaves(given)))
+
+    async def _write(
+        self, document: Document, expect: str, dry: bool, claim: Claim, merge: Merge | None = None
+    ) -> Written:
+        await self._services.client.check_unopposed(document)
+        warnings = tuple(await check_against_store(self._store, [document]))
+        stored = {name: value for name, value in document.items() if name != "status"}
+        put = Put(stored, expect=expect, merge=merge, claim=claim, takes_over=self._takes_over)
+        (written,) = await self._store.write([put], dry=dry)
+        if written.action != "unchanged" and not dry:
+            await self._services.client.written(written.document)
+        if written.kept:
+            warnings = (kept_declarer(written.document), *warnings)
+        return Written(written.action, written.document, warnings)
+
+
+def merge(before: Any, changes: Any) -> Any:
+    """`before` with a JSON merge patch applied: null takes away, objects are merged, the rest is replaced."""
+    if not isinstance(changes, Mapping):
+        return changes
+    merged = dict(cast("Mapping[str, Any]", before)) if isinstance(before, Mapping) else {}
+    for name, value in cast("Mapping[str, Any]", changes).items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = merge(merged.get(name), value)
+    return merged
+
+
+def _patched(key: Key, changes: Mapping[str, Any], before: Document) -> Resource[Any, Any]:
+    """`before` with the patch, checked. Raises `ManifestError`, and `UsageError` when it became another resource."""
+    declared = {name: value for name, value in before.items() if name != "status"}
+    resource = _checked(cast("Document", merge(declared, changes)))
+    if Key(resource.kind, resource.metadata.namespace, resource.metadata.name) != key:
+        raise UsageError("a patch cannot change kind, name or namespace")
+    return resource
+
+
+def _taken_apart(patch: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """The version that a patch names, or an empty text, and what it changes: the version is a condition."""
+    metadata = as_object(patch.get("metadata"))
+    if "resourceVersion" not in metadata:
+        return "", patch
+    named = metadata["resourceVersion"]
+    rest = {name: value for name, value in metadata.items() if name != "resourceVersion"}
+    return "" if named is None else str(named), {**patch, "metadata": rest}
+
+
+def _respelled(kind: str, changes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The patch in the spelling of what is stored. Raises `ManifestError`."""
+    from foliot.resources.patches import respelled  # the models of kinds are loaded with the first manifest
+
+    patch, problems = respelled(KINDS[kind].model(), changes)
+    if problems:
+        raise ManifestError([Finding(each, FILE) for each in problems])
+    return patch
+
+
+def _checked(raw: Document) -> Resource[Any, Any]:
+    resource, problems = validated(raw)
+    if resource is None:
+        raise ManifestError([Finding(each, FILE) for each in problems])
+    return resource

@@ -1,0 +1,1 @@
+"""Runs that clients of this server have asked for."""

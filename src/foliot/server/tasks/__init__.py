@@ -1,0 +1,1 @@
+"""Tasks as the API shows them."""

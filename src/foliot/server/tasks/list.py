@@ -1,0 +1,169 @@
+"""Tasks as one list: the work, newest first, namespace by namespace, then what is declared and not work.
+
+Work is not a resource: a schedule makes it, a webhook, an agent, somebody by hand. Resources of the kind Task are the
+templates, and tasks of mode `run` that could not be accepted.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from foliot.client.task_resources import is_work
+from foliot.errors import InvalidInput, NotFound
+from foliot.server.auth.guard import DEFAULT
+from foliot.server.auth.identity import Caller
+from foliot.server.context import Services
+from foliot.server.errors import BadParameter
+from foliot.server.http.names import CURSOR_HINT, is_cursor
+from foliot.server.http.names import place_of as of_resources
+from foliot.store.base import Document, Filter, Key
+from foliot.store.resources.selectors import matches
+from foliot.work.tasks.list import cursor_of
+from foliot.work.views.document import outline
+
+# An offset is paid for by reading what it passes over.
+FURTHEST: Final = 10_000
+ROUND: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which tasks. `filter` holds for their documents; what else there is narrows the work alone."""
+
+    filter: Filter
+    phases: tuple[str, ...] = ()
+    target: str | None = None
+    archived: bool = False
+
+    @property
+    def only_work(self) -> bool:
+        return bool(self.phases or self.target or self.archived)
+
+
+async def list_tasks(
+    services: Services, caller: Caller, wanted: Wanted, *, limit: int, cursor: str | None, skip: int = 0
+) -> tuple[list[Document], str | None]:
+    """A page, and the cursor of the next. Raises `InvalidInput` for a cursor or phase that does not exist."""
+    while skip:
+        passed, cursor = await list_tasks(services, caller, wanted, limit=min(skip, ROUND), cursor=cursor)
+        skip -= len(passed)
+        if cursor is None:
+            return [], None
+    spaces = _spaces(caller, wanted)
+    stage, inner = _place(cursor)
+    found: list[Document] = []
+    while stage < len(spaces):
+        more, inner = await _work(services, wanted, spaces[stage], limit - len(found), inner)
+        found += more
+        if inner is None:
+            stage += 1
+        if len(found) >= limit:
+            return found, _cursor(stage, inner)
+    if wanted.only_work:
+        return found, None
+    more, inner = await _declared(services, caller, wanted, limit - len(found), inner)
+    found += more
+    return found, None if inner is None else _cursor(stage, inner)
+
+
+async def place_of(services: Services, caller: Caller, wanted: Wanted, after: str | None) -> str | None:
+    """The cursor for what a client says it has seen: a cursor, or `name` or `namespace/name` of the last task.
+
+    Raises `BadParameter` for a name that there is not.
+    """
+    if not after or is_cursor(after):
+        return after or None
+    given, _, name = after.rpartition("/")
+    space = given or wanted.filter.namespace or DEFAULT
+    spaces = _spaces(caller, wanted)
+    if caller.sees(space):
+        try:
+            info = await services.runtime.tasking.tasks.get(space, name)
+        except NotFound:
+            pass
+        else:
+            return _cursor(spaces.index(space) if space in spaces else 0, cursor_of(info.key))
+        filter = caller.narrowed(wanted.filter)
+        if filter is not None and await _is_declared(services, space, name):
+            return _cursor(len(spaces), await of_resources(services.resources, filter, f"{space}/{name}"))
+    raise BadParameter(f"after: there is no task {name[:60]!r}", hint=CURSOR_HINT)
+
+
+async def _is_declared(services: Services, namespace: str, name: str) -> bool:
+    try:
+        await services.resources.get(Key("Task", namespace, name))
+    except NotFound:
+        return False
+    return True
+
+
+def _spaces(caller: Caller, wanted: Wanted) -> Sequence[str | None]:
+    """Where the work is looked for, one after the other; None is everywhere."""
+    if wanted.filter.namespace is not None:
+        return [wanted.filter.namespace] if caller.sees(wanted.filter.namespace) else []
+    return caller.namespaces or ((None,) if caller.namespaces is None else ())
+
+
+async def _work(
+    services: Services, wanted: Wanted, space: str | None, limit: int, cursor: str | None
+) -> tuple[list[Document], str | None]:
+    labels = {each.key: each.values[0] for each in wanted.filter.labels if each.op == "="}
+    found: list[Document] = []
+    while True:
+        page, cursor = await services.runtime.tasking.tasks.list(
+            namespace=space,
+            phases=wanted.phases,
+            target=wanted.target,
+            labels=labels,
+            archived=wanted.archived,
+            limit=limit - len(found),
+            cursor=cursor,
+        )
+        found += [
+            each
+            for each in map(outline, page)
+            if matches(each, Filter("Task", space, wanted.filter.labels, wanted.filter.fields))
+        ]
+        if cursor is None or len(found) >= limit:
+            return found, cursor
+
+
+async def _declared(
+    services: Services, caller: Caller, wanted: Wanted, limit: int, cursor: str | None
+) -> tuple[list[Document], str | None]:
+    filter = caller.narrowed(wanted.filter)
+    if filter is None:
+        return [], None
+    page = await services.resources.list(filter, limit=max(1, limit), cursor=cursor)
+    return [each for each in page.items if not is_work(each) or not await _accepted(services, each)], page.cursor
+
+
+async def _accepted(services: Services, document: Document) -> bool:
+    metadata = document["metadata"]
+    try:
+        await services.runtime.tasking.tasks.get(metadata["namespace"], metadata["name"])
+    except NotFound:
+        return False
+    return True
+
+
+def _cursor(stage: int, inner: str | None) -> str:
+    data = msgspec.json.encode([stage, inner])
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def _place(cursor: str | None) -> tuple[int, str | None]:
+    if not cursor:
+        return 0, None
+    try:
+        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        stage, inner = msgspec.json.decode(text, type=tuple[int, str | None])
+    except (binascii.Error, ValueError):
+        raise InvalidInput("the cursor does not belong to this list", hint="start again from the first page") from None
+    return max(0, stage), inner

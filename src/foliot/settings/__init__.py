@@ -1,0 +1,1 @@
+"""Settings: every value with where it came from, and servers by name."""

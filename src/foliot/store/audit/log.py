@@ -1,0 +1,184 @@
+"""The audit log in a database: appended to, read, and checked; never changed, only forgotten from its beginning.
+
+Written by:  engine/audit/log.py, for every decision about a tool call and every result.
+Read by:     `foliot audit`.
+Invariant:   records have no gaps and each holds the hash of the one before (see audit_chain.py). Those up to the base
+             were forgotten, and a record says so (see audit_pruning.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter, itemgetter
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from foliot.errors import InvalidInput, NotFound
+from foliot.store.audit.chain import COLUMNS, Break, Check, Entry, Head, Link, linked
+from foliot.store.base import Database
+from foliot.store.transaction import Tx, many, one, run
+
+PAGE: Final = 1000
+_columns: Final = itemgetter(*COLUMNS)
+_members: Final = attrgetter(*COLUMNS)
+NEWEST: Final = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """Which records; what is empty does not matter. Times are in seconds since 1970, `until` excluded."""
+
+    namespace: str = ""
+    agent: str = ""
+    tool: str = ""
+    run_id: str = ""
+    call_id: str = ""
+    moment: str = ""
+    outcome: str = ""
+    since: float = 0.0
+    until: float = math.inf
+
+
+class AuditRecord(Struct, frozen=True, gc=False):
+    """One record as it is stored. `body` holds its number and the hash before it too."""
+
+    seq: int
+    hash: str
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What a check found. `head` is the last record that was looked at, `first` the number of the first one kept.
+
+    `missing` are finished calls, each as `RUN/CALL`, that the journals tell of and the log does not.
+    """
+
+    records: int
+    head: Head
+    broken: Break | None
+    first: int = 1
+    missing: tuple[str, ...] = ()
+
+
+class SqlAuditLog:
+    """On either database; any number of processes may write to one log."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def append(self, entries: Sequence[Entry], *, told: bool = True) -> list[AuditRecord]:
+        """Write all of them behind the newest record, or none; return when they are durable.
+
+        Each has the members of `COLUMNS`. The records are handed back when somebody wants to be `told`, otherwise
+        none. Raises `InvalidInput` when the log has lost its head: see `verify`.
+        """
+        return await self._db.write(append_records, entries, told)
+
+    async def get(self, seq: int) -> AuditRecord:
+        """Raises `NotFound`."""
+        found = await self._db.read("audit_get", seq=seq)
+        if not found:
+            gone = (await self.base()).seq
+            hint = f"records up to {gone} were pruned" if seq <= gone else "`foliot audit list` shows them"
+            raise NotFound(f"there is no audit record {seq}", hint=hint)
+        return _record(found[0])
+
+    async def find(self, filter: AuditFilter, *, limit: int = 50, before: int | None = None) -> list[AuditRecord]:
+        """Newest first. `before` is the number of the last record of the page before."""
+        of_run = {"run_id": filter.run_id} if filter.run_id else {}
+        found = await self._db.read(
+            "audit_find_run" if of_run else "audit_find",
+            before=NEWEST if before is None else before,
+            since=filter.since,
+            until=min(filter.until, 1e18),
+            namespace=filter.namespace,
+            agent=filter.agent,
+            tool=filter.tool,
+            call_id=filter.call_id,
+            moment=filter.moment,
+            outcome=filter.outcome,
+            count=limit,
+            **of_run,
+        )
+        return [_record(row) for row in found]
+
+    async def head(self) -> Head | None:
+        found = await self._db.read("audit_head")
+        return Head(found[0]["seq"], found[0]["hash"]) if found else None
+
+    async def base(self) -> Head:
+        """The last record that was forgotten; number 0 when none was."""
+        found = await self._db.read("audit_base")
+        return Head(found[0]["seq"], found[0]["hash"]) if found else Head()
+
+    async def verify(self, anchor: Head | None = None) -> Verified:
+        """Walk the whole chain, a page at a time. Records that are added meanwhile are not looked at."""
+        while True:
+            base = await self.base()
+            verified = await self._verify(anchor, base)
+            # What was pruned under way is missing in a log that is whole.
+            if verified.broken is None or await self.base() == base:
+                return verified
+
+    async def verify_end(self, most: int) -> Verified:
+        """As `verify`, but only the newest `most` records of a log that is longer."""
+        head, base = await self.head(), await self.base()
+        if head is None or head.seq - base.seq <= most:
+            return await self.verify()
+        before = await self.get(head.seq - most)
+        check = Check(base=Head(before.seq, before.hash))
+        while check.found is None and check.head.seq < head.seq:
+            links = [link for link in await self._page(check.head.seq) if link.seq <= head.seq]
+            if not links:
+                check.found = Break(check.head.seq + 1, "truncated", f"record {check.head.seq + 1} is missing")
+            check.follow(links)
+        if check.found is None and check.head != head:
+            check.found = Break(head.seq, "head", f"the stored head does not name record {head.seq} as it is")
+        return Verified(check.head.seq - before.seq, check.head, check.found, before.seq + 1)
+
+    async def _verify(self, anchor: Head | None, base: Head) -> Verified:
+        # First the head: what is written after it was read is beyond what is checked.
+        head = await self.head()
+        check = Check(anchor, base)
+        last = None if head is None else head.seq
+        records = 0
+        after = base.seq
+        while check.found is None:
+            links = [link for link in await self._page(after) if last is None or link.seq <= last]
+            if not links:
+                break
+            check.follow(links)
+            records += len(links)
+            after = links[-1].seq
+        # In this order: whoever has written meanwhile has moved the head with its records.
+        if check.found is None and last is not None and await self._page(last) and await self.head() == head:
+            check.found = Break(last + 1, "head", f"there are records behind {last}, which the stored head names last")
+        return Verified(records, check.head, check.end(head), base.seq + 1)
+
+    async def _page(self, after: int) -> list[Link]:
+        found = await self._db.read("audit_read", after=after, count=PAGE)
+        return [Link(row["seq"], row["data"], row["hash"], {name: row[name] for name in COLUMNS}) for row in found]
+
+
+def append_records(entries: Sequence[Entry], told: bool = False) -> Tx[list[AuditRecord]]:
+    """See `SqlAuditLog.append`, as a part of a transaction."""
+    row = yield from one("audit_turn")
+    if row is None:
+        raise InvalidInput("the audit log has lost its head", hint="`foliot audit verify` says more")
+    added: list[tuple[Any, ...]] = []
+    for seq, digest, data, entry in linked(entries, Head(row["seq"], row["hash"])):
+        columns = _columns(entry) if isinstance(entry, dict) else _members(entry)
+        added.append((seq, *columns, data, digest))
+    yield from many("audit_add", added)
+    if added:
+        yield from run("audit_advance", seq=added[-1][0], hash=added[-1][-1])
+    return [AuditRecord(seq, digest, msgspec.json.decode(data)) for seq, *_, data, digest in added] if told else []
+
+
+def _record(row: Mapping[str, Any]) -> AuditRecord:
+    return AuditRecord(row["seq"], row["hash"], msgspec.json.decode(row["data"]))

@@ -1,0 +1,1 @@
+"""Run journals: the protocol, and where they are kept."""

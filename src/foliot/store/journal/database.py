@@ -1,0 +1,573 @@
+"""Run journals in a database. One append is one small transaction; concurrent ones share a commit."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from foliot.common.threads import unhurried
+from foliot.errors import Conflict, NotFound
+from foliot.kernel.json_texts import texts_in
+from foliot.kernel.run.spec import digest
+from foliot.kernel.run.spec import digest as content_digest
+from foliot.store.base import Database
+from foliot.store.journal import database as large
+from foliot.store.journal.base import (
+    TERMINAL,
+    Beside,
+    Entry,
+    Held,
+    InTurn,
+    JournalConflict,
+    Lease,
+    LeaseLost,
+    NewRun,
+    Phase,
+    Renewal,
+    RunInfo,
+    Signal,
+    SignalsPending,
+    StoreSetBack,
+)
+from foliot.store.journal.chain import JournalChanged, changed_journal
+from foliot.store.queue import queue
+from foliot.store.transaction import Guarded, Planned, Row, Tx, many, one, rows, run
+
+# --- large -----------------------------------------------------------------------------------------------------------
+
+# Large events: their long texts stand apart, each under its digest, so that equal ones are stored once.
+#
+# Ten runs that read the same document have ten events with ten times and call ids in them, and one document. So it is
+# the texts that are named by their content, not the events. The bytes of an event come back as they were: they are cut
+# at the quotes around its texts and put together again, and never read as JSON.
+#
+# The note beside such an event says where its texts belong: `12@sha256:… 99@sha256:…`, offsets into what is left. What
+# is left stands apart too when it is large; then its digest comes first, without an offset.
+
+# A larger event is stored in pieces, so that the tables stay small.
+LARGE: Final = 32 * 1024
+# The texts in it that are worth a place of their own.
+LONG: Final = 4 * 1024
+
+
+class Parted(NamedTuple):
+    """`data` stays with the event, `note` is written beside it, and `content` is stored by digest."""
+
+    data: bytes
+    note: str
+    content: Mapping[str, bytes]
+
+
+def parted(event: bytes) -> Parted:
+    """A large event in pieces."""
+    content: dict[str, bytes] = {}
+    places: list[str] = []
+    left: list[bytes] = []
+    kept = end = 0
+    for begin, stop in texts_in(event):
+        if stop - begin < LONG:
+            continue
+        piece = event[begin:stop]
+        name = digest(piece)
+        content[name] = piece
+        left.append(event[end:begin])
+        kept += begin - end
+        places.append(f"{kept}@{name}")
+        end = stop
+    rest = b"".join((*left, event[end:]))
+    if len(rest) <= LARGE:
+        return Parted(rest, " ".join(places), content)
+    name = digest(rest)
+    return Parted(b"", " ".join((name, *places)), {**content, name: rest})
+
+
+def names_in(note: str) -> Sequence[str]:
+    """The digests of everything that stands apart."""
+    return [place.rpartition("@")[2] for place in note.split()]
+
+
+def joined(data: bytes, note: str, content: Mapping[str, bytes]) -> bytes:
+    """The event as it was."""
+    pieces: list[bytes] = []
+    at = 0
+    for place in note.split():
+        offset, apart, name = place.rpartition("@")
+        if not apart:
+            data = content[name]
+            continue
+        until = int(offset)
+        pieces += (data[at:until], content[name])
+        at = until
+    return b"".join((*pieces, data[at:]))
+
+
+# --- journal ---------------------------------------------------------------------------------------------------------
+
+ALL_PHASES = ("pending", "running", "waiting", "succeeded", "failed", "cancelled")
+NO_LIMIT = 2**62
+# Content is purged so many pieces at a time.
+BLOBS_AT_ONCE = 1000
+_NAMED = re.compile(rb"sha256:[0-9a-f]{64}")
+
+
+class SqlJournal:
+    """A `Journal` on either database."""
+
+    def __init__(self, database: Database, *, clock: Callable[[], float] = time.time) -> None:
+        self._db = database
+        self._clock = clock
+
+    async def create(
+        self,
+        run: NewRun,
+        first: Sequence[Entry],
+        *,
+        worker: str | None = None,
+        lease_until: float | None = None,
+        also: Beside | None = None,
+    ) -> Lease | None:
+        key = await self._db.write(_create, run, first, worker, lease_until, also)
+        return None if worker is None else Lease(run.id, key, 1, worker, lease_until or 0.0)
+
+    async def claim(self, run_id: str, *, worker: str, now: float, until: float, dead: int | None = None) -> Lease:
+        key, epoch, queued = await self._db.write(_claim, run_id, worker, now, until, dead)
+        return Lease(run_id, key, epoch, worker, until, queued)
+
+    async def renew(self, leases: Sequence[Lease], *, until: float) -> Renewal:
+        return await self._db.write(_renew, leases, until)
+
+    def append(
+        self,
+        lease: Lease,
+        entries: Sequence[Entry],
+        *,
+        phase: Phase | None = None,
+        summary: dict[str, Any] | None = None,
+        taken: Sequence[str] = (),
+        due: float | None = None,
+        also: Beside | None = None,
+    ) -> Awaitable[None]:
+        if phase is None and entries and not taken and also is None:
+            return self._db.write(_ADVANCE, lease, entries)
+        if lease.queued and phase is not None and phase != "running":
+            return self._db.write(_let_go, lease, entries, phase, summary, taken, due, also)
+        return self._db.write(_append, lease, entries, phase, summary, taken, also)
+
+    async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Entry]:
+        found = await self._db.read("event_read", id=run_id, after=after, count=NO_LIMIT if limit is None else limit)
+        if limit is None and found and found[-1]["seq"] != found[-1]["last_seq"]:
+            raise changed_journal(
+                run_id, found[-1]["seq"] + 1
+            )  # the end was cut off: the run's row says how long it is
+        return [
+            Entry(
+                row["seq"],
+                row["at"],
+                row["type"],
+                await self._whole(row) if row["blob"] else row["data"],
+                row["link"] or b"",
+            )
+            for row in found
+        ]
+
+    async def _whole(self, row: Row) -> bytes:
+        content = {name: await self.get_blob(name) for name in large.names_in(row["blob"])}
+        return await unhurried(sum(map(len, content.values())), large.joined, row["data"], row["blob"], content)
+
+    async def get(self, run_id: str) -> RunInfo:
+        found = await self._db.read("run_get", id=run_id)
+        if not found:
+            raise NotFound(f"there is no run {run_id!r}", hint="`foliot runs` lists them")
+        return _info(found[0])
+
+    async def find(self, prefix: str) -> RunInfo:
+        found = await self._db.read("run_find", low=prefix, high=prefix + "\U0010ffff")
+        if not found:
+            raise NotFound(f"there is no run {prefix!r}", hint="`foliot runs` lists them")
+        if len(found) > 1 and found[0]["id"] != prefix:
+            raise Conflict(f"several runs start with {prefix!r}", hint="give more of the id")
+        return await self.get(found[0]["id"])
+
+    async def list(
+        self,
+        *,
+        namespace: str | None = None,
+        agent: str | None = None,
+        phases: Sequence[Phase] = (),
+        limit: int = 50,
+        before: str | None = None,
+    ) -> list[RunInfo]:
+        found = await self._db.read(
+            "run_list",
+            before=before or "",
+            namespace=namespace or "",
+            agent=agent or "",
+            phases=msgspec.json.encode(list(phases or ALL_PHASES)).decode(),
+            count=limit,
+        )
+        return [_info(row) for row in found]
+
+    async def signal(self, signal: Signal, *, also: Beside | None = None) -> None:
+        await self._db.write(_signal, signal, also)
+
+    async def signals(self, run_ids: Sequence[str]) -> list[Signal]:
+        if not run_ids:
+            return []
+        found = await self._db.read("signal_list", run_ids=msgspec.json.encode(list(run_ids)).decode())
+        return [Signal(row["id"], row["run_id"], row["at"], row["type"], row["data"]) for row in found]
+
+    async def put_blob(self, data: bytes, *, run_id: str = "") -> str:
+        digest = content_digest(data)
+        await self._db.write(_put_blob, digest, data, self._clock(), run_id)
+        return digest
+
+    async def get_blob(self, digest: str) -> bytes:
+        found = await self._db.read("blob_get", digest=digest)
+        if not found:
+            raise NotFound(f"there is no stored content {digest}")
+        data: bytes = found[0]["data"]
+        if await unhurried(len(data), content_digest, data) != digest:
+            raise JournalChanged(
+                f"stored content {digest} was changed in the store: it is not what was recorded under this digest",
+                hint="restore the store from a backup",
+                digest=digest,
+            )
+        return data
+
+    async def purge(self, *, ended_before: float, limit: int = 1000) -> int:
+        gone = await self._db.write(_purge, ended_before, limit)
+        if gone < limit:
+            await self.purge_content(before=ended_before)
+        return gone
+
+    async def purge_content(self, *, before: float) -> None:
+        """Forget content that nobody refers to and that was not used since a time."""
+        since, after = 0.0, ""
+        while True:
+            # Looked for outside the transaction: there may be much that is old and in use.
+            found = await self._db.read("purge_blobs", before=before, since=since, after=after, count=BLOBS_AT_ONCE)
+            if found:
+                await self._db.write(_purge_content, [row["digest"] for row in found], before)
+                since, after = found[-1]["created_at"], found[-1]["digest"]
+            if len(found) < BLOBS_AT_ONCE:
+                return
+
+    async def forget(self, run_id: str) -> None:
+        await self._db.write(_forget, run_id)
+
+
+# --- transactions ------------------------------------------------------------------------------------------------
+
+
+def _create(
+    new: NewRun, first: Sequence[Entry], worker: str | None, lease_until: float | None, also: Beside | None
+) -> Tx[int]:
+    key = yield from create_run(new, first, worker, lease_until)
+    if also is not None:
+        yield from also()
+    return key
+
+
+def create_run(
+    new: NewRun, first: Sequence[Entry], worker: str | None = None, lease_until: float | None = None
+) -> Tx[int]:
+    """Store a new run with its first events; its key. Part of a larger transaction where a task makes the run."""
+    epoch = 1 if worker else 0
+    row = yield from one(
+        "run_create",
+        id=new.id,
+        namespace=new.namespace,
+        agent=new.agent,
+        phase="running" if worker else "pending",
+        spec=new.spec,
+        epoch=epoch,
+        last=len(first),
+        worker=worker,
+        lease_until=lease_until,
+        created_at=new.created_at,
+        parent=new.parent,
+        parent_seq=new.parent_seq,
+        labels=msgspec.json.encode(new.labels).decode(),
+        root=new.root,
+    )
+    if row is None:
+        raise Conflict(f"there is already a run {new.id!r}")
+    key: int = row["key"]
+    yield from _keep(key, new.content, new.created_at)
+    for name, data in new.content.items():
+        if name != new.spec:  # what was said before the run may name results that were kept whole
+            for named in sorted(set(_NAMED.findall(data))):
+                yield from run("blob_use", digest=named.decode(), run=key)
+    yield from _add_events(key, first)
+    return key
+
+
+def _keep(key: int, content: Mapping[str, bytes], at: float) -> Tx[None]:
+    """Store content that a run refers to, and that it does."""
+    yield from many("blob_put", [{"digest": digest, "data": content[digest], "at": at} for digest in sorted(content)])
+    for name in sorted(content):
+        while not (yield from run("blob_use", digest=name, run=key)) and not (yield from keep_alive(name)):
+            # It was there, and has been purged since.
+            yield from many("blob_put", [{"digest": name, "data": content[name], "at": at}])
+
+
+def keep_alive(digest: str) -> Tx[bool]:
+    """Keep content from being purged until the transaction ends, which is to say who owns it. False if it is gone."""
+    return (yield from one("blob_hold", digest=digest)) is not None
+
+
+def _claim(run_id: str, worker: str, now: float, until: float, dead: int | None) -> Tx[tuple[int, int, bool]]:
+    row = yield from one("run_claim", id=run_id, worker=worker, now=now, until=until, dead=-1 if dead is None else dead)
+    if row is not None:
+        return row["key"], row["epoch"], (yield from queue.hold(row["key"], until))
+    there = yield from one("run_get", id=run_id)
+    if there is None:
+        raise NotFound(f"there is no run {run_id!r}", hint="`foliot runs` lists them")
+    if there["phase"] in TERMINAL:
+        raise Conflict(f"run {run_id} has ended ({there['phase']})")
+    raise Held(f"run {run_id} is held by {there['worker']}", hint="it is at work; wait, or cancel it")
+
+
+def _renew(leases: Sequence[Lease], until: float) -> Tx[Renewal]:
+    """A few statements, however many leases there are. One that is lost or cannot be had costs none of the others."""
+    found = yield from rows("run_renewable", keys=_keys(leases))
+    free = {row["key"]: row for row in found}
+    held = [lease for lease in leases if _holds(lease, free.get(lease.key))]
+    if held:
+        yield from run("run_renew", keys=_keys(held), until=until)
+    if queued := [lease.key for lease in held if lease.queued]:
+        yield from queue.prolong(queued, until)
+    if len(held) == len(leases):
+        return Renewal()
+    missed = [lease for lease in leases if lease.key not in free]
+    there = free
+    if missed:
+        there = free | {row["key"]: row for row in (yield from rows("run_fences", keys=_keys(missed)))}
+    lost = [lease for lease in leases if not _holds(lease, there.get(lease.key))]
+    for lease in lost:
+        _check_not_set_back(lease, there.get(lease.key), 0)
+    names = {lease.run_id for lease in lost}
+    return Renewal(names, {lease.run_id for lease in missed if lease.run_id not in names})
+
+
+def _keys(leases: Sequence[Lease]) -> str:
+    return msgspec.json.encode([lease.key for lease in leases]).decode()
+
+
+def _holds(lease: Lease, row: Row | None) -> bool:
+    """Whether the run is held as the lease says. SQLite gives the key of a deleted run to another one."""
+    return row is not None and (row["id"], row["epoch"], row["worker"]) == (lease.run_id, lease.epoch, lease.worker)
+
+
+def _check_not_set_back(lease: Lease, row: Row | None, after: int) -> None:
+    """Epochs and journals only grow. Raises `StoreSetBack`.
+
+    A run that is not there says nothing: others may have taken it over, ended and deleted it.
+    """
+    if row is None or row["id"] != lease.run_id:
+        return
+    if row["epoch"] < lease.epoch:
+        raise StoreSetBack(f"run {lease.run_id} is at epoch {row['epoch']}, and {lease.worker} was given {lease.epoch}")
+    if (row["epoch"], row["worker"]) == (lease.epoch, lease.worker) and row["last_seq"] < after:
+        raise StoreSetBack(f"run {lease.run_id} has {row['last_seq']} events, and {lease.worker} has stored {after}")
+
+
+def _append(
+    lease: Lease,
+    entries: Sequence[Entry],
+    phase: Phase | None,
+    summary: dict[str, Any] | None,
+    taken: Sequence[str],
+    also: Beside | None = None,
+) -> Tx[None]:
+    if isinstance(also, InTurn):
+        yield from also.locks()
+    yield from _pass_fence(lease, entries, phase, summary)
+    yield from _add_events(lease.key, entries)
+    if taken:
+        yield from many("signal_remove", [{"run_id": lease.run_id, "id": signal_id} for signal_id in taken])
+    if phase == "waiting" and (yield from one("signal_any", run_id=lease.run_id)):
+        raise SignalsPending(f"run {lease.run_id} has signals to take")
+    if phase in TERMINAL:
+        yield from run("purge_signals", id=lease.run_id)
+    if also is not None:
+        yield from also()
+
+
+def _let_go(
+    lease: Lease,
+    entries: Sequence[Entry],
+    phase: Phase,
+    summary: dict[str, Any] | None,
+    taken: Sequence[str],
+    due: float | None,
+    also: Beside | None,
+) -> Tx[None]:
+    """An append after which a run of a task is held by nobody: the queue and the task hear of it in the same breath."""
+    if isinstance(also, InTurn):
+        yield from also.locks()
+    yield from _append(lease, entries, phase, summary, taken)
+    if phase in TERMINAL:
+        yield from queue.remove(lease.key)
+    else:
+        if due is None and phase == "pending":
+            due = 0.0
+        yield from queue.let_go(lease.key, due)
+    if also is not None:
+        yield from also()
+
+
+def _pass_fence(
+    lease: Lease, entries: Sequence[Entry], phase: Phase | None, summary: dict[str, Any] | None
+) -> Tx[None]:
+    """Move the run on, if this writer still holds it and knows its last event."""
+    if entries:
+        after, last, at = entries[0].seq - 1, entries[-1].seq, entries[-1].at
+    else:
+        row = yield from one("run_fence", key=lease.key)
+        if row is None or not _holds(lease, row):
+            return (yield from _refuse(lease, 0))
+        after, at = row["last_seq"], row["updated_at"]
+        last = after
+    if phase is None:
+        changed = yield from run(
+            "run_advance", key=lease.key, epoch=lease.epoch, worker=lease.worker, after=after, last=last
+        )
+    else:
+        fields: dict[str, Any] = {"key": lease.key, "epoch": lease.epoch, "worker": lease.worker}
+        fields |= {"after": after, "last": last, "at": at}
+        fields["summary"] = None if summary is None else msgspec.json.encode(summary).decode()
+        if phase == "running":
+            changed = yield from run("run_hold", **fields)
+        else:
+            changed = yield from run("run_release", phase=phase, **fields)
+    if not changed:
+        yield from _refuse(lease, after)
+    if last - after != len(entries):
+        raise JournalConflict(f"the events for run {lease.run_id} are not numbered one by one")
+
+
+def _refuse(lease: Lease, after: int) -> Tx[None]:
+    row = yield from one("run_fence", key=lease.key)
+    _check_not_set_back(lease, row, after)
+    if row is None or not _holds(lease, row):
+        raise LeaseLost(f"run {lease.run_id} is no longer held by {lease.worker}")
+    raise JournalConflict(f"the last event of run {lease.run_id} is {row['last_seq']}, not {after}")
+
+
+def _advance(lease: Lease, entries: Sequence[Entry]) -> Tx[None]:
+    """The append of almost every step: nothing but facts."""
+    yield from _pass_fence(lease, entries, None, None)
+    yield from _add_events(lease.key, entries)
+
+
+def _plan_advance(lease: Lease, entries: Sequence[Entry]) -> Planned | None:
+    key, after, last = lease.key, entries[0].seq - 1, entries[-1].seq
+    if last - after != len(entries):
+        return None
+    added: list[tuple[Any, ...]] = []
+    for entry in entries:
+        data = entry.data
+        if len(data) > large.LARGE:
+            return None
+        added.append((key, entry.seq, entry.at, entry.type, data, None, entry.link))
+    return Planned((last, key, lease.epoch, lease.worker, after), added)
+
+
+_ADVANCE = Guarded(_advance, guard="run_advance", add="event_add", plan=_plan_advance)
+
+
+def _add_events(key: int, entries: Sequence[Entry]) -> Tx[None]:
+    added: list[tuple[Any, ...]] = []
+    for entry in entries:
+        data, note = entry.data, None
+        if len(data) > large.LARGE:
+            data, note, content = large.parted(data)
+            yield from _keep(key, content, entry.at)
+        added.append((key, entry.seq, entry.at, entry.type, data, note, entry.link))
+    yield from many("event_add", added)
+
+
+def _signal(signal: Signal, also: Beside | None) -> Tx[None]:
+    """Leave a signal. A run that is being let go right now is waited for: either it sees the signal, or it is woken."""
+    there = yield from one("run_get", id=signal.run_id)
+    found = (yield from lock_runs([there["key"]])) if there is not None else []
+    if not found:
+        raise NotFound(f"there is no run {signal.run_id!r}", hint="`foliot runs` lists them")
+    phase = found[0]["phase"]
+    if phase in TERMINAL:
+        raise Conflict(f"run {signal.run_id} has ended ({phase})")
+    new = yield from run("signal_add", **msgspec.structs.asdict(signal))
+    if phase in ("waiting", "pending"):
+        yield from queue.wake(signal.run_id, signal.at)
+    if also is not None and new:
+        yield from also()
+
+
+def lock_runs(keys: Sequence[int]) -> Tx[list[Row]]:
+    """These runs as they are, in the order of their keys; nobody else moves them on before this transaction ends."""
+    return (yield from rows("run_lock", keys=msgspec.json.encode(list(keys)).decode()))
+
+
+def _put_blob(digest: str, data: bytes, at: float, run_id: str) -> Tx[None]:
+    owner = (yield from one("run_get", id=run_id)) if run_id else None
+    yield from run("blob_put_anew", digest=digest, data=data, at=at)
+    if owner is not None:
+        yield from run("blob_use", digest=digest, run=owner["key"])
+
+
+def _purge(before: float, limit: int) -> Tx[int]:
+    found = yield from rows("purge_find", before=before, count=limit)
+    ended: list[Row] = []
+    if found:
+        yield from _lock_with_tasks(found)
+        keys = msgspec.json.encode([row["key"] for row in found]).decode()
+        ended = yield from rows("purge_ready", keys=keys, before=before)
+        yield from _delete(ended)
+    return len(ended)
+
+
+def _purge_content(digests: Sequence[str], before: float) -> Tx[int]:
+    unused = yield from rows("purge_hold", digests=msgspec.json.encode(list(digests)).decode())
+    yield from many("purge_blob", [{"digest": row["digest"], "before": before} for row in unused])
+    return len(unused)
+
+
+def _lock_with_tasks(found: Sequence[Row]) -> Tx[None]:
+    yield from rows("purge_tasks", run_ids=msgspec.json.encode([row["id"] for row in found]).decode())
+    yield from lock_runs([row["key"] for row in found])
+
+
+def _forget(run_id: str) -> Tx[None]:
+    if (there := (yield from one("run_get", id=run_id))) is not None:
+        yield from _lock_with_tasks([there])
+    row = yield from one("forget_find", id=run_id)
+    if row is None:
+        raise NotFound(f"there is no run {run_id!r}")
+    if row["phase"] not in TERMINAL:
+        raise Conflict(f"run {run_id} has not ended ({row['phase']})", hint="cancel it first")
+    if row["held"]:
+        raise Conflict(f"run {run_id} is part of a task that goes on", hint="cancel the task first")
+    yield from _delete([row])
+
+
+def _delete(ended: Sequence[Row]) -> Tx[None]:
+    for name, column in (
+        ("purge_events", "key"),
+        ("purge_signals", "id"),
+        ("purge_uses", "key"),
+        ("purge_doubts", "id"),
+        ("purge_run", "key"),
+    ):
+        yield from many(name, [{column: row[column]} for row in ended])
+
+
+def _info(row: Row) -> RunInfo:
+    fields = dict(row)
+    fields["labels"] = msgspec.json.decode(fields["labels"])
+    fields["summary"] = msgspec.json.decode(fields["summary"])
+    return RunInfo(**fields)

@@ -1,0 +1,232 @@
+"""A journal in memory: for the simulator, for tests, and for runs that need not outlive the process."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from foliot.errors import Conflict, NotFound
+from foliot.store.journal.base import (
+    TERMINAL,
+    Beside,
+    Entry,
+    Held,
+    JournalConflict,
+    Lease,
+    LeaseLost,
+    NewRun,
+    Phase,
+    Renewal,
+    RunInfo,
+    Signal,
+    SignalsPending,
+)
+
+
+@dataclass
+class _Run:
+    info: RunInfo
+    entries: list[Entry] = field(default_factory=list[Entry])
+    signals: dict[str, Signal] = field(default_factory=dict[str, Signal])
+    content: set[str] = field(default_factory=set[str])
+
+
+class MemoryJournal:
+    """A `Journal` that does each thing in one step: nothing can come in between.
+
+    `takes_turns` gives everyone else a turn of the event loop after each append, as a journal on a disk does: without
+    it, a run whose model and tools never wait would hold the loop from beginning to end.
+    """
+
+    def __init__(self, *, takes_turns: bool = False) -> None:
+        self._takes_turns = takes_turns
+        self._runs: dict[str, _Run] = {}
+        self._blobs: dict[str, bytes] = {}
+
+    async def create(
+        self,
+        run: NewRun,
+        first: Sequence[Entry],
+        *,
+        worker: str | None = None,
+        lease_until: float | None = None,
+        also: Beside | None = None,
+    ) -> Lease | None:
+        assert also is None, "what is recorded needs a database"
+        if run.id in self._runs:
+            raise Conflict(f"there is already a run {run.id!r}")
+        info = RunInfo(
+            id=run.id,
+            key=len(self._runs) + 1,
+            namespace=run.namespace,
+            agent=run.agent,
+            phase="running" if worker else "pending",
+            spec=run.spec,
+            epoch=1 if worker else 0,
+            worker=worker,
+            lease_until=lease_until,
+            created_at=run.created_at,
+            updated_at=run.created_at,
+            parent=run.parent,
+            parent_seq=run.parent_seq,
+            labels=run.labels,
+            summary={},
+        )
+        self._runs[run.id] = _Run(info, list(first), content=set(run.content))
+        self._blobs.update(run.content)
+        return _lease(info) if worker else None
+
+    async def claim(self, run_id: str, *, worker: str, now: float, until: float, dead: int | None = None) -> Lease:
+        run = self._get(run_id)
+        info = run.info
+        if info.phase in TERMINAL:
+            raise Conflict(f"run {run_id} has ended ({info.phase})")
+        if info.lease_until is not None and info.lease_until >= now and info.epoch != dead:
+            raise Held(f"run {run_id} is held by {info.worker}")
+        run.info = msgspec.structs.replace(
+            info, phase="running", epoch=info.epoch + 1, worker=worker, lease_until=until, updated_at=now
+        )
+        return _lease(run.info)
+
+    async def renew(self, leases: Sequence[Lease], *, until: float) -> Renewal:
+        lost: set[str] = set()
+        for lease in leases:
+            run = self._runs.get(lease.run_id)
+            if run is None or (run.info.epoch, run.info.worker) != (lease.epoch, lease.worker):
+                lost.add(lease.run_id)
+            else:
+                run.info = msgspec.structs.replace(run.info, lease_until=max(until, run.info.lease_until or 0.0))
+        return Renewal(lost)
+
+    async def append(
+        self,
+        lease: Lease,
+        entries: Sequence[Entry],
+        *,
+        phase: Phase | None = None,
+        summary: dict[str, Any] | None = None,
+        taken: Sequence[str] = (),
+        due: float | None = None,
+        also: Beside | None = None,
+    ) -> None:
+        assert also is None, "tasks need a database"
+        run = self._get(lease.run_id)
+        if (run.info.epoch, run.info.worker) != (lease.epoch, lease.worker):
+            raise LeaseLost(f"run {lease.run_id} is no longer held by {lease.worker}")
+        expected = len(run.entries) + 1
+        if [entry.seq for entry in entries] != list(range(expected, expected + len(entries))):
+            raise JournalConflict(f"run {lease.run_id} is at seq {expected - 1}")
+        if phase == "waiting" and set(run.signals) - set(taken):
+            raise SignalsPending(f"run {lease.run_id} has signals to take")
+        run.entries.extend(entries)
+        for signal_id in taken:
+            run.signals.pop(signal_id, None)
+        if phase is not None:
+            held = phase == "running"
+            if phase in TERMINAL:
+                run.signals.clear()
+            run.info = msgspec.structs.replace(
+                run.info,
+                phase=phase,
+                epoch=run.info.epoch if held else run.info.epoch + 1,
+                worker=run.info.worker if held else None,
+                lease_until=run.info.lease_until if held else None,
+                updated_at=entries[-1].at if entries else run.info.updated_at,
+                summary=run.info.summary if summary is None else summary,
+            )
+        if self._takes_turns:
+            await asyncio.sleep(0)
+
+    async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Entry]:
+        run = self._runs.get(run_id)
+        if run is None:
+            return []
+        return run.entries[after : None if limit is None else after + limit]
+
+    async def get(self, run_id: str) -> RunInfo:
+        return self._get(run_id).info
+
+    async def find(self, prefix: str) -> RunInfo:
+        found = [run.info for run_id, run in self._runs.items() if run_id.startswith(prefix)]
+        if not found:
+            raise NotFound(f"there is no run {prefix!r}")
+        if len(found) > 1:
+            raise Conflict(f"{len(found)} runs start with {prefix!r}")
+        return found[0]
+
+    async def list(
+        self,
+        *,
+        namespace: str | None = None,
+        agent: str | None = None,
+        phases: Sequence[Phase] = (),
+        limit: int = 50,
+        before: str | None = None,
+    ) -> list[RunInfo]:
+        infos = [run.info for run in reversed(self._runs.values())]
+        last = next((info.key for info in infos if info.id == before), 0)
+        chosen = [
+            info
+            for info in infos
+            if (namespace is None or info.namespace == namespace)
+            and (agent is None or info.agent == agent)
+            and (not phases or info.phase in phases)
+            and (before is None or info.key < last)
+        ]
+        return chosen[:limit]
+
+    async def signal(self, signal: Signal, *, also: Beside | None = None) -> None:
+        assert also is None, "what is recorded needs a database"
+        run = self._get(signal.run_id)
+        if run.info.phase in TERMINAL:
+            raise Conflict(f"run {signal.run_id} has ended ({run.info.phase})")
+        run.signals.setdefault(signal.id, signal)
+
+    async def signals(self, run_ids: Sequence[str]) -> list[Signal]:
+        return [signal for run_id in run_ids if run_id in self._runs for signal in self._runs[run_id].signals.values()]
+
+    async def put_blob(self, data: bytes, *, run_id: str = "") -> str:
+        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        if run_id in self._runs:
+            self._runs[run_id].content.add(digest)
+        self._blobs[digest] = data
+        return digest
+
+    async def get_blob(self, digest: str) -> bytes:
+        try:
+            return self._blobs[digest]
+        except KeyError:
+            raise NotFound(f"there is no stored content {digest}") from None
+
+    async def purge(self, *, ended_before: float, limit: int = 1000) -> int:
+        ended = [
+            run_id
+            for run_id, run in self._runs.items()
+            if run.info.phase in TERMINAL and run.info.updated_at < ended_before
+        ][:limit]
+        for run_id in ended:
+            del self._runs[run_id]
+        kept = {digest for run in self._runs.values() for digest in run.content}
+        self._blobs = {digest: data for digest, data in self._blobs.items() if digest in kept}
+        return len(ended)
+
+    async def forget(self, run_id: str) -> None:
+        info = self._get(run_id).info
+        if info.phase not in TERMINAL:
+            raise Conflict(f"run {run_id} has not ended ({info.phase})", hint="cancel it first")
+        del self._runs[run_id]
+
+    def _get(self, run_id: str) -> _Run:
+        try:
+            return self._runs[run_id]
+        except KeyError:
+            raise NotFound(f"there is no run {run_id!r}") from None
+
+
+def _lease(info: RunInfo) -> Lease:
+    return Lease(info.id, info.key, info.epoch, info.worker or "", info.lease_until or 0.0)

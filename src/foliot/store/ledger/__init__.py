@@ -1,0 +1,1 @@
+"""What processes share and count: budgets, limits on tools and models, calls in doubt, pushed results."""

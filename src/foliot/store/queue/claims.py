@@ -1,0 +1,424 @@
+"""Taking runs from the queue: which ones a worker with free places gets, and the leases for them.
+
+The order is: the most urgent first; among equals the namespace that has least at work, and in it the line that has
+least at work (so neither a namespace nor an agent nor a lane can crowd out another by queueing much); then who is due
+longest. What may not be taken now (another worker is needed, a limit is reached, its class is open) stands in no one's
+way: runs that are alike form a line, and a line that is refused is stepped over whole, however long it is.
+
+A look from the top reads at most `LOOKED_AT` lines, and no more than `EACH` of one namespace, so that one with very
+many lines hides no other. If that was not all of them, a look that goes on elsewhere (`Claims.cursor`) follows at once
+while there are free places, and so on in turns until it has gone round: no line is starved, and what is urgent waits
+for one other look at most.
+
+Lines are read outside the transaction, as a hint. What decides is the transaction: it finds the runs again and locks
+them with the row of each run, passing over what others have locked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence, Set
+from heapq import heapify, heappop, heappush
+from itertools import groupby
+
+import msgspec
+from msgspec import Struct
+
+from foliot.store.base import Database
+from foliot.store.journal.base import TERMINAL, Lease, StoreSetBack
+from foliot.store.queue import queue
+from foliot.store.queue.limits import COOL_DOWN, hold_limit, may_probe, probing, room_left
+from foliot.store.queue.placement import Offer, fits, lacked_by
+from foliot.store.transaction import Row, Tx, many, one, rows
+
+LOOKED_AT = 128
+EACH = 8
+# Sorts before every line, and is not "", which begins at the top.
+_BEGINNING = " "
+
+
+class Claims(Struct, frozen=True):
+    """What a look at the queue gave.
+
+    `next_due` is when the next run that is known becomes due. `refused` counts lines of which no more was taken
+    although something is due, by reason: `placement`, `limit`, `breaker`, or `taken` (others were faster, or are at
+    it). `recovered` are the ids of runs whose holder let its lease run out. `more`: there may be more, look again as
+    soon as there is a place, at `cursor` too: where this look did not look, or did not come to an end.
+    """
+
+    leases: list[Lease]
+    next_due: float | None = None
+    refused: dict[str, int] = {}
+    recovered: tuple[str, ...] = ()
+    more: bool = False
+    cursor: str = ""
+
+
+class Line(Struct, frozen=True):
+    """Runs that are alike, and how many of them are held.
+
+    `ready_at` is when the first that nobody holds is due, `next_at` when the first is that is not due yet;
+    `lapses_at` is when the first lease ends.
+    """
+
+    line: str
+    namespace: str
+    agent: str
+    lane: str
+    class_key: str
+    requirements: str
+    max_running: int
+    ready_at: float | None
+    next_at: float | None
+    lapses_at: float | None
+    running: int
+
+    def is_due(self, now: float, leased: float) -> bool:
+        return (self.ready_at is not None and self.ready_at <= now) or self.has_lapsed(leased)
+
+    def has_lapsed(self, leased: float) -> bool:
+        """`leased` is the time by the clock of leases."""
+        return self.lapses_at is not None and self.lapses_at < leased
+
+    def since(self) -> float:
+        """How long something of it has been due."""
+        return min(at for at in (self.ready_at, self.lapses_at) if at is not None)
+
+
+class Bounds(Struct, frozen=True):
+    """Limits by (scope, name), and when which class was opened, as they were before the transaction."""
+
+    limited: frozenset[tuple[str, str]]
+    opened: dict[str, float]
+    incarnation: str = ""
+
+    def of(self, line: Line) -> Iterable[tuple[str, str, str, int | None]]:
+        """What limits a line: scope, namespace, name, and the maximum where it came with the run."""
+        if ("namespace", line.namespace) in self.limited:
+            yield "namespace", line.namespace, "", None
+        for scope, name in (("agent", line.agent), ("lane", line.lane)):
+            if (scope, f"{line.namespace}/{name}") in self.limited:
+                yield scope, line.namespace, name, None
+        if line.max_running:
+            yield "definition", line.namespace, line.agent, line.max_running
+
+
+async def claim(
+    db: Database,
+    offer: Offer,
+    *,
+    want: int,
+    now: float,
+    until: float,
+    after: str = "",
+    lacking: Set[str] = frozenset(),
+    leased: float | None = None,
+    incarnation: str = "",
+) -> Claims:
+    """Take up to `want` runs that are due, each under a new epoch with a lease until `until`.
+
+    `leased` is the time by the clock of leases, which `until` is of too; by default it is `now`.
+    `after` is the cursor of an earlier look; without it the look is from the top. Runs that this worker gave back for
+    want of something in `lacking` are left to others. An idle look is one query and writes nothing.
+    Raises `Unavailable`, and `StoreSetBack` when the store is not of the `incarnation` that is given.
+    """
+    leased = now if leased is None else leased
+    each = LOOKED_AT if after else EACH
+    found = await db.read("queue_lines", after=after, now=now, count=LOOKED_AT, each=each)
+    cursor = _cursor([row["line"] for row in found if row["waits"]], from_top=not after)
+    lines = list({row["line"]: _line(row) for row in found}.values())
+    due = [line for line in lines if line.is_due(now, leased)]
+    lapsed = [line for line in due if line.has_lapsed(leased)]
+    fitting = [line for line in due if _suits(offer, line.requirements, lacking)]
+    refused = Counter({"placement": len(due) - len(fitting)})
+    bounds = Bounds(frozenset(), {})
+    taken = Taken([], (), {})
+    if want > 0 and (fitting or lapsed):
+        bounds = _bounds(await db.read("bound_list"))
+        if incarnation and bounds.incarnation != incarnation:
+            raise StoreSetBack("it is another store than before, such as one that was put back from a backup")
+        at_work = Counter[str]()
+        for line in lines:
+            at_work[line.namespace] += line.running
+        taken = await db.write(take, offer, want, now, until, fitting, lapsed, at_work, bounds, leased)
+        refused.update(taken.refused)
+    return Claims(
+        leases=taken.leases,
+        next_due=_next_due(lines, bounds, now, leased),
+        refused={reason: count for reason, count in refused.items() if count},
+        recovered=taken.recovered,
+        more=len(taken.leases) >= want or bool(cursor),
+        cursor=after if after and len(taken.leases) >= want else cursor,
+    )
+
+
+async def recall(db: Database, offer: Offer, *, until: float) -> list[Lease]:
+    """What a claim with this `until` took, when its answer was lost; nothing if it was never stored.
+
+    To be asked before anything of it is renewed. Raises `Unavailable`.
+    """
+    found = await db.read("queue_claimed", identity=offer.identity, until=until)
+    return [Lease(row["run_id"], row["run"], row["epoch"], offer.identity, until, queued=True) for row in found]
+
+
+def _suits(offer: Offer, requirements: str, lacking: Set[str]) -> bool:
+    return fits(offer, requirements) and not (lacking and lacked_by(offer, requirements) in lacking)
+
+
+async def waiting_for_others(
+    db: Database, offer: Offer, run_ids: Sequence[str], *, now: float, lacking: Set[str] = frozenset()
+) -> set[str]:
+    """Of these runs those that are due and that nobody holds, but that this worker may not take."""
+    if not run_ids:
+        return set()
+    found = await db.read("queue_due", run_ids=msgspec.json.encode(run_ids).decode(), now=now)
+    return {row["run_id"] for row in found if not _suits(offer, row["requirements"], lacking)}
+
+
+class Taken(Struct, frozen=True):
+    leases: list[Lease]
+    recovered: tuple[str, ...]
+    refused: dict[str, int]
+
+
+def take(
+    offer: Offer,
+    want: int,
+    now: float,
+    until: float,
+    lines: Sequence[Line],
+    lapsed: Sequence[Line],
+    at_work: Mapping[str, int],
+    bounds: Bounds,
+    leased: float | None = None,
+) -> Tx[Taken]:
+    """The transaction of a claim: from these lines, in fair order, within the bounds.
+
+    `now` says what is due, `leased` (by default the same) which leases have ended.
+    `lapsed` are lines with leases that have ended, whoever may take what was held: they are set right first.
+    """
+    leased = now if leased is None else leased
+    recovered: set[str] = set()
+    if lapsed:
+        yield from _hold_bounds(lines, bounds)
+    for line in lapsed:
+        recovered.update((yield from _recover(line, now, leased)))
+    gate = yield from _open_gate(lines, bounds, now)
+    busy = Counter(at_work)
+    chosen: list[Row] = []
+    for _, level in groupby(lines, key=lambda line: line.line[: queue.URGENCY]):
+        if len(chosen) < want:
+            chosen += yield from _take_level(list(level), want - len(chosen), now, leased, busy, gate)
+    leases = [
+        Lease(
+            row["run_id"],
+            row["run"],
+            row["epoch"] + 1,
+            offer.identity,
+            until,
+            queued=True,
+            lapsed=row["phase"] == "running",
+        )
+        for row in chosen
+    ]
+    fields = [
+        {"key": lease.key, "epoch": lease.epoch, "worker": lease.worker, "until": until, "now": now} for lease in leases
+    ]
+    yield from many("queue_claim", fields)
+    yield from many("queue_hold", [{"run": lease.key, "until": until} for lease in leases])
+    mine = {lease.run_id for lease in leases}
+    return Taken(leases, tuple(sorted(recovered & mine)), dict(gate.refused))
+
+
+def _take_level(
+    lines: Sequence[Line], want: int, now: float, leased: float, busy: Counter[str], gate: Gate
+) -> Tx[list[Row]]:
+    """Up to `want` runs from lines that are equally urgent.
+
+    Places are shared out as if every line had enough runs; what a line cannot use is shared out again among the rest.
+    """
+    pending = {line.line: line for line in lines}
+    picked = Counter({line.line: line.running for line in lines})
+    chosen: dict[int, Row] = {}
+    while pending and len(chosen) < want:
+        for name, count in share_out(pending.values(), want - len(chosen), busy, picked):
+            line = pending[name]
+            allowed = min(count, gate.room(line))
+            before = picked[name] - line.running  # stand at its head until the end of this transaction
+            found = (yield from rows("queue_take", line=name, now=now, count=before + allowed)) if allowed else []
+            fresh = [row for row in found if row["run"] not in chosen]
+            good = yield from _without_strays(fresh, leased)
+            if good:
+                yield from gate.passed(line, good)
+            if not allowed or not (fresh or before):
+                gate.refuse(line)
+            if not allowed or len(fresh) < allowed:
+                del pending[name]
+            chosen.update((row["run"], row) for row in good)
+            busy[line.namespace] += len(good)
+            picked[name] += len(good)
+    return list(chosen.values())
+
+
+def share_out(
+    lines: Iterable[Line], want: int, busy: Mapping[str, int], picked: Mapping[str, int]
+) -> list[tuple[str, int]]:
+    """How many places each line gets if every line had enough runs: one by one to whoever has least at work.
+
+    `busy` is what each namespace has at work, `picked` what each line has.
+    """
+    spaces: dict[str, list[tuple[int, float, str]]] = {}
+    for line in lines:
+        spaces.setdefault(line.namespace, []).append((picked[line.line], line.since(), line.line))
+    turns: list[tuple[int, float, str]] = []
+    for space, waiting in spaces.items():
+        heapify(waiting)
+        turns.append((busy.get(space, 0), waiting[0][1], space))
+    heapify(turns)
+    shares = Counter[str]()
+    for _ in range(want):
+        load, _, space = heappop(turns)
+        waiting = spaces[space]
+        running, since, name = heappop(waiting)
+        shares[name] += 1
+        heappush(waiting, (running + 1, since, name))
+        heappush(turns, (load + 1, waiting[0][1], space))
+    return list(shares.items())
+
+
+class Gate:
+    """How much may still be taken of each line in this transaction."""
+
+    def __init__(
+        self,
+        keys: Mapping[str, list[tuple[str, str, str]]],
+        rooms: dict[tuple[str, str, str], int],
+        shut: dict[str, bool],
+    ) -> None:
+        """`keys` are the limits of each line, `rooms` what is left of each; `shut`: open classes, True for a probe."""
+        self._keys = keys
+        self._rooms = rooms
+        self._classes = shut
+        self.refused = Counter[str]()
+
+    def room(self, line: Line) -> int:
+        room = min((self._rooms[key] for key in self._keys[line.line]), default=2**31 - 1)
+        probe = self._classes.get(line.class_key)
+        return room if probe is None else min(room, int(probe))
+
+    def refuse(self, line: Line) -> None:
+        """Nothing more of this line: say why."""
+        if self.room(line):
+            self.refused["taken"] += 1
+        else:
+            self.refused["breaker" if self._classes.get(line.class_key) is False else "limit"] += 1
+
+    def passed(self, line: Line, taken: Sequence[Row]) -> Tx[None]:
+        for key in self._keys[line.line]:
+            self._rooms[key] -= len(taken)
+        if line.class_key in self._classes:
+            self._classes[line.class_key] = False
+            yield from probing(line.class_key, taken[0]["run"])
+
+
+def _hold_bounds(lines: Sequence[Line], bounds: Bounds) -> Tx[None]:
+    """Lock what limits these lines ahead of the runs that are set right: whoever ends a run does so too."""
+    wanted = {limit[:3]: limit[3] for line in lines for limit in bounds.of(line)}
+    for scope, namespace, name in sorted(wanted):
+        yield from hold_limit(scope, namespace, name, wanted[scope, namespace, name])
+    for class_key in sorted({line.class_key for line in lines} & bounds.opened.keys()):
+        yield from one("class_lock", key=class_key)
+
+
+def _open_gate(lines: Sequence[Line], bounds: Bounds, now: float) -> Tx[Gate]:
+    """Lock what limits these lines, in an order that all workers keep, and count."""
+    limits = {line.line: list(bounds.of(line)) for line in lines}
+    wanted = {limit[:3]: limit[3] for each in limits.values() for limit in each}
+    rooms: dict[tuple[str, str, str], int] = {}
+    for key in sorted(wanted):
+        rooms[key] = yield from room_left(*key, wanted[key])
+    shut: dict[str, bool] = {}
+    for class_key in sorted({line.class_key for line in lines} & bounds.opened.keys()):
+        may = yield from may_probe(class_key, now)
+        if may is not None:
+            shut[class_key] = may
+    return Gate({name: [limit[:3] for limit in each] for name, each in limits.items()}, rooms, shut)
+
+
+def _recover(line: Line, now: float, leased: float) -> Tx[list[str]]:
+    """Free the runs of a line whose holders let their leases run out; the ids of those that can be taken now.
+
+    They are due since then, so behind what waited longer: a run that kills its worker must not come first every time.
+    """
+    freed: list[str] = []
+    for row in (yield from rows("queue_lapsed", line=line.line, now=leased, count=LOOKED_AT)):
+        if not (yield from _set_right(row, leased)):
+            yield from queue.let_go(row["run"], row["due_at"] - leased + now)
+            freed.append(row["run_id"])
+    return freed
+
+
+def _without_strays(found: Sequence[Row], leased: float) -> Tx[list[Row]]:
+    good: list[Row] = []
+    for row in found:
+        if not (yield from _set_right(row, leased)):
+            good.append(row)
+    return good
+
+
+def _set_right(row: Row, leased: float) -> Tx[bool]:
+    """Make the queue agree with a run that somebody took or ended without it; True if that was so."""
+    if row["phase"] in TERMINAL:
+        yield from queue.remove(row["run"])
+        return True
+    if row["lease_until"] is not None and row["lease_until"] >= leased:
+        yield from many("queue_hold", [{"run": row["run"], "until": row["lease_until"]}])
+        return True
+    return False
+
+
+def _cursor(names: Sequence[str], *, from_top: bool) -> str:
+    """Where a look finds the lines that this one did not see; "" when it saw all of them."""
+    if not from_top:
+        return names[-1] if len(names) == LOOKED_AT else ""
+    most = max(Counter(name[: queue.SPACE] for name in names).values(), default=0)
+    return _BEGINNING if len(names) == LOOKED_AT or most >= EACH else ""
+
+
+def _next_due(lines: Iterable[Line], bounds: Bounds, now: float, leased: float) -> float | None:
+    """When something will be due: a pause or a timer is over, a lease ends, an open class may be tried."""
+    times = [line.next_at for line in lines if line.next_at is not None]
+    times += [line.lapses_at - leased + now for line in lines if line.lapses_at is not None]
+    classes = {line.class_key for line in lines}
+    times += [opened + COOL_DOWN for key, opened in bounds.opened.items() if key in classes]
+    return min((at for at in times if at > now), default=None)
+
+
+def _line(row: Row) -> Line:
+    return Line(
+        line=row["line"],
+        namespace=row["namespace"],
+        agent=row["agent"],
+        lane=row["lane"],
+        class_key=row["class"],
+        requirements=row["requirements"],
+        max_running=row["max_running"],
+        ready_at=row["ready_at"],
+        next_at=row["next_at"],
+        lapses_at=row["lapses_at"],
+        running=row["running"],
+    )
+
+
+def _bounds(found: Iterable[Row]) -> Bounds:
+    limited: set[tuple[str, str]] = set()
+    opened: dict[str, float] = {}
+    incarnation = ""
+    for row in found:
+        if row["scope"] == "store":
+            incarnation = row["name"]
+        elif row["scope"] == "class":
+            opened[row["name"]] = row["opened_at"]
+        else:
+            limited.add((row["scope"], row["name"]))
+    return Bounds(frozenset(limited), opened, incarnation)

@@ -1,0 +1,1 @@
+"""Declared resources: documents, their changes in one transaction, and the feed of changes."""

@@ -1,0 +1,1 @@
+"""Secret values and the keys that seal them."""

@@ -1,0 +1,129 @@
+"""What a run has done so far, read from its journal: the calls as they were run, and their results.
+
+The protocol below is the part of a journal that tools may use. It only reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from foliot.errors import NotFound
+from foliot.kernel.errors import UnknownEvent
+from foliot.kernel.messages import Message, ToolCall, ToolResult
+from foliot.kernel.run.codec import decode
+from foliot.kernel.run.events import ApprovalDecided, Event, ModelResponded, RunCreated, Terminal, ToolFinished
+
+_messages = msgspec.json.Decoder(tuple[Message, ...])
+
+
+class Record(Protocol):
+    @property
+    def at(self) -> float: ...
+    @property
+    def data(self) -> bytes: ...
+
+
+class RunRow(Protocol):
+    """What is known of a run without its journal."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def agent(self) -> str: ...
+    @property
+    def phase(self) -> str: ...
+    @property
+    def created_at(self) -> float: ...
+    @property
+    def updated_at(self) -> float: ...
+    @property
+    def parent(self) -> str | None: ...
+    @property
+    def summary(self) -> dict[str, Any]: ...
+
+
+class History(Protocol):
+    """The reading half of a journal of runs."""
+
+    async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> Sequence[Record]: ...
+
+    async def get(self, run_id: str) -> RunRow:
+        """Raises `NotFound`."""
+        ...
+
+    async def list(
+        self, *, namespace: str | None = None, agent: str | None = None, limit: int = 50
+    ) -> Sequence[RunRow]: ...
+
+    async def get_blob(self, digest: str) -> bytes:
+        """Raises `NotFound`."""
+        ...
+
+
+@dataclass(slots=True)
+class Past:
+    """`calls` in the order in which the model asked, by id, with the arguments that an approval put in their place."""
+
+    created: RunCreated | None = None
+    ended: Terminal | None = None
+    ended_at: float = 0.0
+    calls: dict[str, ToolCall] = field(default_factory=dict[str, ToolCall])
+    results: dict[str, ToolResult] = field(default_factory=dict[str, ToolResult])
+
+    def succeeded(self, tool: str) -> list[ToolCall]:
+        """The calls of one tool that did what they should, in their order."""
+        return [
+            call
+            for call in self.calls.values()
+            if call.name == tool and (result := self.results.get(call.id)) is not None and result.error is None
+        ]
+
+
+async def past_of(history: History, run_id: str) -> Past:
+    """The run so far, and what came before it when it was forked. Raises `NotFound` for a run that is not there."""
+    past = Past()
+    for record in await history.read(run_id):
+        try:
+            event = decode(record.data)
+        except UnknownEvent:
+            continue  # written by a newer version; what it says is not about calls that this one knows
+        if isinstance(event, RunCreated):
+            past.created = event
+            if event.history is not None:
+                _remember(past, _messages.decode(await history.get_blob(event.history)))
+        _take(past, event, record.at)
+    if past.created is None:
+        raise NotFound(f"there is no run {run_id!r}")
+    return past
+
+
+def _take(past: Past, event: Event, at: float) -> None:
+    match event:
+        case RunCreated():
+            _remember(past, event.input)
+        case ModelResponded():
+            _remember(past, (event.response.message,))
+        case ToolFinished():
+            past.results[event.result.call_id] = event.result
+        case ApprovalDecided(decision="edit", arguments=str(arguments)) if event.call_id in past.calls:
+            past.calls[event.call_id] = replace(past.calls[event.call_id], arguments=arguments)
+        case _ if isinstance(event, Terminal):
+            past.ended, past.ended_at = event, at
+        case _:
+            pass
+
+
+def _remember(past: Past, messages: Sequence[Message]) -> None:
+    for message in messages:
+        for part in message.parts:
+            if isinstance(part, ToolCall):
+                past.calls[part.id] = part
+            elif isinstance(part, ToolResult):
+                past.results[part.call_id] = part

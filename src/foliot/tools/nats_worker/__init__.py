@@ -1,0 +1,1 @@
+"""A server of tools over NATS: calls in, governed execution, results out."""

@@ -1,0 +1,128 @@
+"""In which order the calls of one step may run side by side.
+
+Two calls must follow each other when the tool of one declares `after` the other's, or when both touch the same thing
+(a resource key with the arguments filled in) and at least one of them may change it; then the model's order decides.
+Everything else runs in parallel.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from foliot.errors import InvalidInput
+from foliot.tools.base import ToolDefinition
+from foliot.tools.pipeline.preconditions import qualified
+
+_SLOT: Final = re.compile(r"\{([^{}]*)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call as the planner sees it. `id` is unique in the step."""
+
+    id: str
+    definition: ToolDefinition
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """`later` runs after `earlier`. `declared` by `after`: then a failure of the earlier one keeps it from running."""
+
+    earlier: str
+    later: str
+    declared: bool
+
+
+def edges(steps: Sequence[Step]) -> list[Edge]:
+    """What must follow what. A cycle of `after` inside one step cannot be kept: the model's order decides it."""
+    found: list[Edge] = []
+    keys = [resource_keys(step.definition, step.arguments) for step in steps]
+    for at, step in enumerate(steps):
+        for before, other in enumerate(steps):
+            if other.definition.name in step.definition.after and before != at:
+                mutual = step.definition.name in other.definition.after
+                if not mutual or before < at:
+                    found.append(Edge(other.id, step.id, True))
+            elif before < at and _overlap(keys[at], keys[before]):
+                reads = step.definition.effect == "read" and other.definition.effect == "read"
+                waits_back = step.definition.name in other.definition.after
+                if not reads and not waits_back:
+                    found.append(Edge(other.id, step.id, False))
+    return found
+
+
+def waves(steps: Sequence[Step]) -> list[list[str]]:
+    """The calls in groups: each group runs when the one before it is done, its members side by side."""
+    waiting: dict[str, set[str]] = {step.id: set() for step in steps}
+    for edge in edges(steps):
+        waiting[edge.later].add(edge.earlier)
+    planned: list[list[str]] = []
+    while waiting:
+        ready = [name for name, before in waiting.items() if not before & waiting.keys()]
+        # Longer cycles (of three and more) are broken the same way: the first of the model's order goes ahead.
+        wave = ready or [next(iter(waiting))]
+        for name in wave:
+            del waiting[name]
+        planned.append(wave)
+    return planned
+
+
+def resource_keys(definition: ToolDefinition, arguments: Mapping[str, Any]) -> frozenset[str]:
+    """What a call touches. A key with an argument that was not given stands for everything of its kind: `file:*`."""
+    return frozenset(_filled(key, arguments) for key in definition.resource_keys)
+
+
+def _overlap(some: frozenset[str], others: frozenset[str]) -> bool:
+    return not some.isdisjoint(others) or any(_covers(a, b) or _covers(b, a) for a in some for b in others)
+
+
+def _covers(key: str, other: str) -> bool:
+    """Whether `file:*` stands for `file:/etc/hosts`. What is behind the star does not count: rather too careful."""
+    start, star, _ = key.partition("*")
+    return bool(star) and other.startswith(start)
+
+
+def _filled(key: str, arguments: Mapping[str, Any]) -> str:
+    return _SLOT.sub(lambda slot: str(arguments.get(slot[1], "*")), key)
+
+
+def check_requirements(definitions: Sequence[ToolDefinition]) -> None:
+    """Raises `InvalidInput`, with every gap, for tools that need others or capabilities which none of them has.
+
+    Secrets are looked for when the tool is called: they may be there by then.
+    """
+    offered = {f"tool:{each.name}" for each in definitions}
+    offered |= {f"capability:{name}" for each in definitions for name in each.capabilities}
+    gaps = [
+        f"{each.name} needs {need}"
+        for each in definitions
+        for need in map(qualified, each.requires)
+        if not need.startswith("secret:") and need not in offered
+    ]
+    if gaps:
+        raise InvalidInput(f"the tools do not fit together: {'; '.join(gaps)}", hint="give the agent what is missing")
+
+
+def check_order(definitions: Iterable[ToolDefinition]) -> None:
+    """Raises `InvalidInput` for tools that wait for each other by `after` or `requires_prior` for ever."""
+    waits = {each.name: {*each.after, *each.requires_prior} for each in definitions}
+    settled: set[str] = set()
+    for start in waits:
+        path: list[str] = []
+        stack: list[tuple[str, bool]] = [(start, False)]
+        while stack:
+            name, leaving = stack.pop()
+            if leaving:
+                path.pop()
+                settled.add(name)
+            elif name in path:
+                cycle = " -> ".join([*path[path.index(name) :], name])
+                raise InvalidInput(f"tools wait for each other: {cycle}", hint="take one of them out of after")
+            elif name in waits and name not in settled:
+                path.append(name)
+                stack.append((name, True))
+                stack.extend((before, False) for before in sorted(waits[name]))

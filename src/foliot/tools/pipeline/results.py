@@ -1,0 +1,231 @@
+"""From what a backend returned or raised to the one result the model sees."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from foliot.common.threads import unhurried
+from foliot.kernel.messages import Media, Text, ToolFailure, ToolResult
+from foliot.kernel.run.events import UnknownReason
+from foliot.kernel.run.feedback import NOT_AGAIN
+from foliot.tools.base import Effect, Invocation, OnOutput, ToolError
+from foliot.tools.pipeline.failures import classified
+
+# A tool chooses the text of its errors; a model needs the beginning of it.
+LONGEST_MESSAGE = 8_000
+MAY_HAVE_ACTED = "it may have taken effect"
+ACTED = "it has taken effect all the same"
+SAME_REQUEST = "The same call again is the same request to the tool: it goes by the same idempotency key."
+
+_encode = msgspec.json.Encoder(enc_hook=lambda value: _plain(value)).encode
+
+
+def success_result(call: Invocation, value: object) -> ToolResult:
+    """Text stays text, parts stay parts; every other value becomes JSON.
+
+    Raises `ToolError` for a value that cannot: the tool has acted, and whoever asked does not learn what came of it.
+    """
+    match value:
+        case str():
+            content: tuple[Text | Media, ...] = (Text(value),)
+        case None:
+            content = (Text("null"),)
+        case Text() | Media():
+            content = (value,)
+        case tuple() | list() if value and all(isinstance(part, Text | Media) for part in value):  # pyright: ignore[reportUnknownVariableType] - narrowed by the guard
+            content = tuple(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] - see above
+        case _:
+            try:
+                content = (Text(_encode(value).decode()),)
+            except (TypeError, ValueError) as error:
+                what = type(value).__name__
+                raise ToolError(f"the tool returned {what}, which is not JSON: {error}", retryable=False) from error
+    return ToolResult(call.call_id, call.tool, content)
+
+
+def failure_result(
+    call: Invocation, error: Exception, unknown: UnknownReason | None = None, effect: Effect = "once"
+) -> ToolResult:
+    """The error as data. The text names the cause, so that the model can do better the next time.
+
+    `unknown` says why nobody knows whether the call has acted; it is of no matter for a tool that only reads.
+    """
+    known = classified(error, call.tool)
+    message = known.message if len(known.message) <= LONGEST_MESSAGE else f"{known.message[:LONGEST_MESSAGE]} […]"
+    if unknown is None or effect == "read":
+        failure = ToolFailure(
+            known.code,
+            known.reason,
+            message,
+            known.retryable,
+            known.kind,
+            known.details,
+            before_effect=known.before_effect,
+        )
+        return ToolResult(call.call_id, call.tool, (Text(f"Error ({failure.code}): {failure.message}"),), failure)
+    message = f"{message}; {ACTED if unknown == 'broken' and not known.lost else MAY_HAVE_ACTED}"
+    failure = ToolFailure(
+        known.code, known.reason, message, False, known.kind, known.details, unknown, call.idempotency_key
+    )
+    advice = SAME_REQUEST if effect == "idempotent" else NOT_AGAIN[0].upper() + NOT_AGAIN[1:]
+    return ToolResult(call.call_id, call.tool, (Text(f"Error ({failure.code}): {message}. {advice}"),), failure)
+
+
+def _plain(value: object) -> object:
+    """What people return from functions besides JSON: pydantic models, paths, and whatever else pydantic can write."""
+    dump = getattr(value, "model_dump", None)
+    if callable(dump):
+        return dump(mode="json")
+    if hasattr(value, "__next__"):  # it may never end
+        raise TypeError("return a list of what it gives")
+    from pydantic_core import to_jsonable_python  # here, because almost nobody pays for it
+
+    return to_jsonable_python(value)
+
+
+# --- mask ------------------------------------------------------------------------------------------------------------
+
+# Takes secrets out of whatever a tool answers, before anybody sees it.
+
+
+class Stream(Protocol):
+    def feed(self, text: str) -> str: ...
+
+    def flush(self) -> str: ...
+
+
+class Masker(Protocol):
+    """Knows the secrets of the process; see masking.py."""
+
+    @property
+    def knows_none(self) -> bool:
+        """Whether there is nothing to take out of anything."""
+        ...
+
+    def mask_result(self, result: ToolResult) -> ToolResult:
+        """The result without any secret, in its texts and in its error."""
+        ...
+
+    def stream(self) -> Stream:
+        """For a text that comes in pieces: a secret may lie across two of them."""
+        ...
+
+
+class Mask:
+    """A masker that breaks is not passed over: the result is lost then, and a failure takes its place."""
+
+    def __init__(self, masker: Masker) -> None:
+        self._masker = masker
+
+    def leaves(self, result: ToolResult) -> bool:
+        return self._masker.knows_none
+
+    async def __call__(self, call: Invocation, result: ToolResult) -> ToolResult:
+        size = sum(len(part.text if isinstance(part, Text) else part.data or "") for part in result.content)
+        return await unhurried(size, self._masker.mask_result, result)
+
+
+def masked_output(masker: Masker, heard: OnOutput) -> tuple[OnOutput, Callable[[], None]]:
+    """Where a tool's output goes instead; and what to do when it has ended."""
+    stream = masker.stream()
+
+    def on_output(text: str) -> None:
+        if safe := stream.feed(text):
+            heard(safe)
+
+    def ended() -> None:
+        if rest := stream.flush():
+            heard(rest)
+
+    return on_output, ended
+
+
+# --- truncate --------------------------------------------------------------------------------------------------------
+
+# Keeps what a model reads short: the beginning and the end, and where the rest is.
+#
+# What was cut says so twice: where something is missing, with the way to the rest, and in its last line, which
+# programs can look for: `…[truncated: <original> bytes → <limit>]`. With both it is never longer than the limit.
+
+log = logging.getLogger(__name__)
+
+
+class StoreBlob(Protocol):
+    """Keeps content for a run, and names it."""
+
+    def __call__(self, data: bytes, /, *, run_id: str = "") -> Awaitable[str]: ...
+
+
+LIMIT: Final = 50_000
+# More than this is not kept at all: a tool that floods must not fill the disk.
+MOST_KEPT: Final = 64 * 1024 * 1024
+# The beginning says what it is, the end how it went; the beginning says more.
+HEAD_SHARE: Final = 0.7
+READER: Final = "read_result"
+# The bytes of UTF-8 that do not begin a character.
+_INSIDE: Final = bytes(range(0x80, 0xC0))
+
+
+class Truncate:
+    """`limit` is in bytes of UTF-8, over all texts of a result. Images and files are not touched."""
+
+    def __init__(self, limit: int = LIMIT, store_blob: StoreBlob | None = None) -> None:
+        self._limit = limit
+        self._store_blob = store_blob
+
+    def leaves(self, result: ToolResult) -> bool:
+        return _size(result.text) <= self._limit
+
+    async def __call__(self, call: Invocation, result: ToolResult) -> ToolResult:
+        if self.leaves(result):
+            return result
+        whole = result.text
+        text = Text(_cut(whole, await self._keep(call, whole), self._limit))
+        media: tuple[Media, ...] = tuple(part for part in result.content if isinstance(part, Media))
+        error = result.error
+        if error is not None and len(error.message) > self._limit:
+            error = replace(error, message=error.message[: self._limit] + " […]")
+        return replace(result, content=(text, *media), error=error)
+
+    async def _keep(self, call: Invocation, whole: str) -> str:
+        if self._store_blob is None:
+            return "the rest was not kept"
+        kept = whole.encode("utf-8", "replace")[:MOST_KEPT]
+        try:
+            digest = await self._store_blob(kept, run_id=call.run_id)
+        except Exception:
+            # The tool has acted and its answer is worth having, even when only part of it can be kept.
+            log.warning("the full result of %s could not be kept", call.call_id, exc_info=True)
+            return "the rest could not be kept"
+        shown = call.caller.advertised
+        if shown is not None and READER in shown:
+            return f'read the rest with {READER}(call_id="{call.call_id}", offset=…); kept as {digest}'
+        return f"the whole is kept as {digest}"
+
+
+def _cut(whole: str, where: str, limit: int) -> str:
+    """The beginning and the end of a text, in all at most `limit` bytes."""
+    size, data = len(whole), whole.encode("utf-8", "replace")
+    mark = f"\n…[truncated: {len(data)} bytes → {limit}]"
+    left_out = "\n\n[… {} of {} characters left out; {}]\n\n"
+    room = limit - _size(mark) - _size(left_out.format(size, size, where))
+    if room <= 0:  # too little to say where the rest is, or even that it was cut
+        return _begin(data, limit - _size(mark)) + mark if limit >= _size(mark) else _begin(mark.encode(), limit)
+    head = _begin(data, int(room * HEAD_SHARE))
+    end = data[len(data) - (room - _size(head)) :]
+    tail = end.lstrip(_INSIDE).decode()  # not from the middle of a character
+    return head + left_out.format(size - len(head) - len(tail), size, where) + tail + mark
+
+
+def _begin(data: bytes, length: int) -> str:
+    """As much of a text as fits, up to a whole character."""
+    return data[: max(0, length)].decode("utf-8", "ignore")
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))

@@ -1,0 +1,56 @@
+"""What a call spends besides its time: tokens and money of the runs that it delegated.
+
+A tool says so with `spend`, from wherever in the call it is; whoever makes the call collects it around it. So it is
+counted whether the call succeeds, fails or is cut off.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+from foliot.kernel.messages import Usage
+from foliot.kernel.run.budget import Spent
+
+
+class Spending:
+    """`runs` is the newest account of each run that one call has delegated."""
+
+    __slots__ = ("runs",)
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Usage] = {}
+
+    def note(self, run_id: str, usage: Usage) -> None:
+        self.runs[run_id] = usage
+
+    @property
+    def usage(self) -> Usage | None:
+        """The sum; None when nothing was spent."""
+        if not self.runs:
+            return None
+        total = Spent()
+        for usage in self.runs.values():
+            total.add(usage)
+        return total.usage()
+
+
+_current: ContextVar[Spending | None] = ContextVar("foliot_spending", default=None)
+
+
+def count() -> Spending:
+    """Collect from now on what is spent in this task, and in those that it starts."""
+    spending = Spending()
+    _current.set(spending)
+    return spending
+
+
+def spend(run_id: str, usage: Usage) -> None:
+    """Account for all that a run has spent up to now. Said again of the same run, the newer account replaces."""
+    if (spending := _current.get()) is not None:
+        spending.note(run_id, usage)
+
+
+def spent() -> Usage | None:
+    """What the call that is made here has spent so far; None when nothing, or when nobody counts."""
+    spending = _current.get()
+    return spending.usage if spending is not None and spending.runs else None

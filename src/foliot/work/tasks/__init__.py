@@ -1,0 +1,1 @@
+"""Tasks: accepted, pinned, advanced, listed."""

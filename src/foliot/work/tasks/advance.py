@@ -1,0 +1,342 @@
+"""One fact about a task, and everything that follows from it, as one transaction.
+
+The pure graph (kernel/graph/advance.py) says what follows; here it becomes rows: events of the task, runs that begin,
+signals to runs that must stop, the task's own row. It is run inside the transaction that brought the fact about (the
+end of a run, a cancellation, a timer), so all of it commits together or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from foliot.bus.base import Ticket
+from foliot.engine.definition.freeze import CONCURRENCY
+from foliot.engine.driver.doubts import family
+from foliot.engine.driver.ids import id_from
+from foliot.engine.driver.journal import preview
+from foliot.engine.driver.signals import signal
+from foliot.kernel.graph.advance import Moves, advance, decode_state, encode_state, phase
+from foliot.kernel.graph.codec import encode_fact, fact_type
+from foliot.kernel.graph.events import (
+    Envelope,
+    TaskCancelled,
+    TaskCancelRequested,
+    TaskDeadLettered,
+    TaskEvent,
+    TaskFailed,
+    TaskSucceeded,
+)
+from foliot.kernel.run.codec import encode, type_of
+from foliot.kernel.run.events import EQUALITY, CancelRequested, RunCreated, Unsettled
+from foliot.kernel.traces import under_message
+from foliot.store import tasks
+from foliot.store.journal.base import TASK_LABEL, TERMINAL, Entry, NewRun, identity_labels
+from foliot.store.journal.chain import first_link, link_of
+from foliot.store.journal.database import create_run, lock_runs
+from foliot.store.queue import queue
+from foliot.store.queue.queue import QueueItem
+from foliot.store.transaction import Row, Tx, many, one, rows
+from foliot.work.tasks.base import Command
+from foliot.work.tasks.bundle import Pinned
+from foliot.work.tasks.inbox import opening
+
+# --- execution class -------------------------------------------------------------------------------------------------
+
+# The key of an execution class: runs that are alike in where and how they are done, and so fail together.
+#
+# It is the namespace, the agent, the lane and the normalised execution policy; not the model, the retries or the
+# timeout. The same values give the same key in every process and version: numbers are written alike whatever type they
+# came in.
+
+PREFIX = "execclass_"
+
+
+class ExecutionPolicy(Struct, frozen=True, omit_defaults=True):
+    """Where a run is done and what it may do there. A blank field means its default.
+
+    `resources` are cpu (millicores), memory (bytes) and gpu (how many), and whatever else a host understands.
+    """
+
+    host: str = "sandbox"
+    security: str = "allowlist"
+    ask: str = "off"
+    runtime_type: str = "gvisor"
+    workspace_access: str = "rw"
+    network_enabled: bool = True
+    interactive: bool = False
+    resources: dict[str, Any] = {}
+
+
+def execution_class_key(
+    workspace: str | int, agent: str | None = None, lane: str | None = None, policy: ExecutionPolicy | None = None
+) -> str:
+    """The key of the class. `workspace` is the namespace."""
+    if policy is None:  # of every run that is queued, and again of every one that ends
+        return _default_key(workspace, agent, lane)
+    return _key(workspace, agent, lane, policy)
+
+
+def _key(workspace: str | int, agent: str | None, lane: str | None, policy: ExecutionPolicy) -> str:
+    default = ExecutionPolicy()
+    parts = (
+        f"ws={workspace}",
+        f"agent={_name(agent)}",
+        f"lane={_name(lane)}",
+        f"host={policy.host or default.host}",
+        f"security={policy.security or default.security}",
+        f"ask={policy.ask or default.ask}",
+        f"runtime={policy.runtime_type or default.runtime_type}",
+        f"workspace_access={policy.workspace_access or default.workspace_access}",
+        f"network={_truth(policy.network_enabled)}",
+        f"interactive={_truth(policy.interactive)}",
+        f"resources={_resources(policy.resources)}",
+    )
+    # It names things and protects nothing: the first half of the digest is enough, and so is SHA-1.
+    digest = hashlib.sha1("|".join(parts).encode(), usedforsecurity=False).digest()[:16]
+    return PREFIX + digest.hex()
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _default_key(workspace: str | int, agent: str | None, lane: str | None) -> str:
+    return _key(workspace, agent, lane, ExecutionPolicy())
+
+
+def _name(text: str | None) -> str:
+    return (text or "").strip() or "_"
+
+
+def _truth(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _resources(resources: Mapping[str, Any]) -> str:
+    return ",".join(f"{key}={_value(resources[key])}" for key in sorted(resources))
+
+
+def _value(value: Any) -> str:
+    """A whole number is written without point or exponent, so that 2147483648 and 2147483648.0 are one class."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1:
+        return str(int(value))
+    return msgspec.json.encode(value).decode()
+
+
+# --- advancing -------------------------------------------------------------------------------------------------------
+
+# By agent: calls that may have acted and were not settled.
+InDoubt: TypeAlias = Mapping[str, tuple[Unsettled, ...]]
+
+
+class TaskRef(Struct, frozen=True):
+    """A task as a transaction about it needs it: its row's key, and what never changes."""
+
+    key: int
+    uid: str
+    namespace: str
+    name: str
+    priority: int
+    lane: str
+    command: Command
+    pinned: Pinned
+
+    @property
+    def id(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    def class_key(self, agent: str) -> str:
+        """Which runs this one's failures say something about."""
+        return execution_class_key(self.namespace, agent, self.lane)
+
+
+def tell(
+    task: TaskRef, fact: TaskEvent, now: float, started: float | None = None, in_doubt: InDoubt | None = None
+) -> Tx[list[Ticket]]:
+    """Record a fact and what follows; tickets for the runs that became due. Raises `Conflict`, `IllegalEvent`.
+
+    `started` is when work on the task began, if whoever tells knows. `in_doubt` are calls that runs of the task may
+    have made before: those that begin now hold them.
+    """
+    row = yield from tasks.lock(task.key)
+    return (yield from tell_locked(task, row, fact, now, started, in_doubt))
+
+
+def tell_locked(
+    task: TaskRef,
+    row: Row,
+    fact: TaskEvent,
+    now: float,
+    started: float | None = None,
+    in_doubt: InDoubt | None = None,
+) -> Tx[list[Ticket]]:
+    """As `tell`, when the caller has locked the row already."""
+    plan = task.pinned.plan_for(task.id)
+    state = decode_state(row["graph"])
+    moves = advance(plan, state, fact, now)
+    ended = moves.ended is not None
+    # A task that is ending waits for its runs, which were told: to be told again at every look would not help them.
+    deadline = None if state.ending is not None else deadline_of(task.command, state.since or row["created_at"])
+    yield from tasks.change(
+        row,
+        tasks.TaskChange(
+            phase=phase(state),
+            attempt=state.attempt,
+            graph=encode_state(state),
+            summary=summary_of(msgspec.json.decode(row["summary"]), moves),
+            timer_at=None if ended else earliest(moves.timer, deadline),
+            started_at=started,
+            ended_at=now if ended else None,
+            facts=[(fact_type(each), encode_fact(each)) for each in moves.facts],
+        ),
+        now,
+    )
+    if moves.stop:
+        yield from _stop(task, moves, row["revision"], now)
+    return (yield from begin_runs(task, moves.activate, now, in_doubt, state.told_by))
+
+
+def begin_runs(
+    task: TaskRef,
+    envelopes: Sequence[Envelope],
+    now: float,
+    in_doubt: InDoubt | None = None,
+    told_by: Sequence[str] = (),
+) -> Tx[list[Ticket]]:
+    """Create the runs that these messages activate, and queue them. `told_by` have changed what they are told."""
+    tickets: list[Ticket] = []
+    items: list[QueueItem] = []
+    command = task.command
+    identity = command.acts_as.also_ordered_by(*told_by)
+    for envelope in envelopes:
+        spec_digest, frozen, spec = task.pinned.specs[envelope.to]
+        run_id = run_id_for(task.uid, envelope.id, now)
+        created = RunCreated(
+            agent=spec.agent,
+            spec=spec_digest,
+            input=opening(command, envelope),
+            namespace=spec.namespace,
+            definitions=task.pinned.plan.definitions,
+            task=task.id,
+            identity=identity,
+            system=task.pinned.plan.system,
+            template=command.template,
+            root=task.uid,
+            equality=EQUALITY,
+            unsettled=() if in_doubt is None else in_doubt.get(spec.agent, ()),
+            trace=under_message(command.trace, run_id) if command.trace else "",
+        )
+        new = NewRun(
+            id=run_id,
+            namespace=task.namespace,
+            agent=spec.agent,
+            spec=spec_digest,
+            created_at=now,
+            labels={**command.labels, TASK_LABEL: task.name, **identity_labels(identity)},
+            content={spec_digest: frozen},
+            root=family(spec.namespace, run_id, task.id, task.uid).name,
+        )
+        kind, data = type_of(created), encode(created)
+        link = link_of(first_link(run_id), 1, now, kind, data)
+        key = yield from create_run(new, [Entry(1, now, kind, data, link)])
+        items.append(
+            QueueItem(
+                run=key,
+                run_id=run_id,
+                task=task.key,
+                namespace=task.namespace,
+                agent=spec.agent,
+                lane=task.lane,
+                class_key=task.class_key(spec.agent),
+                priority=task.priority,
+                due_at=now,
+                requirements=msgspec.json.encode(command.requirements).decode(),
+                max_running=spec.extra.get(CONCURRENCY, 0),
+            )
+        )
+        tickets.append(
+            Ticket(
+                id=envelope.id,
+                run_id=run_id,
+                namespace=task.namespace,
+                agent=spec.agent,
+                task=task.name,
+                message_id=envelope.id,
+                attempt=envelope.attempt,
+                due_at=now,
+                system=task.pinned.plan.system,
+                sender=envelope.sender,
+                branch=envelope.branch,
+                parent_branch=envelope.parent_branch,
+                parent_id=envelope.parent_id,
+                kind=envelope.kind,
+                payload=envelope.payload,
+            )
+        )
+    yield from many("task_run_add", [(task.key, ticket.message_id, ticket.run_id) for ticket in tickets])
+    yield from queue.enqueue(items)
+    return tickets
+
+
+def lock_live_runs(task: TaskRef) -> Tx[None]:
+    """Every run of a locked task that has not ended, ahead of the one that ends: each may have to be stopped."""
+    live = yield from rows("queue_of_task", task=task.key)
+    yield from lock_runs([row["run"] for row in live])
+
+
+def _stop(task: TaskRef, moves: Moves, revision: int, now: float) -> Tx[None]:
+    """Ask the runs of messages to end; whoever holds one, or takes it next, does.
+
+    One that is being let go meanwhile is waited for, so that it either sees the signal or is woken.
+    """
+    asked = next((fact for fact in moves.facts if isinstance(fact, TaskCancelRequested)), None)
+    why = CancelRequested(asked.by, asked.reason) if asked else CancelRequested("task", "the task has failed")
+    keys: list[int] = []
+    for message_id in moves.stop:
+        if (found := (yield from one("task_run_find", task=task.key, message=message_id))) is not None:
+            keys.append(found["key"])
+    live = [row["id"] for row in (yield from lock_runs(keys)) if row["phase"] not in TERMINAL]
+    told = [signal(run_id, why, now, signal_id=f"{run_id}/stop/{revision}") for run_id in live]
+    yield from many("signal_add", [msgspec.structs.asdict(each) for each in told])
+    for run_id in live:
+        yield from queue.wake(run_id, now)
+
+
+def run_id_for(uid: str, message_id: str, now: float) -> str:
+    """The id of the run that a message activates: always the same for the same message of the same task."""
+    chance = int.from_bytes(blake2b(f"{uid}|{message_id}".encode(), digest_size=8).digest(), "big")
+    return id_from(now, chance)
+
+
+def summary_of(before: dict[str, Any], moves: Moves) -> dict[str, Any]:
+    """What listings show of a task."""
+    summary = {**before, "messages": before.get("messages", 0) + len(moves.activate)}
+    if moves.ended is None:
+        for stale in ("output", "error", "reason"):
+            summary.pop(stale, None)
+        return summary
+    usage = moves.ended.usage
+    summary["tokens"] = usage.total_tokens
+    summary["cost_usd"] = usage.cost_usd
+    match moves.ended:
+        case TaskSucceeded(output=output):
+            summary["output"] = preview(output)
+        case TaskFailed() | TaskDeadLettered() as failed:
+            summary["error"] = preview(failed.message)
+            summary["reason"] = failed.reason
+        case TaskCancelled() as cancelled:
+            summary["reason"] = cancelled.reason or "cancelled"
+    return summary
+
+
+def deadline_of(command: Command, since: float) -> float | None:
+    """When the time of an attempt is over that began at `since`."""
+    return None if command.timeout is None else since + command.timeout
+
+
+def earliest(*times: float | None) -> float | None:
+    return min((time for time in times if time is not None), default=None)

@@ -1,0 +1,217 @@
+"""Commands as people give them: put in order, checked, and made from Task resources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from foliot.engine.driver.ids import is_made
+from foliot.errors import InvalidInput
+from foliot.kernel.graph.plan import MOST_ATTEMPTS
+from foliot.kernel.identity import NOBODY, Identity
+from foliot.kernel.run.codec import settled
+from foliot.resources.amounts import LONGEST_SECONDS, seconds
+from foliot.resources.digest import canonical_json
+from foliot.resources.names import check_labels
+from foliot.resources.references import NAME_RULE, is_name
+from foliot.store.base import DeclaredBy, Document
+from foliot.work.tasks.base import PRIORITIES, Command, Requirements, RetryRule
+from foliot.work.tasks.inbox import first_words
+
+# A webhook may hand on a body of 1 MiB, and says a few words of its own.
+LARGEST = 2 * 1024 * 1024
+LONGEST_KEY = 255
+MOST_TURNS = 100_000
+# How stored keys begin that have an owner.
+_OWNED = "by:"
+# What may differ between two requests that are the same: who asked, by which way, and how the task is called.
+_NOT_CONTENT = {
+    **dict.fromkeys(("name", "by", "idempotency_key", "trace", "template"), ""),
+    "expires_at": None,
+    "identity": NOBODY,
+}
+_TEXTS = ("target", "namespace", "name", "message", "idempotency_key", "lane", "spawned_by", "parent", "user")
+# What a command after a template does not simply take from one of the two.
+_MERGED = frozenset(
+    {"target_kind", "target", "namespace", "name", "idempotency_key", "input", "labels", "template", "identity"}
+)
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Command)
+
+
+def owned_key(owner: str, key: str) -> str | None:
+    """Return a key as it is stored: that of one owner is never that of another. Keys without an owner stay plain."""
+    if not key:
+        return None
+    if not owner and not key.startswith(_OWNED):
+        return key
+    return _OWNED + sha256(f"{owner}\0{key}".encode()).hexdigest()
+
+
+def normalise(command: Command) -> Command:
+    """Without blanks around what was given. Raises `InvalidInput` with everything that is wrong."""
+    text = {name: value.strip() for name in _TEXTS if isinstance(value := getattr(command, name), str)}
+    command = replace(command, **{**text, "namespace": text["namespace"] or "default"})
+    if problems := list(_problems(command)):
+        raise InvalidInput("; ".join(problems), hint="nothing was accepted")
+    return command
+
+
+def _problems(command: Command) -> list[str]:
+    found: list[str] = []
+    if not command.target:
+        found.append("a task needs an agent or a system to do it")
+    if command.name and not is_name(command.name):
+        found.append(f"{command.name[:80]!r} cannot be the name of a task: expected {NAME_RULE}")
+    if not first_words(command):
+        found.append("message is required")
+    if len(command.message) + sum(map(len, command.input.values())) > LARGEST:
+        found.append(f"message and input are larger than {LARGEST} characters")
+    if command.timeout is not None and not command.timeout >= 0:
+        found.append("timeout must be >= 0")
+    elif command.timeout is not None and command.timeout > LONGEST_SECONDS:
+        found.append(f"timeout must be <= {LONGEST_SECONDS:.0f} seconds")
+    if command.max_turns < 0:
+        found.append("max_turns must be >= 0")
+    if command.max_turns > MOST_TURNS:
+        found.append(f"max_turns must be <= {MOST_TURNS}")
+    if command.priority not in PRIORITIES:
+        found.append(f"priority must be one of {', '.join(PRIORITIES)}")
+    if len(command.idempotency_key) > LONGEST_KEY:
+        found.append(f"idempotency_key is longer than {LONGEST_KEY} characters")
+    if len(command.lane) > 63:
+        found.append("lane is longer than 63 characters")
+    retry = command.retry
+    if not 1 <= retry.max_attempts <= MOST_ATTEMPTS:
+        found.append(f"retry.max_attempts must be >= 1 and <= {MOST_ATTEMPTS}")
+    for name in ("backoff", "max_backoff"):
+        if not 0 <= getattr(retry, name) <= LONGEST_SECONDS:
+            found.append(f"retry.{name} must be >= 0 and <= {LONGEST_SECONDS:.0f} seconds")
+    return found
+
+
+def content_digest(command: Command) -> str:
+    """Of what is asked for: two commands with the same one ask for the same thing, however they were written."""
+    asked = replace(command, **_NOT_CONTENT)
+    if command.identity.by:
+        # Whoever acts for others asks for something else when it is for somebody else.
+        asked = replace(asked, identity=Identity(command.identity.user))
+    return sha256(canonical_json(msgspec.to_builtins(settled(asked)))).hexdigest()
+
+
+def is_known(row: Mapping[str, Any], content: str) -> bool:
+    """Whether the task of a row (its `digest` and its `command`) was asked for by what has the digest `content`.
+
+    Digests that older versions stored depended on how a command had been put together; the command itself tells.
+    """
+    return row["digest"] == content or content_digest(_decoder.decode(row["command"])) == content
+
+
+def is_declared_by(row: Mapping[str, Any], command: Command) -> bool:
+    """Whether the task of a row is the work of a Task that says `command`: its labels may have been changed since."""
+    return asks_the_same(_decoder.decode(row["command"]), command)
+
+
+def asks_the_same(one: Command, other: Command) -> bool:
+    """Whether two commands ask for the same, whatever their labels are and whoever asks."""
+    digests = {content_digest(replace(normalise(each), labels={}, identity=NOBODY)) for each in (one, other)}
+    return len(digests) == 1
+
+
+def encode_command(command: Command) -> str:
+    """As it is stored. The input keeps its order: agents are told it in that order."""
+    return _encoder.encode(command).decode()
+
+
+def command_of(document: Mapping[str, Any]) -> Command:
+    """What a Task resource asks for. Its name becomes the name of the task. Raises `InvalidInput` for its labels."""
+    metadata: dict[str, Any] = document["metadata"]
+    spec: dict[str, Any] = document.get("spec", {})
+    retry: dict[str, Any] = {**(spec.get("retry") or {}), **_given(spec.get("message_retry"))}
+    needs: dict[str, Any] = spec.get("requirements") or {}
+    check_labels(metadata.get("labels") or ())
+    check_labels(metadata.get("annotations") or (), what="annotation")
+    check_chosen_name(metadata["name"])
+    return Command(
+        target_kind="system" if spec.get("system") else "agent",
+        target=spec.get("system") or spec.get("agent", ""),
+        namespace=metadata.get("namespace", "default"),
+        name=metadata["name"],
+        input=dict(spec.get("input") or {}),
+        idempotency_key=spec.get("idempotency_key", ""),
+        priority=spec.get("priority", "normal"),
+        lane=spec.get("lane", ""),
+        labels=dict(metadata.get("labels") or {}),
+        max_turns=spec.get("max_turns", 0),
+        timeout=_duration(spec.get("timeout")),
+        requirements=Requirements(needs.get("region", ""), bool(needs.get("gpu")), needs.get("model", "")),
+        retry=RetryRule(
+            max_attempts=retry.get("max_attempts") or 1,
+            backoff=_duration(retry.get("backoff")) or 0.0,
+            max_backoff=_duration(retry.get("max_backoff")) or 86_400.0,
+            jitter=retry.get("jitter", "full"),
+            non_retryable=tuple(retry.get("non_retryable") or ()),
+        ),
+    )
+
+
+def check_chosen_name(name: str) -> None:
+    """Raises `InvalidInput` for the name of a task that a caller cannot choose: somebody's conversation goes by it."""
+    if is_made(name):
+        raise InvalidInput(
+            f"{name[:80]!r} cannot be chosen as the name of a task",
+            hint="names of this form are made by the server; choose another one",
+        )
+
+
+def from_template(template: Document, given: Command, *, by_operator: bool = False) -> Command:
+    """A command after a Task of mode `template`; what `given` says wins, and inputs and labels are put together.
+
+    `by_operator`: a trigger gives it, which the operator declared. Raises `InvalidInput` when the resource is no
+    template.
+    """
+    name = template["metadata"]["name"]
+    if template.get("spec", {}).get("mode") != "template":
+        raise InvalidInput(f'task template "{name}" must set spec.mode=template')
+    base = command_of(template)
+    default = Command(target_kind=base.target_kind, target="")
+    chosen = {
+        field: value
+        for field in Command.__struct_fields__
+        if field not in _MERGED and (value := getattr(given, field)) != getattr(default, field)
+    }
+    return replace(
+        base,
+        **chosen,
+        name=given.name,
+        template=f"{base.namespace}/{name}",
+        idempotency_key=given.idempotency_key,
+        input={**base.input, **given.input},
+        labels={**base.labels, **given.labels},
+        identity=ordered_after(given.acts_as, template, by_operator=by_operator),
+    )
+
+
+def ordered_after(identity: Identity, template: Document, *, by_operator: bool = False) -> Identity:
+    """The identity of work after a template: its declarer has ordered it as well.
+
+    What a trigger of the operator does after somebody else's template it does with their rights, or whoever may write
+    templates would have work done as the operator. Of a template that an older version stored nobody is known.
+    """
+    declarer = DeclaredBy.of(template)
+    if by_operator and declarer.user and not declarer.operator:
+        return replace(identity, user=declarer.user, ordered_by=()).also_ordered_by(identity.user, *identity.ordered_by)
+    return identity.also_ordered_by(declarer.user)
+
+
+def _given(part: dict[str, Any] | None) -> dict[str, Any]:
+    """Without what was left to the default."""
+    return {name: value for name, value in (part or {}).items() if value}
+
+
+def _duration(text: str | None) -> float | None:
+    return None if not text else seconds(text)

@@ -1,0 +1,147 @@
+"""Tasks as lists show them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from foliot.errors import InvalidInput, NotFound
+from foliot.kernel.graph.lifecycle import TASKS
+from foliot.store.base import Database
+from foliot.store.tasks import label_text
+from foliot.store.transaction import Row
+from foliot.work.tasks.base import TaskInfo
+
+NEWEST = 2**62
+FOREVER = 1e15
+MOST = 200
+STORED_LIVE = {"queued", "running"}
+LIVE = {*STORED_LIVE, "waiting"}
+
+
+class TaskList:
+    """Reads tasks. Whether one is queued, running or waiting is read off its runs, and not written anywhere."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def get(self, namespace: str, name: str) -> TaskInfo:
+        """Raises `NotFound`."""
+        found = await self._db.read("task_named", namespace=namespace, name=name)
+        if not found:
+            raise NotFound(
+                f"there is no task {name!r} in namespace {namespace!r}", hint="`foliot task list` shows them"
+            )
+        return (await self._shown(found))[0]
+
+    async def find(self, namespace: str, prefix: str) -> TaskInfo:
+        """The task of this name, or the one whose name begins or ends so. Raises `NotFound`, `InvalidInput`."""
+        found = await self._db.read("task_find", namespace=namespace, name=prefix)
+        exact = [row for row in found if row["name"] == prefix]
+        if len(found) > 1 and not exact:
+            names = ", ".join(row["name"] for row in found[:5])
+            raise InvalidInput(f"several tasks are called like {prefix!r}: {names}", hint="give more of the name")
+        return await self.get(namespace, (exact or found)[0]["name"] if found else prefix)
+
+    async def list(
+        self,
+        *,
+        namespace: str | None = None,
+        target: str | None = None,
+        phases: Sequence[str] = (),
+        labels: dict[str, str] | None = None,
+        lane: str | None = None,
+        spawned_by: str | None = None,
+        parent: str | None = None,
+        created_after: float | None = None,
+        created_before: float | None = None,
+        archived: bool = False,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> tuple[list[TaskInfo], str | None]:
+        """See `Tasks`. Raises `InvalidInput` for a cursor or a phase that does not exist."""
+        if unknown := sorted(set(phases) - set(TASKS)):
+            raise InvalidInput(f"there is no task phase {unknown[0]!r}", hint=f"the phases are {', '.join(TASKS)}")
+        wanted: set[str] = set(phases) or set(TASKS)
+        count = MOST if limit > MOST else limit if limit > 0 else 50
+        # Which of these a task is in shows only when one looks at its runs.
+        stored = wanted | STORED_LIVE if wanted & LIVE else wanted
+        shown: list[TaskInfo] = []
+        before = NEWEST if cursor is None else _place(cursor)
+        while True:
+            found = await self._db.read(
+                "task_list",
+                before=before,
+                namespace=namespace or "",
+                target=target or "",
+                lane=lane or "",
+                spawned_by=spawned_by or "",
+                parent=parent or "",
+                after_time=created_after if created_after is not None else 0.0,
+                before_time=created_before if created_before is not None else FOREVER,
+                archived=1 if archived else 0,
+                phases=_array(sorted(stored)),
+                labels=_array([label_text(name, value) for name, value in sorted((labels or {}).items())]),
+                count=count + 1,
+            )
+            shown += [task for task in await self._shown(found) if task.phase in wanted]
+            if len(shown) > count:
+                shown = shown[:count]
+                return shown, cursor_of(shown[-1].key)
+            if len(found) <= count:
+                return shown, None
+            before = found[-1]["key"]
+
+    async def many(self, keys: Sequence[int]) -> list[TaskInfo]:
+        """Those of these keys that there are, archived or not."""
+        return await self._shown(await self._db.read("task_feed_tasks", keys=_array([str(key) for key in keys])))
+
+    async def runs(self, namespace: str, name: str) -> list[dict[str, Any]]:
+        """The runs of a task, oldest first: message, run, agent, phase, who has it, when it is due."""
+        found = await self._db.read("task_runs", namespace=namespace, name=name)
+        return [{**row, "summary": msgspec.json.decode(row["summary"])} for row in found]
+
+    async def _shown(self, found: Sequence[Row]) -> list[TaskInfo]:
+        unfinished = [str(row["key"]) for row in found if row["phase"] in STORED_LIVE]
+        live: dict[int, Row] = {}
+        if unfinished:
+            live = {row["task"]: row for row in await self._db.read("task_live", tasks=_array(unfinished))}
+        return [_info(row, live.get(row["key"])) for row in found]
+
+
+def _info(row: Row, live: Row | None) -> TaskInfo:
+    """What is stored, corrected by how the runs are: taken by a worker or not yet, waiting for somebody or not."""
+    fields = dict(row)
+    fields["labels"] = msgspec.json.decode(fields["labels"])
+    fields["summary"] = msgspec.json.decode(fields["summary"])
+    if live is not None:
+        if live["begun"]:
+            fields["phase"] = "running"
+        if live["waiting"] == live["runs"]:
+            fields["phase"] = "waiting"
+            fields["summary"]["waiting"] = msgspec.json.decode(live["summary"]).get("waiting")
+    return TaskInfo(**fields)
+
+
+def _array(texts: Sequence[str]) -> str:
+    return msgspec.json.encode(list(texts)).decode()
+
+
+def cursor_of(key: int) -> str:
+    """The cursor behind the task of this key."""
+    return base64.urlsafe_b64encode(f"task:{key}".encode()).decode().rstrip("=")
+
+
+def _place(cursor: str) -> int:
+    try:
+        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
+        kind, _, key = text.partition(":")
+        if kind == "task":
+            return int(key)
+    except (binascii.Error, ValueError):
+        pass
+    raise InvalidInput("the cursor does not belong to this list", hint="start again from the first page, without one")

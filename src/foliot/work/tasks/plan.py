@@ -1,0 +1,188 @@
+"""From a declared system, or one agent, to the plan of a task: every default filled in, nothing left to look up.
+
+What cannot be a plan is refused here, with everything that is wrong with it: a graph that names strangers, a join that
+can never start, a cycle without a turn limit. It is the same judgement as when the system is applied.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from foliot.errors import InvalidInput, NotFound
+from foliot.kernel.graph.plan import Edge, Join, Node, Plan, Retry
+from foliot.kernel.run.spec import RunSpec, digest, encode_spec
+from foliot.resources.amounts import seconds
+from foliot.resources.graph import CYCLE, Graph, check_graph, needed
+from foliot.store.base import Document
+from foliot.work.tasks.base import Command, Definitions
+from foliot.work.tasks.bundle import Pinned, pack
+
+
+def compile_plan(
+    task_name: str,
+    namespace: str,
+    document: Document,
+    task_spec: Mapping[str, Any],
+    agents: Mapping[str, str],
+    definitions: Mapping[str, str],
+) -> Plan:
+    """The plan of a task addressed to `document`, an AgentSystem or an Agent.
+
+    `task_spec` may give `max_turns`, `retry` and `message_retry`, as a Task does. `agents` are the digests of the
+    frozen agents by name, `definitions` those of the resources behind them. Raises `InvalidInput`.
+    """
+    system = document["kind"] == "AgentSystem"
+    name: str = document["metadata"]["name"]
+    nodes, entries = _system(document) if system else ({name: Node()}, (name,))
+    if missing := [agent for agent in nodes if agent not in agents]:
+        raise InvalidInput(f"agent {missing[0]!r} is not there", hint="apply the agents of the system first")
+    turns = int(task_spec.get("max_turns") or (document.get("spec", {}).get("max_turns") if system else 0) or 0)
+    if system and not turns and (cycle := Graph.of(document).cycle) is not None:
+        raise InvalidInput(CYCLE, hint=f"{' -> '.join(cycle)}; or set spec.max_turns of the system")
+    return Plan(
+        task=f"{namespace}/{task_name}",
+        nodes=nodes,
+        entries=entries,
+        agents=dict(agents),
+        definitions=dict(definitions),
+        system=name if system else "",
+        max_turns=turns,
+        retry=retry_of(task_spec),
+        order=tuple(nodes),
+    )
+
+
+def _system(document: Document) -> tuple[dict[str, Node], tuple[str, ...]]:
+    if wrong := [problem for problem in check_graph(document) if problem.severity == "error"]:
+        raise InvalidInput("; ".join(problem.message for problem in wrong), hint=wrong[0].hint)
+    graph = Graph.of(document)
+    if not graph.nodes:
+        followers = (*graph.agents[1:], None)
+        line = {
+            agent: Node(() if to is None else (Edge(to),)) for agent, to in zip(graph.agents, followers, strict=True)
+        }
+        return line, tuple(graph.agents[:1])
+    nodes = {agent: Node(_edges(graph, agent), _join(graph, agent)) for agent in graph.agents}
+    return nodes, tuple(graph.entries)
+
+
+def _edges(graph: Graph, agent: str) -> tuple[Edge, ...]:
+    # The reader has checked the words, so an unknown one is a fault of ours and not of whoever wrote the manifest.
+    return tuple(
+        Edge(route.target, route.when, route.on_failure)  # pyright: ignore[reportArgumentType] - text from the reader
+        for route in graph.outgoing(agent)
+    )
+
+
+def _join(graph: Graph, agent: str) -> Join | None:
+    declared = graph.join(agent)
+    if declared is None:
+        return None
+    expected = tuple(graph.preceding[agent])
+    timeout = declared.get("timeout")
+    return Join(
+        mode=declared.get("mode", "wait_for_all"),
+        expected=expected,
+        required=needed(declared, len(expected)),
+        on_failure=declared.get("on_failure", "deadletter"),
+        timeout=None if timeout is None else _seconds(timeout),
+    )
+
+
+def retry_of(task_spec: Mapping[str, Any]) -> Retry:
+    """When a message is tried again: `message_retry`, and what it does not say from `retry`.
+
+    Durations are texts such as `2s`, or numbers of seconds. Raises `InvalidInput`.
+    """
+    task: Mapping[str, Any] = task_spec.get("retry") or {}
+    message: Mapping[str, Any] = task_spec.get("message_retry") or {}
+    backoff = message.get("backoff", task.get("backoff"))
+    longest = message.get("max_backoff")
+    return Retry(
+        max_attempts=max(1, int(message.get("max_attempts") or task.get("max_attempts") or 1)),
+        backoff=0.0 if backoff is None else _seconds(backoff),
+        max_backoff=86_400.0 if longest is None else _seconds(longest),
+        jitter=message.get("jitter", "full"),
+        non_retryable=tuple(text.lower() for text in message.get("non_retryable", ())),
+    )
+
+
+def _seconds(value: str | float) -> float:
+    if isinstance(value, str):
+        try:
+            return seconds(value)
+        except ValueError as error:
+            raise InvalidInput(f"{value!r} is no duration: {error}") from None
+    return float(value)
+
+
+# --- pinning ---------------------------------------------------------------------------------------------------------
+
+# From what is declared to what a task is pinned to.
+
+LARGEST_CACHE = 128
+
+
+class Pinner:
+    """Freezes targets. What was frozen is used again as long as nothing that is declared has changed."""
+
+    def __init__(self, definitions: Definitions) -> None:
+        self._definitions = definitions
+        self._kept: OrderedDict[Hashable, tuple[Hashable, Pinned, bytes]] = OrderedDict()
+
+    async def pin(self, command: Command) -> tuple[Pinned, bytes]:
+        """What a task of this command is pinned to, and its bytes. Raises `NotFound`, `InvalidInput`, `Denied`."""
+        version = await self._definitions.version()
+        key = (
+            command.namespace,
+            command.target_kind,
+            command.target,
+            command.max_turns,
+            command.retry,
+            command.extra_system_prompt,
+        )
+        kept = self._kept.get(key)
+        if kept is not None and kept[0] == version:
+            return kept[1], kept[2]
+        pinned, data = await self._freeze(command)
+        self._kept[key] = (version, pinned, data)
+        self._kept.move_to_end(key)
+        while len(self._kept) > LARGEST_CACHE:
+            self._kept.popitem(last=False)
+        return pinned, data
+
+    async def _freeze(self, command: Command) -> tuple[Pinned, bytes]:
+        target, definitions, names = await self._target(command)
+        specs: dict[str, RunSpec] = {}
+        for name in names:
+            try:
+                spec, definition = await self._definitions.agent(command.namespace, name)
+            except NotFound as missing:
+                where = f" of system {command.target!r}" if command.target_kind == "system" else ""
+                raise NotFound(f"agent {name!r}{where} is not there: {missing.message}", hint=missing.hint) from missing
+            if command.extra_system_prompt:
+                spec = replace(spec, system=f"{spec.system}\n\n{command.extra_system_prompt}".strip())
+            specs[name] = spec
+            definitions[f"Agent/{name}"] = definition
+        agents = {name: digest(encode_spec(spec)) for name, spec in specs.items()}
+        plan: Plan = compile_plan("", command.namespace, target, {"max_turns": command.max_turns}, agents, definitions)
+        rule = command.retry
+        retry = Retry(rule.max_attempts, rule.backoff, rule.max_backoff, rule.jitter, rule.non_retryable)
+        return pack(replace(plan, task="", retry=retry), specs)
+
+    async def _target(self, command: Command) -> tuple[dict[str, Any], dict[str, str], list[str]]:
+        """The document of the target, the digests known so far, and the agents it needs."""
+        if command.target_kind == "agent":
+            document = {"kind": "Agent", "metadata": {"name": command.target, "namespace": command.namespace}}
+            return document, {}, [command.target]
+        document, definition = await self._definitions.system(command.namespace, command.target)
+        names = list(document["spec"].get("agents", ()))
+        if not names:
+            raise InvalidInput(
+                f'agentsystem "{command.target}" has no spec.agents', hint="list the agents of the system"
+            )
+        return document, {f"AgentSystem/{command.target}": definition}, names

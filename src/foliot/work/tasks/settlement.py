@@ -1,0 +1,228 @@
+"""What the end of a run means for its task: another attempt, the next agents, or the end of the task."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final, cast
+
+from msgspec import Struct
+
+from foliot.bus.base import Ticket, Transport
+from foliot.engine.base import Clock
+from foliot.engine.definition.edge_conditions import edge_condition
+from foliot.errors import InvalidInput
+from foliot.kernel.graph.events import MessageEnded
+from foliot.kernel.graph.plan import OTHERWISE, Node, Retry
+from foliot.kernel.graph.retry import BUSY_FOR, FINAL_CODES, busy_delay, delay, verdict
+from foliot.kernel.run.events import RunCancelled, RunDeadLettered, RunFailed, RunRetried, RunSucceeded, Terminal
+from foliot.kernel.run.state import State
+from foliot.store import tasks
+from foliot.store.journal.base import Beside, InTurn
+from foliot.store.queue.limits import class_failed, class_succeeded
+from foliot.store.transaction import Row, Tx
+from foliot.tools.governance.cel import ConditionFailed
+from foliot.work.tasks.advance import TaskRef, lock_live_runs, tell_locked
+
+# --- routes ----------------------------------------------------------------------------------------------------------
+
+# Where an agent's answer goes: the route labels it gave, and the conditions of its edges that hold.
+#
+# Labels are the scalar fields at the top of a structured output. A text answer gives them in its last lines:
+#
+#     The report is about a crash.
+#     route: bug
+#     severity=high
+#
+# Only lines at the very end count, and only when each of them is one label, so that prose is not mistaken for a route.
+
+log = logging.getLogger(__name__)
+
+_LABEL: Final = re.compile(r"\s*([A-Za-z][A-Za-z0-9_.-]{0,62})\s*[=:]\s*(\S(?:.*\S)?)\s*")
+_LONGEST_VALUE: Final = 256
+_MOST_LABELS: Final = 32
+
+
+class Verdict(Struct, frozen=True):
+    """Which edges hold, by position; and `problems`: position and why, of expressions that cannot be evaluated."""
+
+    held: tuple[int, ...]
+    problems: tuple[tuple[int, str], ...] = ()
+
+
+def route_labels(output: str, value: Any) -> dict[str, str]:
+    """The labels an answer gives. A structured one gives its fields; text, the label lines at its end."""
+    if isinstance(value, dict):
+        fields = cast("dict[str, Any]", value)
+        labels = {name: _as_label(item) for name, item in fields.items() if isinstance(item, (str, int, float))}
+        return {name: text for name, text in labels.items() if len(text) <= _LONGEST_VALUE}
+    labels: dict[str, str] = {}
+    for line in reversed(output.rstrip().splitlines()):
+        found = _LABEL.fullmatch(line)
+        if found is None or len(found[2]) > _LONGEST_VALUE or len(labels) == _MOST_LABELS:
+            break
+        labels.setdefault(found[1], _unquoted(found[2]))
+    return labels
+
+
+def _as_label(value: str | float) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def _unquoted(text: str) -> str:
+    for quote in ('"', "'", "`", "**"):
+        if len(text) > 2 * len(quote) and text.startswith(quote) and text.endswith(quote):
+            return text[len(quote) : -len(quote)]
+    return text
+
+
+def judge_edges(node: Node, output: str, value: Any, labels: Mapping[str, str], given: Mapping[str, str]) -> Verdict:
+    """Evaluate the expressions on a node's edges. One that cannot be evaluated does not hold, and is a problem."""
+    held: list[int] = []
+    problems: list[tuple[int, str]] = []
+    for position, edge in enumerate(node.edges):
+        if not isinstance(edge.when, str) or edge.when == OTHERWISE:
+            continue
+        try:
+            if edge_condition(edge.when).holds(output, value, labels, given):
+                held.append(position)
+        except ConditionFailed as failed:
+            problems.append((position, str(failed)))
+        except InvalidInput as wrong:
+            problems.append((position, wrong.message))
+    return Verdict(tuple(held), tuple(problems))
+
+
+def held_edges(
+    node: Node, output: str, value: Any, labels: Mapping[str, str], given: Mapping[str, str]
+) -> tuple[int, ...]:
+    """The positions of the edges whose expressions hold. One that cannot be evaluated does not, and is logged."""
+    verdict = judge_edges(node, output, value, labels, given)
+    for position, why in verdict.problems:
+        edge = node.edges[position]
+        log.warning("the condition %r of the edge to %s does not hold: %s", edge.when, edge.to, why)
+    return verdict.held
+
+
+# --- settling --------------------------------------------------------------------------------------------------------
+
+
+def is_class_failure(fact: MessageEnded) -> bool:
+    """Whether a failure says something about where and how the run was done, and not only about this one request."""
+    return fact.code not in FINAL_CODES
+
+
+class _Turn:
+    """The row of a task, from where it was locked to where it is changed. A body that is run again locks it again."""
+
+    task: Row | None = None
+
+
+class TaskSettlement:
+    """The `Settlement` of one run of a task."""
+
+    def __init__(self, task: TaskRef, message_id: str, transport: Transport, *, clock: Clock) -> None:
+        self._tickets: list[Ticket] = []
+        self._transport = transport
+        self._task = task
+        self._message_id = message_id
+        self._clock = clock
+
+    def instead(self, state: State, terminal: Terminal) -> RunRetried | None:
+        """Another attempt, while the rule of the task allows one and the failure is of a kind that may pass.
+
+        A model that is busy is waited for without counting an attempt: see `kernel.retry.RETRIES`.
+        """
+        rule: Retry = self._task.pinned.plan.retry
+        if not isinstance(terminal, RunFailed):
+            return None
+        now, key = self._clock(), self._message_id
+        busy = state.busy_since is not None and now - state.busy_since < BUSY_FOR
+        why = terminal.reason or terminal.code
+        match verdict(terminal, rule, attempt=state.attempt, busy=busy):
+            case "wait":
+                due = now + busy_delay(rule, key, state.busy)
+                return RunRetried(state.attempt, why, terminal.message, due, counted=False)
+            case "retry":
+                return RunRetried(state.attempt, why, terminal.message, now + delay(rule, key, state.attempt))
+            case "end":
+                return None
+
+    def settle(self, state: State) -> Beside | None:
+        """Tell the task of a run that has ended, and its execution class of how it went. A wait is news to neither."""
+        now = self._clock()
+        if state.ended is None:
+            return InTurn(partial(self._failed, state.spec.agent, now)) if state.retried is not None else None
+        fact = self._fact(state, state.ended)
+        turn = _Turn()
+        return InTurn(
+            partial(self._lock, turn, fact, state.spec.agent, now),
+            partial(self._tell, turn, fact, now, state.started_at),
+        )
+
+    def _failed(self, agent: str, now: float) -> Tx[None]:
+        task = self._task
+        yield from class_failed(task.class_key(agent), now, namespace=task.namespace, agent=agent, lane=task.lane)
+
+    def _lock(self, turn: _Turn, fact: MessageEnded, agent: str, now: float) -> Tx[None]:
+        """Whatever comes ahead of the run: its class, its task, and the other runs of a task that is about to fail."""
+        if fact.outcome == "succeeded":
+            yield from class_succeeded(self._task.class_key(agent))
+        elif fact.outcome == "failed" and is_class_failure(fact):
+            yield from self._failed(agent, now)
+        turn.task = yield from tasks.turn(self._task.key)
+        if fact.outcome != "succeeded":
+            yield from lock_live_runs(self._task)
+
+    def _tell(self, turn: _Turn, fact: MessageEnded, now: float, started: float | None) -> Tx[None]:
+        self._tickets = yield from tell_locked(self._task, tasks.present(turn.task), fact, now, started)
+
+    async def settled(self) -> None:
+        """Tell workers of the runs that this one's end made due."""
+        if self._tickets:
+            tickets, self._tickets = self._tickets, []
+            await self._transport.publish(tickets)
+
+    def _fact(self, state: State, terminal: Terminal) -> MessageEnded:
+        usage = state.spent.usage()
+        match terminal:
+            case RunSucceeded(output=output, value=value):
+                labels = route_labels(output, value)
+                node = self._task.pinned.plan.nodes[state.spec.agent]
+                held = held_edges(node, output, value, labels, self._task.command.input)
+                return MessageEnded(
+                    self._message_id,
+                    "succeeded",
+                    run_id=state.run_id,
+                    output=output,
+                    route=labels,
+                    held=held,
+                    attempts=state.attempt,
+                    usage=usage,
+                )
+            case RunCancelled(reason=reason):
+                return MessageEnded(
+                    self._message_id,
+                    "cancelled",
+                    run_id=state.run_id,
+                    reason=reason,
+                    attempts=state.attempt,
+                    usage=usage,
+                )
+            case RunFailed() | RunDeadLettered() as failed:
+                return MessageEnded(
+                    self._message_id,
+                    "failed",
+                    run_id=state.run_id,
+                    code=failed.code if isinstance(failed, RunFailed) else "dead_lettered",
+                    reason=failed.reason,
+                    error=failed.message,
+                    attempts=state.attempt,
+                    usage=usage,
+                )

@@ -1,0 +1,68 @@
+"""The resources of one kind in memory, kept up to date by one small query for each look."""
+
+from __future__ import annotations
+
+from foliot.store.base import Database, Document, Filter, ResourceStore
+from foliot.store.resources.documents import decode
+
+# Changes read in one query.
+WINDOW = 500
+
+
+class Followed:
+    """`documents` by uid, as of the last `look`."""
+
+    def __init__(self, database: Database, store: ResourceStore, kind: str) -> None:
+        self._database = database
+        self._store = store
+        self._kind = kind
+        self._revision: int | None = None
+        self.documents: dict[str, Document] = {}
+
+    async def look(self) -> set[str]:
+        """The uids of those that were made, deleted, or declared otherwise since the last look.
+
+        A change of the status alone is taken over, and not told: whoever writes it looks here too.
+        """
+        bounds = (await self._database.read("feed_bounds"))[0]
+        upto: int = bounds["revision"]
+        if self._revision is None or not bounds["compacted"] <= self._revision <= upto:
+            return await self._load()
+        told: set[str] = set()
+        while self._revision < upto:
+            window = min(upto, self._revision + WINDOW)
+            for row in await self._database.read(
+                "change_list_kind", kind=self._kind, after=self._revision, upto=window
+            ):
+                told |= self._take(row["action"], decode(row["document"]))
+            self._revision = window
+        return told
+
+    def _take(self, action: str, document: Document) -> set[str]:
+        uid: str = document["metadata"]["uid"]
+        if action == "deleted":
+            return {uid} if self.documents.pop(uid, None) is not None else set()
+        before = self.documents.get(uid)
+        self.documents[uid] = document
+        return set() if before is not None and _declared(before) == _declared(document) else {uid}
+
+    async def _load(self) -> set[str]:
+        """All of them. What this finds of a change that came meanwhile is found again by the next look."""
+        page = await self._store.list(everything := Filter(self._kind))
+        revision, found = page.revision, list(page.items)
+        while page.cursor is not None:
+            page = await self._store.list(everything, cursor=page.cursor)
+            found += page.items
+        before, self.documents = self.documents, {each["metadata"]["uid"]: each for each in found}
+        self._revision = revision
+        changed = {
+            uid
+            for uid, document in self.documents.items()
+            if uid not in before or _declared(before[uid]) != _declared(document)
+        }
+        return changed | (before.keys() - self.documents.keys())
+
+
+def _declared(document: Document) -> tuple[object, ...]:
+    metadata = document["metadata"]
+    return metadata.get("generation"), metadata.get("name"), metadata.get("namespace")

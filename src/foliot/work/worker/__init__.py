@@ -1,0 +1,1 @@
+"""The worker: claims, presence, and the work of one claimed run."""
