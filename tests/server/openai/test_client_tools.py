@@ -12,6 +12,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionMessageParam
 from foliot.kernel.messages import Media, Text
 from foliot.kernel.run import events as e
 from foliot.runtime.runtime import Runtime
+from tests.server.openai.conftest import declare
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 CHAT_TOOLS: Any = [
@@ -321,6 +322,41 @@ async def test_the_first_response_stays_what_it_was_when_the_run_went_on(client:
     assert (await client.responses.retrieve(second.id)).output_text == "It says rain."
 
 
+TWICE = """\
+kind: ModelEndpoint
+metadata: {name: traveller-model}
+spec:
+  provider: scripted
+  default_model: scripted
+  script:
+    - {call: {get_weather: {city: Oslo}}}
+    - {call: {get_weather: {city: Bergen}}}
+    - {say: "It says {last_result}."}
+---
+kind: Agent
+metadata: {name: traveller}
+spec: {model_ref: traveller-model}
+"""
+
+
+async def test_results_sent_again_are_answered_with_the_next_calls_that_they_led_to(
+    client: openai.AsyncOpenAI, runtime: Runtime
+) -> None:
+    await declare(runtime, TWICE)
+    first = await asked(client, "traveller")
+    second = await answered(client, first, "rain", model="traveller")
+
+    again = await answered(client, first, "rain", model="traveller")
+
+    assert again.choices[0].finish_reason == "tool_calls"
+    assert called(again) == called(second)
+    assert '"Bergen"' in called(again)[0].function.arguments
+    with pytest.raises(openai.ConflictError, match="another result"):
+        await answered(client, first, "snow", model="traveller")
+    (only,) = await runtime.runs.journal.list()
+    assert only.phase == "waiting"
+
+
 GUARDED = """\
 kind: ModelEndpoint
 metadata: {name: payer-model}
@@ -345,8 +381,6 @@ spec: {model_ref: payer-model, tools: [sum_up]}
 async def test_a_tool_of_the_client_is_not_what_a_tool_of_the_agent_waits_for(
     client: openai.AsyncOpenAI, runtime: Runtime
 ) -> None:
-    from tests.server.openai.conftest import declare
-
     await declare(runtime, GUARDED)
     first = await asked(client, "payer")
     second = await answered(client, first, "rain", model="payer")

@@ -257,7 +257,9 @@ async def _called(
     caller.require("operator", info.namespace)
     asked = {each.call_id for each in questions_of(state) if each.client} if state.ended is None else set[str]()
     after = state.seq
-    if asked:
+    # Results that came before, sent again because their answer was lost: the run may ask for the next ones by now.
+    heard = _heard(await runtime.runs.facts(info.id), given) if asked.isdisjoint(given) else None
+    if asked and heard is None:
         if missing := asked - given.keys():
             listed = ", ".join(handed_out(info.id, call_id) for call_id in sorted(missing))
             raise BadRequest(f"the calls {listed} have no result", param=param, hint="send the results of all calls")
@@ -265,11 +267,9 @@ async def _called(
             result = given[call_id]
             await runtime.questions.answer(info.id, call_id, result.text, by=caller.name, files=_files(result))
         await _say(runtime, order, info.id, min(asked), by=caller.name)
+    elif heard is None:
+        return None
     else:
-        facts = await runtime.runs.facts(info.id)
-        heard = _heard(facts, given)
-        if heard is None:
-            return None
         after = heard
     engagement = await RunEngagement.again(
         runtime, drives, info.id, structured=state.spec.output_schema is not None, by=caller.name, after=after

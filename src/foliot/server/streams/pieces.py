@@ -112,7 +112,7 @@ class Teller:
         self._structured = structured
         self._step = 0
         self._recorded = 0
-        self._written = ""
+        self._written: list[str] = []  # joined when the answer is whole: a long stream is many pieces
         self._restarted = False
         self._stop: StopReason = "end"
         self._wanted: list[ToolCall] = []
@@ -151,17 +151,17 @@ class Teller:
             self._begin(step)
         if self._restarted:  # what was shown cannot be taken back in pieces: the whole answer will tell
             return []
-        self._written += text
+        self._written.append(text)
         return [Wrote(step, text)]
 
     def _begin(self, step: int) -> None:
-        self._step, self._written, self._restarted = step, "", False
+        self._step, self._written, self._restarted = step, [], False
 
     def _whole(self, step: int, text: str) -> list[Piece]:
         """The rest of a step's text, when all of it is known."""
         if step != self._step:
             self._begin(step)
-        written, self._written, self._restarted = self._written, text, False
+        written, self._written, self._restarted = "".join(self._written), [text] if text else [], False
         if text == written:
             return []
         if text.startswith(written):
@@ -248,7 +248,7 @@ class Teller:
         match event:
             case e.RunSucceeded(output, value, usage=usage):
                 self.usage = usage
-                if output and output != self._written:  # a tool gave the answer, or it is told only now
+                if output and output != "".join(self._written):  # a tool gave the answer, or it is told only now
                     pieces.append(Wrote(self._step + 1, output))
                 self.ended = Ended("succeeded", output, value, usage, self._stop)
             case e.RunFailed(code, reason, message, usage=usage):
