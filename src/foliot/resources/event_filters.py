@@ -2,7 +2,8 @@
 
 `body` is the JSON of the delivery (null when it is none), `text` the body as it came, `headers` the headers in lower
 case, `event` what the sender calls this kind of event, `event_id` its id. CEL has no loops but over what is there and
-its regular expressions take linear time, so a filter cannot be made to hang by what is sent.
+its regular expressions take linear time; what it would have to look at is bounded besides, so a filter cannot be made
+to hang by what is sent.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import re
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final
+
+from foliot.common.expression_cost import ExpressionCost
 
 if TYPE_CHECKING:
     from cel_expr_python import cel  # pyright: ignore[reportMissingTypeStubs] - its types come without the marker
@@ -26,11 +29,12 @@ class FilterFailed(Exception):
 class EventFilter:
     """A compiled filter. Raises `ValueError` when the text is not a CEL expression that gives true or false."""
 
-    __slots__ = ("_compiled", "_names")
+    __slots__ = ("_compiled", "_cost", "_names")
 
     def __init__(self, text: str) -> None:
         if len(text) > LONGEST:
             raise ValueError(f"longer than {LONGEST} characters")
+        self._cost = ExpressionCost(text)
         try:
             self._compiled = _environment().compile(text)
         except RuntimeError as error:
@@ -42,8 +46,11 @@ class EventFilter:
 
     def wants(self, values: dict[str, Any]) -> bool:
         """Whether the delivery is wanted; `values` has an entry for each of VARIABLES. Raises `FilterFailed`."""
+        judged = {name: values[name] for name in self._names}
+        if problem := self._cost.problem_with(judged.values()):
+            raise FilterFailed(problem)
         try:
-            value = self._compiled.eval(data={name: values[name] for name in self._names}).value()
+            value = self._compiled.eval(data=judged).value()
         except Exception as error:  # a value that the language cannot hold, or its budget is used up
             raise FilterFailed(str(error)[:200]) from None
         if value is True or value is False:

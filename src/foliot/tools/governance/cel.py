@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from foliot.common.expression_cost import ExpressionCost
 from foliot.errors import InvalidInput
 from foliot.kernel.arguments import problem_in
 from foliot.tools.base import Invocation
@@ -36,10 +37,11 @@ class Compiled:
     `variables` are names with the kind of their values; `hint` is what is said to people who got it wrong.
     """
 
-    __slots__ = ("_expression", "names", "text")
+    __slots__ = ("_cost", "_expression", "names", "text")
 
     def __init__(self, text: str, variables: tuple[tuple[str, Kind], ...], hint: str) -> None:
         self.text = text
+        self._cost = ExpressionCost(text)
         if len(text) > LONGEST:
             raise InvalidInput(f"a condition has at most {LONGEST} characters, this one has {len(text)}")
         try:
@@ -61,6 +63,8 @@ class Compiled:
         for name, given in values.items():
             if problem := problem_in(given):
                 raise ConditionFailed(f"{name} cannot be judged: {problem}")
+        if problem := self._cost.problem_with(values.values()):
+            raise ConditionFailed(problem)
         try:
             result = self._expression.eval(data=values)
             value = result.value()
