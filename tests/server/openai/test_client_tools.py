@@ -63,6 +63,19 @@ async def test_the_run_waits_for_the_client_and_goes_on_with_its_result(
     assert (only.id, only.phase) == (info.id, "succeeded")
 
 
+async def test_each_answer_counts_what_it_used_itself(client: openai.AsyncOpenAI, runtime: Runtime) -> None:
+    first = await asked(client)
+    second = await answered(client, first, "rain")
+    (run,) = await runtime.runs.journal.list()
+    ended = (await runtime.runs.facts(run.id))[-1][1]
+
+    assert isinstance(ended, e.RunSucceeded)
+    assert first.usage is not None
+    assert second.usage is not None
+    assert first.usage.total_tokens > 0
+    assert first.usage.total_tokens + second.usage.total_tokens == ended.usage.total_tokens
+
+
 async def test_results_that_are_sent_again_are_heard_once(client: openai.AsyncOpenAI, runtime: Runtime) -> None:
     first = await asked(client)
     answers = [await answered(client, first, "rain") for _ in range(2)]

@@ -73,7 +73,7 @@ class Listening:
     """What one listener has heard."""
 
     def __init__(self, run_id: str, structured: bool, after: int) -> None:
-        self.teller = Teller(run_id, structured=structured)
+        self.teller = Teller(run_id, structured=structured, after=after)
         self._after = after
         self._recorded = 0
         self._joined_at: int | None = None
@@ -127,7 +127,7 @@ async def find_response(runtime: Runtime, caller: Caller, id: str) -> dict[str, 
     run, state = await load_visible(runtime, caller, ref.name)
     answer = _answer_of_run(id, run)
     facts = await runtime.runs.facts(run.id)
-    teller = Teller(run.id, structured=state.spec.output_schema is not None)
+    teller = Teller(run.id, structured=state.spec.output_schema is not None, after=ref.after)
     over = _gone_on(facts, ref.after)
     for piece in recorded(teller, facts[:over], ref.after):
         answer.take(piece)
@@ -172,7 +172,7 @@ async def follow_response(services: Services, caller: Caller, id: str, after: in
         structured = state.spec.output_schema is not None
         facts = await runtime.runs.facts(run.id)
         if (over := _gone_on(facts, ref.after)) is not None:
-            pieces = _told_again(Teller(run.id, structured=structured), facts[:over], ref.after)
+            pieces = _told_again(Teller(run.id, structured=structured, after=ref.after), facts[:over], ref.after)
         else:
             pieces = follow_run(services, run.id, structured=structured, after=ref.after)
 

@@ -158,7 +158,7 @@ class RunEngagement:
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """See `Engagement`."""
-        teller = Teller(self.id, structured=self._structured)
+        teller = Teller(self.id, structured=self._structured, after=self._after)
         try:
             # Whoever saw the first record misses nothing; others begin with what the journal has.
             if not isinstance(self._first, Recorded) or self._first.seq != 1:

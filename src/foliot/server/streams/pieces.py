@@ -100,15 +100,21 @@ Piece: TypeAlias = Wrote | Called | Returned | Printed | Worked | Rested | Ended
 
 
 class Teller:
-    """Turns what happens to one run into pieces, in order. `structured`: the answer is JSON and is told only whole."""
+    """Turns what happens to one run into pieces, in order. `structured`: the answer is JSON and is told only whole.
 
-    def __init__(self, run_id: str, *, structured: bool = False) -> None:
+    The first `after` events were told in an earlier answer: what they used is not counted in this one, because clients
+    add their answers up.
+    """
+
+    def __init__(self, run_id: str, *, structured: bool = False, after: int = 0) -> None:
         self.run_id = run_id
         self.ended: Ended | None = None
         self.asked: dict[str, Asked] = {}
         self.waiting: e.RunWaiting | None = None
         self.usage = Usage()
         self.seq = 0
+        self._after = after
+        self._counted = Usage()
         self._structured = structured
         self._step = 0
         self._recorded = 0
@@ -126,7 +132,10 @@ class Teller:
                 if seq <= self.seq:
                     return []
                 self.seq = seq
-                return list(self._record(event))
+                pieces = list(self._record(event))
+                if seq <= self._after:
+                    self._counted = self.usage
+                return pieces
             case Streamed(step=step, delta=TextDelta(text)):
                 return self._stream(step, text)
             case Streamed(step=step, delta=RestartDelta()):
@@ -140,7 +149,11 @@ class Teller:
     def rest(self) -> Rested:
         """Where the run stands when nothing more happens to it."""
         message = self.waiting.message if self.waiting is not None else ""
-        return Rested(tuple(self.asked.values()), message, self.usage)
+        return Rested(tuple(self.asked.values()), message, self._own_usage())
+
+    def _own_usage(self) -> Usage:
+        """What was used since the events that an earlier answer told."""
+        return _sum(self.usage, self._counted, -1) if self._after else self.usage
 
     # --- text ----------------------------------------------------------------------------------------------------
 
@@ -250,27 +263,28 @@ class Teller:
                 self.usage = usage
                 if output and output != "".join(self._written):  # a tool gave the answer, or it is told only now
                     pieces.append(Wrote(self._step + 1, output))
-                self.ended = Ended("succeeded", output, value, usage, self._stop)
+                self.ended = Ended("succeeded", output, value, self._own_usage(), self._stop)
             case e.RunFailed(code, reason, message, usage=usage):
                 self.usage = usage
-                self.ended = Ended("failed", "", None, usage, self._stop, message, reason or code, code)
+                self.ended = Ended("failed", "", None, self._own_usage(), self._stop, message, reason or code, code)
             case e.RunCancelled(by, reason, usage=usage):
                 self.usage = usage
                 said = reason or (f"cancelled by {by}" if by else "cancelled")
-                self.ended = Ended("cancelled", "", None, usage, self._stop, said, "cancelled")
+                self.ended = Ended("cancelled", "", None, self._own_usage(), self._stop, said, "cancelled")
             case e.RunDeadLettered(reason, message):
-                self.ended = Ended("failed", "", None, self.usage, self._stop, message or reason, reason)
+                self.ended = Ended("failed", "", None, self._own_usage(), self._stop, message or reason, reason)
         pieces.append(self.ended)
         return pieces
 
 
-def _sum(one: Usage, other: Usage) -> Usage:
+def _sum(one: Usage, other: Usage, sign: int = 1) -> Usage:
+    """Add what both used; with `sign` -1 take the other from the one."""
     return Usage(
-        one.input_tokens + other.input_tokens,
-        one.output_tokens + other.output_tokens,
-        one.cache_read_tokens + other.cache_read_tokens,
-        one.cache_write_tokens + other.cache_write_tokens,
-        one.reasoning_tokens + other.reasoning_tokens,
+        max(0, one.input_tokens + sign * other.input_tokens),
+        max(0, one.output_tokens + sign * other.output_tokens),
+        max(0, one.cache_read_tokens + sign * other.cache_read_tokens),
+        max(0, one.cache_write_tokens + sign * other.cache_write_tokens),
+        max(0, one.reasoning_tokens + sign * other.reasoning_tokens),
     )
 
 
