@@ -133,7 +133,7 @@ def test_status_shows_no_password(home: Path) -> None:
 
 def test_missing_programs_are_told_with_what_to_install(home: Path, tmp_path: Path) -> None:
     code = (
-        "import pathlib, sys; from foliot.testing.services import programs\n"
+        "import pathlib, sys; from foliot.dev import postgres as programs\n"
         "programs.WHEEL, programs.SYSTEM = 'no_such_wheel', pathlib.Path('/nowhere')\n"
         "sys.argv = ['foliot', 'dev', 'services', 'up']\n"
         "from foliot.cli.main import main; main()"

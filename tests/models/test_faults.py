@@ -199,7 +199,7 @@ async def test_a_provider_that_is_not_there_is_overloaded() -> None:
     [
         ({"Retry-After": "7"}, 7.0),
         ({"Retry-After": "0.5"}, 0.5),
-        ({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
+        ({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, None),
         ({"retry-after-ms": "1500", "Retry-After": "9"}, 1.5),
         ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "6m0s"}, 360.0),
         ({"x-ratelimit-remaining-tokens": "5", "x-ratelimit-reset-tokens": "6m0s"}, None),

@@ -302,7 +302,7 @@ class TestSilence:
 
     def test_loading_a_ring_does_not_import_the_cipher(self, ring: Keyring, path: Path) -> None:
         code = (
-            "import sys, pathlib; from foliot.store import keyring\n"
+            "import sys, pathlib; from foliot.store.secrets import keyring\n"
             "class S: secret_key = None; secret_key_file = pathlib.Path(sys.argv[1])\n"
             "keyring.load_keyring(S())\n"
             "assert not [m for m in sys.modules if m.startswith('cryptography')]"

@@ -149,9 +149,9 @@ def _client(runtime: Runtime, settings: Settings) -> LocalClient:
     async def models_changed(namespace: str) -> None:
         from time import time
 
-        from foliot.engine.budgets import wakeups as waking
+        from foliot.engine.budgets import wakeups
 
-        await waking.models_changed(runtime.tasking.database, namespace, clock=time)
+        await wakeups.models_changed(runtime.tasking.database, namespace, clock=time)
 
     async def close() -> None:
         """The runtime is closed by whoever opened it."""

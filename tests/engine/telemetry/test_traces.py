@@ -13,7 +13,7 @@ from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
 from foliot import Agent, RunFailedError, Runtime, ScriptedModel, tool
-from foliot.engine.telemetry import spans as conventions
+from foliot.engine.telemetry import conventions
 from foliot.engine.telemetry.export import TraceExporter, otlp_sender, readable
 from foliot.engine.telemetry.spans import spans_of_run
 from foliot.kernel.messages import Message, ModelResponse, ToolFailure, ToolResult, Usage

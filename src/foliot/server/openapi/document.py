@@ -17,8 +17,6 @@ from foliot.server.auth.rules import Rule
 from foliot.server.http.problems import MEDIA_TYPE
 from foliot.server.http.request_keys import KEY
 from foliot.server.openapi import events, kinds, shapes, work_shapes
-from foliot.server.openapi import shapes as access
-from foliot.server.openapi import shapes as operating
 from foliot.server.openapi.failures import failures, responses
 from foliot.server.openapi.kinds import ANY_KIND, expanded
 from foliot.server.openapi.operation import Operation
@@ -80,8 +78,8 @@ def _is_keyed(row: Row) -> bool:
 
 
 def _written() -> dict[str, Any]:
-    own = {**access.SHAPES, **operating.SHAPES}
-    return {**own, **shapes.SHAPES, **shapes.OPENAI, **work_shapes.SHAPES, **events.SHAPES}
+    own = {**shapes.ACCESS_SHAPES, **shapes.OPERATIONS_SHAPES, **shapes.SHAPES, **shapes.OPENAI}
+    return {**own, **work_shapes.SHAPES, **events.SHAPES}
 
 
 def _complete(path: str, operation: dict[str, Any], told: Operation, rule: Rule, *, keyed: bool) -> None:
