@@ -34,7 +34,8 @@ def changed(home: Path, *statements: str) -> None:
     connection.close()
 
 
-def test_a_healthy_store_has_no_error_and_no_warning(foliot, team) -> None:
+def test_a_healthy_store_has_no_error_and_no_warning(foliot, team, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foliot.cli.doctor.store.IN_MEMORY", ())  # where the tests keep their files
     found = examined(foliot)
     assert {level for level, _, _ in found.values()} <= {"ok", "note"}
     assert found["store.fsync"][0] == "ok"

@@ -13,8 +13,6 @@ from foliot.resources.kinds import KINDS
 from foliot.server.app import described
 from foliot.server.auth.rules import Rule
 from foliot.server.openapi import events, kinds, shapes, work_shapes
-from foliot.server.openapi import shapes as access
-from foliot.server.openapi import shapes as operating
 from foliot.server.openapi.document import ROWS, forms
 from foliot.server.routes.resources import WITHOUT_STATUS
 
@@ -94,7 +92,8 @@ def test_every_reference_leads_somewhere_and_nothing_is_told_for_nobody() -> Non
 
 
 def test_no_two_shapes_have_one_name() -> None:
-    parts = [access.SHAPES, operating.SHAPES, shapes.SHAPES, shapes.OPENAI, work_shapes.SHAPES, events.SHAPES]
+    parts = [shapes.ACCESS_SHAPES, shapes.OPERATIONS_SHAPES, shapes.SHAPES, shapes.OPENAI]
+    parts += [work_shapes.SHAPES, events.SHAPES]
     names = [name for part in [*parts, kinds.schemas(), work_shapes.derived(*forms())] for name in part]
 
     assert sorted(names) == sorted(set(names))
