@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from foliot.errors import UsageError
-from foliot.server.http import serve as starting
+from foliot.server.http import start as starting
 from foliot.server.http.routing import LateRoute
 
 # Each costs tens of milliseconds, and a server that does nothing yet needs none of them.
@@ -52,7 +52,7 @@ def test_what_few_servers_need_is_not_loaded_before_it_is_needed() -> None:
 
 def test_fastapi_is_imported_with_models_that_are_built_when_they_are_used() -> None:
     said = python(
-        "import gc; from foliot.server.http.serve import begin, settle\n"
+        "import gc; from foliot.server.http.start import begin, settle\n"
         "begin(); from fastapi.openapi.models import OpenAPI; from pydantic import BaseModel\n"
         "class Later(BaseModel): x: int\n"
         "print(OpenAPI.__pydantic_complete__, Later.__pydantic_complete__, gc.isenabled())\n"

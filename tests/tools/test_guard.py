@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from foliot.common.waits import Waits
 from foliot.errors import InvalidInput
 from foliot.tools.base import ToolError, ToolTimeout, ToolUnreachable
-from foliot.tools.outbound.client import CHECKED, OutboundClient, PinnedResolver, ToolAnswerTooLarge, pinned_socket
+from foliot.tools.outbound.client import OutboundClient, ToolAnswerTooLarge
 from foliot.tools.outbound.guard import Guard, Outbound, OutboundRefused, Target, address_class
+from foliot.tools.outbound.pinned import CHECKED, PinnedResolver, pinned_socket
 from tests.tools.web_service import saying, self_signed, serving, way_out
 
 PUBLIC = "93.184.216.34"

@@ -198,7 +198,7 @@ def _worker(runtime: Runtime, capacity: int) -> Worker:
 
 @asynccontextmanager
 async def _opened() -> AsyncGenerator[Runtime]:
-    from foliot.server.http.serve import begin, settle
+    from foliot.server.http.start import begin, settle
 
     begin()
     try:
@@ -218,7 +218,8 @@ async def _reachable(runtime: Runtime, besides: str = "", *, insecure: bool = Fa
     from foliot.server.app import create_app
     from foliot.server.auth.authentication import TokenAuth, is_loopback
     from foliot.server.http.connections import Bounds
-    from foliot.server.http.serve import HttpServer, limits_of, listen_of, settle
+    from foliot.server.http.serve import HttpServer, limits_of, listen_of
+    from foliot.server.http.start import settle
     from foliot.server.runs.takeover import taking_up
     from foliot.settings.settings import mask_password
     from foliot.store.secrets.local_key import LocalKey

@@ -8,28 +8,20 @@ beyond it. Leaving the `async with` closes what was not read to the end.
 from __future__ import annotations
 
 import asyncio
-import errno
-import ipaddress
 import re
-import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 from urllib.parse import urljoin
 from weakref import WeakKeyDictionary
 
-import aiohttp
-from aiohttp.abc import AbstractResolver, ResolveResult
-
-from foliot.common.waits import Waits, keep_alive
+from foliot.common.waits import Waits
 from foliot.tools.base import ToolAnswerLost, ToolError, ToolTimeout, ToolUnreachable
 from foliot.tools.outbound.guard import Guard, OutboundRefused, Target
-from foliot.version import __version__
 
 if TYPE_CHECKING:
+    import aiohttp
     from yarl import URL
 
 LARGEST_ANSWER: Final = 4 * 1024 * 1024
@@ -213,6 +205,7 @@ class OutboundClient:
 
         Raises `OutboundRefused`, `ToolUnreachable`, and what aiohttp raises.
         """
+        from foliot.tools.outbound.pinned import CHECKED
 
         token = CHECKED.set(await self.guard.check_url(url))
         try:
@@ -241,6 +234,7 @@ class OutboundClient:
     async def _ask(
         self, method: str, place: URL, target: Target, headers: Mapping[str, str], body: bytes | None, seconds: float
     ) -> aiohttp.ClientResponse:
+        from foliot.tools.outbound.pinned import CHECKED
 
         token = CHECKED.set(target)
         bound = asyncio.timeout(seconds)
@@ -266,6 +260,8 @@ class OutboundClient:
         loop = asyncio.get_running_loop()
         session = self._sessions.get(loop)
         if session is None:
+            from foliot.tools.outbound.pinned import open_session  # 0.2 s to import: only who really connects pays
+
             session = self._sessions[loop] = open_session(self._waits)
         return session
 
@@ -312,66 +308,3 @@ def _explain(error: Exception, where: str, *, sent: str) -> NoReturn:
     if isinstance(error, aiohttp.ClientError | OSError):
         raise ToolUnreachable(f"the connection to {where} broke off: {words}", sent=sent) from error
     raise error
-
-
-# --- pinned ----------------------------------------------------------------------------------------------------------
-
-# An aiohttp session that connects only to addresses which the guard has just checked.
-#
-# The target of the request under way is carried in a context variable. The session's resolver asks nobody: it answers
-# with the addresses of that target. And each socket is made only for one of them, which also covers hosts that are
-# written as addresses, for which aiohttp asks no resolver.
-
-CHECKED: ContextVar[Target | None] = ContextVar("checked_target", default=None)
-
-
-class PinnedResolver(AbstractResolver):
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
-    ) -> list[ResolveResult]:
-        target = CHECKED.get()
-        if target is None or target.origin[1] != host.lower().rstrip("."):
-            raise OSError(errno.EACCES, "a host that was not checked")
-        return [
-            ResolveResult(
-                hostname=host,
-                host=str(address),
-                port=port,
-                family=socket.AF_INET if address.version == 4 else socket.AF_INET6,
-                proto=0,
-                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
-            )
-            for address in target.addresses
-        ]
-
-    async def close(self) -> None:
-        pass
-
-
-def pinned_socket(waits: Waits, info: tuple[Any, ...]) -> socket.socket:
-    """A socket for one address of the checked target. Raises `OSError` for any other."""
-    family, kind, protocol, _, where = info
-    target = CHECKED.get()
-    if target is None or ipaddress.ip_address(where[0]) not in target.addresses:
-        raise OSError(errno.EACCES, "an address that was not checked")
-    made = socket.socket(family=family, type=kind, proto=protocol)
-    keep_alive(made, waits)
-    return made
-
-
-def open_session(waits: Waits) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(
-            resolver=PinnedResolver(),
-            socket_factory=partial(pinned_socket, waits),
-            use_dns_cache=False,
-            limit=0,  # how many calls run at once is the rate limit's decision
-            keepalive_timeout=10,
-        ),
-        cookie_jar=aiohttp.DummyCookieJar(),  # one caller's cookies are not another's
-        # Only connecting is bounded here: how long a call may take is decided around it.
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=waits.answer, ceil_threshold=60),
-        headers={"User-Agent": f"foliot/{__version__}", "Accept-Encoding": "identity"},
-        auto_decompress=False,  # a few bytes could become gigabytes
-        trust_env=False,  # a proxy would resolve names itself, after they were checked
-    )
