@@ -179,7 +179,13 @@ async def test_a_new_password_ends_all_sessions_and_the_old_one_is_worthless(
 
 
 @pytest.mark.parametrize(
-    ("current", "new", "status"), [("wrong", NEW, 401), (PASSWORD, "short", 422), (PASSWORD, "I am ada, hello", 200)]
+    ("current", "new", "status"),
+    [
+        ("wrong", NEW, 401),
+        (PASSWORD, "short", 422),
+        (PASSWORD, "I am ada, hello", 422),
+        (PASSWORD, "I am adamant, hello", 200),
+    ],
 )
 async def test_a_password_is_changed_by_whoever_knows_it_to_one_that_is_good(
     site: Site, http: httpx.AsyncClient, log_in: LogIn, current: str, new: str, status: int
