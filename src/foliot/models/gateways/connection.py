@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _ERROR_BODY = 64 * 1024
 _ERROR_SECONDS = 5.0
-_GRACE = 1.0
+_GRACE = 0.1
 _PAGES = ("html", "xml", "image/", "audio/", "video/", "pdf")
 _ANSWERS = (b"{", b"[", b"data:", b"event:", b"id:", b"retry:", b":")
 _MARK = b"\xef\xbb\xbf"
