@@ -140,7 +140,7 @@ async def test_an_answer_of_millions_of_values_is_garbage_and_holds_nobody() -> 
     many = b'{"choices":[' + b"[]," * 2_000_000 + b"1]}"
     with watched_steps() as steps, pytest.raises(ModelGarbage, match="more than 250,000 values"):
         await ask(http(many), OpenAIChatGateway)
-    assert steps.longest < 0.4, f"one step of the event loop took {steps.longest:.2f} s"
+    assert steps.longest < 1.0, f"one step of the event loop took {steps.longest:.2f} s"
 
 
 @every_gateway

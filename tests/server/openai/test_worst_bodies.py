@@ -18,7 +18,7 @@ from foliot.server.openai import content
 from foliot.server.routes import openai as routes
 from tests.loop_watch import watched_steps
 
-LONGEST_STEP = 0.4
+LONGEST_STEP = 1.0
 NOBODY = b'{"role":"nobody","content":"a"}'  # refused, when everything before it has been read
 
 

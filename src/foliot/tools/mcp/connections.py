@@ -5,8 +5,8 @@ it. A server that cannot be reached is tried again as its `reconnect` says, and 
 calls fail at once instead of each waiting in vain.
 
 A server that dies is replaced at the next call. One that hangs looks like one that works: when a call has taken too
-long, the server is pinged, and if it does not answer, the next call gets another one. Calls that are still under way
-may end where they are, as their own limits allow.
+long, the server is pinged, calls that come meanwhile wait for that, and if it does not answer they get another one.
+Calls that are still under way may end where they are, as their own limits allow.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class McpConnections:
         self._sleep = sleep
         self._slots: dict[tuple[str, str], _Slot] = {}
         self._replaced: list[_Slot] = []
-        self._suspected: set[Session] = set()
+        self._suspected: dict[Session, asyncio.Event] = {}
         self._chores: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -169,6 +169,9 @@ class McpConnections:
             raise ToolUnreachable("the connections to MCP servers are closed", retryable=False)
         require_sdk()
         slot = self._slot(server)
+        if slot.session is not None and (decided := self._suspected.get(slot.session)) is not None:
+            await decided.wait()  # a server that hangs would swallow this call too
+            slot = self._slot(server)
         if slot.session is not None:
             if slot.session.alive:
                 return slot.session
@@ -242,20 +245,20 @@ class McpConnections:
     def _suspect(self, session: Session) -> None:
         """Find out whether a server hangs, once at a time."""
         if session.alive and session not in self._suspected and not self._closed:
-            self._suspected.add(session)
+            self._suspected[session] = asyncio.Event()
             self._chore(self._probe(session))
 
     async def _probe(self, session: Session) -> None:
+        why = f"{session.server} did not answer a ping within {PONG_SECONDS:g} s"
         try:
             if await session.answers() or not session.alive:
                 return
+            log.warning("%s; it is replaced", why)
+            slot = self._slots.get(session.server.key)
+            if slot is not None and slot.session is session:
+                slot.session, slot.failure, slot.retry_at = None, ToolUnreachable(why), 0.0
         finally:
-            self._suspected.discard(session)
-        why = f"{session.server} did not answer a ping within {PONG_SECONDS:g} s"
-        log.warning("%s; it is replaced", why)
-        slot = self._slots.get(session.server.key)
-        if slot is not None and slot.session is session:
-            slot.session, slot.failure, slot.retry_at = None, ToolUnreachable(why), 0.0
+            self._suspected.pop(session).set()
         await self._drain(_Slot(session.server, session), why)
 
     async def _drain(self, slot: _Slot, why: str = "") -> None:
