@@ -133,8 +133,8 @@ def test_a_stream_that_stops_early_is_never_taken_for_an_answer(path: str, respo
     wire, format = WIRES[path], format_of(path)
     assert format is not None
     frames = format.frames(response, 3)
-    # The last frames of a chat stream are the usage and [DONE]: the answer itself is finished before them.
-    needed = len(frames) - (2 if path == "/chat/completions" else 0)
+    # Behind a finish reason nothing of the answer is missing: usage and [DONE] of a chat, `message_stop` of Anthropic.
+    needed = len(frames) - {"/chat/completions": 2, "/messages": 1}.get(path, 0)
     kept = data.draw(st.integers(0, needed - 1))
     lines = JsonLines() if path == "/api/chat" else SseLines()
     assembler = wire.assembler(*reader(wire))
