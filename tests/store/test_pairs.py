@@ -32,7 +32,7 @@ _WRITES = re.compile(r"(?:db|database)\.write\(")
 # Transactions that no act plays, and why.
 NOT_PLAYED = {
     "cli.doctor.store._touch": "changes nothing",
-    "store.secrets.sealing.reseal_page": "holds the lock of all resource writes, as they do, before it looks at anything",
+    "store.secrets.sealing.reseal_page": "holds the lock of all resource writes, as they do, before it looks",
     "run(setting_put)": "one statement, only by the one who rotates the key",
     "run(setting_delete)": "as above",
     "run(setting_new)": "one statement: of several who note the key of a new store the first one wins",
@@ -151,7 +151,7 @@ def all_written() -> set[str]:
 
 def test_source_is_searched_for_transactions() -> None:
     found = all_written()
-    assert {"store.journal._signal", "work.tasks.TaskService.accept.body", "run(token_used)"} <= found
+    assert {"store.journal.database._signal", "work.tasks.service.TaskService.accept.body", "run(token_used)"} <= found
     assert len(found) > 70
 
 
