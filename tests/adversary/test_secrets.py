@@ -17,11 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foliot import Agent, Runtime, ScriptedModel, tool
+from foliot.common.threads import LARGE
 from foliot.kernel.messages import Media, ToolResult
 from foliot.tools.base import Caller, Invocation
 from foliot.tools.pipeline.parts import Parts
 from foliot.tools.pipeline.pipeline import Pipeline
-from foliot.tools.pipeline.results import LARGE
 from foliot.tools.secrets import masking
 from foliot.tools.secrets.masking import MASK, Masker
 
