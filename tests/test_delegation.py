@@ -353,6 +353,34 @@ async def test_closing_the_runtime_leaves_no_child_of_an_ended_run_behind(tmp_pa
         assert [info.phase for info in await children(runtime, result.run_id)] == ["cancelled"]
 
 
+async def test_closing_the_runtime_while_children_are_being_ended_lets_them_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @tool(effect="read")
+    async def dawdle() -> str:
+        """Wait for ever."""
+        await asyncio.Event().wait()
+        return "never"
+
+    slow = helper([{"call": "dawdle"}, {"say": "done"}], tools=[dawdle])
+    begun = asyncio.Event()
+    async with Runtime(tmp_path / "foliot.db") as runtime:
+        kind = type(runtime.runs.journal)
+        send = kind.signal
+
+        async def slowly(self: Any, *given: Any, **named: Any) -> Any:
+            begun.set()
+            for _ in range(100):  # the runtime is closed meanwhile
+                await asyncio.sleep(0)
+            return await send(self, *given, **named)
+
+        monkeypatch.setattr(kind, "signal", slowly)
+        result = await runtime.run(boss(spawning("a", then=[{"say": "ok"}]), slow, *GENERIC), "Go.")
+        await begun.wait()
+    async with Runtime(tmp_path / "foliot.db") as runtime:
+        assert [info.phase for info in await children(runtime, result.run_id)] == ["cancelled"]
+
+
 async def test_no_more_than_so_many_run_beside_one_run(runtime: Runtime) -> None:
     hold = asyncio.Event()
 
@@ -514,7 +542,7 @@ async def test_a_child_that_outlived_its_parent_ends_when_somebody_takes_it_up(
 
     agent = forgetful_boss(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(Children, "_end", killed)
+        patch.setattr(Children, "_end_children", killed)
         async with Runtime(tmp_path / "foliot.db") as runtime:
             result = await runtime.run(agent, "Go.")
     async with Runtime(tmp_path / "foliot.db") as runtime:

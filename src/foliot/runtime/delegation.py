@@ -80,6 +80,7 @@ class Children:
         self._most = most
         self._of: dict[str, dict[str, Child]] = {}
         self._minders: dict[str, asyncio.Task[None]] = {}
+        self._endings: dict[str, asyncio.Task[None]] = {}
 
     @contextmanager
     def starting(self, run_id: str, parent: str, call_id: str) -> Generator[None]:
@@ -145,7 +146,9 @@ class Children:
         """Let go of every child. Those whose parents have ended are ended; the others stay as they are."""
         for parent in list(self._of):
             if await self.has_ended(parent):
-                await self._end(parent)
+                self._end(parent)
+        if self._endings:  # also those that a minder has begun: cut off, they would leave a child running
+            await asyncio.wait(set(self._endings.values()))
         tasks = [child.task for family in self._of.values() for child in family.values() if child.task is not None]
         await _stopped([*list(self._minders.values()), *tasks])
         self._of.clear()
@@ -166,7 +169,7 @@ class Children:
                     return
                 with contextlib.suppress(FoliotError):  # a store that fails for a moment is asked again
                     await self._pause()
-            await self._end(parent)
+            await asyncio.shield(self._end(parent))
         finally:
             self._minders.pop(parent, None)
 
@@ -182,7 +185,15 @@ class Children:
         except FoliotError:
             return False
 
-    async def _end(self, parent: str) -> None:
+    def _end(self, parent: str) -> asyncio.Task[None]:
+        """End the children of a run, once; whoever stops waiting for that does not stop it."""
+        ending = self._endings.get(parent)
+        if ending is None:
+            ending = self._endings[parent] = asyncio.create_task(self._end_children(parent))
+            ending.add_done_callback(lambda _: self._endings.pop(parent, None))
+        return ending
+
+    async def _end_children(self, parent: str) -> None:
         ending = [child for child in self._of.pop(parent, {}).values() if child.open]
         for child in ending:
             stop = signal(child.run_id, ENDS_WITH_PARENT, self._clock())
