@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from foliot.cli.show.run import Story
 from foliot.engine.live.hub import Recorded
+from foliot.kernel.messages import Message, ModelResponse, Text
 from foliot.kernel.run import events as e
 
 
@@ -28,6 +29,15 @@ def test_a_model_that_fails_for_a_while_says_when_it_is_asked_again() -> None:
     )
 
     assert lines == ["step 1", "the model failed: overloaded  busy", "waits: the model is asked again in 2.5s"]
+
+
+def test_what_is_noted_of_answers_is_told_once() -> None:
+    note = "backup answered in place of main (rate_limit)"
+    answer = ModelResponse(Message("assistant", (Text("done"),)), notes=(note,))
+
+    lines = told(e.StepStarted(1), e.ModelResponded(1, answer, 0.5), e.StepStarted(2), e.ModelResponded(2, answer, 0.5))
+
+    assert lines.count(note) == 1
 
 
 def test_whoever_takes_a_run_over_from_a_dead_process_says_so() -> None:

@@ -101,6 +101,7 @@ class Story:
         self._waited = False
         self._claimed = False
         self._asks = False
+        self._noted: set[str] = set()
         self.thinking: float | None = None
         self.running: dict[str, Running] = {}
 
@@ -172,6 +173,9 @@ class Story:
         for call in message.calls:
             self._asked[call.id] = _call(call.name, call.arguments)
         lines.append(Line("quiet", " · ".join((*spent(response.usage, seconds), *cache_read(response.usage)))))
+        # Most notes come with every answer, and the first time is enough: who answered instead, what was not sent.
+        lines += [Line("note", one_line(note, LONGEST_RESULT)) for note in response.notes if note not in self._noted]
+        self._noted.update(response.notes)
         return lines
 
     def _finished(self, finished: e.ToolFinished) -> list[Line]:
