@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import httpx2 as httpx
 import pytest
 
+from foliot.common.cancellation import stop_tasks
 from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
 from foliot.server.auth.authentication import Anonymous
@@ -100,6 +101,27 @@ async def test_a_push_that_came_while_nobody_waited_is_there_for_who_goes_on(run
         assert (await pushed).output == {"result": "42"}
     with contextlib.suppress(Exception):
         await address.__aexit__(None, None, None)
+
+
+async def test_a_push_between_two_workers_is_there_for_the_second(runtime, other, other_http):
+    """A worker that is stopped, or has lost the run, leaves the place of the push to whoever takes the call up."""
+    waits, place = asyncio.Event(), ""
+
+    async def first() -> None:
+        nonlocal place
+        async with runtime.callbacks.waiting(ID, until=time.time() + 60) as (address, pushed):
+            place = address.removeprefix("http://foliot.example")
+            waits.set()
+            await pushed
+
+    stopped = asyncio.create_task(first())
+    await waits.wait()
+    await stop_tasks(stopped)
+
+    taken = await other_http.post(place, json=DONE)
+    async with other.callbacks.waiting(ID, until=time.time() + 60) as (_, pushed), asyncio.timeout(20):
+        assert (await pushed).output == {"result": "42"}
+    assert taken.status_code == 202
 
 
 async def test_neither_the_key_nor_what_was_pushed_is_stored_in_clear(runtime, http, tmp_path):

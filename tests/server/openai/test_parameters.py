@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 from openai.types.chat import completion_create_params as chat_params
 from openai.types.responses import response_create_params as response_params
@@ -68,3 +69,17 @@ def test_what_is_in_no_table_is_refused(api: str) -> None:
     with pytest.raises(BadRequest, match="no parameter 'temprature'"):
         read(json.dumps({**least, "temprature": 1}).encode())
     read(json.dumps({**least, "temprature": None}).encode())
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        ("/v1/chat/completions", {"stream_options": {"includeusage": True}}),
+        ("/v1/responses", {"reasoning": {"efort": "high"}}),
+        ("/v1/responses", {"text": {"formt": {"type": "text"}}}),
+    ],
+)
+async def test_a_mistyped_member_of_a_parameter_is_refused(client: openai.AsyncOpenAI, path: str, more: Any) -> None:
+    said = {"messages": [{"role": "user", "content": "hi"}]} if "chat" in path else {"input": "hi"}
+    with pytest.raises(openai.BadRequestError, match=next(iter(next(iter(more.values()))))):
+        await client.post(path.removeprefix("/v1"), body={"model": "greeter", **said, **more}, cast_to=object)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from functools import partial
@@ -272,6 +273,18 @@ async def test_only_folders_that_can_hold_a_match_are_looked_into(tmp_path: Path
 
     assert "b/c/x.py" in found
     assert walk.visited == visited
+
+
+def test_the_clock_is_looked_at_within_a_folder_too(tmp_path: Path) -> None:
+    for n in range(50):
+        (tmp_path / f"{n:02}.py").touch()
+    ticks = itertools.count()
+    walk = find.Walk(seconds=10, clock=lambda: float(next(ticks)))
+
+    found = [path for path, _, _ in find.files_below(Workspace(tmp_path), "", walk)]
+
+    assert 0 < len(found) < 20
+    assert "longer than 10 s" in walk.note()
 
 
 async def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:

@@ -59,6 +59,11 @@ async def test_plain_text_that_looks_like_a_page_stays_as_it_is() -> None:
     assert result.text.endswith("<p>raw</p>")
 
 
+def test_a_number_that_is_no_character_hides_nothing_else() -> None:
+    for number in ("9" * 5000, "0" * 5000 + "65", "x" + "f" * 5000):
+        assert page_text(f"<title>&#{number};</title><p>before &#{number}; after &#65;</p>").endswith("after A")
+
+
 @pytest.mark.parametrize("size", [LONGEST_TEXT * 2, LARGEST_BODY * 3])
 async def test_a_long_answer_is_cut_and_says_so(size: int) -> None:
     result, _ = await fetch(answering(text="x" * size))

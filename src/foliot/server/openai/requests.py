@@ -34,8 +34,9 @@ _VERBOSITY: Final = "verbosity can only be medium: how an agent writes is said i
 S = TypeVar("S", bound=Struct)
 
 
-class StreamOptions(Struct):
+class StreamOptions(Struct, forbid_unknown_fields=True):
     include_usage: bool | None = None
+    include_obfuscation: bool | None = None
 
 
 class ChatRequest(Struct, kw_only=True):
@@ -61,13 +62,15 @@ class ChatRequest(Struct, kw_only=True):
     parallel_tool_calls: bool | None = None
 
 
-class Reasoning(Struct):
+class Reasoning(Struct, forbid_unknown_fields=True):
     effort: Effort | None = None
+    summary: Any = None
+    generate_summary: Any = None
     context: Any = None
     mode: Any = None
 
 
-class TextOptions(Struct):
+class TextOptions(Struct, forbid_unknown_fields=True):
     format: dict[str, Any] | None = None
     verbosity: str | None = None
 

@@ -87,10 +87,21 @@ class Callbacks:
             looking = asyncio.create_task(self._look(self._shared, request_id, future), name=f"push {request_id}")
             try:
                 yield self.url(request_id, deadline=until), future
-            finally:
+            except asyncio.CancelledError:
+                # The call may go on in another process, which waits for the same push: it is forgotten in time.
                 await stop_tasks(looking)
-                with suppress(FoliotError):  # it is forgotten in time
-                    await self._shared.forget(request_id)
+                raise
+            except BaseException:
+                await self._over(request_id, looking)
+                raise
+            else:
+                await self._over(request_id, looking)
+
+    async def _over(self, request_id: str, looking: asyncio.Task[None]) -> None:
+        await stop_tasks(looking)
+        if self._shared is not None:
+            with suppress(FoliotError):  # it is forgotten in time
+                await self._shared.forget(request_id)
 
     async def _agree(self) -> None:
         if self._shared is not None and not self._agreed:

@@ -56,9 +56,14 @@ class Walk:
         self._began = self.clock()
 
     def is_late(self) -> bool:
-        if not self.cut and self.clock() - self._began > self.seconds:
+        """Whether nothing more is to be looked into."""
+        return self.is_out_of_time() or bool(self.cut)
+
+    def is_out_of_time(self) -> bool:
+        late = self.clock() - self._began > self.seconds
+        if late and not self.cut:
             self.cut = f"it took longer than {self.seconds:g} s"
-        return bool(self.cut)
+        return late
 
     def note(self) -> str:
         """Say in words what was not looked at; empty when everything was."""
@@ -152,6 +157,8 @@ def _look_into(
     if ignored is not None and (text := _text_of(folder, GITIGNORE, LARGEST_GITIGNORE)):
         ignored = ignored.below(text.decode("utf-8", "replace"), len(base) + len(place.names))
     for name, is_folder in entries:
+        if walk.is_out_of_time():  # a folder may hold thousands of large files, or meet thousands of rules
+            return
         if not _is_text(name):
             walk.unread += 1
             continue

@@ -78,6 +78,8 @@ _RAW: Final = frozenset({"script", "style", "iframe", "noembed", "noframes", "xm
 _RAW_SHOWN: Final = frozenset({"xmp", "textarea"})
 _RAW_ENDS: Final = {name: re.compile(rf"</{name}(?=[ \t\n\r\f/>]|\Z)", re.IGNORECASE) for name in _RAW}
 _NAME: Final = re.compile(r"[A-Za-z][^ \t\n\r\f/>]*+")
+# Python refuses to read a number of thousands of digits, and no character has more than seven.
+_NO_CHARACTER: Final = re.compile(r"&#(?:[0-9]{4000,}|0*+[1-9][0-9]{7,}|[xX]0*+[1-9a-fA-F][0-9a-fA-F]{6,});?")
 _BLANKS: Final = re.compile(r"\s+")
 # One attribute, or the end of the tag. Possessive: what was read once is never given back and read again.
 _ATTRIBUTE: Final = re.compile(
@@ -123,13 +125,18 @@ class _Page:
 
     def raw(self, tag: str, text: str) -> None:
         if tag == "title" and not self._hidden:
-            self.title = self.title or " ".join(unescape(text).split())
+            self.title = self.title or " ".join(unescaped(text).split())
         elif tag in _RAW_SHOWN:
             self.said(text)
 
     def said(self, text: str) -> None:
         if text and not self._hidden:
-            self.pieces.append(_BLANKS.sub(" ", unescape(text)))
+            self.pieces.append(_BLANKS.sub(" ", unescaped(text)))
+
+
+def unescaped(text: str) -> str:
+    """Resolve the entities in a text; numbers that no character can have are none."""
+    return unescape(_NO_CHARACTER.sub("\ufffd", text))
 
 
 def page_text(html: str) -> str:
@@ -187,7 +194,7 @@ def _attributes(html: str, at: int) -> tuple[str, bool, int]:
         if found["end"]:
             return href or "", html[at - 2] == "/", at
         if href is None and found["name"].lower() == "href":
-            href = unescape(found["double"] or found["single"] or found["bare"] or "")
+            href = unescaped(found["double"] or found["single"] or found["bare"] or "")
 
 
 def _behind(html: str, mark: str, at: int) -> int:
