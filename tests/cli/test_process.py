@@ -147,3 +147,12 @@ def test_completing_without_a_usable_store_offers_nothing_and_says_nothing(envir
     )
 
     assert (done.stdout.strip(), done.stderr) == ("", "")
+
+
+def test_data_reaches_a_pipe_byte_for_byte() -> None:
+    data = "\x1b[31mred\x1b[0m \x1b]0;title\x07 \u202e"
+    code = "import sys; from foliot.cli.terminal import emit; emit(sys.argv[1])"
+
+    done = subprocess.run([sys.executable, "-c", code, data], capture_output=True, check=True, timeout=60)
+
+    assert done.stdout.decode() == data + "\n"

@@ -53,7 +53,8 @@ def out(
 def emit(data: str) -> None:
     """Print data that was asked for as it is, such as the answer of a run: unchanged to a pipe or a file, safe to a
     terminal."""
-    click.echo(visible(data) if sys.stdout.isatty() else _encodable(data))
+    # `color`: what looks like a colour in the data is not taken out of it either.
+    click.echo(visible(data) if sys.stdout.isatty() else _encodable(data), color=True)
 
 
 def prompt(question: str, *, secret: bool = False, twice: bool = False) -> str:
