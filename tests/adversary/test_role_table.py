@@ -25,7 +25,7 @@ from foliot.errors import FoliotError
 from foliot.resources.base import Model, emitted_key
 from foliot.resources.definitions.tool import ToolSpec
 from foliot.resources.kinds import KINDS
-from foliot.resources.powers import KIND_POWERS, Field, declared_addresses, table
+from foliot.resources.powers import KIND_POWERS, Field, acting_fields, declared_addresses, table
 from foliot.resources.validate import validate_document
 from foliot.runtime.runtime import Runtime
 from foliot.runtime.tools import Asker
@@ -1202,3 +1202,8 @@ async def test_an_empty_body_prunes_only_when_that_is_said(site: Site, body: str
     pruned = await site.call("admin", "POST", "/v1/apply", content=body, params={**query, "allowEmpty": "true"})
     assert pruned.status_code == 200, pruned.text
     assert not await site.exists("Memory", "old")
+
+
+@pytest.mark.parametrize("name", ["tools", "mcpServers", "models", "data_sources", "web_search_options", "Plugins"])
+def test_a_field_by_which_a_provider_acts_is_known_however_it_is_spelt(name: str) -> None:
+    assert acting_fields({name: [{}], "seed": 1, "tool_choice": "auto"}) == {name: [{}]}

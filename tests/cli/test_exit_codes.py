@@ -14,6 +14,7 @@ import pytest
         (("schedule", "next", "every day at nine"), 2),
         (("workers", "limit", "namespace", "default", "-5"), 2),
         (("apply", "-f", "nowhere.yaml"), 3),
+        (("validate", "-f", "nowhere.yaml"), 3),
         (("run", "./nowhere.yaml", "hi"), 3),
         (("run", "nobody", "hi"), 3),
         (("tools", "call", "http_get", "--args", '{"url": "http://127.0.0.1/"}'), 6),

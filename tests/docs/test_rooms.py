@@ -44,3 +44,24 @@ def test_every_room_of_the_tree_is_on_the_map() -> None:
 
 def test_the_root_holds_only_what_is_public() -> None:
     assert {path.name for path in SOURCE.glob("*.py")} == {"__init__.py", "errors.py", "version.py"}
+
+
+FOREIGN = {"aiodns.py", "src/main.py"}  # a library's file, and an example in a sentence
+
+
+def test_every_file_that_the_source_names_in_words_is_there() -> None:
+    """A reference to a file that was moved leads nobody anywhere."""
+    there = [
+        f"/{path.relative_to(ROOT)}"
+        for room in ("src", "tests", "benchmarks", "examples")
+        for path in (ROOT / room).rglob("*.py")
+    ]
+    lost = [
+        f"{path.relative_to(ROOT)}: {word}"
+        for path in SOURCE.rglob("*.py")
+        for word in re.findall(r"(?<![\w/.{-])((?:[a-z_]+/)*[a-z_]+\.py)\b", path.read_text())
+        if word not in FOREIGN
+        and not (path.parent / word).exists()
+        and not any(each.endswith(f"/{word}") for each in there)
+    ]
+    assert lost == []

@@ -1,4 +1,4 @@
-"""What waits to be taken in this process: tickets, rings, and those that are for later.
+"""The queue of tickets within one process: those to be taken now, rings, and those for later.
 
 A *ring* is a ticket without a name: something is due. Memory is bounded whatever is put in: tickets beyond a number
 become rings, rings are a count, and of those for later the nearest are kept. What is forgotten here is found in the
@@ -44,7 +44,7 @@ class Later:
             self._heap = heapq.nsmallest(self._most, self._heap)  # sorted, so it is a heap
 
     def pop_due(self, now: float) -> list[Ticket | None]:
-        """Those whose time has come, in the order of their times."""
+        """Return the tickets whose time has come, earliest first."""
         due: list[Ticket | None] = []
         while self._heap and self._heap[0][0] <= now:
             due.append(heapq.heappop(self._heap)[2])

@@ -115,7 +115,7 @@ _NO_MESSAGES, _TIMEOUT = "404", "408"
 
 
 class NoConsumer(Exception):
-    """Nobody serves the consumer: it, its stream, or JetStream itself is gone. Or no answer came in time."""
+    """Raised when the consumer cannot be reached: it, its stream or JetStream is gone, or no answer came in time."""
 
 
 class _Lane:

@@ -131,7 +131,7 @@ def _path(place: str) -> Path:
 
 
 def handle_of(document: Document) -> str:
-    """What stands in place of a file in findings that are made where no file is known. Names exactly one resource."""
+    """Return the name of one resource, shown in findings in place of a file where no file is known."""
     key = key_of(document)
     return f"{key.kind}/{key.name} in {key.namespace}"
 

@@ -6,7 +6,7 @@ import os
 import sys
 
 # `-m` puts the current folder first: a `yaml.py` that lies there would be imported as the library. Tools are found
-# there all the same, see folders.py.
+# there all the same, see runtimes.py.
 if sys.path and sys.path[0] in ("", os.getcwd()):
     del sys.path[0]
 

@@ -1,7 +1,7 @@
 """What one call of `foliot` was told by its global options, and the settings that follow from it.
 
 The same options are accepted before the command, between group and command, and after its arguments; whichever comes
-last wins. So they are declared once here and added to every command as it is loaded (see lazy.py).
+last wins. So they are declared once here and added to every command as it is loaded (see main.py).
 """
 
 from __future__ import annotations

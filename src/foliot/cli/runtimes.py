@@ -118,7 +118,7 @@ async def opened(*folders: str, store_wait: float = STORE_WAIT) -> AsyncGenerato
     """The runtime on the store that the settings name. Tools are imported from the current folder too, and `folders`.
 
     A function tool may be a module that lies where one works; no library imports from there
-    (see folders.py). Raises `UsageError` when the settings name a server.
+    (see `tools_from`). Raises `UsageError` when the settings name a server.
     """
     settings = current().store_settings()
     for warning in settings.warnings:

@@ -1,4 +1,4 @@
-"""The work of a server as bytes, and back: what the routes of `server/routes/work.py` send and `RemoteWork` reads.
+"""The work of a server as bytes, and back: what `server/routes/work_tasks.py` sends and `RemoteWork` reads.
 
 Facts travel as they are stored, so that whoever reads them understands those of every earlier version. What is told of
 a task is told by the client, from the same facts and by the same code as on the machine of the store.

@@ -1,7 +1,8 @@
 """What a provider said when it said no, as one of the model errors.
 
-Used by http_gateway.py for refusals by status, and for errors that come inside a body or a stream that began well.
-Policies decide by the class, so this is the only place that reads a provider's words, and it reads codes before texts.
+Used by models/gateways/http.py for refusals by status, and for errors that come inside a body or a stream that began
+well. Policies decide by the class, so this is the only place that reads a provider's words, and it reads codes before
+texts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The owners of the fields of a resource, and what becomes of a field when somebody applies a manifest: pure functions.
 
-A *field* is the smallest part that has owners of its own (see merge_rules.py), named by the way to it from the root of
+A *field* is the smallest part that has owners of its own (see `rules_of`), named by the way to it from the root of
 the document. A *manager* is a program or a person under a name of their choice. Several managers own one field when
 they set it to the same value.
 

@@ -173,7 +173,8 @@ _ACTING: Final = frozenset(
         "tool", "tools", "function", "functions", "mcp", "server", "servers", "connector", "connectors", "plugin",
         "plugins", "model", "models", "route", "provider", "fallback", "fallbacks", "search", "web", "code",
         "container", "containers", "computer", "skill", "skills", "agent", "agents", "background", "store",
-        "conversation", "previous", "cached", "prompt", "thread", "webhook",
+        "conversation", "previous", "cached", "prompt", "thread", "webhook", "source", "sources", "retrieval",
+        "knowledge", "grounding", "file", "files", "index", "connection", "connections",
     }
 )  # fmt: skip
 # These have such a word, and only say how the agent's own tools are called or how its prefix is cached.

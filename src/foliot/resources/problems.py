@@ -110,6 +110,12 @@ class FilesMissing(ManifestError):
     exit_code = 3
 
 
+def manifest_error(findings: Sequence[Finding]) -> ManifestError:
+    """Return the error for findings with errors among them: of its own kind if only files are missing."""
+    missing = all(finding.message == NO_SUCH_FILE for finding in findings if finding.severity == "error")
+    return (FilesMissing if missing else ManifestError)(findings)
+
+
 def _summary(findings: Sequence[Finding]) -> str:
     errors = [finding for finding in findings if finding.severity == "error"]
     files = {finding.file for finding in errors}

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Final, cast
 from foliot.resources.base import Resource
 from foliot.resources.kinds import kind_of
 from foliot.resources.names import snake
-from foliot.resources.problems import NO_SUCH_FILE, FilesMissing, Finding, ManifestError, Path, Problem
+from foliot.resources.problems import Finding, Path, Problem, manifest_error
 from foliot.resources.syntax.json_nodes import looks_like_json, parse_json
 from foliot.resources.syntax.loose_texts import with_source_texts
 from foliot.resources.syntax.manifest_files import STDIN, SourceFile, read_sources, shown
@@ -84,10 +84,8 @@ class Bundle:
 
     def raise_for_errors(self) -> None:
         """Raise `ManifestError` with every finding, unless there are only warnings."""
-        if not self.errors:
-            return
-        missing = all(finding.message == NO_SUCH_FILE for finding in self.errors)
-        raise (FilesMissing if missing else ManifestError)(self.findings)
+        if self.errors:
+            raise manifest_error(self.findings)
 
 
 def read_manifests(

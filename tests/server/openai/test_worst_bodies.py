@@ -13,6 +13,8 @@ import pytest
 
 from foliot.engine.driver import journal as loading
 from foliot.kernel.json_texts import MOST_VALUES
+from foliot.kernel.messages import Media
+from foliot.kernel.run.events import RunCreated
 from foliot.runtime.runtime import Runtime
 from foliot.server.openai import content
 from foliot.server.routes import openai as routes
@@ -97,8 +99,9 @@ async def test_a_large_image_is_read_stored_and_told_beside_the_loop(
     assert answer.status_code == 200
     (info,) = await runtime.runs.journal.list()
     noted(loading, "check")
-    (created, *_) = await runtime.runs.facts(info.id)
-    assert created[1].input[0].parts[0].data == image.partition(",")[2]  # type: ignore[union-attr]
+    created = (await runtime.runs.facts(info.id))[0][1]
+    assert isinstance(created, RunCreated)
+    assert [part.data for part in created.input[0].parts if isinstance(part, Media)] == [image.partition(",")[2]]
     assert {*where} == {"read_chat", "_base64", "check"}
     assert threading.get_ident() not in set[int]().union(*where.values())
 

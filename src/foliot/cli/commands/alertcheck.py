@@ -57,7 +57,7 @@ class Violation(Struct, frozen=True):
 
 
 class Sample(Struct, frozen=True):
-    """What the rules need to know of one task."""
+    """One task, as far as the rules look at it."""
 
     name: str
     phase: str
@@ -100,7 +100,7 @@ def aggregate(samples: Iterable[Sample]) -> dict[str, Any]:
 
 
 def check(rules: Rules, totals: Mapping[str, Any]) -> list[Violation]:
-    """What is wrong. Too few tasks say nothing either way: then that is all that is told."""
+    """Return the violations of the rules; with too few tasks to judge, only that."""
     if rules.min_tasks and totals["tasks"] < rules.min_tasks:
         text = f"{totals['tasks']} tasks are too few to tell anything; at least {rules.min_tasks} are needed"
         return [Violation(TOO_FEW, "warning", text)]

@@ -35,7 +35,7 @@ BESIDES: Final = 256
 
 
 class Flags(TypedDict):
-    """What `listening` adds to a command."""
+    """The flags that `listening` adds to a command."""
 
     host: str | None
     port: int | None

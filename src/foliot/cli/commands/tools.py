@@ -38,7 +38,7 @@ DENIED_CODE: Final = "permission_denied"
 @click.option("--available", is_flag=True, help="Only tools that can be called here.")
 @output_option("table", "wide", "json", "name", default="table", help="table, wide, json or name.")
 def list_tools(available: bool, output: str) -> int:
-    """What tools there are, and whether they can be called here.
+    """List the tools, and whether they can be called here.
 
     -o json also says what this deployment offers and lacks: types, isolation, what is not installed.
     """
@@ -164,7 +164,7 @@ def _exit_code(failure: ToolFailure) -> int:
 @_agent_option()
 @output_option("text", "json", default="text", help="text or json.")
 def test(name: str, arguments: str, agent: str, output: str) -> int:
-    """What would become of a call: arguments, rules and gates are checked; nothing is run.
+    """Judge a call without making it: arguments, rules and gates are checked, nothing is run.
 
     Exits with 1 when it would be refused.
     """

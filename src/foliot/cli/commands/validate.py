@@ -13,7 +13,6 @@ from foliot.cli.manifests import files_option, read
 from foliot.cli.show.findings import count, render_findings, summary
 from foliot.cli.show.output import as_json, output_option, ref_of
 from foliot.cli.terminal import out, paint
-from foliot.errors import InvalidInput
 
 if TYPE_CHECKING:
     from foliot.resources.problems import Finding
@@ -29,8 +28,10 @@ def validate(files: tuple[str, ...], output: str, strict: bool, quiet: bool) -> 
     """Check manifests without a store, and tell everything that is wrong at once.
 
     References between the manifests are checked too; one to something that is not among them is a warning at most,
-    because it may be in the store already. Exit code 5 when anything is invalid.
+    because it may be in the store already. Exit code 5 when anything is invalid, 3 when only files are missing.
     """
+    from foliot.resources.problems import manifest_error
+
     bundle = read(files, namespace=current().namespace)
     findings = [*bundle.findings, *_references(bundle)]
     if strict:
@@ -40,7 +41,7 @@ def validate(files: tuple[str, ...], output: str, strict: bool, quiet: bool) -> 
         out(as_json(_report(bundle, findings)))
     else:
         _print(bundle, findings, quiet=quiet)
-    return InvalidInput.exit_code if errors else 0
+    return manifest_error(findings).exit_code if errors else 0
 
 
 def _references(bundle: Bundle) -> list[Finding]:

@@ -354,7 +354,7 @@ async def post(address: str, headers: dict[str, str], body: bytes) -> tuple[int,
 
 
 def body_of(data: str) -> bytes:
-    """What was typed behind --data: the body, or the file that holds it. Raises `UsageError`."""
+    """Return the body that --data gives, or that of the file it names. Raises `UsageError`."""
     if not data.startswith("@"):
         return data.encode()
     try:

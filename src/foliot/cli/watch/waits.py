@@ -35,7 +35,7 @@ def stays(wait: bool | None) -> bool:
 async def stay(runtime: Runtime, view: View, result: RunResult, *, stream: bool, ask_here: bool = False) -> RunResult:
     """Wait with the run until it has ended, or waits for something other than a person's word or a budget.
 
-    With `ask_here` also until it asks something, which is answered where it is watched: see asking.py.
+    With `ask_here` also until it asks something, which is answered where it is watched: see questions.py.
     """
     told: set[str] = set()
     while result.waiting is not None and result.waiting.reason in ("approval", "input", "budget"):

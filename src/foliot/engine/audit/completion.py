@@ -1,6 +1,6 @@
 """Holds the audit log against the journals, and makes up the records that a killed process took with it.
 
-Calls do not wait for their records (see trail.py), so a process that is killed loses those of its last moments. The
+Calls do not wait for their records (see log.py), so a process that is killed loses those of its last moments. The
 result of a finished call is in the journal of its run by then, and everything that a record says follows from there.
 Who takes over a run of a dead process makes up what is missing; runs that had ended are found by looking through the
 journals of the time since the last look. `foliot audit verify` compares both and says what is missing.

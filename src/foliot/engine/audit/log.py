@@ -49,7 +49,7 @@ class AuditLog(Protocol):
 
 
 class Feed(Protocol):
-    """Who else wants records, after they are in the log. See sinks/feed.py."""
+    """Who else wants records, after they are in the log. See sinks.py."""
 
     def offer(self, records: Sequence[AuditRecord]) -> None: ...
 

@@ -9,7 +9,7 @@ The order of things is the whole point:
 
 Effects run as tasks of their own and report through a mailbox, so a cancellation, an input or a decision is taken in at
 any moment, whatever is under way. Whoever loses the lease stops at once and writes nothing more. A store that does not
-answer is not a lost lease: what is to be written is tried again until the lease ends (appending.py).
+answer is not a lost lease: what is to be written is tried again until the lease ends (appends.py).
 """
 
 from __future__ import annotations

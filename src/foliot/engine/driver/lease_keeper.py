@@ -1,7 +1,7 @@
 """Keeps the leases of all runs that this process drives, and brings them what was signalled from elsewhere.
 
 One write renews every lease and one read finds every signal, however many runs there are. A store that does not answer
-is asked again at the next look: each lease has its own end, and each driver sees to it (tenure.py). So is a single
+is asked again at the next look: each lease has its own end, and each driver sees to it (appends.py). So is a single
 lease whose row somebody keeps locked. Of a run that has ended or waits nothing is renewed while its calls come to their
 end: it is not this process's any more, and may be deleted.
 

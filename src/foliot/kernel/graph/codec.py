@@ -1,15 +1,12 @@
-"""Facts about tasks as bytes, and back, for ever: JSON that names its own type, by the rules of codec.py."""
+"""Facts about tasks as bytes, and back, for ever: JSON that names its own type, by the rules of kernel/run/codec.py."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final, get_args
 
-import msgspec
-
-from foliot.kernel.errors import UnknownEvent
 from foliot.kernel.graph.events import TaskEvent, TaskFact
-from foliot.kernel.run.codec import Codec, Opaque, type_of
+from foliot.kernel.run.codec import Codec, type_of
 
 FACT_TYPES: Final[tuple[type[TaskFact], ...]] = get_args(TaskEvent)
 # Shapes that are no longer written, each with the step to the next newer one. Only ever added to.
@@ -25,18 +22,6 @@ def encode_fact(fact: TaskEvent) -> bytes:
 def decode_fact(data: bytes) -> TaskEvent:
     """What `encode_fact` wrote, in this or any earlier version. Raises `UnknownEvent`: do not act on such a task."""
     return _codec.decode(data)  # pyright: ignore[reportReturnType] - the codec was built from the members of TaskEvent
-
-
-def read_fact(data: bytes) -> TaskEvent | Opaque:
-    """As `decode_fact`, but a fact of a newer version comes back as `Opaque`: to be shown, never to be acted on."""
-    try:
-        return decode_fact(data)
-    except UnknownEvent:
-        try:
-            raw = msgspec.json.decode(data, type=dict[str, Any])
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            raw = {"raw": data.decode("utf-8", "replace")}
-        return Opaque(str(raw.get("type", "unknown")), raw)
 
 
 def fact_type(fact: TaskEvent) -> str:

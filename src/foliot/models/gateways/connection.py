@@ -1,6 +1,6 @@
 """Bytes to a provider and back: one aiohttp session per event loop, shared by all gateways.
 
-Used by http_gateway.py only. Knows no provider's format; it promises that a call ends (connect, idle and total time are
+Used by http.py only. Knows no provider's format; it promises that a call ends (connect, idle and total time are
 bounded; a stream lives for as long as something of the answer comes), that an answer cannot fill the memory, that
 redirects are not followed (they would carry the key elsewhere), and that whatever goes wrong is a `ModelError` without
 the key in it. Cancelling closes the connection.

@@ -54,7 +54,7 @@ from foliot.models.profiles import provider_facts
 from foliot.models.provider_errors import read_payload, refusal, shorten
 from foliot.models.routing.tokens import estimate_parts, estimate_request, estimate_text
 from foliot.models.routing.usage import mark_cut
-from foliot.models.wire import ranking, transcription
+from foliot.models.wire import rankings, transcription
 from foliot.models.wire.base import Assembler, ProviderFault, Unsendable, Wire, WireError
 from foliot.models.wire.embeddings import EmbeddingFormat
 from foliot.models.wire.lines import JsonLines, SseLines
@@ -247,9 +247,9 @@ class HttpGateway:
             raise lacking(self.config.provider, "rerank")
         if not model:
             raise self._unnamed()
-        if len(documents) > ranking.MOST:
+        if len(documents) > rankings.MOST:
             raise ModelRequestTooLarge(
-                f"{len(documents):,} documents are more than the {ranking.MOST:,} that are ranked at once",
+                f"{len(documents):,} documents are more than the {rankings.MOST:,} that are ranked at once",
                 provider=self.config.provider,
                 hint="choose the nearest ones by embeddings first",
             )
@@ -258,10 +258,10 @@ class HttpGateway:
         if not documents:
             return Reranked((), Usage(), model, self.config.provider)
         top_name = str(self._facts.get("rerank_top", "top_n"))
-        body = _ENCODER.encode(ranking.body(model, query, documents, top_n, top_name=top_name))
+        body = _ENCODER.encode(rankings.body(model, query, documents, top_n, top_name=top_name))
         spent = Spent()
         with self._accounted(spent):
-            found = ranking.parse(await self._endpoint.fetch(self._ranking_path(), body), len(documents), top_n)
+            found = rankings.parse(await self._endpoint.fetch(self._ranking_path(), body), len(documents), top_n)
         # Each document is read together with the query.
         usage = found.usage if found.usage.input_tokens else _estimated([*documents, *[query] * len(documents)])
         usage = msgspec.structs.replace(usage, cost_usd=found.usage.cost_usd)
@@ -330,7 +330,7 @@ class HttpGateway:
         """Some have it beside their OpenAI-compatible address, not below it."""
         path = str(self._facts.get("rerank_path", ""))
         if not path:
-            return ranking.PATH
+            return rankings.PATH
         return self._base.removesuffix(urlsplit(str(self._facts.get("address", ""))).path) + path
 
     def _transcription_path(self, model: str) -> str:

@@ -63,7 +63,7 @@ the first that matches plays.
 `times` is the one thing that has to be counted: in memory, per process, by transcript. Two runs that have said exactly
 the same share the count; a new process starts counting anew. Once the turn has been played the count is forgotten.
 
-Two scripts have names: `mock` (calls the tools it is offered, then answers; see `mock.py`) and `echo` (says the last
+Two scripts have names: `mock` (calls the tools it is offered, then answers; see `mock_turn`) and `echo` (says the last
 user text back).
 
 In Python a function may take the place of the script. It gets the request and returns a text, a turn as above (a

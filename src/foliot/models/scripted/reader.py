@@ -1,7 +1,7 @@
 """Reads a script and names everything that is wrong with it, each with its place.
 
 A script is data that people write by hand, so a mistake is found when it is loaded, not in the middle of a run, and
-all of them at once. The format itself is described in `scripted.py`.
+all of them at once. The format itself is described in `model.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a script of the scripted model is made of, and what a script can know: the transcript, and nothing else.
 
-`scripted.py` describes the format for people, `script_reader.py` reads it, `scripted.py` plays it. Everything here is
+`model.py` describes the format for people, `reader.py` reads it, `model.py` plays it. Everything here is
 pure: which turn comes next is computed from the request alone, so a run that is resumed in another process, replayed
 or forked gets the turn it would have got.
 """

@@ -1,7 +1,7 @@
 """Texts to vectors, in the three formats there are: OpenAI's, which most others speak too, Gemini's and Ollama's.
 
-Each is a pair of functions over plain data; http_gateway.py moves the bytes. Raises `WireError` for an answer that does
-not hold one vector of numbers for each text.
+Each is a pair of functions over plain data; models/gateways/http.py moves the bytes. Raises `WireError` for an answer
+that does not hold one vector of numbers for each text.
 """
 
 from __future__ import annotations

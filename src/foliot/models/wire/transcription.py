@@ -2,9 +2,9 @@
 
     file, model, language, prompt  ->  {text, usage}, with `duration` and `language` where they are asked for or given
 
-What was used is counted in tokens (gpt-4o-transcribe), in seconds (whisper) or in both (Mistral). http_gateway.py moves
-the bytes. Raises `Unsendable` for bytes that are no audio of a kind that providers take, `WireError` for an answer
-without a text.
+What was used is counted in tokens (gpt-4o-transcribe), in seconds (whisper) or in both (Mistral).
+models/gateways/http.py moves the bytes. Raises `Unsendable` for bytes that are no audio of a kind that providers take,
+`WireError` for an answer without a text.
 """
 
 from __future__ import annotations

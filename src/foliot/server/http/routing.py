@@ -129,7 +129,7 @@ class _Reads:
         for key, value in headers:
             if key in wanted:
                 name, check = wanted[key]
-                if name not in found:  # of several the first counts; where it matters there are none (edge/heads.py)
+                if name not in found:  # of several the first counts; where it matters there are none (heads.py)
                     found.add(name)
                     values[name] = _checked(check, value.decode("latin-1"))
 

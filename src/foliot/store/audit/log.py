@@ -2,8 +2,8 @@
 
 Written by:  engine/audit/log.py, for every decision about a tool call and every result.
 Read by:     `foliot audit`.
-Invariant:   records have no gaps and each holds the hash of the one before (see audit_chain.py). Those up to the base
-             were forgotten, and a record says so (see audit_pruning.py).
+Invariant:   records have no gaps and each holds the hash of the one before (see chain.py). Those up to the base
+             were forgotten, and a record says so (see pruning.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The store on PostgreSQL: a pool of connections, and concurrent writes that share a commit.
 
 A body of a transaction is driven on one connection, statement by statement. When several wait, one connection runs them
-in a single transaction, in the order of what they lock (postgres_batches.py): each then costs only its own statements,
+in a single transaction, in the order of what they lock (batches.py): each then costs only its own statements,
 not a BEGIN and a COMMIT (with a wait for the disk) of its own; those that decide nothing (`Guarded`) share even their
 statements. If one of them fails after it has changed something, the transaction is rolled back and each is run again
 alone, which bodies must allow anyway.
@@ -38,7 +38,7 @@ from foliot.store.transaction import Alone, Guarded, Params, Planned, Row, State
 
 # Hearing of commits: a notice as a hint between processes, a counter within one.
 #
-# The notice is sent after the commit and not inside it (see postgres_notices.py). A process that dies in between owes
+# The notice is sent after the commit and not inside it (see notices.py). A process that dies in between owes
 # a hint; whoever waits looks again after its timeout anyway.
 
 CHANNEL = "foliot_change"

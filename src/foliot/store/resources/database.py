@@ -1,7 +1,7 @@
 """Declared resources on a database: the `ResourceStore` of both SQLite and PostgreSQL.
 
 Reads go to the last committed state; a write is one transaction whatever its size. What a write means is in
-planning.py, how changes are followed in watch.py, how secret values are kept in secrets.py.
+changes.py, how changes are followed in watch.py, how secret values are kept in secrets.py.
 """
 
 from __future__ import annotations

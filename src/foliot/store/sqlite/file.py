@@ -1,6 +1,6 @@
 """One SQLite file: made privately, opened as it must be, brought up to date, and its errors told in words.
 
-Called by sqlite.py only. Every connection of a process to the file comes from `connect`.
+Called by database.py only. Every connection of a process to the file comes from `connect`.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ def _text(value: Any) -> str:
 
 # --- http ------------------------------------------------------------------------------------------------------------
 
-# Tools of the type `http`: any web API. `http_request.py` says how arguments become a request.
+# Tools of the type `http`: any web API. `RequestTemplate` says how arguments become a request.
 #
 # The answer is given to the model as it is. A server may answer with a contract envelope instead, marked by its
 # `tool_contract_version`; then the envelope decides what the result or the error is.
@@ -259,7 +259,7 @@ class HttpTool:
 # Tools of the type `external`: a service that speaks contract v1 over HTTP.
 #
 # It receives the whole envelope of the call and must answer with one. It may stream: pieces of output first, the
-# response last (`stream.py`).
+# response last (`exchange.py`).
 
 
 class ExternalTool:

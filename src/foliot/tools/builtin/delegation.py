@@ -1,7 +1,7 @@
 """Tools by which an agent gives work to other agents: several tasks at once, or one that runs beside it.
 
-Which agents may be named is decided by the pipeline (stages/callees.py); how deep, with how much and how they end
-together is decided where runs are started. A call that is made again after a crash finds the same children.
+Which agents may be named is decided by the pipeline (tools/governance/permissions.py); how deep, with how much and how
+they end together is decided where runs are started. A call that is made again after a crash finds the same children.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ def _set(text: str) -> str:
 
 # The rules of `.gitignore` files, folder by folder: the last rule that fits decides, the deepest file first.
 #
-# Whoever wrote the files chose the rules, so each costs at most its length times that of a path (`wildcards.py`). Only
+# Whoever wrote the files chose the rules, so each costs at most its length times that of a path (`path_fits`). Only
 # files of this name inside the workspace count; those of a person's own settings do not.
 
 NAME: Final = ".gitignore"

@@ -1,7 +1,7 @@
 """Who may call over a message bus, as the operator of the server says: by a key, by a subject, or anybody.
 
     [desk]                      # the name in records, and in `Foliot-Caller`
-    key = "…"                   # 32 bytes or more in base64 (or key_file): its calls are signed, see signing.py
+    key = "…"                   # 32 bytes or more in base64 (or key_file): its calls are signed, see signatures.py
     namespace = "team-a"        # by whose rules they are judged
     namespaces = ["team-a"]     # only calls that were made in these; `namespace` when not given
     user = "ann"                # in whose name; the name of the entry when not given

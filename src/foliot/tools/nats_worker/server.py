@@ -8,7 +8,7 @@
 In:   `tool.execute.>` through a durable consumer, which all servers of a deployment share; `tool.list` as a request.
 Out:  `tool.result.<call id>` through JetStream; `tool.output.<execution id>`.
 
-Every call passes the same pipeline as any other call. What a delivery comes to is in handling.py.
+Every call passes the same pipeline as any other call. What a delivery comes to is in calls.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     bearer                      a token                              Authorization: Bearer …
     api_key_header              a key                                the header that `header_name` names
     basic                       user:password                        Authorization: Basic …
-    oauth2_client_credentials   the keys client_id, client_secret    Authorization: Bearer … (fetched, `oauth.py`)
+    oauth2_client_credentials   the keys client_id, client_secret    Authorization: Bearer … (fetched, `TokenCache`)
 
 `environment` is the same for tools that run in a sandbox and take variables instead of headers.
 """

@@ -5,7 +5,7 @@ base64, base32 and hex, wrapped or with separators, escaped for JSON, URLs or HT
 because nothing else is touched.
 `Masker.redact` also replaces what only looks like a credential: for errors and logs, where a wrong guess costs little.
 
-Filled by `secrets.py` and `oauth.py`, so that no caller can forget to. Values live in memory only.
+Filled by `secrets.py` and `auth.py`, so that no caller can forget to. Values live in memory only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tasks as a service: accepted, listed, cancelled, tried again.
 
 Accepting is one transaction: the task, its first events and its first runs are there together or not at all, and a
-second request with the same key finds the first. Everything that happens later begins with `tell` (advancing.py).
+second request with the same key finds the first. Everything that happens later begins with `tell` (advance.py).
 """
 
 from __future__ import annotations

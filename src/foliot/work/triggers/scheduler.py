@@ -1,7 +1,7 @@
 """The scheduler: makes a task at each time that a TaskSchedule names, once, over any number of scheduler processes.
 
 Every process may decide about every schedule. A decision is a row for the slot, stored under the lock of its schedule
-and only if no other was stored meanwhile, so a slot is decided once; how its task is made once is in firing.py. A clock
+and only if no other was stored meanwhile, so a slot is decided once; how its task is made once is in `Firing`. A clock
 that is wrong decides nothing twice: what was decided stays decided, and what is in the future is looked at again when
 its time comes.
 

@@ -1,6 +1,6 @@
 """A task as it stands: its facts folded, its messages with the runs that answer them, its agents in the graph.
 
-Pure: everything is given, nothing is read here (see reading.py). What is shown of a task starts from a `TaskStory`.
+Pure: everything is given, nothing is read here (see reader.py). What is shown of a task starts from a `TaskStory`.
 """
 
 from __future__ import annotations

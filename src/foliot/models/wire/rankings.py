@@ -1,10 +1,10 @@
-"""Documents by how well they answer a query, in the one format there is: Cohere's, which others speak with accents.
+"""Rankings of documents by how well they answer a query, in Cohere's format, which others speak with accents.
 
     {model, query, documents, top_n}  ->  {results: [{index, relevance_score}], usage or meta}
 
 Voyage calls the number `top_k` and the results `data`; Jina, Together, vLLM, LocalAI and OpenRouter keep to Cohere's
-names. They count tokens, searches, or nothing. http_gateway.py moves the bytes. Raises `WireError` for an answer that
-does not rank the documents it was given.
+names. They count tokens, searches, or nothing. models/gateways/http.py moves the bytes. Raises `WireError` for an
+answer that does not rank the documents it was given.
 """
 
 from __future__ import annotations
