@@ -68,7 +68,7 @@ async def children(runtime: Runtime, parent: str) -> list[Any]:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not await condition():
             await asyncio.sleep(0.01)
 
@@ -446,7 +446,7 @@ async def test_a_question_of_a_child_is_answered_while_its_parent_waits_for_it(r
     (question,) = await runtime.questions.open()
     assert question.agent == "helper"
     await runtime.reply(question.run_id, None, "this one")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         assert "it is this one" in (await running).output
 
 

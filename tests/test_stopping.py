@@ -26,7 +26,7 @@ async def test_a_task_that_lost_its_cancellation_is_asked_again() -> None:
 
     task = asyncio.create_task(deaf())
     await asyncio.sleep(0)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await stop_tasks(task, None, again=0.01)
     assert (task.done(), asked) == (True, 3)
 
@@ -83,7 +83,7 @@ async def test_a_connection_is_closed_at_any_moment_of_its_beginning(moment: str
         port = server.sockets[0].getsockname()[1]
         link = NatsLink(NatsOptions(f"nats://127.0.0.1:{port}"))
         link.start()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await reached.wait()
             for _ in range(turns):
                 await asyncio.sleep(0)

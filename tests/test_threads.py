@@ -81,7 +81,7 @@ async def test_a_function_that_blocks_is_not_over_until_it_has_ended() -> None:
     assert job.when_over(lambda: loop.call_soon_threadsafe(ended.set) and None)
 
     lock.release()
-    await asyncio.wait_for(ended.wait(), 30)
+    await asyncio.wait_for(ended.wait(), 60)
     assert job.over
     assert not after.is_set()  # it ended at the next instruction
     assert not job.when_over(lambda: None)
@@ -148,7 +148,7 @@ import asyncio, os
 from foliot.common.threads import on_thread
 
 def ask():
-    return asyncio.run(asyncio.wait_for(on_thread(lambda: 7), 30))
+    return asyncio.run(asyncio.wait_for(on_thread(lambda: 7), 60))
 
 assert ask() == 7
 child = os.fork()

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from foliot.cli.commands.init import BLUEPRINTS
 
 WORKERS = 3
@@ -59,7 +57,6 @@ def workers(place: Place, count: int) -> Iterator[list[subprocess.Popen[str]]]:
             process.communicate()
 
 
-@pytest.mark.timeout(300)
 def test_every_blueprint_gives_the_same_result_in_one_process_and_with_three_on_postgres_and_nats(
     tmp_path: Path, postgres_url: str, nats_url: str
 ) -> None:

@@ -137,7 +137,7 @@ async def test_a_caller_that_is_killed_during_the_call_gets_its_answer_and_the_t
             capture_output=True,
         )
         assert caller.returncode == -signal.SIGKILL, caller.stderr.decode()
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(60):
             done = await runtime.resume("r-1")
 
     assert done.output == "It said: found clocks"

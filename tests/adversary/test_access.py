@@ -509,7 +509,7 @@ async def test_two_servers_at_once_do_not_give_one_name_to_an_account_and_a_toke
 
         async def waiting(count: int) -> None:
             asked = "SELECT count(*) FROM pg_locks WHERE NOT granted"
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while await watcher.fetchval(asked) < count:
                     await asyncio.sleep(0)
 

@@ -291,7 +291,7 @@ class Play:
 
     async def work(self) -> None:
         offer = Offer("w1", self.runtime.runs.worker, capacity=4)
-        await asyncio.wait_for(self.runtime.tasking.worker(offer, once=True).run(), 40)
+        await asyncio.wait_for(self.runtime.tasking.worker(offer, once=True).run(), 60)
 
 
 def _rule_of(fact: e.Event) -> str:

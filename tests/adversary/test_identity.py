@@ -35,7 +35,7 @@ from foliot.work.triggers.webhook import read_webhook
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-WITHIN = 30.0
+WITHIN = 60.0
 SPACE = "team-a"
 AT = {"namespace": SPACE}
 # What these are about says by itself where it is; they take no namespace.

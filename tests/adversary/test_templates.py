@@ -38,7 +38,7 @@ from foliot.work.triggers.webhook import read_webhook
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-WITHIN = 30.0
+WITHIN = 60.0
 SPACE = "team-a"
 SECRET = b"correct-horse-battery"
 WORLD = """

@@ -15,7 +15,7 @@ from foliot.bus.live_postgres import LARGEST, PART_BYTES, PostgresLive
 from foliot.bus.nats_link import NatsLink, NatsOptions
 from foliot.store.open import open_database
 
-SOON = 20.0
+SOON = 60.0
 
 
 class Place:

@@ -40,7 +40,7 @@ from tests.postgres_tools import run_tool
 LONG = bool(os.environ.get("FOLIOT_CHAOS"))
 EXAMPLES, STEPS = (150, 60) if LONG else (4, 20)
 # Longer than anything takes on a busy machine.
-PATIENCE = 30.0
+PATIENCE = 60.0
 _NUMBERS = itertools.count(1)
 
 

@@ -60,7 +60,6 @@ def nothing_in_doubt(seen: list[str]) -> None:
     assert seen.count("run.claimed") == 1, "the same attempt went on"
 
 
-@pytest.mark.timeout(180)
 async def test_postgres_is_killed_in_the_middle_of_a_call(
     postgres_service: Postgres, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -80,7 +79,6 @@ async def test_postgres_is_killed_in_the_middle_of_a_call(
     assert till.payments == 1
 
 
-@pytest.mark.timeout(180)
 async def test_postgres_is_stopped_under_the_tasks_of_a_worker(
     postgres_service: Postgres, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -169,7 +169,7 @@ class Terminal:
         self.drawn = ""
 
     def wait_for(self, text: str, *, times: int = 1) -> None:
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + 60
         while self.drawn.count(text) < times:
             assert time.monotonic() < deadline, self.drawn
             assert self._read(), self.drawn
@@ -178,7 +178,7 @@ class Terminal:
         os.write(self._master, text.encode())
 
     def end(self) -> int:
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline and self._read():
             pass
         os.close(self._master)

@@ -63,7 +63,7 @@ async def test_ctrl_c_once_cancels_and_twice_leaves_it_as_it_is(presses, kind, p
     async with kind("memory:") as runtime:
         view = Interrupting(presses)
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             watched = await watch_run(
                 runtime, view, Opening("r1", "holder"), lambda: runtime.run(agent, "go", run_id="r1", check=False)
             )
@@ -91,7 +91,7 @@ async def test_ctrl_c_while_the_run_waits_for_a_timer_ends_it() -> None:
             self.notes.append(text)
 
     async with Runtime("memory:") as runtime:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             watched = await watch_run(
                 runtime,
                 Impatient(1),

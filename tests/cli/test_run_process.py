@@ -71,7 +71,7 @@ async def pay(amount: int) -> str:
     await hold("pay")
     return f"{amount} euros"
 """
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 class Desk:

@@ -48,7 +48,6 @@ async def up(postgres_url: str, home: Path) -> AsyncIterator[tuple[asyncio.subpr
             await child.wait()
 
 
-@pytest.mark.timeout(300)
 async def test_a_server_waits_for_its_store_and_tells_when_it_is_silent(
     up: tuple[asyncio.subprocess.Process, Proxy],
 ) -> None:
@@ -75,7 +74,6 @@ async def test_a_server_waits_for_its_store_and_tells_when_it_is_silent(
     assert b"Traceback" not in b"".join(rest)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("words", ["up --port 0", "server --port 0", "worker"])
 async def test_a_service_is_stopped_while_it_still_waits_for_its_store(
     words: str, postgres_url: str, home: Path
@@ -95,7 +93,6 @@ async def test_a_service_is_stopped_while_it_still_waits_for_its_store(
     assert b"Traceback" not in said
 
 
-@pytest.mark.timeout(120)
 async def test_a_command_waits_a_moment_and_ends_in_words(postgres_url: str, home: Path) -> None:
     with Proxy(postgres_url) as proxy:
         proxy.drop()

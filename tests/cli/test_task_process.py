@@ -100,7 +100,6 @@ def until(process: subprocess.Popen[str], test: Callable[[str], bool]) -> None:
     raise AssertionError(f"it ended before: {''.join(seen)}")
 
 
-@pytest.mark.timeout(90)
 def test_ctrl_c_cancels_the_task_and_everything_under_way(shell: Shell) -> None:
     following = shell.start("task", "run", shell.manifest("60s"), "x", "--name", "job")
     until(following, lambda line: "second: step 1" in line)
@@ -116,7 +115,6 @@ def test_ctrl_c_cancels_the_task_and_everything_under_way(shell: Shell) -> None:
     assert [message["phase"] for message in status["messages"]] == ["succeeded", "cancelled"]
 
 
-@pytest.mark.timeout(90)
 def test_work_is_left_to_a_worker_that_is_alive_and_done_here_when_that_one_dies(shell: Shell) -> None:
     worker = shell.start("worker", "--name", "elsewhere")
     until(worker, lambda line: "elsewhere" in line)

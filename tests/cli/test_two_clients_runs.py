@@ -105,7 +105,7 @@ async def pay(amount: int) -> str:
 async def lose(n: int) -> str:
     raise ConnectionResetError("the line is dead")
 """
-PATIENCE = 40.0
+PATIENCE = 60.0
 
 
 def furnish(folder: Path) -> None:

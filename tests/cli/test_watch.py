@@ -46,7 +46,7 @@ async def test_a_forgotten_position_lists_again_and_tells_only_what_differs(stor
     await store.compact(keep=0)
 
     following = asyncio.create_task(_follow(client, ROLES, printer))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while printer.revision == 1 or printer.revision is None:
             await asyncio.sleep(0)
     following.cancel()

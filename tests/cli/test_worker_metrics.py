@@ -30,7 +30,7 @@ async def test_a_worker_process_is_scraped_while_it_works(home) -> None:
     assert child.stderr is not None
     try:
         address = None
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(60):
             while address is None:
                 line = (await child.stderr.readline()).decode()
                 assert line, "the worker ended early"
@@ -43,7 +43,7 @@ async def test_a_worker_process_is_scraped_while_it_works(home) -> None:
                 assert '"ready"' in await _get(client, "/healthz")
     finally:
         child.send_signal(signal.SIGTERM)
-        await asyncio.wait_for(child.communicate(), 30)
+        await asyncio.wait_for(child.communicate(), 60)
     assert child.returncode == 0
 
 

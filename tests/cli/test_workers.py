@@ -143,7 +143,7 @@ def test_a_signal_stops_a_worker_and_it_says_good_bye(number: signal.Signals, ho
 
     with subprocess.Popen(command, env=os.environ, stderr=subprocess.PIPE) as child:
         try:
-            deadline = time.monotonic() + 40
+            deadline = time.monotonic() + 60
             while phases != ["ready"]:
                 assert child.poll() is None
                 assert time.monotonic() < deadline

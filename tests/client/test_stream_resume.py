@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 import signal
-import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator
@@ -17,12 +16,11 @@ from typing import Any
 import pytest
 
 from foliot import Client, Runtime
+from foliot.dev.service import free_port
 from foliot.settings.settings import load_settings
 from foliot.store.base import Filter, Put
 from foliot.work.tasks.base import Command
 from foliot.work.views.events import TaskHappening
-
-pytestmark = pytest.mark.timeout(120)
 
 
 def role(name: str) -> dict[str, Any]:
@@ -56,9 +54,7 @@ class Far:
     def __init__(self, home: Path) -> None:
         self.home = home
         self._process: Process | None = None
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
 
     async def start(self) -> None:
@@ -70,7 +66,7 @@ class Far:
             stderr=PIPE,
         )
         assert self._process.stderr is not None
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(60):
             while line := await self._process.stderr.readline():
                 if re.search(rb"http://", line):
                     return

@@ -76,7 +76,7 @@ class LimiterConformance:
             inside.remove(asked.call_id)
 
         calls = [asyncio.create_task(stage(call("f", call_id=f"c{n}"), Running(), backend)) for n in range(8)]
-        await asyncio.wait_for(asyncio.gather(*calls), 20)
+        await asyncio.wait_for(asyncio.gather(*calls), 60)
         assert most == 2
         assert served == [f"c{n}" for n in range(8)]
 
@@ -95,10 +95,10 @@ class LimiterConformance:
         with pytest.raises(ValueError):
             await stage(call("f"), Running(), fails)
         task = asyncio.create_task(stage(call("f"), Running(), hangs))
-        await asyncio.wait_for(started.wait(), 10)
+        await asyncio.wait_for(started.wait(), 60)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await asyncio.wait_for(limiter.enter("default/f", limit, within=5.0), 10)
+        await asyncio.wait_for(limiter.enter("default/f", limit, within=5.0), 60)
 
     async def test_rate_and_places_hold_together(self, limiter: Limiter, time: FakeTime) -> None:
         limit = RateLimit(requests=2, per=60.0, concurrency=1)
@@ -147,7 +147,7 @@ class CircuitConformance:
             return "done"
 
         probe = asyncio.create_task(breaker(call("f"), Running(), slow))
-        await asyncio.wait_for(begun.wait(), 10)
+        await asyncio.wait_for(begun.wait(), 60)
         with pytest.raises(ToolCircuitOpen):
             await breaker(call("f"), Running(), works)
         go_on.set()
@@ -174,7 +174,7 @@ class CircuitConformance:
             await asyncio.Event().wait()
 
         probe = asyncio.create_task(breaker(call("f"), Running(), hangs))
-        await asyncio.wait_for(begun.wait(), 10)
+        await asyncio.wait_for(begun.wait(), 60)
         probe.cancel()
         await asyncio.gather(probe, return_exceptions=True)
         for _ in range(200):

@@ -45,7 +45,7 @@ async def take(changes: AsyncIterator[Change], count: int) -> list[Change]:
     async def taken() -> list[Change]:
         return [await anext(changes) for _ in range(count)]
 
-    return await asyncio.wait_for(taken(), 30)
+    return await asyncio.wait_for(taken(), 60)
 
 
 async def pages(store: ResourceStore, filter: Filter, limit: int) -> list[list[str]]:

@@ -215,10 +215,10 @@ class TasksConformance:
         await kit.accept("line", name="t")
         (lease,) = await kit.claim()
         working = asyncio.create_task(kit.performer.perform(lease))
-        await asyncio.wait_for(asked.wait(), 10)
+        await asyncio.wait_for(asked.wait(), 60)
         assert (await kit.tasks.cancel("default", "t")).phase == "running"
         released.set()
-        await asyncio.wait_for(working, 10)
+        await asyncio.wait_for(working, 60)
         assert (await kit.tasks.get("default", "t")).phase == "cancelled"
 
     async def test_cancelling_a_parent_cancels_its_children(self, kit):
@@ -241,12 +241,12 @@ class TasksConformance:
         await kit.accept("line", name="a", parent="a")
         (lease,) = await kit.claim()
         working = asyncio.create_task(kit.performer.perform(lease))
-        await asyncio.wait_for(asked.wait(), 10)
+        await asyncio.wait_for(asked.wait(), 60)
         await kit.accept("line", name="b", parent="a")
         await kit.accept("line", name="c", parent="b")
-        assert (await asyncio.wait_for(kit.tasks.cancel("default", "a"), 10)).phase == "running"
+        assert (await asyncio.wait_for(kit.tasks.cancel("default", "a"), 60)).phase == "running"
         released.set()
-        await asyncio.wait_for(working, 10)
+        await asyncio.wait_for(working, 60)
         assert {name: (await kit.tasks.get("default", name)).phase for name in "abc"} == dict.fromkeys(
             "abc", "cancelled"
         )
@@ -264,7 +264,7 @@ class TasksConformance:
         assert due == kit.now + 60
         kit.now += 61
         assert await kit.tasks.timers(kit.now) is None
-        await asyncio.wait_for(hanging, 10)
+        await asyncio.wait_for(hanging, 60)
         end = await kit.end_of("t")
         assert isinstance(end, TaskDeadLettered)
         never.set()
@@ -381,7 +381,7 @@ class TasksConformance:
         await kit.accept("line", name="t")
         (lease,) = await kit.claim()
         working = asyncio.create_task(kit.performer.perform(lease))
-        await asyncio.wait_for(asked.wait(), 10)
+        await asyncio.wait_for(asked.wait(), 60)
         working.cancel()
         await asyncio.gather(working, return_exceptions=True)
         kit.answer = echo

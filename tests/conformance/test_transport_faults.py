@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import shutil
@@ -286,22 +287,28 @@ class TestPostgresServer:
         receiver = await open_postgres(opened, postgres_service.url)
         await sender.publish([ticket("first")])
         await calm(receiver)
-        pids = [int(each) for each in children(postgres_service.pid)]
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
+        stopped = stop_with_children(postgres_service.pid)
         try:
             async with asyncio.timeout(SOON):
                 for number in range(1000):
                     await sender.publish([ticket(number)])
                 assert list(await receiver.receive(want=1, timeout=0.1)) == []
         finally:
-            for pid in pids:
+            for pid in stopped:
                 os.kill(pid, signal.SIGCONT)
         await rung(receiver)
 
 
-def children(pid: int | None) -> list[str]:
-    """The process and those that it started."""
+def stop_with_children(pid: int | None) -> list[int]:
+    """Stop a process, which starts no more from then on, and those that it started; what ended by itself is left out.
+
+    Who is stopped cannot end any more, so its number stays its own.
+    """
     assert pid is not None
-    below = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [str(pid), *below]
+    os.kill(pid, signal.SIGSTOP)
+    stopped = [pid]
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(child), signal.SIGSTOP)
+            stopped.append(int(child))
+    return stopped

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from foliot.bus.base import Delivery, Ticket, Transport
 
-SOON = 20.0  # more than any of them takes, less than a test may
+SOON = 60.0  # more than any of them takes, less than a test may
 QUIET = 0.25  # long enough for something that comes although it should not
 
 
@@ -127,8 +127,10 @@ class TransportConformance:
         await place.tell(transport, [ticket(1, due_at=due_at)])
         got = list(await transport.receive(want=1, timeout=QUIET / 2))
         if place.names or place.exact:
-            assert got == []
-        (late, *_) = await gather(transport, want=1, names=place.names)
+            assert got == [] or time.time() >= due_at - 0.01  # where telling alone took so long, it may be there
+        else:
+            got = []
+        (late, *_) = got or await gather(transport, want=1, names=place.names)
         assert late.ticket is None or time.time() >= due_at - 0.01
 
     async def test_what_is_to_come_again_does_so_and_not_before_its_time(self, place: Place) -> None:

@@ -95,11 +95,11 @@ class Engine:
 
     async def run(self, run_id: str = "r1") -> State:
         driver = await self.runs.start(self.spec, (user_message("go"),), run_id=run_id)
-        return await asyncio.wait_for(self.runs.drive(driver), 10)
+        return await asyncio.wait_for(self.runs.drive(driver), 60)
 
     async def take(self, run_id: str = "r1") -> State:
         driver = await self.runs.take(run_id)
-        return await asyncio.wait_for(self.runs.drive(driver), 10)
+        return await asyncio.wait_for(self.runs.drive(driver), 60)
 
     async def events(self, run_id: str = "r1") -> list[Event]:
         return [event for _, event in await self.runs.facts(run_id)]

@@ -495,7 +495,7 @@ async def test_a_gate_that_asks_again_after_a_decision_refuses_instead_of_going_
         _, name = await start(desk, runtime)
         await runtime.approvals.decide(name, "approve", by="ann")
         driver = await runtime.runs.take("r1", tools=NeverBelieves())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             state = await runtime.runs.drive(driver)
 
         (finished,) = await facts_of(runtime, ToolFinished)
@@ -534,7 +534,7 @@ async def test_whoever_stays_with_a_run_goes_on_with_it_when_somebody_else_decid
     async with desk.open() as runtime:
         _, name = await start(desk, runtime)
         staying = asyncio.create_task(runtime.attend("r1"))
-        async with desk.open() as other, asyncio.timeout(20):
+        async with desk.open() as other, asyncio.timeout(60):
             while not (await other.approvals.get(name))["status"].get("attended_by"):
                 await asyncio.sleep(0.01)
             await other.approvals.decide(name, "approve", by="ann")

@@ -395,7 +395,7 @@ class TestTheTrail:
 
         made = refund.with_definition(replace(refund.definition, record=kept))
         task = asyncio.create_task(Pipeline([made], Parts(recorders=(trail,))).call(call()))
-        await asyncio.wait_for(began.wait(), 5)
+        await asyncio.wait_for(began.wait(), 60)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

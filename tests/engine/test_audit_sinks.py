@@ -92,7 +92,7 @@ class TestFeed:
         sink.open.clear()
         feed = SinkFeed("kept", sink, capacity=3)
         feed.offer([ok(1)])
-        await asyncio.wait_for(sink.began.wait(), 5)
+        await asyncio.wait_for(sink.began.wait(), 60)
         feed.offer([ok(n) for n in range(2, 8)])
         sink.open.set()
         await feed.close()
@@ -110,7 +110,7 @@ class TestFeed:
         sink = Kept(FoliotError("no"))
         feed = SinkFeed("kept", sink)
         feed.offer([ok(1)])
-        await asyncio.wait_for(sink.began.wait(), 5)
+        await asyncio.wait_for(sink.began.wait(), 60)
         feed.offer([ok(2)])
         await feed.close()
         assert (sink.records, feed.dropped) == ([2], 1)
@@ -198,7 +198,7 @@ class TestWebhook:
         async with serving(answer) as service:
             feed = SinkFeed("webhook", open_sink(f"webhook:{service.url}", context(None, "127.0.0.1")))
             feed.offer([ok(1)])
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while len(service.requests) < 2:
                     await asyncio.sleep(0.01)
             feed.offer([ok(2)])

@@ -43,7 +43,7 @@ async def crashed(store, shop: Shop) -> None:
             spec, (user_message("go"),), run_id="r1", tools=await runtime._assembly.pipeline(spec)
         )
         task = asyncio.create_task(driver.drive())
-        await asyncio.wait_for(shop.reached.wait(), 5)
+        await asyncio.wait_for(shop.reached.wait(), 60)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     shop.hangs = False

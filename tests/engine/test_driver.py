@@ -60,7 +60,7 @@ class Gate:
 
 
 async def until(event: asyncio.Event) -> None:
-    await asyncio.wait_for(event.wait(), 5)
+    await asyncio.wait_for(event.wait(), 60)
 
 
 async def begun(engine: Engine, gate: Gate) -> tuple[Driver, asyncio.Task]:
@@ -79,7 +79,7 @@ async def test_who_loses_the_lease_stops_at_once_and_writes_nothing_more() -> No
     driver.lose()
 
     with pytest.raises(LeaseLost):
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, 60)
     assert gate.stopped.is_set()
     assert await engine.types() == before
     await engine.close()
@@ -94,7 +94,7 @@ async def test_the_keeper_notices_a_lost_lease_and_stops_the_driver() -> None:
     await engine.journal.claim("r1", worker="w2", now=engine.now, until=engine.now + 30)
 
     with pytest.raises(LeaseLost):
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, 60)
     assert gate.stopped.is_set()
     await engine.close()
 
@@ -227,7 +227,7 @@ async def test_a_lease_that_is_lost_while_a_start_is_written_keeps_the_tool_from
     journal.go.set()
 
     with pytest.raises(LeaseLost):
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, 60)
     assert not gate.started.is_set()
     await engine.close()
 
@@ -306,7 +306,7 @@ async def test_a_signal_of_a_newer_version_is_left_to_a_newer_worker() -> None:
     driver.deliver(unknown)
 
     with pytest.raises(NewerEvent):
-        await asyncio.wait_for(engine.runs.drive(driver), 10)
+        await asyncio.wait_for(engine.runs.drive(driver), 60)
 
     assert [each.id for each in await engine.journal.signals(["r1"])] == ["s1"]
     await engine.close()
@@ -335,7 +335,7 @@ async def test_the_same_signal_twice_is_heard_once() -> None:
     driver.deliver(said)
     driver.deliver(said)
     gate.open.set()
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 60)
     assert (await engine.types()).count("input.received") == 1
     await engine.close()
 
@@ -347,7 +347,7 @@ async def test_a_decision_about_a_call_that_needs_none_is_dropped() -> None:
     await engine.journal.signal(wrong := signal("r1", UnknownDecided("c1", "fail", "bob"), 1.0))
     driver.deliver(wrong)
     gate.open.set()
-    state = await asyncio.wait_for(task, 5)
+    state = await asyncio.wait_for(task, 60)
     assert isinstance(state.ended, RunSucceeded)
     assert "unknown.decided" not in await engine.types()
     await engine.close()
@@ -455,7 +455,7 @@ async def test_a_tool_that_will_not_stop_does_not_hold_the_end_up_for_ever(monke
     await until(started)
     driver.deliver(signal("r1", CancelRequested("ann"), 1.0))
 
-    state = await asyncio.wait_for(task, 5)
+    state = await asyncio.wait_for(task, 60)
 
     assert (await engine.types())[-1] == "run.cancelled"
     assert state.ended is not None
@@ -537,7 +537,7 @@ async def test_a_driver_that_is_cancelled_lets_the_run_go_for_others() -> None:
     assert (await engine.journal.get("r1")).phase == "pending"
     gate.open.set()
     other = engine.process("w2")
-    state = await asyncio.wait_for(other.drive(await other.take("r1")), 5)
+    state = await asyncio.wait_for(other.drive(await other.take("r1")), 60)
     assert isinstance(state.ended, RunSucceeded)
     await other.close()
     await engine.close()
@@ -582,7 +582,7 @@ async def test_a_call_that_tidies_up_is_not_told_to_stop_a_second_time() -> None
     assert driver.is_over
     tidy.set()
     with pytest.raises(LeaseLost):
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, 60)
     assert told == ["stop", "tidied up"]
     await engine.close()
 

@@ -110,7 +110,7 @@ async def test_a_provider_cannot_tell_whether_a_run_has_moved(url: str) -> None:
             for _ in range(2):
                 async with process() as runtime:
                     offer = Offer("w", runtime.runs.worker, capacity=2)
-                    await asyncio.wait_for(runtime.tasking.worker(offer, grace=0, once=True).run(), 40)
+                    await asyncio.wait_for(runtime.tasking.worker(offer, grace=0, once=True).run(), 60)
                     await approve(runtime)
             assert [request.body for request in server.requests[5:]] == wanted, provider
             async with process() as runtime:

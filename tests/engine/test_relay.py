@@ -18,7 +18,7 @@ from foliot.engine.live.relay import LARGEST, Relay
 from foliot.kernel.messages import ReasoningDelta, RestartDelta, TextDelta, ToolCallDelta
 from foliot.kernel.run.events import StepStarted
 
-SOON = 20.0
+SOON = 60.0
 
 
 class Bus(LocalLive):

@@ -47,7 +47,7 @@ async def test_a_fault_in_asking_the_model_ends_the_run_with_a_reason() -> None:
     driver = await engine.runs.start(engine.spec, (), run_id="r1")
     driver._purse = BrokenPurse(KeyError("price"))
 
-    state = await asyncio.wait_for(engine.runs.drive(driver), 10)
+    state = await asyncio.wait_for(engine.runs.drive(driver), 60)
 
     assert isinstance(state.ended, RunDeadLettered)
     assert state.ended.reason == "internal"
@@ -73,7 +73,7 @@ async def test_a_store_that_is_away_in_an_effect_hands_the_run_back() -> None:
     driver._purse = BrokenPurse(Unavailable("the accounts cannot be read"))
 
     with pytest.raises(Unavailable, match="accounts"):
-        await asyncio.wait_for(engine.runs.drive(driver), 10)
+        await asyncio.wait_for(engine.runs.drive(driver), 60)
     assert (await engine.journal.get("r1")).phase == "running"  # whoever has the lease gives it back
     await engine.close()
 
@@ -115,8 +115,8 @@ async def test_the_keeper_outlives_a_fault_and_the_run_hears_of_its_own() -> Non
     deaf, well = Deaf("r1"), FakeDriver("r2")
     journal.waiting = [Signal("s1", "r1", 1.0, "t", b""), Signal("s2", "r2", 1.0, "t", b"")]
     with keeper.keep(deaf), keeper.keep(well):
-        await asyncio.wait_for(deaf.lost.wait(), 10)
-        await asyncio.wait_for(well.heard.wait(), 10)
+        await asyncio.wait_for(deaf.lost.wait(), 60)
+        await asyncio.wait_for(well.heard.wait(), 60)
 
         async def broken(leases, *, until):
             journal.again.clear()
@@ -124,6 +124,6 @@ async def test_the_keeper_outlives_a_fault_and_the_run_hears_of_its_own() -> Non
 
         journal.renew = broken
         journal.again.clear()
-        await asyncio.wait_for(journal.again.wait(), 10)  # it looks on all the same
+        await asyncio.wait_for(journal.again.wait(), 60)  # it looks on all the same
     assert isinstance(deaf.failed, IndexError)
     await keeper.close()

@@ -173,7 +173,7 @@ async def cancelled(till: Till, effect: str = "once") -> tuple[Engine, State]:
     pay, began = never(till, effect)
     engine = Engine(in_turn(calls("pay"), calls("pay"), says("done")), [pay])
     run = asyncio.create_task(engine.run())
-    await asyncio.wait_for(began.wait(), 10)
+    await asyncio.wait_for(began.wait(), 60)
     driver = engine.runs.local("r1")
     assert driver is not None
     driver.deliver(signal("r1", CancelRequested("ann"), engine.now))
@@ -204,7 +204,7 @@ async def test_a_run_that_takes_over_a_conversation_holds_the_call_that_may_have
     engine = Engine(in_turn(calls("pay")), [pay])
     driver = await engine.runs.start(engine.spec, (), run_id="r2", history=state.transcript)
 
-    state = await asyncio.wait_for(engine.runs.drive(driver), 10)
+    state = await asyncio.wait_for(engine.runs.drive(driver), 60)
 
     assert state.waiting is not None
     assert state.waiting.reason == "unknown_effect"
@@ -227,14 +227,14 @@ async def test_a_fork_from_before_the_call_holds_it_and_repeats_it_under_the_sam
 
     again = Engine(engine.models.answer, [pay], journal=engine.journal)
     driver = await again.runs.start(base.spec, base.input, run_id="r2", fork=base.fork, unsettled=base.unsettled)
-    state = await asyncio.wait_for(again.runs.drive(driver), 10)
+    state = await asyncio.wait_for(again.runs.drive(driver), 60)
     assert state.waiting is not None
     assert state.waiting.reason == "unknown_effect"
     assert till.paid == {"r1/c1": 1}
 
     driver = await again.runs.take("r2")
     driver.deliver(signal("r2", UnknownDecided(state.calls[0].id, "run", "ann"), again.now))
-    state = await asyncio.wait_for(again.runs.drive(driver), 10)
+    state = await asyncio.wait_for(again.runs.drive(driver), 60)
 
     assert isinstance(state.ended, RunSucceeded)
     assert till.paid == {"r1/c1": 2}, "a person said that it had not happened"
@@ -258,7 +258,7 @@ async def test_the_same_call_of_one_answer_waits_until_the_first_is_settled(dupl
     driver = await engine.runs.take("r1")
     said = UnknownDecided("c1", "happened", "ann", result=ToolResult("c1", "pay"))
     driver.deliver(signal("r1", said, engine.now))
-    state = await asyncio.wait_for(engine.runs.drive(driver), 10)
+    state = await asyncio.wait_for(engine.runs.drive(driver), 60)
     if duplicates == "allow":
         assert till.paid == {"r1/c1": 1, "r1/c2": 1}, "a repeat of what succeeded is allowed"
     else:
@@ -276,7 +276,7 @@ async def test_what_has_happened_as_a_person_says_is_not_made_again() -> None:
     driver = await engine.runs.take("r1")
     driver.deliver(signal("r1", UnknownDecided("c1", "happened", "ann"), engine.now))
 
-    state = await asyncio.wait_for(engine.runs.drive(driver), 10)
+    state = await asyncio.wait_for(engine.runs.drive(driver), 60)
 
     assert isinstance(state.ended, RunSucceeded)
     assert till.paid == {"r1/c1": 1}
@@ -292,12 +292,12 @@ async def test_held_calls_of_one_answer_are_settled_together() -> None:
     pay, _ = never(till)
     engine = Engine(in_turn(calls("pay", "pay"), says("done")), [pay], duplicates="short_circuit")
     driver = await engine.runs.start(engine.spec, (), run_id="r2", history=state.transcript)
-    state = await asyncio.wait_for(engine.runs.drive(driver), 10)
+    state = await asyncio.wait_for(engine.runs.drive(driver), 60)
     assert state.waiting is not None
     driver = await engine.runs.take("r2")
     driver.deliver(signal("r2", UnknownDecided(state.calls[0].id, "happened", "ann"), engine.now))
 
-    state = await asyncio.wait_for(engine.runs.drive(driver), 10)
+    state = await asyncio.wait_for(engine.runs.drive(driver), 60)
 
     assert isinstance(state.ended, RunSucceeded)
     assert till.paid == {"r1/c1": 1}
@@ -336,7 +336,7 @@ async def test_a_call_in_another_spelling_is_the_same_call(again: str) -> None:
     paid.clear()
     engine = Engine(in_turn(spelled('{"n":1}')), [pay], duplicates="short_circuit")
     driver = await engine.runs.start(engine.spec, (), run_id="r1", unsettled=(Unsettled("pay", again, "r0/c1"),))
-    state = await asyncio.wait_for(engine.runs.drive(driver), 10)
+    state = await asyncio.wait_for(engine.runs.drive(driver), 60)
     assert state.waiting is not None
     assert not paid, "held"
     await engine.close()
@@ -347,11 +347,11 @@ async def test_a_call_that_another_process_takes_over_is_recorded_as_unknown() -
     pay, began = never(till)
     engine = Engine(in_turn(calls("pay")), [pay])
     run = asyncio.create_task(engine.run())
-    await asyncio.wait_for(began.wait(), 10)
+    await asyncio.wait_for(began.wait(), 60)
     engine.now += 1000.0  # its lease is over
     other = engine.process("w2")
 
-    state = await asyncio.wait_for(other.drive(await other.take("r1")), 10)
+    state = await asyncio.wait_for(other.drive(await other.take("r1")), 60)
 
     assert state.waiting is not None
     assert [event.reason for event in await engine.events() if isinstance(event, ToolUnknown)] == ["lease_lost"]
@@ -451,7 +451,7 @@ async def test_whatever_a_tool_raises_its_call_ends(
         raise escape()
 
     engine = Engine(in_turn(calls("pay"), says("done")), [plain if kind == "def" else waiting])
-    state = await asyncio.wait_for(engine.run(), 10)
+    state = await asyncio.wait_for(engine.run(), 60)
     unknown = [event.reason for event in await engine.events() if isinstance(event, ToolUnknown)]
     assert sum(till.paid.values()) == 1
     if effect == "read":
@@ -469,7 +469,7 @@ async def test_whatever_a_gateway_raises_its_run_ends(escape: Callable[[], BaseE
         raise escape()
 
     engine = Engine(broken, [])
-    state = await asyncio.wait_for(engine.run(), 10)
+    state = await asyncio.wait_for(engine.run(), 60)
     assert state.ended is not None or state.waiting is not None
     await engine.close()
 

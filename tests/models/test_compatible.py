@@ -62,7 +62,7 @@ async def ask(body: bytes, kind: str = "text/event-stream", *, stays_open: bool 
     async with server(body, kind, stays_open=stays_open) as (url, _):
         gateway = OpenAIChatGateway(GatewayConfig("openai-compatible", base_url=f"{url}/v1"))
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 return await gateway.respond(ASK, on_delta=lambda _: None)
         finally:
             await gateway.close()

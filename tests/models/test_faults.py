@@ -63,7 +63,7 @@ async def failure(kind: str, fault: Fault, *, stream: bool, **changes: Any) -> M
         gateway = make(kind, server, **changes)
         try:
             with pytest.raises(ModelError) as caught:
-                await asyncio.wait_for(gateway.respond(ASK, on_delta=(lambda _: None) if stream else None), 30)
+                await asyncio.wait_for(gateway.respond(ASK, on_delta=(lambda _: None) if stream else None), 60)
         finally:
             await gateway.close()
     assert KEY not in str(caught.value)
@@ -232,14 +232,14 @@ async def test_cancelling_closes_the_connection(stream: bool) -> None:
         begun = asyncio.Event()
         call = asyncio.create_task(gateway.respond(ASK, on_delta=(lambda _: begun.set()) if stream else None))
         if stream:
-            await asyncio.wait_for(begun.wait(), 10)
+            await asyncio.wait_for(begun.wait(), 60)
         else:
             while not server.requests:
                 await asyncio.sleep(0)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        await asyncio.wait_for(server.dropped.wait(), 10)
+        await asyncio.wait_for(server.dropped.wait(), 60)
         await gateway.close()
 
 
@@ -254,7 +254,7 @@ async def test_what_a_reader_of_deltas_raises_is_its_own_and_closes_the_connecti
         gateway = make("chat", server)
         with pytest.raises(own, match="mine"):
             await gateway.respond(ASK, on_delta=refuse)
-        await asyncio.wait_for(server.dropped.wait(), 10)
+        await asyncio.wait_for(server.dropped.wait(), 60)
         await gateway.close()
 
 
@@ -262,7 +262,7 @@ async def test_what_a_reader_of_deltas_raises_is_its_own_and_closes_the_connecti
 async def test_a_stream_that_is_complete_but_left_open_is_not_waited_for(kind: str) -> None:
     async with WireServer([Play(ANSWER, fault=Fault("linger"))]) as server:
         gateway = make(kind, server, timeouts=Timeouts(connect=5, idle=60, total=100))
-        answer = await asyncio.wait_for(gateway.respond(ASK, on_delta=lambda _: None), 30)
+        answer = await asyncio.wait_for(gateway.respond(ASK, on_delta=lambda _: None), 60)
         await gateway.close()
     assert answer.message.text == ANSWER.message.text
 

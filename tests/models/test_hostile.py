@@ -97,7 +97,7 @@ async def raw(sent: bytes, until: asyncio.Event | None = None) -> AsyncIterator[
             writer.write(sent)
             await writer.drain()
             if until is not None:
-                await asyncio.wait_for(until.wait(), 40)
+                await asyncio.wait_for(until.wait(), 60)
         writer.close()
         with suppress(ConnectionError):
             await writer.wait_closed()
@@ -319,7 +319,7 @@ async def test_the_password_of_a_proxy_is_in_no_error(sent: bytes, expected: typ
         way = proxy.url.replace("http://", "http://me:hidden-word@")
         gateway = OpenAIChatGateway(GatewayConfig("p", "https://model.invalid/v1", KEY, proxy=way))
         with pytest.raises(expected) as caught:
-            await asyncio.wait_for(gateway.respond(ASK), 40)
+            await asyncio.wait_for(gateway.respond(ASK), 60)
         await gateway.close()
     assert b"proxy-authorization: basic " in proxy.asked[0].lower()
     assert "hidden-word" not in "".join(traceback.format_exception(caught.value.with_traceback(None)))

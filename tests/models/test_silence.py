@@ -46,7 +46,7 @@ async def test_a_provider_that_goes_silent_is_a_time_out_and_can_be_left_at_any_
         limits = Timeouts(connect=0.5, idle=0.5, total=0.5)
         gateway = OpenAIChatGateway(GatewayConfig("openai", proxy.url, timeouts=limits))
         with pytest.raises(ModelTimeout):
-            await asyncio.wait_for(gateway.respond(ASK, on_delta=hears), 30)
+            await asyncio.wait_for(gateway.respond(ASK, on_delta=hears), 60)
         await gateway.close()
         patient = OpenAIChatGateway(GatewayConfig("openai", proxy.url))
         asking = asyncio.ensure_future(patient.respond(ASK, on_delta=hears))

@@ -32,7 +32,7 @@ class Stream:
         self.response = response
         self._lines = response.aiter_lines()
 
-    async def next(self, within: float = 20.0) -> Event:
+    async def next(self, within: float = 60.0) -> Event:
         async with asyncio.timeout(within):
             name, cursor = "", None
             async for line in self._lines:

@@ -18,7 +18,7 @@ from foliot.settings.settings import load_settings
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.open import open_database
 
-STARTED_WITHIN = 45.0
+STARTED_WITHIN = 60.0
 
 
 class Processes:

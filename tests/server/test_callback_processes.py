@@ -8,14 +8,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2 as httpx
-import pytest
 from aiohttp import web
 
 from tests.server.foliot_processes import Processes, begin, declare
 from tests.tools.web_service import serving
 
 
-@pytest.mark.timeout(120)
 async def test_a_result_is_pushed_to_a_server_and_reaches_the_worker_that_waits(tmp_path: Path) -> None:
     asked: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
 

@@ -19,7 +19,7 @@ from foliot.server.streams import resource_feed as feed_module
 from foliot.server.streams.resource_feed import BEHIND, Feed
 from foliot.store.base import Delete, Filter, Key, Put, Requirement
 
-SOON = 20.0
+SOON = 60.0
 NUMBERS = itertools.count(1)
 SHAPES = [
     Filter(),

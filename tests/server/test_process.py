@@ -40,7 +40,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         started.append(process)
         assert process.stderr is not None
         said = ""
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(60):
             while "Ctrl-C" not in said:
                 line = (await process.stderr.readline()).decode()
                 assert line, f"it ended: {said}"
@@ -72,7 +72,7 @@ async def test_it_says_where_it_is_and_who_is_let_in_and_stops_when_told(start: 
 
     process.send_signal(signal.SIGTERM)
 
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(60):
         assert await process.wait() == 0
 
 
@@ -111,7 +111,7 @@ async def test_it_does_not_listen_to_strangers_without_a_token(tmp_path: Path) -
         "0",
         stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(60):
         _, said = await process.communicate()
 
     assert process.returncode == 2

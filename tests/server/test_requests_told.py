@@ -106,7 +106,7 @@ class TestTheAccessLog:
         assert line.status == 400
 
     async def test_what_is_no_request_has_a_line_too(self, app: FastAPI, caplog: pytest.LogCaptureFixture) -> None:
-        async with HttpServer(app, Listen("127.0.0.1", 0)) as server, asyncio.timeout(20):
+        async with HttpServer(app, Listen("127.0.0.1", 0)) as server, asyncio.timeout(60):
             reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
             writer.write(b"sesame\r\n\r\n")
             assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
@@ -197,7 +197,7 @@ class TestTraces:
             answer = await http.post(path, json=body, headers=PARENT)
             assert answer.status_code in (200, 201), answer.text
             offer = Offer(name="w1", identity=runtime.runs.worker, capacity=1)
-            await asyncio.wait_for(runtime.tasking.worker(offer, once=True).run(), 40)
+            await asyncio.wait_for(runtime.tasking.worker(offer, once=True).run(), 60)
         spans = {span.name: span for span in memory.get_finished_spans()}
 
         task = spans["invoke_workflow alone"]

@@ -92,6 +92,6 @@ async def test_all_who_wait_are_woken_and_one_who_leaves_disturbs_nobody() -> No
     await asyncio.sleep(0)
     assert not waiting[0].done(), "there is nothing to tell"
     ring.put(2, [(2, b"x")])
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await asyncio.gather(*waiting, return_exceptions=True)
     assert [task.cancelled() for task in waiting] == [False, False, True, False, False]

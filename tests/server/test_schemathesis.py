@@ -33,7 +33,7 @@ PARTS = 24
 SIZE = int(os.environ.get("FOLIOT_SCHEMATHESIS", "0"))
 SEED = int(os.environ.get("FOLIOT_SEED", "0"))
 COVERED, DRAWN = SIZE or 6, SIZE or 2
-WITHIN = 30.0
+WITHIN = 60.0
 MANIFEST = "application/yaml"
 JUDGES = (
     "not_a_server_error",

@@ -13,7 +13,7 @@ from foliot.runtime.runtime import Runtime
 from foliot.server.streams.streams import Signs
 from foliot.store.base import Put
 
-SOON = 20.0
+SOON = 60.0
 
 
 class Stirred:

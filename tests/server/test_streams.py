@@ -25,7 +25,7 @@ from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import Put
 
 PATH = "/v1/model-endpoints/watch"
-SOON = 20.0
+SOON = 60.0
 
 
 @pytest.fixture

@@ -23,8 +23,7 @@ from foliot.store.queue.placement import Offer
 from foliot.work.tasks.base import Command
 from tests.server.foliot_processes import Processes
 
-pytestmark = pytest.mark.timeout(150)
-PATIENCE = 40.0
+PATIENCE = 60.0
 STEPS = 8
 ENDED = {"Succeeded", "Failed", "DeadLetter", "Cancelled"}
 

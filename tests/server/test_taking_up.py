@@ -92,7 +92,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[[], Awaitable[tuple[as
         )
         started.append(process)
         assert process.stderr is not None
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(60):
             while line := (await process.stderr.readline()).decode():
                 if found := re.search(r"http://[\d.]+:\d+", line):
                     return process, found[0]
@@ -116,7 +116,7 @@ async def test_a_run_for_an_openai_client_ends_after_its_server_was_killed_and_n
         assert applied.status_code == 200, applied.text
         order = {"model": "desk", "messages": [{"role": "user", "content": "go"}]}
         asking = asyncio.create_task(http.post("/v1/chat/completions", json=order))
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(60):
             while not (tmp_path / "look.held").exists():
                 assert not asking.done(), asking
                 await asyncio.sleep(0.01)
@@ -128,7 +128,7 @@ async def test_a_run_for_an_openai_client_ends_after_its_server_was_killed_and_n
 
     _, url = await start()
     known = await local_headers(url, home)
-    async with httpx.AsyncClient(base_url=url, headers=known, timeout=110) as http, asyncio.timeout(40):
+    async with httpx.AsyncClient(base_url=url, headers=known, timeout=110) as http, asyncio.timeout(60):
         (run,) = (await http.get("/v1/runs")).json()["items"]
         async with http.stream("GET", f"/v1/runs/{run['id']}/events") as events:
             lines = [line async for line in events.aiter_lines() if line.startswith("data: ")]
@@ -159,7 +159,7 @@ class Desk:
 
     async def left(self, run_id: str) -> None:
         driving = asyncio.create_task(self.runtime.run(self.agent, "go", run_id=run_id))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await self.begun.wait()
         await stop_tasks(driving)
         assert (await self.runtime.runs.journal.get(run_id)).phase == "pending"
@@ -222,7 +222,7 @@ async def test_a_run_that_is_taken_up_again_and_again_without_getting_anywhere_i
 async def test_a_run_that_somebody_drives_is_left_to_them(runtime: Runtime, drives: Drives) -> None:
     desk = Desk(runtime)
     driving = asyncio.create_task(runtime.run(desk.agent, "go", run_id="r1"))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await desk.begun.wait()
 
     assert await TakingUp(runtime, drives).look() == []

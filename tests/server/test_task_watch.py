@@ -27,7 +27,7 @@ from foliot.store.base import Delete, Filter, Key, Put, Requirement
 from foliot.store.queue.placement import Offer
 from foliot.work.tasks.base import Command
 
-SOON = 20.0
+SOON = 60.0
 ALL = Wanted(Filter("Task"))
 ADMIN = Caller("admin", "anonymous", granted(["*"], ["admin"]))
 

@@ -26,7 +26,7 @@ from tests.server.contract_kit import MANIFESTS, pay
 # In every document and every text of the other tenant, and in nothing that the caller sends.
 MARK = "sesame-of-theirs"
 THEIRS, MINE, NOWHERE = "ns-of-theirs", "ns-of-mine", "ns-of-nobody"
-WITHIN = 30.0
+WITHIN = 60.0
 
 
 @dataclass

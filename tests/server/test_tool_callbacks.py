@@ -83,7 +83,7 @@ async def test_any_process_takes_a_push_and_the_one_that_waits_gets_it(runtime, 
         place = address.removeprefix("http://foliot.example")
         taken = await other_http.post(place, json=DONE)
         again = [await client.post(place, json=DONE) for client in (other_http, http)]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert (await pushed).output == {"result": "42"}
         forged = await other_http.post(place[:-1] + ("0" if place[-1] != "0" else "1"), json=DONE)
     late = await other_http.post(place, json=DONE)
@@ -97,7 +97,7 @@ async def test_a_push_that_came_while_nobody_waited_is_there_for_who_goes_on(run
     place, _ = await address.__aenter__()
     runtime.callbacks._shared = None  # it is gone, and removes nothing
     assert (await other_http.post(place.removeprefix("http://foliot.example"), json=DONE)).status_code == 202
-    async with other.callbacks.waiting(ID, until=time.time() + 60) as (_, pushed), asyncio.timeout(20):
+    async with other.callbacks.waiting(ID, until=time.time() + 60) as (_, pushed), asyncio.timeout(60):
         assert (await pushed).output == {"result": "42"}
     with contextlib.suppress(Exception):
         await address.__aexit__(None, None, None)
@@ -119,7 +119,7 @@ async def test_a_push_between_two_workers_is_there_for_the_second(runtime, other
     await stop_tasks(stopped)
 
     taken = await other_http.post(place, json=DONE)
-    async with other.callbacks.waiting(ID, until=time.time() + 60) as (_, pushed), asyncio.timeout(20):
+    async with other.callbacks.waiting(ID, until=time.time() + 60) as (_, pushed), asyncio.timeout(60):
         assert (await pushed).output == {"result": "42"}
     assert taken.status_code == 202
 

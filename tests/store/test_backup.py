@@ -91,7 +91,7 @@ async def test_a_run_that_was_under_way_goes_on_after_a_restore(tmp_path: Path) 
     agent = Agent("watcher", model=ScriptedModel([{"call": "look"}, {"say": "I have {last_result} it."}]), tools=[look])
     async with Runtime(tmp_path / "foliot.db") as runtime:
         running = asyncio.create_task(runtime.run(agent, "look", run_id="r1"))
-        await asyncio.wait_for(started.wait(), 10)
+        await asyncio.wait_for(started.wait(), 60)
         await asyncio.to_thread(back_up, tmp_path / "foliot.db", tmp_path / "b.tar")
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -186,12 +186,12 @@ async def test_a_store_that_another_process_has_open_is_left_alone(tmp_path: Pat
     )
     assert child.stdout is not None
     try:
-        assert await asyncio.wait_for(child.stdout.readline(), 30) == b"open\n"
+        assert await asyncio.wait_for(child.stdout.readline(), 60) == b"open\n"
         with pytest.raises(Unavailable, match="has the store") as refused:
             restore(tmp_path / "b.tar", path, replace=True)
         assert "stop every foliot" in (refused.value.hint or "")
     finally:
-        await asyncio.wait_for(child.communicate(b""), 30)
+        await asyncio.wait_for(child.communicate(b""), 60)
     assert await numbers(path) == {2}
     restore(tmp_path / "b.tar", path, replace=True)
     assert await numbers(path) == {1}

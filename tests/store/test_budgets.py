@@ -130,7 +130,7 @@ async def test_what_a_killed_process_held_is_there_for_the_next_one(url: str, tm
     file = tmp_path / "held"
     with subprocess.Popen([sys.executable, str(PROCESS), url, str(file), "dead", "100", "0"]) as child:
         try:
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 60
             while not file.exists() or file.read_text() != "held\n":
                 assert time.monotonic() < deadline, "the process does not get on"
                 await asyncio.sleep(0.01)

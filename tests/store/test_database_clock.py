@@ -124,7 +124,7 @@ async def test_the_clock_of_postgres_is_measured_while_nobody_asks(
 
     monkeypatch.setattr(DatabaseClock, "measured", measured)
     database = await PostgresDatabase.open(postgres_url)
-    await asyncio.wait_for(again.wait(), 30)
+    await asyncio.wait_for(again.wait(), 60)
     await database.close()
     assert {task.get_name() for task in asyncio.all_tasks() if "follow" in repr(task)} == set()
 
@@ -160,7 +160,7 @@ async def test_a_clock_that_cannot_be_measured_for_long_is_told_once(
             over.set()
 
     following = asyncio.create_task(follow(clock, measure))
-    await asyncio.wait_for(over.wait(), 30)
+    await asyncio.wait_for(over.wait(), 60)
     await stop_tasks(following)
     assert told[:13] == [0] * 7 + [1] * 6
     assert "is measured again" in caplog.text

@@ -83,7 +83,7 @@ async def test_a_write_right_after_the_last_one_ended_is_not_forgotten(
 ) -> None:
     monkeypatch.setattr(postgres, "WRITERS", 1)
     for n in range(50):
-        await asyncio.wait_for(database.write(put, "a", str(n)), 30)
+        await asyncio.wait_for(database.write(put, "a", str(n)), 60)
     assert await get(database, "a") == "49"
 
 
@@ -216,7 +216,7 @@ async def test_a_commit_of_this_process_or_another_ends_the_wait(database: Postg
             waiting = asyncio.create_task(_wait_for_value(database, f"by-{id(writer)}"))
             await asyncio.sleep(0)
             await writer.write(put, f"by-{id(writer)}", "x")
-            await asyncio.wait_for(waiting, 30)
+            await asyncio.wait_for(waiting, 60)
     finally:
         await other.close()
 

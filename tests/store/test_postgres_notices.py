@@ -11,7 +11,7 @@ import pytest
 from foliot.store.postgres.database import PostgresDatabase
 from foliot.store.postgres.notices import Notice, Noticeboard
 
-SOON = 20.0
+SOON = 60.0
 
 
 class Ear:

@@ -71,7 +71,7 @@ class Stepper:
     async def waits(self) -> None:
         """Return when the server has the connection waiting for a lock."""
         pid = self._connection.get_server_pid()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not await self._watch.fetchval("SELECT cardinality(pg_blocking_pids($1)) > 0", pid):
                 await asyncio.sleep(0)
 

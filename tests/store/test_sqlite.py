@@ -206,7 +206,7 @@ async def test_a_commit_of_this_process_or_of_another_connection_ends_the_wait(d
             waiting = asyncio.create_task(database.wait_for_change(timeout=60))
             await asyncio.sleep(0)
             await writer.write(put, "a", text)
-            await asyncio.wait_for(waiting, 30)
+            await asyncio.wait_for(waiting, 60)
     finally:
         await other.close()
 
@@ -216,7 +216,7 @@ async def test_a_commit_between_a_read_and_the_wait_is_not_missed(database: Sqli
     outside = apsw.Connection(str(database.path))
     outside.execute("INSERT INTO setting VALUES ('x', 'y')")
     outside.close()
-    await asyncio.wait_for(database.wait_for_change(timeout=600), 30)
+    await asyncio.wait_for(database.wait_for_change(timeout=600), 60)
 
 
 async def test_a_wait_ends_without_a_change_too(database: SqliteDatabase) -> None:

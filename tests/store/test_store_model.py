@@ -224,7 +224,7 @@ class StoreMachine(RuleBasedStateMachine):
         async def take() -> list[Change]:
             return [await anext(changes) for _ in expected]
 
-        found = self.loop.run_until_complete(asyncio.wait_for(take(), 30))
+        found = self.loop.run_until_complete(asyncio.wait_for(take(), 60))
         assert [Change(c.revision, c.action, _comparable(c.document)) for c in found] == expected
 
     @rule()

@@ -50,7 +50,7 @@ async def echo() -> AsyncIterator[Echo]:
 
 async def ask(ends: Ends, text: bytes) -> bytes:
     ends[1].write(text)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         return await ends[0].readexactly(len(text))
 
 
@@ -59,7 +59,7 @@ async def test_it_passes_bytes_and_ends_both_ways(echo: Echo) -> None:
         ends = await echo.reached(proxy)
         assert await ask(ends, b"hello") == b"hello"
         ends[1].close()
-        await asyncio.wait_for(echo.ended.wait(), 20)
+        await asyncio.wait_for(echo.ended.wait(), 60)
 
 
 async def test_dropping_resets_what_is_open_and_what_is_new(echo: Echo) -> None:

@@ -25,7 +25,7 @@ from foliot.dev.postgres import Postgres
 from foliot.dev.service import Service, ServiceError, User, is_held
 from foliot.dev.session import ServiceSession
 
-WAIT_SECONDS = 40.0
+WAIT_SECONDS = 60.0
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

@@ -23,11 +23,11 @@ async def post(server: WireServer, path: str, body: bytes = b"{}") -> tuple[str,
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
         writer.write(b"POST %b HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (path.encode(), len(body), body))
-        head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)).decode()
+        head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)).decode()
         if "chunked" in head:
-            return head.split("\r\n")[0], await asyncio.wait_for(reader.readuntil(b"0\r\n\r\n"), 10)
+            return head.split("\r\n")[0], await asyncio.wait_for(reader.readuntil(b"0\r\n\r\n"), 60)
         length = int(head.lower().split("content-length: ")[1].split("\r\n")[0])
-        return head.split("\r\n")[0], await asyncio.wait_for(reader.readexactly(length), 10)
+        return head.split("\r\n")[0], await asyncio.wait_for(reader.readexactly(length), 60)
     finally:
         writer.close()
         await writer.wait_closed()
@@ -81,7 +81,7 @@ async def test_a_client_that_leaves_while_it_waits_is_noticed() -> None:
             await asyncio.sleep(0)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
-        await asyncio.wait_for(server.dropped.wait(), 10)
+        await asyncio.wait_for(server.dropped.wait(), 60)
 
 
 @pytest.mark.parametrize("pieces", [1, 3, 50])

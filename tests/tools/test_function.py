@@ -105,7 +105,7 @@ def test_a_decorated_function_is_still_a_function() -> None:
 
 
 async def test_a_decorated_coroutine_is_still_awaitable() -> None:
-    assert await asyncio.wait_for(forecast("Oslo"), 1) == "Oslo 1 C"
+    assert await asyncio.wait_for(forecast("Oslo"), 60) == "Oslo 1 C"
 
 
 @pytest.mark.parametrize("function", [lambda *args: None, lambda **kwargs: None, lambda given, /: None])
@@ -272,7 +272,7 @@ async def test_nothing_that_a_function_raises_ends_the_process_or_gets_lost(rais
         raise raised
 
     with pytest.raises(Exception, match=r"end the process|StopIteration"):  # no BaseException
-        await asyncio.wait_for(leave.invoke(call("leave")), 20)
+        await asyncio.wait_for(leave.invoke(call("leave")), 60)
 
 
 async def test_a_coroutine_that_exits_does_not_end_the_process() -> None:

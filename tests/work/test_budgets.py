@@ -43,7 +43,7 @@ async def declare(runtime: Runtime, **spec: Any) -> None:
 
 async def work(runtime: Runtime) -> None:
     offer = Offer("w1", runtime.runs.worker, capacity=8)
-    await asyncio.wait_for(runtime.tasking.worker(offer, once=True).run(), 40)
+    await asyncio.wait_for(runtime.tasking.worker(offer, once=True).run(), 60)
 
 
 async def test_a_task_without_room_waits_and_goes_on_when_the_limit_is_raised(runtime: Runtime) -> None:

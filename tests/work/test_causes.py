@@ -26,7 +26,6 @@ CREATE TRIGGER trouble AFTER INSERT ON event FOR EACH STATEMENT EXECUTE FUNCTION
 """
 
 
-@pytest.mark.timeout(300)
 async def test_what_the_store_cannot_do_now_is_tried_again_while_the_lease_lives(
     postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -123,7 +123,7 @@ async def submit(runtime: Runtime, kind: Any = "system", name: str = "both") -> 
 
 async def work(runtime: Runtime) -> None:
     offer = Offer("w1", runtime.runs.worker, capacity=8)
-    await asyncio.wait_for(runtime.tasking.worker(offer, once=True).run(), 40)
+    await asyncio.wait_for(runtime.tasking.worker(offer, once=True).run(), 60)
 
 
 async def run_of(runtime: Runtime, name: str) -> RunInfo:
@@ -140,7 +140,7 @@ async def lost_then_held(runtime: Runtime, till: Till) -> tuple[str, RunInfo, Ru
     await declare(runtime)
     name = await submit(runtime)
     worker = asyncio.create_task(work(runtime))
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(60):
         while not (found := await runtime.unknown_calls.open()):
             await asyncio.sleep(0.01)
     till.lost.set()
@@ -240,7 +240,7 @@ async def test_a_child_that_is_asked_again_does_not_do_it_again(runtime: Runtime
     assert (held.run_id, len(till.paid)) == (first.id, 1)
 
     await LocalWork(runtime).settle_call(first.id, "pay", "happened", by="ann")
-    result = await asyncio.wait_for(going, 40)
+    result = await asyncio.wait_for(going, 60)
     assert (result.output, len(till.paid)) == ("ok", 1)
 
 
@@ -452,7 +452,7 @@ async def test_a_call_in_dead_hands_is_in_doubt_before_anybody_has_written_so(
 
     till.lost.set()
     driver = await runtime.runs.take(right.id, tools=Pipeline(till.tools))  # nobody has taken up the other one yet
-    await asyncio.wait_for(runtime.runs.drive(driver), 40)
+    await asyncio.wait_for(runtime.runs.drive(driver), 60)
     assert till.paid == []
     (held,) = await facts(runtime, right.id, ToolHeld)
     assert held.run_id == left.id
@@ -477,6 +477,6 @@ async def _tells(runtime: Runtime, run_id: str) -> bool:
 
 
 async def _until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(60):
         while not await condition():
             await asyncio.sleep(0.01)

@@ -57,7 +57,7 @@ BROKEN = {"fail": "overloaded"}
 
 async def work(runtime: Runtime) -> None:
     offer = Offer("w1", runtime.runs.worker, capacity=8)
-    await asyncio.wait_for(runtime.tasking.worker(offer, once=True).run(), 40)
+    await asyncio.wait_for(runtime.tasking.worker(offer, once=True).run(), 60)
 
 
 async def test_a_run_that_waits_for_a_broken_endpoint_goes_on_as_soon_as_it_is_repaired(

@@ -96,7 +96,6 @@ class Crew:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_each_slot_makes_one_task_over_processes_that_are_killed(store_url: str, tmp_path: Path) -> None:
     dice = random.Random(None if os.environ.get("FOLIOT_CHAOS") else 20261117)
     asyncio.run(declare(store_url))

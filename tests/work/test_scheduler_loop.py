@@ -81,7 +81,7 @@ async def until(work: asyncio.Task[None], event: asyncio.Event) -> None:
     """Wait for the event while the work goes on, then end the work."""
     waiting = asyncio.create_task(event.wait())
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await asyncio.wait([waiting, work], return_when=asyncio.FIRST_COMPLETED)
         assert event.is_set(), work
     finally:
@@ -140,7 +140,7 @@ async def test_what_is_declared_while_it_rests_is_noticed(opened_store: Database
     try:
         await asyncio.sleep(0)
         await declare(opened_store, "now", at="2020-01-01T00:00:00", missed="last")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not book.names and not work.done():
                 await asyncio.sleep(0.01)
         assert book.names == ["now-20200101-0000"]

@@ -59,7 +59,7 @@ async def work(runtime: Runtime, command: Command) -> TaskInfo:
     tasks = runtime.tasking.tasks
     name = (await tasks.accept(command)).task.name
     offer = Offer("w1", runtime.runs.worker, capacity=8)
-    await asyncio.wait_for(runtime.tasking.worker(offer, once=True).run(), 40)
+    await asyncio.wait_for(runtime.tasking.worker(offer, once=True).run(), 60)
     return await tasks.get("default", name)
 
 
@@ -183,7 +183,7 @@ async def test_a_task_made_after_another_one_is_held_to_its_policies(runtime: Ru
     command, origin = Command("agent", "", name="nightly-17"), Origin("TaskSchedule", "default")
     await tasks.accept_template("default/nightly", command, origin=origin)
     offer = Offer("w1", runtime.runs.worker, capacity=8)
-    await asyncio.wait_for(runtime.tasking.worker(offer, once=True).run(), 40)
+    await asyncio.wait_for(runtime.tasking.worker(offer, once=True).run(), 60)
 
     assert paid == []
     (created,) = await told(runtime, RunCreated)
@@ -206,7 +206,7 @@ async def test_work_that_waits_goes_on_under_the_rules_of_that_time(runtime: Run
 
     await runtime.approvals.decide(asked["metadata"]["name"], "approve", by="ann")
     offer = Offer("w1", runtime.runs.worker, capacity=8)
-    await asyncio.wait_for(runtime.tasking.worker(offer, once=True).run(), 40)
+    await asyncio.wait_for(runtime.tasking.worker(offer, once=True).run(), 60)
 
     assert paid == [], "an approval does not lift what was forbidden since"
     assert (await runtime.tasking.tasks.get("default", "nightly")).phase == "succeeded"

@@ -65,7 +65,6 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.timeout(300)
 async def test_silence_under_a_run_costs_its_worker_the_run_and_nothing_else(postgres_url: str) -> None:
     near, far = Eyes(), Eyes()
     far.go.set()
@@ -101,7 +100,6 @@ async def test_silence_under_a_run_costs_its_worker_the_run_and_nothing_else(pos
             await asyncio.wait_for(near.begun.wait(), ENDS)
 
 
-@pytest.mark.timeout(300)
 async def test_a_worker_can_be_stopped_in_silence(postgres_url: str) -> None:
     eyes = Eyes()
     with Proxy(postgres_url) as proxy:
@@ -115,7 +113,6 @@ async def test_a_worker_can_be_stopped_in_silence(postgres_url: str) -> None:
             await working
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("looking", [False, True], ids=["idle", "while it looks"])
 async def test_an_idle_worker_ends_in_a_third_of_its_lease_although_the_database_is_silent(
     looking: bool, postgres_url: str

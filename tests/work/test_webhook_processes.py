@@ -70,7 +70,6 @@ async def send(session: aiohttp.ClientSession, crew: list[Receiver], document: D
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 async def test_each_event_makes_one_task_over_receivers_that_are_killed(store_url: str, tmp_path: Path) -> None:
     home = tmp_path / "home"
     settings = load_settings({"store": store_url, "home": str(home)})

@@ -47,7 +47,7 @@ def offer(runtime: Runtime, **fields: Any) -> Offer:
 
 async def work(runtime: Runtime, **fields: Any) -> None:
     """Until there is nothing left for such a worker."""
-    await asyncio.wait_for(runtime.tasking.worker(offer(runtime, **fields), once=True).run(), 40)
+    await asyncio.wait_for(runtime.tasking.worker(offer(runtime, **fields), once=True).run(), 60)
 
 
 async def phases(runtime: Runtime, names: list[str]) -> list[str]:
@@ -55,7 +55,7 @@ async def phases(runtime: Runtime, names: list[str]) -> list[str]:
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -119,7 +119,7 @@ async def test_a_run_that_is_handed_back_in_the_middle_is_finished_by_the_next_w
     running = asyncio.create_task(first.run())
     await until(lambda: len(begun) == 2)
     first.drain()
-    await asyncio.wait_for(running, 40)
+    await asyncio.wait_for(running, 60)
     assert await phases(runtime, [name]) == ["running"]
     (queued,) = (await look(runtime.tasking.database, None, now=time.time())).queue
     assert queued.oldest_due is not None
@@ -149,9 +149,9 @@ async def test_a_call_that_a_drained_worker_leaves_behind_is_not_told_as_its_dea
     may_end.clear()
     first = runtime.tasking.worker(offer(runtime), grace=0.0)
     running = asyncio.create_task(first.run())
-    await asyncio.wait_for(begun.wait(), 20)
+    await asyncio.wait_for(begun.wait(), 60)
     first.drain()
-    await asyncio.wait_for(running, 40)
+    await asyncio.wait_for(running, 60)
 
     await work(runtime, name="w2")
     (info,) = [each for each in await runtime.runs.journal.list() if TASK_LABEL in each.labels]
@@ -179,9 +179,9 @@ async def test_a_requeued_task_holds_the_call_that_may_have_acted(runtime: Runti
     may_end.clear()
     tasks = runtime.tasking.tasks
     first = asyncio.create_task(runtime.tasking.worker(offer(runtime)).run())
-    await asyncio.wait_for(begun.wait(), 20)
+    await asyncio.wait_for(begun.wait(), 60)
     await tasks.cancel("default", name)
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(60):
         while await phases(runtime, [name]) != ["cancelled"]:
             await asyncio.sleep(0.01)
     first.cancel()

@@ -121,7 +121,7 @@ class Doing:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with self.changed:
-            await asyncio.wait_for(self.changed.wait_for(condition), 20)
+            await asyncio.wait_for(self.changed.wait_for(condition), 60)
 
 
 class Letters:
@@ -170,7 +170,7 @@ async def working(
         if not task.done():
             worker.drain()
             worker.drain()
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, 60)
 
 
 def slow() -> Pace:
@@ -184,7 +184,7 @@ async def phase_of(db: CountingDatabase) -> str:
 
 
 async def until_phase(db: CountingDatabase, phase: str) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while [info.phase for info in await list_workers(db)] != [phase]:
             await asyncio.sleep(0.005)
 

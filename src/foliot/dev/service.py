@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Generator
@@ -291,11 +292,25 @@ def is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A loopback port that nothing listens on. Chosen at random, so that processes starting at once do not meet."""
+    """A loopback port that nothing listens on, and that no other caller of this function gets while this process lives.
+
+    A port that is free now may be taken before its server binds it, or while a server that restarts is down. So each
+    port has a lock file, and this process holds the one of its port until it ends, however it ends.
+    """
     chance = random.SystemRandom()
+    locks = Path(tempfile.gettempdir()) / f"foliot-ports-{os.getuid()}"
+    locks.mkdir(mode=0o700, exist_ok=True)
     for _ in range(200):
-        if is_free(port := chance.choice(PORTS)):
+        port = chance.choice(PORTS)
+        lock = os.open(locks / str(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            continue
+        if is_free(port):
             return port
+        os.close(lock)
     raise ServiceError(f"no free port between {PORTS.start} and {PORTS.stop} on {HOST}")
 
 

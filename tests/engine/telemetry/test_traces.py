@@ -98,7 +98,7 @@ async def test_a_run_that_was_cut_off_and_gone_on_with_is_one_trace(tmp_path) ->
     memory = InMemorySpanExporter()
     async with Runtime(tmp_path / "foliot.db") as runtime, traced(runtime, NO_SETTINGS, sender=memory):
         running = asyncio.create_task(runtime.run(agent, "go", run_id="r1"))
-        await asyncio.wait_for(started.wait(), 10)
+        await asyncio.wait_for(started.wait(), 60)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
     assert memory.get_finished_spans() == (), "a run that has not ended has no span yet"
@@ -163,7 +163,7 @@ async def test_a_task_its_message_and_its_run_stand_in_the_trace_of_whoever_aske
             again = await tasks.accept(Command("agent", "clerk", message="m", idempotency_key="k", trace=""))
             assert again.task.name == accepted.task.name, "who traces it does not make it another task"
             offer = Offer(name="w1", identity=runtime.runs.worker, capacity=1)
-            await asyncio.wait_for(runtime.tasking.worker(offer, once=True).run(), 40)
+            await asyncio.wait_for(runtime.tasking.worker(offer, once=True).run(), 60)
     spans = by_name(memory.get_finished_spans())
     task, message, run = (
         spans[name] for name in ("invoke_workflow clerk", "foliot.message system -> clerk", "invoke_agent clerk")
@@ -183,7 +183,7 @@ async def test_a_task_without_a_trace_gets_one_where_traces_are_on_and_a_wrong_o
         async with traced(runtime, NO_SETTINGS, sender=memory):
             await runtime.tasking.tasks.accept(Command("agent", "clerk", message="m", trace="nonsense"))
             offer = Offer(name="w1", identity=runtime.runs.worker, capacity=1)
-            await asyncio.wait_for(runtime.tasking.worker(offer, once=True).run(), 40)
+            await asyncio.wait_for(runtime.tasking.worker(offer, once=True).run(), 60)
     task = by_name(memory.get_finished_spans())["invoke_workflow clerk"]
     assert task.parent is None
 

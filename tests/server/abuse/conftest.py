@@ -27,7 +27,7 @@ from foliot.server.http.serve import HttpServer, Listen
 from foliot.settings.settings import load_settings
 from foliot.store.access.tokens import SqlTokens
 
-PATIENCE: Final = 30.0
+PATIENCE: Final = 60.0
 # Guesses of one test are not counted against the next one.
 ROOMY: Final = Limits(auth_failures=0)
 

@@ -21,7 +21,7 @@ from foliot.server.auth.authentication import TokenAuth
 from foliot.settings.settings import Settings, load_settings
 from foliot.store.access.tokens import SqlTokens
 
-WITHIN = 30.0
+WITHIN = 60.0
 ACCEPT = {"Accept": "application/json, text/event-stream"}
 CALL: dict[str, Any] = {
     "jsonrpc": "2.0",

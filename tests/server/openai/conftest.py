@@ -179,7 +179,7 @@ async def served(app: FastAPI) -> AsyncIterator[str]:
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]
     task = asyncio.create_task(server.serve([listening]))
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not server.started:
                 await asyncio.sleep(0.005)
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"

@@ -22,7 +22,7 @@ from foliot.server.auth.authentication import TokenAuth
 from foliot.settings.settings import Settings, load_settings
 from foliot.store.access.tokens import SqlTokens
 
-WITHIN = 30.0
+WITHIN = 60.0
 ORDERS: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"model": "slow", "messages": [{"role": "user", "content": "hold"}], "stream": True},
     "/v1/responses": {"model": "slow", "input": "hold", "stream": True},

@@ -212,14 +212,14 @@ async def test_who_hangs_up_cancels_or_lets_it_go_on(
     stream = await client.chat.completions.create(
         model="slow", messages=said("hold"), stream=True, extra_headers={"X-Foliot-On-Disconnect": header}
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while "openai_tools" not in sys.modules:
             await asyncio.sleep(0.01)
         tools: Any = sys.modules["openai_tools"]
         await tools.holding.wait()
     await stream.close()
     (info,) = await runtime.runs.journal.list(agent="slow")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         if header == "continue":
             tools.release.set()
         while (info := await runtime.runs.journal.get(info.id)).phase != phase:
@@ -277,7 +277,7 @@ async def test_a_body_that_is_no_request_is_refused(url: str, body: bytes) -> No
 async def test_a_session_takes_one_request_at_a_time(client: openai.AsyncOpenAI) -> None:
     told = client.with_options(default_headers={"X-Foliot-Session": "busy"})
     first = asyncio.create_task(told.chat.completions.create(model="slow", messages=said("hold")))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while "openai_tools" not in sys.modules:
             await asyncio.sleep(0.01)
         tools: Any = sys.modules["openai_tools"]

@@ -22,7 +22,7 @@ Serve = Callable[[FastAPI], AbstractAsyncContextManager[str]]
 
 async def holding() -> Any:
     """The tools, when `hold` is at work."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while "openai_tools" not in sys.modules:
             await asyncio.sleep(0.01)
         tools: Any = sys.modules["openai_tools"]

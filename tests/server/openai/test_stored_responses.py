@@ -30,7 +30,7 @@ IN_PARTS = [
 
 
 async def followed(client: openai.AsyncOpenAI, id: str, **how: Any) -> list[Any]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         stream = await client.responses.retrieve(id, stream=True, **how)
         return [event async for event in stream]
 
@@ -62,13 +62,13 @@ async def test_a_stream_can_be_taken_up_again_behind_any_event(client: openai.As
 async def test_work_in_the_background_is_followed_until_it_is_over(client: openai.AsyncOpenAI) -> None:
     begun = await client.responses.create(model="slow", input="go", background=True)
     tools = sys.modules["openai_tools"]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await tools.holding.wait()
 
     stream = await client.responses.retrieve(begun.id, stream=True)
     types: list[str] = []
     text = ""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         async for event in stream:
             types.append(event.type)
             if event.type == "response.mcp_call.in_progress":
@@ -84,7 +84,7 @@ async def test_work_in_the_background_is_followed_until_it_is_over(client: opena
 async def test_who_follows_and_hangs_up_ends_nothing(client: openai.AsyncOpenAI) -> None:
     begun = await client.responses.create(model="slow", input="go", background=True)
     tools = sys.modules["openai_tools"]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await tools.holding.wait()
     stream = await client.responses.retrieve(begun.id, stream=True)
     await anext(aiter(stream))

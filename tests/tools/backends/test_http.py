@@ -357,7 +357,7 @@ async def hanging(said: bytes) -> AsyncGenerator[str]:
 
     async with await asyncio.start_server(hang, "127.0.0.1", 0) as server:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await left.wait()
 
 
@@ -430,7 +430,7 @@ class TestStreams:
             response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
             await response.prepare(request)
             await response.write(b": hello\n\nevent: x\ndata: one\n\n")
-            await asyncio.wait_for(first_shown.wait(), 20)  # no second piece before the first was seen
+            await asyncio.wait_for(first_shown.wait(), 60)  # no second piece before the first was seen
             await response.write(b"data: two\ndata:three\n\ndata: [DONE]\n\ndata: ignored\n\n")
             return response
 
@@ -531,7 +531,7 @@ class TestMisbehaviour:
         async with serving(answer) as service, way_out() as out:
             with pytest.raises(ToolError, match="more than 4,194,304 bytes") as caught:
                 await HttpTool(definition(service.url), out.client, out.auth).invoke(call())
-            await asyncio.wait_for(stopped.wait(), 20)
+            await asyncio.wait_for(stopped.wait(), 60)
         assert (caught.value.kind, caught.value.retryable) == ("too_large", False)
         assert sent < 64 * 1024 * 1024
 
@@ -551,11 +551,11 @@ class TestMisbehaviour:
 
         async with serving(answer) as service, way_out() as out:
             running = asyncio.create_task(HttpTool(definition(service.url), out.client, out.auth).invoke(call()))
-            await asyncio.wait_for(begun.wait(), 20)
+            await asyncio.wait_for(begun.wait(), 60)
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
-            await asyncio.wait_for(left.wait(), 20)
+            await asyncio.wait_for(left.wait(), 60)
 
     async def test_the_pipeline_bounds_a_server_that_hangs(self) -> None:
         async def answer(request: web.Request) -> web.Response:

@@ -133,7 +133,7 @@ class TestPolling:
 
         async with serving(answer) as service, way_out() as out:
             running = asyncio.create_task(tool(service, out, poll_interval=3600).invoke(call()))
-            await asyncio.wait_for(asked.wait(), 20)
+            await asyncio.wait_for(asked.wait(), 60)
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
@@ -173,7 +173,7 @@ class TestPush:
 
         async with serving(answer) as service, way_out() as out:
             running = asyncio.create_task(tool(service, out).invoke(call()))
-            await asyncio.wait_for(polled.wait(), 20)
+            await asyncio.wait_for(polled.wait(), 60)
             response = ToolResponse(status="ok", output={"result": "pushed"})
             assert out.callbacks.deliver(ID, response)
             assert not out.callbacks.deliver(ID, response)  # once
@@ -194,7 +194,7 @@ class TestPush:
 
         async with serving(answer) as service, way_out(callbacks=Callbacks("https://foliot.example/")) as out:
             running = asyncio.create_task(tool(service, out).invoke(call()))
-            await asyncio.wait_for(polled.wait(), 20)
+            await asyncio.wait_for(polled.wait(), 60)
             assert out.callbacks.deliver(ID, ToolResponse(status="ok", output={"result": "pushed"}))
             assert await running == "pushed"
 

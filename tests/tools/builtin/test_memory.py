@@ -86,7 +86,7 @@ async def test_agents_of_one_task_share_and_other_tasks_do_not(tmp_path):
         worker = runtime.tasking.worker(Offer("w", runtime.runs.worker, capacity=2), once=True)
         await tasks.accept(Command("agent", "first", name="one", message="go"))
         await tasks.accept(Command("agent", "second", name="two", message="go"))
-        await asyncio.wait_for(worker.run(), 30)
+        await asyncio.wait_for(worker.run(), 60)
         runs = {name: (await tasks.runs("default", name))[0]["run_id"] for name in ("one", "two")}
         assert await memory.get(runs["one"], "k") == "v"
         assert await memory.get(runs["two"], "k") is None

@@ -8,7 +8,6 @@ busy machine changes nothing.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,6 +26,7 @@ from foliot.tools.base import ToolDefinition
 from foliot.tools.builtin.catalogue import NAMES, builtin_tools
 from foliot.tools.builtin.files import LARGEST_EDITED
 from foliot.tools.builtin.web import LARGEST_BODY
+from tests.loop_watch import watched_steps
 from tests.tools.builtin.kit import call, invocation
 from tests.tools.web_service import serving, way_out
 
@@ -70,34 +70,22 @@ def test_every_built_in_tool_is_thought_of() -> None:
 
 
 @pytest.fixture
-async def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[[Awaitable[Any]], Any]]:
+async def watched(tmp_path: Path) -> AsyncIterator[Callable[[Awaitable[Any]], Any]]:
     """Awaits something while the server is asked; fails when the loop was held, or the server did not answer."""
-    longest = 0.0
-    run = asyncio.Handle._run  # pyright: ignore[reportPrivateUsage]
-
-    def measured(handle: asyncio.Handle) -> None:
-        nonlocal longest
-        began = time.thread_time()
-        run(handle)
-        longest = max(longest, time.thread_time() - began)
-
     settings = load_settings({"home": str(tmp_path / "home")}, {})
     async with Runtime(settings=settings) as runtime:
         app = create_app(runtime, settings=settings, auth=Anonymous())
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
 
             async def watch(work: Awaitable[Any]) -> Any:
-                nonlocal longest
                 task = asyncio.ensure_future(work)
                 answers = 0
-                monkeypatch.setattr(asyncio.Handle, "_run", measured)
-                longest = 0.0
-                while not task.done() or not answers:
-                    assert (await client.get("/livez")).status_code == 200
-                    answers += 1
-                    await asyncio.wait({task}, timeout=0.02)
-                monkeypatch.setattr(asyncio.Handle, "_run", run)
-                assert longest < LONGEST_STEP, f"one step of the event loop took {longest:.2f} s"
+                with watched_steps() as steps:
+                    while not task.done() or not answers:
+                        assert (await client.get("/livez")).status_code == 200
+                        answers += 1
+                        await asyncio.wait({task}, timeout=0.02)
+                assert steps.longest < LONGEST_STEP, f"one step of the event loop took {steps.longest:.2f} s"
                 return await task
 
             yield watch

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from foliot.dev.service import free_port
 from foliot.resources.agreed import Agreed, Levels
 from foliot.settings.settings import load_settings
 from foliot.store.open import open_database
@@ -119,12 +120,6 @@ def _wait_for_port(process: subprocess.Popen[bytes], port: int) -> None:
     raise AssertionError(f"nobody listens on port {port} after {START_SECONDS} s")
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture
 def sample_url() -> Iterator[str]:
     port = free_port()
@@ -132,7 +127,7 @@ def sample_url() -> Iterator[str]:
         yield url
 
 
-async def eventually(is_so: Callable[[], bool], *, within: float = 20.0) -> None:
+async def eventually(is_so: Callable[[], bool], *, within: float = 60.0) -> None:
     """Wait until it is so; bounded."""
     async with asyncio.timeout(within):
         while not is_so():

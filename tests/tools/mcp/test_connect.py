@@ -15,7 +15,7 @@ from foliot.catalog.mcp import opened_connections
 from foliot.settings.settings import load_settings
 from foliot.store.base import Put
 from foliot.tools.base import ToolPolicyInvalid, ToolSecretMissing
-from tests.tools.mcp.conftest import free_port, spec_of
+from tests.tools.mcp.conftest import spec_of
 
 
 def secret(name: str, value: str) -> Put:
@@ -54,9 +54,10 @@ async def test_loopback_is_reached_only_when_it_is_allowed_and_with_the_credenti
 
     app = web.Application()
     app.router.add_post("/mcp", refuse)
-    runner, port = web.AppRunner(app), free_port()
+    runner = web.AppRunner(app)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    port = runner.addresses[0][1]
     auth = {"profile": "bearer", "secretRef": "token"}
     server = spec_of("web", endpoint=f"http://127.0.0.1:{port}/mcp", auth=auth)
     try:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from foliot.dev.service import free_port
 from foliot.tools.base import (
     AuthSpec,
     ToolAuthForbidden,
@@ -21,7 +22,7 @@ from foliot.tools.base import (
 )
 from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.results import parts_of
-from tests.tools.mcp.conftest import eventually, free_port, spec_of
+from tests.tools.mcp.conftest import eventually, spec_of
 
 
 def words(result: object) -> str:
@@ -72,9 +73,8 @@ async def legacy() -> AsyncIterator[tuple[Legacy, str]]:
     app.router.add_post("/mcp", server.post)
     runner = web.AppRunner(app, shutdown_timeout=1)
     await runner.setup()
-    port = free_port()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
-    yield server, f"http://127.0.0.1:{port}/mcp"
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield server, f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
     await runner.cleanup()
 
 
@@ -107,7 +107,7 @@ class TestCurrentRevision:
             await connections.call(server, "slow", {"name": "other"}, timeout=1.0)
         call.cancel()
         await asyncio.wait({call})
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not heard.is_set():
                 if {"web", "other"} <= set(
                     (await connections.call(server, "was_cancelled", {})).structured_content["result"]
@@ -127,7 +127,7 @@ class TestCurrentRevision:
                 await asyncio.sleep(0.05)
                 if heard.is_set():
                     break
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await heard.wait()
             assert "new0" in await connections.tools(server)
 
@@ -221,8 +221,8 @@ class TestRefusals:
         async with McpConnections(max_message=1_000_000) as connections:
             spec = spec_of("old", endpoint=url)
             large, small = await asyncio.gather(
-                connections.call(spec, "echo", {"much": True}, timeout=20),
-                connections.call(spec, "echo", {"a": 1}, timeout=20),
+                connections.call(spec, "echo", {"much": True}, timeout=60),
+                connections.call(spec, "echo", {"a": 1}, timeout=60),
                 return_exceptions=True,
             )
             assert isinstance(large, ToolError)
@@ -254,7 +254,7 @@ class TestRefusals:
     async def test_a_server_that_wants_to_ask_the_user_is_refused_and_not_waited_for(self, connections, sample_url):
         server = spec_of("sample", endpoint=sample_url)
         with pytest.raises(ToolError, match="elicitation") as caught:
-            await connections.call(server, "ask", {}, timeout=20)
+            await connections.call(server, "ask", {}, timeout=60)
         assert not caught.value.retryable
         assert not caught.value.before_effect
         assert words(await connections.call(server, "add", {"a": 1, "b": 2})) == "3"

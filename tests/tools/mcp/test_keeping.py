@@ -176,7 +176,7 @@ async def test_it_never_overlaps_itself(store, connections):
     keeping = keeper(store, slow, heard, sleep=sleep)
     task = asyncio.create_task(keeping.run())
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await slow.asked.wait()
             for _ in range(5):
                 await turns.acquire()
@@ -196,7 +196,7 @@ async def test_ending_it_stops_what_is_under_way(store, connections):
     slow = Slow(connections)
     await declare(store)
     task = asyncio.create_task(keeper(store, slow, heard).run())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await slow.asked.wait()
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from foliot.catalog.mcp import sync_server
+from foliot.dev.service import free_port
 from foliot.engine.definition.freeze import tool_definition
 from foliot.kernel.messages import Media, ToolResult
 from foliot.store.base import Key, Put
@@ -16,7 +17,7 @@ from foliot.tools.base import Invocation
 from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.tool import McpTool
 from foliot.tools.pipeline.pipeline import Pipeline
-from tests.tools.mcp.conftest import document, free_port, running
+from tests.tools.mcp.conftest import document, running
 
 pytestmark = pytest.mark.slow
 

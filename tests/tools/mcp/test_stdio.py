@@ -77,7 +77,7 @@ class TestTalking:
 
     async def test_a_server_that_wants_to_ask_the_user_is_refused_and_not_waited_for(self, connections):
         with pytest.raises(Exception, match="ask") as caught:
-            await connections.call(spec_of("sample", "stdio"), "ask", {}, timeout=20)
+            await connections.call(spec_of("sample", "stdio"), "ask", {}, timeout=60)
         assert not caught.value.retryable
 
 
@@ -205,7 +205,7 @@ class TestChanges:
                 await _subscribed(connections, server)
             else:
                 await connections.call(server, "echo", {"text": "change"})
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await heard.wait()
             after = await connections.tools(server)
             assert {t.pin.digest for t in before.values()} != {t.pin.digest for t in after.values()}

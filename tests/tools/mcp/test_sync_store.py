@@ -132,7 +132,7 @@ async def test_a_changed_list_leads_to_a_sync_by_itself(store):
         from foliot.tools.mcp.process import server_spec
 
         await connections.call(server_spec(server), "echo", {"text": "change"})
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await synced.wait()
     assert (await store.get(Key("Tool", "default", "rogue--quiet")))["status"]["phase"] == "Quarantined"
 

@@ -50,7 +50,7 @@ async def serving(folder: Path, url: str) -> AsyncIterator[asyncio.subprocess.Pr
     )
     assert process.stderr is not None
     try:
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(60):
             line = (await process.stderr.readline()).decode()
         assert line.startswith("Serving 1 tool: shout."), line
         yield process
@@ -70,7 +70,7 @@ async def test_a_declared_function_is_served_until_the_process_is_told_to_stop(f
 
         process.send_signal(signal.SIGTERM)
         assert process.stderr is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             said = (await process.stderr.read()).decode()
             assert await process.wait() == 0
     assert "Stopped after 1 call." in said

@@ -185,7 +185,7 @@ async def test_a_once_call_whose_server_died_is_not_run_again_and_says_so(link: 
     dying = ToolServer(Pipeline([served_tool]), link, ServerConfig(**QUICK), callers=ANYBODY)
     await dying.start()
     task = asyncio.create_task(caller_of(link).invoke(invocation()))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await begun.wait()
     await dying.stop(within=0.0)
 
@@ -209,7 +209,7 @@ async def test_an_idempotent_call_whose_server_died_is_run_again_under_the_same_
     dying = ToolServer(Pipeline([served_tool]), link, ServerConfig(**QUICK), callers=ANYBODY)
     await dying.start()
     task = asyncio.create_task(caller_of(link).invoke(invocation()))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await begun.wait()
     await dying.stop(within=0.0)
 
@@ -232,7 +232,7 @@ async def test_stopping_lets_what_is_under_way_finish(link: NatsLink) -> None:
     server = ToolServer(Pipeline([served_tool]), link, ServerConfig(**QUICK), callers=ANYBODY)
     await server.start()
     task = asyncio.create_task(caller_of(link).invoke(invocation()))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await begun.wait()
     stopping = asyncio.create_task(server.stop(within=20.0))
     await until(lambda: server.health()["state"] == "draining")
@@ -327,11 +327,11 @@ async def test_tools_are_listed_with_schema_version_digest_and_why_they_cannot_b
 
     client: Any = await link.client()
     async with served(link, Counting(category="knowledge"), look, allowed_tools=("look",)):
-        everything = json.loads((await client.request("tool.list", b"", timeout=5)).data)["tools"]
-        read = json.loads((await client.request("tool.list", b'{"effect":"read_only"}', timeout=5)).data)["tools"]
-        known = json.loads((await client.request("tool.list", b'{"category":"knowledge"}', timeout=5)).data)["tools"]
-        wrong = json.loads((await client.request("tool.list", b"\xff{", timeout=5)).data)
-        unknown = json.loads((await client.request("tool.list", b'{"role":"reader"}', timeout=5)).data)
+        everything = json.loads((await client.request("tool.list", b"", timeout=60)).data)["tools"]
+        read = json.loads((await client.request("tool.list", b'{"effect":"read_only"}', timeout=60)).data)["tools"]
+        known = json.loads((await client.request("tool.list", b'{"category":"knowledge"}', timeout=60)).data)["tools"]
+        wrong = json.loads((await client.request("tool.list", b"\xff{", timeout=60)).data)
+        unknown = json.loads((await client.request("tool.list", b'{"role":"reader"}', timeout=60)).data)
 
     assert [entry["name"] for entry in everything] == ["look", "search"]
     assert everything[0]["available"] is True
@@ -392,7 +392,7 @@ async def test_nats_is_restarted_while_a_tool_works_and_its_result_arrives(nats_
         served(theirs, served_tool) as server,
     ):
         task = asyncio.create_task(caller_of(mine, timeout=50.0).invoke(invocation()))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await begun.wait()
         await asyncio.to_thread(nats_service.stop)
         await until(lambda: server.health()["state"] == "degraded")

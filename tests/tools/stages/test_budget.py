@@ -91,7 +91,7 @@ async def test_a_call_that_is_stopped_is_paid_for() -> None:
     began = asyncio.Event()
     book = Book()
     task = asyncio.create_task(Pipeline([priced(hangs=began)], Parts(budgets=book)).call(call("lookup")))
-    await asyncio.wait_for(began.wait(), 10)
+    await asyncio.wait_for(began.wait(), 60)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

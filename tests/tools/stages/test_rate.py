@@ -98,7 +98,7 @@ async def test_a_place_is_given_back_when_the_call_fails_or_is_cancelled() -> No
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
-    await asyncio.wait_for(limiter.enter("default/f", limit, within=1.0), 5)
+    await asyncio.wait_for(limiter.enter("default/f", limit, within=1.0), 60)
 
 
 async def test_tools_and_namespaces_do_not_share_their_limits() -> None:
