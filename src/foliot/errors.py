@@ -49,7 +49,7 @@ class UsageError(InvalidInput):
 
 
 class InvalidDefinition(InvalidInput):
-    """What was declared is wrong, and not what was typed: the command line tells the two apart."""
+    """A declared resource is wrong, not the command line: their exit codes differ."""
 
 
 class NotHere(InvalidInput):
@@ -85,7 +85,7 @@ class SecretError(FoliotError):
 
 
 class SecretMissing(SecretError):
-    """What is declared is at fault, and not this machine: whoever uses it may be told."""
+    """A declared secret is missing. The definition is at fault, not this machine, so callers may see the message."""
 
     code, http = "secret_missing", 422
 

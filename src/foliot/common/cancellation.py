@@ -39,7 +39,7 @@ async def stop_tasks(*tasks: asyncio.Future[Any] | None, again: float = AGAIN) -
 
 
 async def ending_alone(work: Coroutine[Any, Any, T]) -> T:
-    """What `work` gives, for `asyncio.run`: nothing that is left then keeps the program from ending.
+    """Runs `work` for `asyncio.run`; tasks and threads that are left then do not keep the program from ending.
 
     `asyncio.run` waits without a bound for every task that does not listen, and for every thread of the loop.
     """

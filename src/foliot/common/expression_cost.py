@@ -18,7 +18,7 @@ _LOOP: Final = re.compile(r"\.\s*(?:all|exists|exists_one|map|filter|transformLi
 
 
 class ExpressionCost:
-    """What is known of the cost of an expression from its text: its loops, and how often it joins texts."""
+    """The cost of an expression as its text shows it: its loops, and how often it joins texts."""
 
     __slots__ = ("_copies", "_loops")
 

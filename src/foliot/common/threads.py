@@ -119,7 +119,7 @@ def _raise_in(thread: int) -> None:
 
 
 class _Threads:
-    """As many daemons as there is work. A thread that was told to end is never given other work."""
+    """A pool of daemon threads, one per job in progress. A thread that was asked to end is never given other work."""
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[Callable[[Callable[[], None]], None]] = SimpleQueue()
@@ -188,7 +188,7 @@ async def on_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
 
 
 async def unhurried(size: int, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
-    """What `work` makes of so many characters or bytes: of many beside the event loop."""
+    """Calls `work` on so many characters or bytes; a large amount on a thread, beside the event loop."""
     return work(*given, **named) if size < LARGE else await on_thread(work, *given, **named)
 
 

@@ -21,7 +21,7 @@ SYSTEM_FOLDER = Path("/var/lib/foliot/services")
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What is known of one service, for people and programs. No password is in it."""
+    """The status of one service, for people and programs. No password is in it."""
 
     name: str
     running: bool

@@ -29,7 +29,7 @@ PATIENCE_SECONDS = 10.0
 
 
 class Order(TypedDict):
-    """What to run, and for whom."""
+    """The order to a keeper: the command to run, and the process to run it for."""
 
     command: list[str]
     environment: dict[str, str]

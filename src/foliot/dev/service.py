@@ -43,7 +43,7 @@ class ServiceError(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a restart must not change."""
+    """The facts that a restart must not change."""
 
     port: int
     password: str
@@ -323,7 +323,7 @@ def write_private(path: Path, text: str) -> None:
 
 
 def program_version(program: Path, *, user: User | None = None) -> str:
-    """What `program --version` says, run as `user`. Raises `ServiceError` when it does not run."""
+    """Returns the output of `program --version`, run as `user`. Raises `ServiceError` when it does not run."""
     try:
         done = subprocess.run(
             [str(program), "--version"],

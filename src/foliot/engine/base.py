@@ -1,4 +1,4 @@
-"""What the engine needs from around it, small enough to be replaced in a simulator."""
+"""The protocols through which the engine reaches other rooms, small enough to be replaced in a simulator."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Watcher(Protocol):
 
 
 class Approvals(Protocol):
-    """What the engine needs of the stored approvals; see approvals.py."""
+    """The stored approvals as the engine uses them; implemented by approval/service.py."""
 
     async def ask(self, state: State, asked: ApprovalRequested, classes: Iterable[str] = ()) -> None:
         """The question is durable in the journal: let people see it. Asking again changes nothing."""
@@ -77,7 +77,7 @@ class Approvals(Protocol):
         ...
 
     async def answers(self, state: State, classes: Mapping[str, Iterable[str]] | None = None) -> list[Signal]:
-        """What was decided meanwhile about the calls that the run has parked."""
+        """Returns the decisions made meanwhile about the calls that the run has parked."""
         ...
 
 
@@ -89,7 +89,7 @@ class Settlement(Protocol):
         ...
 
     def settle(self, state: State) -> Beside | None:
-        """What follows for the work, to be done in the transaction that ends the run or lets it wait."""
+        """Returns the statements about the task to run in the transaction that ends the run or lets it wait."""
         ...
 
     async def settled(self) -> None:

@@ -1,4 +1,4 @@
-"""Who acts, as it is recorded with work and goes along with everything that follows from it.
+"""The identity of a caller: recorded with the work, and passed on to everything that follows from it.
 
 Made where somebody comes in (a server by the credential, a command line by the operating system, a trigger by its
 declarer) and written into the first event of every run. Delegates, graphs, retries and resumes keep it: nothing that a
@@ -30,7 +30,7 @@ class Identity(Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def actor(self) -> str:
-        """Who did it: `by`, else `user`."""
+        """The name that a record gives as the actor: `by`, else `user`."""
         return self.by or self.user
 
     @property

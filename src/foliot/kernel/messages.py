@@ -1,4 +1,4 @@
-"""What is said between people, models and tools, as data that every part shares.
+"""Messages between people, models and tools, as data that every part shares.
 
 These are msgspec structs because the same values are encoded into the journal at every step: a struct costs about a
 microsecond to encode and needs no conversion. They are frozen, so a transcript can be shared without copying.
@@ -28,7 +28,7 @@ class Text(Struct, frozen=True, gc=False, tag="text", omit_defaults=True):
 
 
 class Reasoning(Struct, frozen=True, gc=False, tag="reasoning", omit_defaults=True):
-    """What a model thought. `signature` and `opaque` are the provider's own and go back to it unchanged."""
+    """The reasoning of a model. `signature` and `opaque` are the provider's own and go back to it unchanged."""
 
     text: str = ""
     signature: str | None = None
@@ -142,7 +142,7 @@ class Usage(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class ToolSpec(Struct, frozen=True, omit_defaults=True):
-    """What a model is told of a tool. `schema` is a JSON Schema object; None means the one-string fallback."""
+    """The description of a tool for a model. `schema` is a JSON Schema object; None means the one-string fallback."""
 
     name: str
     description: str = ""

@@ -29,7 +29,7 @@ class Context(NamedTuple):
 
 
 def read_context(text: str) -> Context | None:
-    """What a `traceparent` says; None for what is none, such as an empty text."""
+    """Parses a `traceparent`; returns None for a text that is none, such as an empty one."""
     found = _FORM.fullmatch(text)
     return None if found is None else Context(found[1], found[2])
 

@@ -196,7 +196,7 @@ class ModelTokensExceeded(ModelError):
 
 
 class ModelCostExceeded(ModelError):
-    """As `ModelTokensExceeded`, for money; also where the question alone costs more than is left."""
+    """The answer was cut where the money for it ends, or the question alone costs more than is left."""
 
     kind = "cost_usd"
 

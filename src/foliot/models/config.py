@@ -1,4 +1,4 @@
-"""What a gateway needs to know of its endpoint, read once and never changed.
+"""The configuration of a gateway, read once and never changed.
 
 Built by the registry from a `ModelEndpoint` and its secret; read by every gateway. The key is a plain string because
 it must be put on the wire, but it never shows in a `repr`, and neither do extra headers, which often carry one too.

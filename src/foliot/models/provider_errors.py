@@ -1,4 +1,4 @@
-"""What a provider said when it said no, as one of the model errors.
+"""Provider errors: translates a provider's refusal into one of the model errors.
 
 Used by models/gateways/http.py for refusals by status, and for errors that come inside a body or a stream that began
 well. Policies decide by the class, so this is the only place that reads a provider's words, and it reads codes before

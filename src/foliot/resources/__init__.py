@@ -1,4 +1,4 @@
-"""What people declare: one model per kind, and the reader that turns manifests into them.
+"""Resources: one model per kind, and the reader that turns manifests into them.
 
 Called by everything above. Never touches a store or a network.
 """

@@ -117,7 +117,7 @@ def micros_of_text(text: str) -> int:
 
 
 def micros_of_cost(cost: float) -> int:
-    """What a price in binary floating point comes to, rounded up: a fraction of a micro-dollar is never for free.
+    """Converts a price in binary floating point to micro-dollars, rounded up: a fraction of one is never free.
 
     What floating point itself added in the thirteenth place is taken off before.
     """

@@ -1,4 +1,4 @@
-"""What all kinds share: the envelope, the metadata, and how a model accepts, completes, checks and emits its fields.
+"""The base of all kinds: the envelope, the metadata, and how a model accepts, completes, checks and emits its fields.
 
 accept     snake_case and camelCase of every field; null and blank text mean "not given"; anything unknown is refused
 complete   defaults that depend on other fields are filled in (`complete`)
@@ -158,7 +158,7 @@ class Model(BaseModel):
         """Fill in the defaults that depend on other fields. Called once, before `problems`."""
 
     def problems(self) -> Iterable[Problem]:
-        """What is wrong between the fields; paths are relative to this object, in the emitted spelling."""
+        """Yields the problems between fields; paths are relative to this object, in the emitted spelling."""
         return ()
 
     @model_validator(mode="before")
@@ -201,7 +201,7 @@ class Model(BaseModel):
 
 
 class Status(Model):
-    """What the system observed. It is written by Foliot, not by people, so fields it does not know are kept."""
+    """The observed state of an object. It is written by Foliot, not by people, so fields it does not know are kept."""
 
     model_config = ConfigDict(
         extra="allow",
@@ -217,7 +217,7 @@ class Status(Model):
 
 
 class Metadata(Model):
-    """What names and marks a resource."""
+    """The name and the labels of a resource."""
 
     required: ClassVar = {"name": ""}
 

@@ -130,7 +130,7 @@ _LOWER: Final = {"AgentRole": "role", "McpServer": "MCP server", "ModelEndpoint"
 
 
 def _addressed(document: Document, given: Mapping[Key, Document], find: Find | None) -> Iterator[Problem]:
-    """What a task, a schedule or a webhook addresses must be able to do its part."""
+    """Checks that the target of a task, a schedule or a webhook can do its part."""
 
     def look(reference: Reference) -> Document | None:
         key = (reference.kind, reference.namespace, reference.name)
@@ -180,7 +180,7 @@ def _keys(document: Document, given: Mapping[Key, Document], find: Find | None) 
 
 
 def _doubts(document: Document) -> Iterator[Problem]:
-    """What is allowed and yet hardly meant. No value that may be secret is repeated."""
+    """Yields warnings about values that are allowed but hardly meant. No value that may be secret is repeated."""
     spec = document.get("spec", {})
     for field in ("endpoint", "base_url"):
         if _has_password(spec.get(field, "")):

@@ -48,7 +48,7 @@ _ANNOTATIONS_MAX: Final = 256 * 1024
 def refusal(
     message: str, *, expected: str | None = None, hint: str | None = None, path: Path = ()
 ) -> PydanticCustomError:
-    """What the rule of one field raises. `path` leads from the field to the part that is wrong."""
+    """Builds the error that the rule of one field raises. `path` leads from the field to the part that is wrong."""
     problem = Problem(path, message, hint, expected)
     summary = message.replace("{field} ", "", 1).replace("{field}: ", "", 1)
     return PydanticCustomError("rules", "{summary}", {"summary": summary, "problems": [problem]})

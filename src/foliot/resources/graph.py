@@ -118,7 +118,7 @@ class Graph:
         return find_cycle(self.following)
 
     def reached(self, *, without: str | None = None) -> set[str]:
-        """What can be reached from the entries, as if the agent `without` were not there."""
+        """Returns the agents that can be reached from the entries, as if the agent `without` were not there."""
         todo = [entry for entry in self.entries if entry != without]
         seen = set(todo)
         while todo:

@@ -127,7 +127,7 @@ def parse_path(text: str) -> tuple[Step, ...]:
 
 
 def look_up(value: Any, path: str) -> Any:
-    """What is at the path, None when nothing is; behind `[*]` a list of what was found."""
+    """Returns the value at the path, or None; behind `[*]` a list of the values found."""
     return _follow(value, parse_path(path))
 
 

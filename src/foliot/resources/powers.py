@@ -1,4 +1,5 @@
-"""What declaring a resource can bring about: every field of every kind, who may declare it, what the operator grants.
+"""The powers of a declaration: every field of every kind, the roles that may declare it, the operator's grants it
+needs.
 
 One table with many readers: the server asks `needs` before each write (whatever the method or the route), the engine
 reads `Grant` names, `docs/powers.md` is printed from it, and the adversary tests walk through it row by row. A field
@@ -111,12 +112,12 @@ class Need:
 
 
 def spec_of(document: Document) -> Mapping[str, Any]:
-    """What a document declares; an empty spec is left out of a normalised one."""
+    """Returns the spec of a document; an empty spec is left out of a normalised one."""
     return document.get("spec") or {}
 
 
 def value_at(document: Document | None, path: str) -> Any:
-    """What stands at a path below `spec`; None when there is nothing. Lists on the way are not entered."""
+    """Returns the value at a path below `spec`, or None. Lists on the way are not entered."""
     value: Any = spec_of(document or {})
     for step in path.split("."):
         value = cast("Mapping[str, Any]", value).get(step) if isinstance(value, Mapping) else None

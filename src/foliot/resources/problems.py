@@ -1,4 +1,4 @@
-"""What is wrong with a document, and where: the words in which every check speaks.
+"""Problems of a document and their places: the words in which every check reports.
 
 A `Problem` knows its place inside one document; a `Finding` is a problem whose document was read from a file. Nothing
 here ever carries a secret value: checks on secrets say what is wrong, never what was written.

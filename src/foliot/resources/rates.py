@@ -101,7 +101,7 @@ class Used(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """Those who stand in front, and the tokens they want."""
+    """The requests ahead in the queue, and the tokens they want."""
 
     requests: int = 0
     tokens: int = 0

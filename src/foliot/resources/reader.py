@@ -109,7 +109,7 @@ def read_manifests(
 
 
 def parse_text(text: str | bytes, file: str = STDIN, *, namespace: str | None = None) -> Bundle:
-    """As `read_manifests`, for text that is at hand already."""
+    """Reads manifests from text or bytes in memory; `read_manifests` reads files."""
     reading = _Reading(namespace)
     if isinstance(text, bytes):
         reading.take_bytes(SourceFile(shown(file), text))

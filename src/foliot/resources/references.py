@@ -1,4 +1,4 @@
-"""What documents point to: which field of which kind names what, and who may point into another namespace.
+"""References between documents: which field of which kind names what, and which namespaces may refer to others.
 
 A reference is `name`, which is in the namespace of whoever refers, or `namespace/name`. To name something of another
 namespace is to read it, to spend with it, or to have it work: it needs a ReferenceGrant there (`Grants`). The same rule
@@ -38,14 +38,14 @@ class Reference:
 
 
 class Origin(NamedTuple):
-    """Whoever refers: a resource of this kind, in this namespace."""
+    """The referring side: a resource of this kind, in this namespace."""
 
     kind: str
     namespace: str
 
 
 class Target(NamedTuple):
-    """What is referred to."""
+    """The resource that is referred to."""
 
     kind: str
     namespace: str
@@ -125,7 +125,7 @@ def qualified(ref: str, namespace: str) -> str:
 
 
 def target_of(kind: str, text: str, namespace: str) -> Target:
-    """What `name` or `namespace/name` means in a namespace. Raises `InvalidInput` for every other spelling."""
+    """Parses `name` or `namespace/name` as seen from a namespace. Raises `InvalidInput` for every other spelling."""
     where, slash, name = text.partition("/")
     if not slash:
         where, name = namespace, where
@@ -149,7 +149,7 @@ def foreign(document: Mapping[str, Any]) -> list[Reference]:
 
 
 class Grants:
-    """What the namespaces have granted each other, from ReferenceGrant documents.
+    """The grants between namespaces, from ReferenceGrant documents.
 
     One that cannot be read grants nothing.
     """
@@ -194,7 +194,7 @@ class Grants:
 
 
 def refused(origin: Origin, target: Target, whose: str = "", path: Path = ()) -> Denied:
-    """What is said of a reference without a grant, the same whether or not there is anything of that name.
+    """Builds the refusal of a reference without a grant, the same whether or not a resource of that name exists.
 
     The name of a Secret is left out: a value that was pasted in its place may look like one.
     """

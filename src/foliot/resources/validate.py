@@ -178,7 +178,7 @@ def explain(model: type[Model], error: ValidationError, raw: dict[str, Any]) -> 
 
 
 def found(value: object) -> str:
-    """What a value is, in words; never the value itself, which may be secret."""
+    """Describes a value by its type in words; never the value itself, which may be secret."""
     match value:
         case None:
             return "nothing"
@@ -410,7 +410,7 @@ def _without(value: Any, paths: set[Path]) -> Any:
 
 
 def _unstorable(raw: dict[str, Any]) -> list[Problem]:
-    """What no JSON text and no database can hold, wherever it is: checked once, so that no field has to."""
+    """Finds values that no JSON text and no database can hold, at any depth: checked once, so that no field has to."""
     problems: list[Problem] = []
     todo: list[tuple[Any, Path]] = [(raw, ())]
     while todo and len(problems) < _MAX_PROBLEMS:

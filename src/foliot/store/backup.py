@@ -44,7 +44,7 @@ _COUNTED: Final = {"resources": "resource", "runs": "run", "events": "event", "t
 
 
 class Manifest(Struct, frozen=True):
-    """What a backup says of itself. `keys` are the ids of the keys that open its secrets."""
+    """The description of a backup inside it. `keys` are the ids of the keys that open its secrets."""
 
     format: str
     format_version: int

@@ -119,7 +119,7 @@ class Notices(Protocol):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Key:
-    """What names one resource. `kind` is the canonical spelling, e.g. `AgentSystem`."""
+    """The name of one resource. `kind` is the canonical spelling, e.g. `AgentSystem`."""
 
     kind: str
     namespace: str

@@ -47,7 +47,8 @@ _TOLD_EVERY: Final = 30.0
 
 
 async def open_when_there(url: str, waits: Waits | None = None, *, patience: float) -> Database:
-    """As `open_database`, but a server that is away is waited for, `patience` seconds at most; `inf` is for ever.
+    """Opens the database like `open_database`, but waits up to `patience` seconds for an absent server; `inf` is for
+    ever.
 
     The log says what is waited for. What waiting cannot mend (a wrong password, no such database) is raised at once.
     """

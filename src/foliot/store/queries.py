@@ -105,7 +105,9 @@ _LOCKING = re.compile(r"FOR UPDATE|FOR SHARE|FOR KEY SHARE")
 
 @cache
 def locks_of(name: str) -> Locks | None:
-    """What a query locks on PostgreSQL; None when it does not say, and so must not share a transaction."""
+    """Returns the locks that a query takes on PostgreSQL; None when it declares none, and so must not share a
+    transaction.
+    """
     if name in _declared():
         return _declared()[name]
     text, _ = load_for_postgres(name)

@@ -42,12 +42,12 @@ class Difference(Struct, frozen=True):
 
 
 async def told_behind(database: Database, after: int, limit: int) -> list[Told]:
-    """What was told behind a number, in order: of each task only the last."""
+    """Reads the events behind a number, in order: only the last one of each task."""
     return [_told(row) for row in await database.read("task_feed_behind", after=after, count=limit)]
 
 
 async def told_of(database: Database, tasks: Sequence[int]) -> dict[int, Told]:
-    """What was told last of these."""
+    """Reads the last event of each of these tasks."""
     found = await database.read("task_feed_told", keys=keys_array(tasks))
     return {row["task"]: _told(row) for row in found}
 

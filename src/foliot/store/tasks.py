@@ -44,7 +44,7 @@ class NewTask(Struct, frozen=True):
 
 
 class TaskChange(NamedTuple):
-    """What one transaction makes of a task. `facts` are (type, encoded event) in order."""
+    """The change of a task by one transaction. `facts` are (type, encoded event) in order."""
 
     phase: str
     attempt: int
@@ -93,7 +93,7 @@ def lock(key: int) -> Tx[Row]:
 
 
 def turn(key: int) -> Tx[Row | None]:
-    """As `lock`; None when the task is gone."""
+    """Locks the task like `lock`; returns None when the task is gone."""
     return (yield from one("task_lock", key=key))
 
 
@@ -145,7 +145,9 @@ def _add_facts(key: int, after: int, facts: Sequence[tuple[str, bytes]], now: fl
 
 
 def encode_labels(labels: dict[str, str]) -> str:
-    """As `{"a":"b","c":"d"}` with sorted keys, so that a label can be found in the text (see `label_text`)."""
+    """Encodes labels as `{"a":"b","c":"d"}` with sorted keys, so that a label can be found in the text (see
+    `label_text`).
+    """
     return msgspec.json.encode(dict(sorted(labels.items()))).decode()
 
 

@@ -83,7 +83,7 @@ def many(name: str, params: Sequence[Params] | Sequence[tuple[Any, ...]]) -> Tx[
 
 
 class Planned(NamedTuple):
-    """What a `Guarded` body does: the parameters of its guard, and those of each row behind it."""
+    """The plan of a `Guarded` body: the parameters of its guard, and those of each row behind it."""
 
     guard: tuple[Any, ...]
     rows: Sequence[tuple[Any, ...]]

@@ -1,4 +1,4 @@
-"""What schedules and webhooks remember, as transactions.
+"""The stored state of schedules and webhooks, and their transactions.
 
 Decisions about the slots of one schedule come one after another: each names the newest slot that it knows to be
 decided, and is refused when that is no longer so. An event of a webhook is taken by whoever stores it first.
@@ -44,7 +44,7 @@ class Slot(Struct, frozen=True):
 
 
 class Known(Struct, frozen=True):
-    """What is stored of a schedule: since when its slots count, the newest decided one, and those nobody finished."""
+    """The stored state of a schedule: since when its slots count, the newest decided one, and the unfinished ones."""
 
     timing: str
     since: float
@@ -165,7 +165,7 @@ class Delivery(Struct, frozen=True):
 
 
 class Counts(Struct, frozen=True):
-    """What was counted for a webhook, and what came last."""
+    """The counters of a webhook, and its latest event."""
 
     accepted: int = 0
     duplicate: int = 0

@@ -169,7 +169,7 @@ class AuthSpec:
 
 @dataclass(frozen=True, slots=True)
 class ToolDefinition:
-    """What is known of a tool before it is called. `schema` is a JSON Schema (2020-12) of the arguments, or None.
+    """The declaration of a tool. `schema` is a JSON Schema (2020-12) of the arguments, or None.
 
     `timeout` bounds the whole call with its retries, `attempt_timeout` each attempt, `idle_timeout` the silence of a
     tool that streams; in seconds, None for no bound. `type` and `isolation` choose the backend; `options` are what only
@@ -245,7 +245,7 @@ class Asks(Protocol):
     """A tool whose result is what a person says. Its run waits for that without holding anything."""
 
     def question(self, call: Invocation) -> Question:
-        """What is asked. Raises `ToolArgumentsInvalid`."""
+        """Returns the question to a person. Raises `ToolArgumentsInvalid`."""
         ...
 
 

@@ -239,7 +239,7 @@ def ok_response(request: ToolRequest, result: str, *, duration_ms: int = 0) -> T
 
 
 def error_response(request: ToolRequest, error: BaseException, *, duration_ms: int = 0) -> ToolResponse:
-    """Whatever was raised, as an envelope: a tool's failure is data, never an exception of the transport."""
+    """Converts any exception into a response envelope: a tool's failure is data, not an error of the transport."""
     status, found = error_as_data(error)
     failure = ContractError(**found)
     if not failure.details:

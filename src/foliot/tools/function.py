@@ -76,7 +76,7 @@ def summary(text: str) -> str:
 
 
 def parameters(text: str) -> dict[str, str]:
-    """What is said of each parameter, by name; lines that go on are joined."""
+    """Parses the description of each parameter out of a docstring, by name; continuation lines are joined."""
     lines = text.splitlines()
     found: dict[str, str] = {}
     for number, line in enumerate(lines):
@@ -151,8 +151,10 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class _Arguments:
-    """What a function takes: checked by `model`, whose fields stand for the parameters in `names`, and shown to models
-    as `schema`. `wants_call` is the parameter that receives the call."""
+    """The parameters of a function: checked by `model`, shown to models as `schema`.
+
+    The fields of `model` stand for the parameters in `names`. `wants_call` is the parameter that receives the call.
+    """
 
     model: type[BaseModel]
     schema: dict[str, Any]

@@ -46,7 +46,7 @@ class _Process(Struct, frozen=True):
 
 
 class Processes:
-    """What one call has started."""
+    """The processes that one call has started."""
 
     def __init__(self) -> None:
         self.mark = f"FOLIOT_CALL_{secrets.token_hex(8)}"

@@ -28,7 +28,7 @@ def schema_digest(schema: Mapping[str, Any] | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """What one run is pinned to of one tool."""
+    """The version of one tool that a run is pinned to."""
 
     version: str
     digest: str
@@ -109,7 +109,7 @@ class Registry:
         return versions[max(fitting)] if fitting else None
 
     def versions(self, name: str) -> list[str]:
-        """Those that there are, lowest first."""
+        """Returns the known versions, lowest first."""
         versions = self._tools.get(name)
         if versions is None:
             return self._parent.versions(name) if self._parent is not None else []
@@ -145,7 +145,7 @@ def read_only(categories: Iterable[str] | None = None) -> Callable[[ToolDefiniti
 
 
 def lock(definitions: Iterable[ToolDefinition]) -> dict[str, Locked]:
-    """What a run is pinned to, by the plain names that its model sees. Raises `Conflict` for two of one name."""
+    """Pins the tools of a run, by the plain names that its model sees. Raises `Conflict` for two of one name."""
     locked: dict[str, Locked] = {}
     for each in definitions:
         if each.name in locked:

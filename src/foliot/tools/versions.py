@@ -67,7 +67,7 @@ class Constraint:
 
 @lru_cache(maxsize=4096)
 def parse_constraint(text: str) -> Constraint:
-    """What stands behind the `@`; empty is any version. Raises `InvalidInput`."""
+    """Parses the text behind the `@`; empty is any version. Raises `InvalidInput`."""
     if not text:
         return Constraint("")
     match = _ASKED.fullmatch(text)

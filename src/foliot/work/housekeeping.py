@@ -67,7 +67,8 @@ class Retention:
 
 @dataclass(slots=True)
 class Forgotten:
-    """What a look has forgotten, by kind; `freed` are bytes given back to the disk, `made_up` records of the audit log.
+    """The rows that housekeeping deleted, by kind; `freed` are bytes returned to the disk, `made_up` added audit
+    records.
 
     `early` of the runs had not reached their age: the store was too large.
     """

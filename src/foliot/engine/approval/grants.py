@@ -1,4 +1,4 @@
-"""What the gate in the pipeline asks: was this call approved, and does a standing grant cover it?
+"""Grants for the gate in the pipeline: whether this call was approved, and whether a standing grant covers it.
 
 A standing grant is a ToolApproval that answers before anybody asks, for a tool (and an agent, and a condition), until
 it ends, is used up, or is revoked.

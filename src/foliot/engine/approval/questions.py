@@ -47,7 +47,7 @@ class OpenQuestion(Struct, frozen=True):
 
 
 def questions_of(state: State) -> list[OpenQuestion]:
-    """What a run asks now."""
+    """Returns the open questions of a run."""
     return [
         OpenQuestion(
             state.run_id,
@@ -131,7 +131,7 @@ class Questions:
         self._log = log or DecisionLog()
 
     async def open(self, namespace: str | None = None) -> list[OpenQuestion]:
-        """What all waiting runs ask, the oldest question first."""
+        """Returns the open questions of all waiting runs, the oldest question first."""
         found: list[OpenQuestion] = []
         for info in await self._journal.list(namespace=namespace, phases=("waiting",), limit=MOST_WAITING):
             if _waits_for_person(info):

@@ -1,4 +1,4 @@
-"""What was decided, in the audit log: each record in the transaction that stores the decision.
+"""Audit records of decisions: each is written in the transaction that stores the decision.
 
 A decision that cannot be recorded is not made. Where nobody decides in time the rule does, and the record names
 `SYSTEM`.

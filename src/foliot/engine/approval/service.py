@@ -122,7 +122,10 @@ class ApprovalService:
                 return
 
     async def answers(self, state: State, classes: Mapping[str, Iterable[str]] | None = None) -> list[Signal]:
-        """What was decided about the calls that this run has parked. Objects that are missing are made again."""
+        """Returns the decisions about the calls that this run has parked.
+
+        Missing ToolApproval objects are created again.
+        """
         told: list[Signal] = []
         for call in state.calls:
             if not isinstance(call.awaited, ApprovalRequested):

@@ -163,7 +163,7 @@ def finished_calls(
     history: Sequence[Message] = (),
     left: bool = False,
 ) -> Iterator[tuple[CallRecord, Usage | None]]:
-    """What the record of each call would be that acted and has a result, and what runs took that it delegated.
+    """Yields the audit record of each call that acted and has a result, with the usage of the runs it delegated.
 
     Also of each call that came to no result and may have acted. `left`: nobody drives the run any more, and so what is
     under way at the end of the journal is such a call too.

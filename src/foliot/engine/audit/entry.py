@@ -1,4 +1,4 @@
-"""What is written down of one moment of one call. Arguments are redacted here, before anything is kept.
+"""The audit entry of one moment of one call. Arguments are redacted here, before anything is stored.
 
 Who called, what (tool, version, schema digest, arguments), what was decided by which layer and rule, which approval it
 rests on, and what came of it, with what it took. The content of results is not here: the journal of the run has it.
@@ -86,7 +86,7 @@ class CallerEntry(Struct, frozen=True, gc=False):
 
 
 class Metering(Struct, frozen=True, gc=False):
-    """What a call took. Tokens and money are of runs that it delegated; there is none for other tools."""
+    """The usage of a call. Tokens and money are those of the runs it delegated; other tools have none."""
 
     attempts: int
     bytes_in: int
@@ -100,7 +100,7 @@ class Metering(Struct, frozen=True, gc=False):
 def entry_of(
     record: CallRecord, arguments: bytes, masker: Masker | None = None, usage: Usage | None = None
 ) -> CallEntry:
-    """What any database can hold of the record. `arguments` are from `snapshot`.
+    """Builds the entry of a record in a form that any database can hold. `arguments` are from `snapshot`.
 
     `usage` is what runs took that the call delegated.
     """
@@ -321,7 +321,7 @@ def _marks_secrets(schema: Any) -> bool:
 
 
 def _without_secrets(value: Any, schema: Any) -> Any:
-    """What the schema marks as `writeOnly` or as a password is not kept, whatever its name."""
+    """Masks values that the schema marks as `writeOnly` or as a password, whatever their name."""
     if type(schema) is not dict and not isinstance(schema, Mapping):
         return value
     rules = cast("Mapping[str, Any]", schema)

@@ -44,12 +44,12 @@ PAUSE_SECONDS: Final = 0.1
 
 class AuditLog(Protocol):
     async def append(self, entries: Sequence[Entry], *, told: bool = True) -> list[AuditRecord]:
-        """As `SqlAuditLog.append`."""
+        """Appends entries to the log, with the same promises as `SqlAuditLog.append`."""
         ...
 
 
 class Feed(Protocol):
-    """Who else wants records, after they are in the log. See sinks.py."""
+    """A receiver of records after they are in the log. Implemented in sinks.py."""
 
     def offer(self, records: Sequence[AuditRecord]) -> None: ...
 
@@ -57,7 +57,7 @@ class Feed(Protocol):
 
 
 class _Pending(Struct, frozen=True, gc=False):
-    """What is to be written: `make(*given)` makes it when its turn comes, so that calls do not pay for it."""
+    """An entry to be written: `make(*given)` builds it on the writer's time, so that calls do not pay for it."""
 
     make: Callable[..., Entry]
     given: tuple[Any, ...] = ()
@@ -103,7 +103,7 @@ class AuditTrail:
             self._enqueue(_Pending(make))
 
     async def act(self, entry: Mapping[str, Any]) -> None:
-        """What somebody did from outside, with the members of an audit record. Returns when it is durable.
+        """Records an act from outside, given as the members of an audit record. Returns when it is durable.
 
         Raises `Unavailable` when it cannot be written.
         """

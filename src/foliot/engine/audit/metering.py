@@ -1,4 +1,4 @@
-"""What calls took, added up from the audit log."""
+"""Totals of what calls used, added up from the audit log."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _NAMES: Final[Mapping[By, Callable[[Mapping[str, Any]], str]]] = {
 
 
 async def totals(log: SqlAuditLog, filter: AuditFilter, *, by: By) -> list[Total]:
-    """What the records that `filter` takes add up to, by name. Reads a page at a time."""
+    """Adds up the usage in the records that match `filter`, by name. Reads a page at a time."""
     name_of = _NAMES[by]
     found: dict[str, Total] = {}
     before: int | None = None

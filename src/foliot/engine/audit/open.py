@@ -11,7 +11,7 @@ from foliot.tools.secrets.secrets import Secrets
 
 
 def open_audit(database: Database, secrets: Secrets, settings: Settings | None) -> AuditTrail:
-    """Who records calls in this database. Raises `UsageError` for a sink that cannot be opened.
+    """Opens the audit trail of this database. Raises `UsageError` for a sink that cannot be opened.
 
     It is told at the start: records that go nowhere are worse than a process that does not start.
     """

@@ -27,7 +27,7 @@ class AuditSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SinkContext:
-    """What a sink may need: secrets by reference, and the hosts inside that may be reached."""
+    """The services a sink may use: secrets by reference, and the internal hosts it may connect to."""
 
     secrets: Secrets
     outbound_allow: Collection[str] = ()

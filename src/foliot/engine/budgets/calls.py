@@ -1,4 +1,4 @@
-"""What tool calls with a price spend: the pipeline's `Budgets` on the budgets of this process."""
+"""Payments for tool calls with a price: implements the pipeline's `Budgets` with the budgets of this process."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _Key: TypeAlias = tuple[str, str, int]
 
 
 class CallBudgets:
-    """Who pays for a run does not change, so it is looked up once."""
+    """Reserves and settles payments for tool calls. The payer of a run does not change, so it is looked up once."""
 
     def __init__(self, service: BudgetService, journal: Journal) -> None:
         self._service = service

@@ -19,7 +19,7 @@ class Standing:
 
     @property
     def left(self) -> Amount:
-        """What can still be reserved; never below zero. Zero, too, where there is no limit of that sort."""
+        """The amount that can still be reserved, never below zero; zero, too, where no such limit is set."""
         taken = self.balance.taken
         return Amount(
             max(0, (self.rule.micros or 0) - taken.micros),

@@ -1,4 +1,4 @@
-"""What one run spends: each question to a model is reserved for before, and settled after.
+"""The spending of one run: each model call is reserved for before it starts, and settled after it ends.
 
 fact = await purse.ask(action, ask)      # ask() is awaited only when there is room
 """
@@ -70,7 +70,10 @@ class Purse:
         return self._service.declared.none(self._state.spec.namespace)
 
     async def ask(self, action: AskModel, ask: Callable[[], Awaitable[Asked]]) -> Asked | BudgetExceeded:
-        """What came of asking; or why it was not asked. Raises only what `ask` raises."""
+        """Reserves, awaits `ask` and settles; returns its outcome, or why nothing was asked.
+
+        Raises only what `ask` raises.
+        """
         act = Act(self._state.run_id, f"step/{action.step}/{_attempt(action)}")
         spec = self._state.spec
         await self._charge_lost(action, "")
@@ -106,7 +109,7 @@ class Purse:
     async def ask_within(
         self, limits: Sequence[BudgetRule], action: AskModel, ask: Callable[[], Awaitable[Asked | BudgetExceeded]]
     ) -> Asked | BudgetExceeded:
-        """As `ask`, within limits on the tokens of the work that the run belongs to."""
+        """Asks like `ask`, within token limits of the task or run tree that the run belongs to."""
         state = self._state
         root = state.created.root if state.created is not None else ""
         work = Payer(state.spec.namespace, root or state.run_id, (state.spec.agent,))
@@ -246,7 +249,7 @@ def _attempt(action: AskModel) -> int:
 
 
 def _amount(usage: Usage) -> Amount | None:
-    """What was used; None when its price is not known."""
+    """Converts usage to an amount; None when its price is not known."""
     return None if usage.cost_usd is None else Amount(micros_of_cost(usage.cost_usd), usage.total_tokens)
 
 

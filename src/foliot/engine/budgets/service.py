@@ -47,7 +47,7 @@ class Told(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What an act may come to. `priced` is False when nobody knows its price; `what` is its name for people.
+    """The highest cost expected of an act. `priced` is False when its price is unknown; `what` names it for people.
 
     `output` is how long an answer is in it, in tokens. `longer` is reserved instead where budgets are large beside it.
     """

@@ -42,5 +42,5 @@ def _missing(name: str) -> str:
 
 @lru_cache(maxsize=512)
 def edge_condition(text: str) -> EdgeCondition:
-    """As `EdgeCondition(text)`, compiled once for all tasks of this process."""
+    """Compiles an edge condition once for all tasks of this process."""
     return EdgeCondition(text)

@@ -292,7 +292,7 @@ class RunModels:
                 raise Denied(error.message, hint=f"{meant}; {error.hint}") from None
 
     async def _allow_asking(self, namespace: str, ref: str) -> None:
-        """As `_allow`, for a run that asks now. Raises `ModelRequestError`."""
+        """Checks that the run may use the endpoint now; raises `ModelRequestError` if not."""
         try:
             await self.allow(ref, namespace)
         except (Denied, InvalidInput) as error:
@@ -318,7 +318,10 @@ class RunModels:
         await self._router.turns.leave(run_id)
 
     async def quote(self, spec: RunSpec, request: ModelRequest) -> Quoted:
-        """See `budgets.purse.Quote`. A gateway object has the prices of its attribute `pricing`, if it has one."""
+        """Estimates a question for the budgets.
+
+        A gateway object has the prices of its attribute `pricing`, if it has one.
+        """
         await self._look_again()  # a price that was declared this moment makes room this moment
         most = Usage(source="estimated")
         costs: list[float | None] = []

@@ -35,7 +35,7 @@ def governed(
     limiting: Limiting | None = None,
     people: People | None = None,
 ) -> Parts:
-    """What pipelines need: the rules of the store, or without a store none but the default.
+    """Builds the parts that pipelines share: with the rules of the store, or only the default rule without a store.
 
     Without `limiting` the limits on tools are those of this process alone.
     """

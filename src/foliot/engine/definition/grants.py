@@ -1,4 +1,4 @@
-"""What the operator of the installation grants: modules, command lines, hosts inside, Secrets to hosts.
+"""Grants of the operator: Python modules, command lines, internal hosts, and Secrets for hosts.
 
 A resource that the operator declared needs no grant (`metadata.declaredBy.operator`). Any other is held against the
 settings twice: when it is declared over HTTP, so that its author is told what to ask the operator for, and when it is
@@ -31,7 +31,7 @@ _ASK: Final = "ask the operator of this installation (admin of all namespaces) t
 
 @dataclass(frozen=True)
 class Grants:
-    """What this process was started with: see the settings of the same names."""
+    """The operator's grants that this process was started with: the settings of the same names."""
 
     tool_modules: tuple[str, ...] = ()
     mcp_commands: tuple[str, ...] = ()

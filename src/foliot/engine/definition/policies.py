@@ -1,4 +1,4 @@
-"""What policies say of asking a model: which ones a run may ask, and how many tokens its work may use.
+"""Policies on model calls: which models a run may ask, and how many tokens its task may use.
 
 They are asked before every question, by the rules as they are then; a run that could only be refused is not begun.
 `max_tokens_per_run` counts what one task uses, all of its runs and what they delegate together, or one run that belongs

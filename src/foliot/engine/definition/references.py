@@ -30,7 +30,7 @@ class References:
         self._known: tuple[int, Grants] | None = None
 
     async def resolve(self, origin: Origin, kind: str, text: str) -> Key:
-        """What `text` names for `origin`: `name`, or `namespace/name` where that is granted.
+        """Resolves `text` for `origin`: `name`, or `namespace/name` where a grant allows it.
 
         Raises `InvalidInput` for any other spelling, `Denied` without a grant. Whether it is there is not looked at.
         """
@@ -39,7 +39,7 @@ class References:
         return Key(*target)
 
     async def allow(self, origin: Origin, target: Target) -> None:
-        """See `May`. A look at the grants is made for other namespaces only. Raises `Denied`."""
+        """Allows `origin` to use `target`, or raises `Denied`. Grants are read only for another namespace."""
         if origin.namespace == target.namespace:
             return
         if self._store is None or not (await self._grants(self._store)).allow(origin, target):

@@ -23,16 +23,16 @@ class TaskMemory:
         self._clock = clock
 
     async def get(self, run_id: str, key: str) -> str | None:
-        """See `SharedMemory`."""
+        """Returns the value of a key in the memory of the run's task; None when there is none."""
         found = await self._db.read("memory_get", task=await self._task(run_id), name=key)
         return found[0]["value"] if found else None
 
     async def put(self, run_id: str, key: str, value: str) -> None:
-        """See `SharedMemory`."""
+        """Stores a value under a key in the memory of the run's task."""
         await self._db.write(_put, await self._task(run_id), key, value, run_id, self._clock())
 
     async def entries(self, run_id: str) -> Sequence[tuple[str, str]]:
-        """See `SharedMemory`."""
+        """Returns the keys and values in the memory of the run's task, `MOST_ENTRIES` at most."""
         found = await self._db.read("memory_list", task=await self._task(run_id), after="", count=MOST_ENTRIES)
         return [(row["name"], row["value"]) for row in found]
 

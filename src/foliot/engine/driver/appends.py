@@ -114,7 +114,7 @@ def recorded(state: State, event: Event, at: float) -> Entry:
 
 
 def judge(lease: Lease, entries: Sequence[Entry], *, lets_go: bool, epoch: int, found: Sequence[Entry]) -> Verdict:
-    """What became of an append under this lease.
+    """Judges whether an append under this lease was stored.
 
     `epoch` is the run's, and `found` are the events at the place of `entries`, read in this order: then "absent" means
     that it may be tried again, and "lost" that it never will be stored. `lets_go`: it gives the lease back, so a new

@@ -643,7 +643,9 @@ class Driver:
         return not self._lost and self._tenure.in_force()
 
     async def _may_act(self) -> bool:
-        """Whoever slept past its lease (a suspended machine) asks before it acts: the run may be another's by now."""
+        """Checks the lease before acting: a process that slept past it (a suspended machine) renews it or loses the
+        run.
+        """
         ends_at = self._loop.time() + self._waits.answer
         while not self._lost and not self._tenure.in_force():
             until, ends = self._lease_clock() + self._lease_seconds, self._loop.time() + self._lease_seconds

@@ -108,7 +108,7 @@ async def call_tool(
     may_act: MayAct | None = None,
     here: bool = False,
 ) -> ToolFinished | ToolUnknown:
-    """What came of a call: its result, or that a call which must not happen twice may have acted.
+    """Calls a tool; returns its result, or `ToolUnknown` if a call that must not happen twice may have acted.
 
     `ends_run`: its result is the answer of the run, as the tool or the agent declares; a failure never is. `here`: the
     tool is a function of this process, so it can be seen whether it has ended.
@@ -167,7 +167,7 @@ def _named(error: BaseException) -> str:
 
 
 def given_up(call: Call) -> ToolUnknown:
-    """What is known of a call that is under way when its run ends."""
+    """Returns the record of a call that is in progress when its run ends: its outcome is unknown."""
     return ToolUnknown(call.id, "cancelled", f"{call.name} was under way when the run ended; {MAY_HAVE_ACTED}")
 
 
@@ -189,7 +189,7 @@ _LEFT_BEHIND: Final[Mapping[UnknownReason, str]] = {
 
 
 def in_place_of(event: Event, error: Unencodable, call: Call | None = None) -> Event:
-    """What is recorded instead of a fact that JSON cannot carry (half of a surrogate pair, for example).
+    """Returns the event to record instead of one that JSON cannot carry (half of a surrogate pair, for example).
 
     `call` is the one that the fact is about: one that must not happen twice has happened, whatever it returned.
     """

@@ -1,4 +1,4 @@
-"""What is settled between a decision and an effect: arguments parsed, gates passed, answers held against a schema."""
+"""The steps between a decision and an effect: arguments are parsed, gates passed, answers checked by their schema."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ MOST_PROBLEMS_TOLD = 8
 async def admit_calls(
     tools: Toolbox, state: State, action: CallTools, caller: Caller | None = None, persist: Persist | None = None
 ) -> tuple[list[tuple[CallIntent, Admitted]], list[Answered]]:
-    """Who may act; and the results of those who may not, or the questions to be answered first.
+    """Admits calls: returns those that may act, and the results of refused ones or the questions to be answered first.
 
     Neither, for a call whose turn has not come: another one of the same step has to be finished before it.
     `caller` is that of `caller_of`, by whoever has it already. `persist` asks again about a call when what governs it
@@ -227,12 +227,12 @@ def _trace(state: State, call_id: str) -> str:
 
 
 def caller_of(state: State) -> Caller:
-    """Who asks, from the frozen spec and from how the run was created: what the model wrote has no say in it."""
+    """Returns the caller of tools in a run, from the frozen spec and the first event: a model has no part in it."""
     return caller_for(state.spec, state.created or RunCreated(state.spec.agent, ""), state.identity)
 
 
 def caller_for(spec: RunSpec, created: RunCreated, identity: Identity) -> Caller:
-    """Who would ask in a run of this spec that began so. `policy explain` asks it about runs that never begin."""
+    """Returns the caller of tools in a run of this spec. `policy explain` uses it for runs that never start."""
     return Caller(
         namespace=spec.namespace,
         agent=spec.agent,

@@ -41,7 +41,7 @@ class Specs:
 
 
 class Told(Struct, frozen=True):
-    """What a journal tells: each fact with its time, and the link that the next one follows."""
+    """The content of a journal: each fact with its time, and the chain link that the next one follows."""
 
     facts: list[tuple[float, Event]]
     link: bytes
@@ -84,12 +84,12 @@ async def load_state(journal: Journal, specs: Specs, run_id: str, *, told: Told 
 
 
 async def read_facts(journal: Journal, run_id: str, *, limit: int | None = None) -> list[tuple[float, Event]]:
-    """What was recorded of the run, each fact with its time. Raises `JournalChanged`."""
+    """Reads the facts of a run, each with its time. Raises `JournalChanged`."""
     return (await told_by(run_id, await journal.read(run_id, limit=limit))).facts
 
 
 async def read_history(journal: Journal, created: RunCreated) -> tuple[Message, ...]:
-    """What was said before the run, in full."""
+    """Reads the messages that came before the run, in full."""
     if not created.history:
         return ()
     told = await journal.get_blob(created.history)

@@ -341,7 +341,7 @@ class Runs:
         return await read_facts(self.journal, run_id, limit=limit)
 
     async def history(self, created: RunCreated) -> tuple[Message, ...]:
-        """What was said before the run, in full."""
+        """Reads the messages that came before the run, in full."""
         return await read_history(self.journal, created)
 
     async def may_go_on(self, state: State) -> bool:
@@ -367,7 +367,7 @@ class Runs:
 
     @property
     def watcher(self) -> Watcher:
-        """Who hears of the runs that this process drives."""
+        """The watcher that is notified of the runs this process drives."""
         return self._watcher
 
     def local(self, run_id: str) -> Driver | None:

@@ -1,4 +1,4 @@
-"""What if? A fork is a new run that shares the past of another up to a step, and goes on differently from there."""
+"""Forks: a new run that shares the past of another up to a step, and continues differently from there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from foliot.resources.names import is_reserved
 
 
 class Branch(Struct, frozen=True):
-    """What a forked run starts from: its spec, the past it shares, and what is said to it first.
+    """The start of a forked run: its spec, the past it shares, and its first input.
 
     `labels` are those that somebody chose for the original: the same budgets hold for it. `created` is its first event:
     what governs the original by task, system and the agents above it governs the fork. `unsettled` are the calls of the
@@ -80,6 +80,6 @@ def _is_given(label: str) -> bool:
 
 
 def _told(state: State) -> tuple[Message, ...]:
-    """What the next question would have added to the transcript, but for the word of a limit: a fork starts afresh."""
+    """Returns the pending messages to the model, without the note on its last answer: a fork has limits of its own."""
     notes = (note for note in state.notes if note.text != LAST_ANSWER)
     return (*notes, *(given.message for given in inputs_due(state)))

@@ -46,7 +46,7 @@ class Difference(Struct, frozen=True):
 
 
 class Replay(Struct):
-    """What a replay found. `decided` of `events` were decided by the kernel, and came out the same."""
+    """The result of a replay. `decided` of `events` were decided by the kernel, and came out the same."""
 
     state: State
     events: int = 0

@@ -137,7 +137,7 @@ class World:
         return self._tool(tool).definition
 
     async def judge(self, asked: PolicyQuestion) -> Judgement:
-        """What would happen to the call. Without arguments what depends on them is left out."""
+        """Judges a hypothetical call. Without arguments, checks that depend on them are left out."""
         try:
             spec = await self._frozen(asked)
         except FoliotError as error:
@@ -163,7 +163,7 @@ class World:
         return whole if asked.arguments is not None else narrowed(whole, _ON_ARGUMENTS)
 
     async def _of_model(self, spec: RunSpec, caller: Caller) -> list[Verdict]:
-        """What is said before the model that would make the call is asked."""
+        """Returns the verdicts on asking the model that would make the call."""
         models = [model for model in await models_reached(spec, self._endpoint) if model]
         verdict = replace(of_models(self.rules, caller, models), layer="model")
         limits = "; ".join(f"at most {each.tokens} tokens by {each.name}" for each in token_limits(self.rules, caller))
@@ -176,7 +176,7 @@ class World:
         return said
 
     async def _of_powers(self, tool: str) -> list[Verdict]:
-        """What the backend of a tool would say before it connects: addresses and secrets that are not granted.
+        """Returns the verdicts of a tool's backend before it connects: addresses and secrets that are not granted.
 
         It is asked last, as in a call: what needs an approval is asked for first.
         """
@@ -190,7 +190,7 @@ class World:
         return []
 
     async def _frozen(self, asked: PolicyQuestion) -> RunSpec:
-        """What a run of the agent would be pinned to. Raises `InvalidInput`."""
+        """Builds the spec that a run of the agent would be pinned to. Raises `InvalidInput`."""
         document = self.agents.get(asked.agent)
         if document is None:
             return RunSpec(asked.agent, asked.model, self.namespace)
@@ -215,7 +215,7 @@ class World:
         return found[0] if found is not None else ""
 
     def _to_freeze(self, tool: str) -> ToolDefinition:
-        """As `definition`, if a run could have the tool at all. Raises `ToolDenied`, `InvalidInput`."""
+        """Returns the definition of a tool that a run could have. Raises `ToolDenied`, `InvalidInput`."""
         document = self.tools.get(tool)
         # Modules of the operator's own tools are not imported here: they need only be there where runs are driven.
         if document is not None and document["spec"].get("function") and not declared_by_operator(document):
@@ -247,7 +247,7 @@ class World:
         return spec.get("default_model", ""), [qualified(each, _home(document)) for each in spec.get("fallbacks", ())]
 
     def _tool(self, tool: str) -> Declared:
-        """As it is declared, an agent, or built in."""
+        """Looks the tool up: a declared one, else an agent, else a built-in one."""
         if (document := self.tools.get(tool)) is not None:
             return Declared(tool_definition(document))
         if tool.startswith(PREFIX):

@@ -209,7 +209,7 @@ class Standing(Struct, frozen=True):
 
 
 class Hint(Struct, frozen=True):
-    """What to type, and what that does."""
+    """A suggested command, and its effect."""
 
     command: str
     effect: str
@@ -424,7 +424,7 @@ def _interrupted(trace: Trace, standing: Standing, spec: RunSpec, now: float) ->
 
 
 def _doing(trace: Trace, now: float) -> str:
-    """What is under way, by the journal."""
+    """Describes what the run is doing, by its journal."""
     running = [call for call in trace.calls if call.running]
     if running:
         return "calling " + ", ".join(f"{call.name} ({duration(max(0.0, now - call.starts[-1]))})" for call in running)

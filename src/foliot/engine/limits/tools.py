@@ -46,7 +46,7 @@ CLOSE_WITHIN: Final = 5.0
 
 @dataclass(slots=True)
 class _Line:
-    """What this process knows of one tool. `free` are places that it holds and nobody uses."""
+    """The state of one tool in this process. `free` are places that it holds and does not use."""
 
     limit: RateLimit | None = None
     tokens: int = 0

@@ -1,4 +1,4 @@
-"""Who wants to see a run while it goes on.
+"""The hub of live runs: readers and observers of the runs that this process drives.
 
 A reader gets everything in order: events when they are durable, pieces of answers and tool output as they come. A
 reader that is slow loses pieces, never events: pieces are for show, and the finished message holds them all.
@@ -129,7 +129,7 @@ class Hub:
         self._carrier, self._wanted = carrier, wanted
 
     def wanted(self, run_id: str) -> bool:
-        """See `Watcher`."""
+        """Returns whether another process reads this run, so that its pieces should be streamed; see `Watcher`."""
         return run_id in self._wanted
 
     def show(self, piece: Streamed | Output) -> None:
@@ -167,7 +167,7 @@ class Hub:
         return stop
 
     def attends(self, run_id: str) -> bool:
-        """See `Watcher`."""
+        """Returns whether anyone would be notified of this run now; see `Watcher`."""
         return bool(self._observers) or self._carrier is not None or run_id in self._readers
 
     def recorded(self, run_id: str, seq: int, at: float, event: Event) -> None:

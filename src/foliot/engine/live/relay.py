@@ -98,7 +98,7 @@ class Relay:
 
     @contextmanager
     def read(self, run_id: str) -> Generator[Reader]:
-        """As `Hub.read`, with what the run does elsewhere."""
+        """Reads a run live, also when another process drives it."""
         with self._hub.read(run_id) as reader, self.reading(run_id):
             yield reader
 
@@ -251,7 +251,7 @@ class Relay:
 
 
 def _packed(items: Sequence[_Item]) -> list[bytes]:
-    """As few messages as hold them, with pieces of one text put together."""
+    """Packs items into as few messages as possible, with pieces of one text joined."""
     messages: list[bytes] = []
     some: list[_Item] = []
     size = 0

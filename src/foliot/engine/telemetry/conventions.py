@@ -94,7 +94,7 @@ def usage_attributes(usage: Usage) -> dict[str, Any]:
 
 
 def answer_attributes(response: ModelResponse) -> dict[str, Any]:
-    """Who answered, why it stopped, and what it took."""
+    """Returns the span attributes of an answer: its model, its finish reason, and its usage."""
     found: dict[str, Any] = {
         RESPONSE_MODEL: response.model,
         RESPONSE_ID: response.id,

@@ -32,7 +32,7 @@ _ENDS: Final = (RunSucceeded, RunFailed, RunCancelled, RunDeadLettered)
 
 
 class Sender(Protocol):
-    """What is used of a span exporter. It may block."""
+    """The part of a span exporter that is used here. It may block."""
 
     def export(self, spans: Sequence[ReadableSpan], /) -> Any: ...
     def shutdown(self) -> None: ...

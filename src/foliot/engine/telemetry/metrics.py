@@ -159,7 +159,7 @@ class Metrics:
 
 
 def _counted(tally: Tally) -> Iterable[Metric]:
-    """What this process has done."""
+    """Yields the metrics that count the acts of this process."""
     yield _counter("events", "Events that were recorded.", {(): tally.events})
     yield _counter("runs_started", "Runs that were begun.", {(): tally.runs_started})
     yield _counter("run_attempts", "Runs that were taken, for the first time or again.", {(): tally.run_attempts})

@@ -179,7 +179,7 @@ class _RunFold:
             call.moments.append((at, "foliot.run.claimed", said))
 
     def _cut_off(self, at: float) -> None:
-        """Whoever had asked the model is gone, and its answer with it."""
+        """Closes the open model call: the process that asked has ended, and the answer is lost."""
         if self._asking is not None:
             self._answered(at, "", {otel.ERROR_TYPE: INTERRUPTED}, "the process ended before the answer was stored")
 

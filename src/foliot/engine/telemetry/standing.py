@@ -93,7 +93,7 @@ def _waits(rows: Sequence[Row]) -> tuple[dict[str, int], dict[str, float]]:
 
 
 def waits_for(summary: str) -> str:
-    """What a waiting run waits for, by its summary; `unknown` for one that an older version wrote."""
+    """Returns the reason a waiting run waits for, from its summary; `unknown` for one that an older version wrote."""
     try:
         return msgspec.json.decode(summary, type=_Summary).waiting.reason or "unknown"
     except msgspec.DecodeError:

@@ -73,7 +73,7 @@ _OUTSIDE = (t.TaskAccepted, t.MessageEnded, t.TimerWentOff, t.TaskCancelRequeste
 
 
 class Moves(Struct, frozen=True):
-    """What the shell does next, in one transaction with `facts`: the given one and all that follow, already applied.
+    """The next acts of the shell, in one transaction with `facts`: the given one and all that follow, already applied.
 
     `activate` are messages to create runs for. `stop` are ids of messages whose runs must be cancelled; it may name one
     again that was named before. `timer` is when to give `TimerWentOff`, if nothing happens before; it replaces any

@@ -15,12 +15,12 @@ _codec: Final[Codec[TaskFact]] = Codec(FACT_TYPES, RETIRED)
 
 
 def encode_fact(fact: TaskEvent) -> bytes:
-    """What is decoded and encoded again gives the same bytes. Raises `Unencodable`."""
+    """Encodes a fact as JSON; decoding and encoding it again gives the same bytes. Raises `Unencodable`."""
     return _codec.encode(fact)
 
 
 def decode_fact(data: bytes) -> TaskEvent:
-    """What `encode_fact` wrote, in this or any earlier version. Raises `UnknownEvent`: do not act on such a task."""
+    """Decodes a fact that this or any earlier version encoded. Raises `UnknownEvent`: do not act on such a task."""
     return _codec.decode(data)  # pyright: ignore[reportReturnType] - the codec was built from the members of TaskEvent
 
 

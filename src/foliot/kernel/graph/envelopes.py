@@ -21,7 +21,7 @@ _UNSAFE: Final = str.maketrans(" .>*/:", "______")
 
 
 def safe_name(name: str) -> str:
-    """As it stands in ids: lower case, without the characters that mean something in subjects and paths."""
+    """Returns the name for use in ids: lower case, without characters that have a meaning in subjects and paths."""
     return name.lower().translate(_UNSAFE)
 
 
@@ -37,7 +37,7 @@ def message_id(plan: Plan, state: GraphState, hop: int, sender: str, to: str) ->
 
 
 def fired(node: Node, ended: MessageEnded) -> list[str]:
-    """Who follows an agent that ended well."""
+    """Returns the agents that follow an agent which succeeded."""
     holds: list[bool] = []
     for position, edge in enumerate(node.edges):
         match edge.when:
@@ -77,7 +77,7 @@ def again(plan: Plan, state: GraphState, lost: Envelope) -> Envelope:
 
 
 def handed_on(plan: Plan, state: GraphState, handoff: Handoff, to: str) -> Envelope:
-    """What the agent of an ended message sends to one of those who follow it."""
+    """Builds the message that the agent of an ended message sends to one of its followers."""
     before = handoff.message
     number = handoff.fan - len(handoff.to) + handoff.to.index(to) + 1
     hop, laps = before.hop + 1, laps_behind(plan, before)
@@ -99,7 +99,7 @@ def handed_on(plan: Plan, state: GraphState, handoff: Handoff, to: str) -> Envel
 
 
 def joined(plan: Plan, state: GraphState, node: str, number: int, round: Round) -> Envelope:
-    """What a join sends: everything it collected, in the order of the graph. It is no turn of its own."""
+    """Builds the message of a join: all inputs it collected, in the order of the graph. It is no turn of its own."""
     join = plan.nodes[node].join
     assert join is not None
     came = sorted(round.waiting, key=lambda message: join.expected.index(message.sender))

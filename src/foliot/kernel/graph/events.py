@@ -34,7 +34,9 @@ class Source(Struct, frozen=True, omit_defaults=True):
 
 
 class Envelope(Struct, frozen=True, omit_defaults=True):
-    """What one agent hands to the next. `id` is `namespace/task/a001/h001/from/to`: sending again gives the same one.
+    """A message from one agent to the next.
+
+    `id` is `namespace/task/a001/h001/from/to`: sending again gives the same one.
 
     `hop` counts messages along the ancestry, and so does `turns` (see `Plan.max_turns`); `round` counts the fillings
     of the receiver's join, and is 0 for the message that starts a task at such a node. `sources` are what the join

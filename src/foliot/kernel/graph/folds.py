@@ -1,4 +1,4 @@
-"""What each fact about a task changes. `apply` is the only function that changes a `GraphState`.
+"""The folds of a task: how each fact changes a `GraphState`. Only `apply` changes one.
 
 A fact is checked before anything is changed, so a refused one leaves no trace. Facts that the graph itself decides are
 believed as they were recorded: a later version may decide otherwise, and old tasks still fold.
@@ -69,7 +69,7 @@ def _absent(
 
 
 def error_of(fact: t.MessageEnded) -> str:
-    """What went wrong, cut to what a state can keep."""
+    """Returns the error of an ended message, cut to the length that a state keeps."""
     text = fact.error or fact.reason or fact.outcome
     return text if len(text) <= _LONGEST_DETAIL else text[: _LONGEST_DETAIL - 1] + "…"
 

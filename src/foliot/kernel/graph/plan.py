@@ -1,4 +1,4 @@
-"""What a task is pinned to: who takes part, who follows whom, and how far it may go.
+"""The plan that a task is pinned to: its agents, the edges between them, and its limits.
 
 A `Plan` is the graph of an AgentSystem (or the one agent of a task) as the kernel needs it: with every default filled
 in, and without a name that is looked up later. It is stored once, under its digest, as a run's spec is.

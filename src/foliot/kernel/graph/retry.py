@@ -175,7 +175,9 @@ def is_retryable(terminal: Terminal, rule: Retry) -> bool:
 
 
 def verdict(terminal: Terminal, rule: Retry, *, attempt: int, busy: bool) -> Verdict:
-    """What follows when attempt number `attempt` of a run failed. `busy`: the model was nothing but busy, not for long.
+    """Decides what follows when attempt number `attempt` of a run failed.
+
+    `busy`: the model was only busy, and not for long.
 
     Being busy is waited for even where nothing is retried: it is no failure of the run.
     """

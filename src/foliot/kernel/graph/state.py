@@ -32,7 +32,7 @@ class Running(Struct, omit_defaults=True):
 
 
 class Handoff(Struct, omit_defaults=True):
-    """What a message that has ended still brings about: it is sent `to` those who follow, or its branch `ends`.
+    """The pending consequences of an ended message: it is sent `to` its followers, or its branch `ends`.
 
     `message` is without its payload. `fan` is how many receivers there were at first, so that branches keep their
     numbers. While a task is ending, nothing is handed on; a requeue goes on from here.
@@ -98,7 +98,9 @@ class Ending(Struct, frozen=True, omit_defaults=True):
 
 
 class GraphState(Struct, omit_defaults=True):
-    """See the module. `sent` counts the ids given to (sender, receiver) by hop, `messages` all of this attempt.
+    """The state of a task: the fold of its facts.
+
+    `sent` counts ids by (sender, receiver) and hop, `messages` all of this attempt.
 
     `floors` are, by node, the rounds up to which all are over and forgotten. `since` is when this attempt began, and 0
     for the first, which began when the task was accepted.

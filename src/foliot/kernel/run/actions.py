@@ -1,4 +1,4 @@
-"""What `decide` asks of the shell. Imperative, frozen, and complete: an action needs nothing else to be performed.
+"""The actions that `decide` asks of the shell. Imperative, frozen, and complete: an action needs nothing else.
 
 The contract with a shell, in five lines:
 

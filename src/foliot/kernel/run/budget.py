@@ -18,7 +18,7 @@ LimitName: TypeAlias = Literal["steps", "tokens", "cost_usd", "seconds", "tool_c
 
 
 class Limits(Struct, frozen=True, omit_defaults=True):
-    """What one run may use. `parallel_tools` is how many calls of one step may be under way at a time."""
+    """The limits of one run. `parallel_tools` is how many calls of one step may be in progress at a time."""
 
     max_steps: int | None = 10
     max_tokens: int | None = None
@@ -29,7 +29,7 @@ class Limits(Struct, frozen=True, omit_defaults=True):
 
 
 class Spent(Struct):
-    """What a run has used. `unpriced` counts answers whose price nobody knows."""
+    """The usage of a run so far. `unpriced` counts answers whose price is not known."""
 
     steps: int = 0
     input_tokens: int = 0
@@ -130,7 +130,7 @@ def check_calls(limits: Limits, spent: Spent, starting: int) -> Breach | None:
 
 
 def remaining(limits: Limits, spent: Spent, *, now: float = 0.0, deadline: float | None = None) -> Limits:
-    """What is left, as limits for a child. Never below zero, and zero allows nothing."""
+    """Returns the rest of the limits, for a child run. Never below zero, and zero allows nothing."""
 
     def left(limit: int | None, used: int) -> int | None:
         return None if limit is None else max(0, limit - used)

@@ -129,7 +129,7 @@ _codec: Final[Codec[Fact]] = Codec(EVENT_TYPES, RETIRED)
 
 
 def encode(event: Event) -> bytes:
-    """What is decoded and encoded again gives the same bytes. Raises `Unencodable`."""
+    """Encodes an event as JSON; decoding and encoding it again gives the same bytes. Raises `Unencodable`."""
     try:
         return _codec.dump(event)
     except ENCODING_ERRORS as error:
@@ -137,12 +137,15 @@ def encode(event: Event) -> bytes:
 
 
 def decode(data: bytes) -> Event:
-    """What `encode` wrote, in this or any earlier version. Raises `UnknownEvent`: do not act on such a journal."""
+    """Decodes an event that this or any earlier version encoded.
+
+    Raises `UnknownEvent`: do not act on such a journal.
+    """
     return _codec.decode(data)  # pyright: ignore[reportReturnType] - the codec was built from the members of Event
 
 
 def read(data: bytes) -> Event | Opaque:
-    """As `decode`, but an event of a newer version comes back as `Opaque`: for traces and exports only."""
+    """Decodes an event for traces and exports only: an event of a newer version comes back as `Opaque`."""
     try:
         return decode(data)
     except UnknownEvent:

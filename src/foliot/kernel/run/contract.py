@@ -36,7 +36,7 @@ def examine(state: State, call: Call, arguments: dict[str, Any]) -> None:
 
 
 def signature_of(state: State, name: str, arguments: dict[str, Any]) -> tuple[str, bytes]:
-    """What two calls have in common that are the same."""
+    """Returns the key that is equal for two calls that count as the same."""
     if state.created is None or not state.created.equality:
         return name, canonical(arguments)
     rule = state.rules.get(name)
@@ -85,7 +85,7 @@ def _is_strict(state: State) -> bool:
 
 
 def violations(state: State) -> tuple[ContractViolated, ...]:
-    """What the calls of this step have broken and is not yet recorded."""
+    """Returns the contract violations of this step's calls that are not recorded yet."""
     contract = state.spec.contract
     if contract is None:
         return ()
@@ -115,7 +115,7 @@ def fold_violation(state: State, event: ContractViolated) -> None:
 
 
 def judge(state: State, answer: Answer, *, may_ask: bool) -> Event | None:
-    """What speaks against this final answer: the fact to record, or None.
+    """Checks the final answer; returns the fact to record if it is not acceptable, else None.
 
     A promise of the contract that is not kept is told to the model first, as long as it may be asked again; a contract
     that only watches costs no further question.

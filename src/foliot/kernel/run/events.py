@@ -378,7 +378,7 @@ class QuestionAnswered(Fact, frozen=True, tag="question.answered"):
 
 
 class UnknownDecided(Fact, frozen=True, tag="unknown.decided"):
-    """What a person says of a call that may have acted: it `happened` (with its result), `run` it, or `fail`."""
+    """A person decided about a call that may have acted: it `happened` (with its result), `run` it, or `fail` it."""
 
     call_id: str
     decision: Literal["happened", "run", "fail"]

@@ -1,4 +1,4 @@
-"""What the kernel itself says to a model: results it gives in a tool's place, and what must be put right.
+"""Texts of the kernel to a model: results in place of a tool's, and corrections that it asks for.
 
 Every text ends up in a recorded event, so a run keeps the words it was told, whatever a later version would say.
 """
@@ -71,7 +71,10 @@ def denied(call_id: str, name: str, by: str, reason: str, *, expired: bool) -> T
 
 
 def answered(call_id: str, name: str, answer: str | None, *, late: bool, files: tuple[Media, ...] = ()) -> ToolFinished:
-    """What a person said is the result, word for word. `late`: nobody did, and it is what the question would take."""
+    """Makes a person's answer the result, word for word.
+
+    `late`: no answer came in time, and `answer` is the default.
+    """
     if answer is None:
         return failed(call_id, name, "answered", "timeout", "question_expired", "nobody answered in time", "timeout")
     said = () if files and not answer else (Text(answer),)
@@ -106,7 +109,7 @@ def refused_repeat(call_id: str, name: str) -> ToolFinished:
 
 
 def lost(name: str, unknown: ToolUnknown | None) -> str:
-    """What is known of a call that may have acted. Who says nothing of it has died with it."""
+    """Describes a call that may have acted. Without `unknown` its process died before it could report anything."""
     return _LOST["process_died" if unknown is None else unknown.reason].format(name=name)
 
 
@@ -135,7 +138,7 @@ def repeated(call_id: str, earlier: ToolResult) -> ToolFinished:
 
 
 def happened(call_id: str, name: str, by: str, result: ToolResult | None) -> ToolFinished:
-    """What a person said of a call whose outcome was lost."""
+    """Makes the result of a call that a person confirmed after its outcome was lost."""
     if result is None:
         text = f"The call took effect, as {by or 'a person'} confirmed; what it returned is lost."
         return ToolFinished(ToolResult(call_id, name, (Text(text),)), synthetic="decided")

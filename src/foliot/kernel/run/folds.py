@@ -1,4 +1,4 @@
-"""What each fact does to the state: one small function per type, in one table. `loop.apply` has checked it before."""
+"""The folds of a run: one small function per fact type, in one table. `loop.apply` has checked the fact before."""
 
 from __future__ import annotations
 
@@ -130,7 +130,9 @@ def _step_started(state: State, event: e.StepStarted) -> None:
 
 
 def inputs_due(state: State) -> list[e.InputReceived]:
-    """What is taken into the transcript before the next question. All of it, when the run would otherwise finish."""
+    """Returns the inputs that enter the transcript before the next question: all of them when the run would otherwise
+    finish.
+    """
     if state.answer is not None:
         return list(state.inputs)
     return [given for given in state.inputs if given.mode in TAKEN_AT_BOUNDARY]

@@ -74,7 +74,7 @@ def apply(state: State, event: Event, at: float) -> State:
 
 
 def decide(state: State) -> Action:
-    """What to do next. Depends on nothing but the state."""
+    """Returns the next action. It depends on nothing but the state."""
     if state.ended is not None:
         return Stop(state.ended)
     if state.ending is not None:

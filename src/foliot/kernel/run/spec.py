@@ -1,4 +1,4 @@
-"""What a run is pinned to: everything `decide` needs to know of the definitions, as one value with a digest.
+"""The spec that a run is pinned to: everything `decide` needs of the definitions, as one value with a digest.
 
 A thousand runs of one agent share one `RunSpec`. The journal of each holds its digest; the value itself is stored once,
 content-addressed, and handed to `fold`. So replay and resume need the journal and that blob, and never the definitions
@@ -38,7 +38,7 @@ class ToolRule(Struct, frozen=True, omit_defaults=True):
 
 
 class Contract(Struct, frozen=True, omit_defaults=True):
-    """What a run with the profile `contract` owes: which tools it must use, and what its answer must contain.
+    """The obligations of a run with the profile `contract`: tools it must use, and texts its answer must contain.
 
     `required_tools` is a set: order is not part of the promise. Calling another tool is a violation. All `markers`
     must be in the final answer, as they are written. Under "observe" a violation is recorded and the run goes on.

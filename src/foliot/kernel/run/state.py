@@ -97,7 +97,7 @@ class Call:
 
     @property
     def awaited(self) -> ApprovalRequested | QuestionAsked | None:
-        """What a person is asked while the call is parked. A question comes after the approval to ask it."""
+        """The open question to a person while the call is parked. A question comes after the approval to ask it."""
         return (self.question or self.approval) if self.phase == "parked" else None
 
     @property
@@ -126,7 +126,10 @@ class Ending(Struct, frozen=True):
 
 
 class State:
-    """See the module. `now` is the time of the newest fact: the only clock there is in here."""
+    """The state of a run: the fold of its events.
+
+    `now` is the time of the newest fact, the only clock in the kernel.
+    """
 
     __slots__ = (
         "answer",
@@ -313,7 +316,7 @@ OwnerKind: TypeAlias = Literal["worker", "person", "timer", "input", "capacity",
 
 
 class Owner(Struct, frozen=True):
-    """Who makes the run move: `kind`, `what` it has to do, and `until` when, if a timer is set."""
+    """The party that moves the run next: its `kind`, `what` it has to do, and `until` when, if a timer is set."""
 
     kind: OwnerKind
     what: str

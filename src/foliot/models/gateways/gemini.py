@@ -46,7 +46,7 @@ class GeminiGateway(HttpGateway):
     async def transcribe(
         self, audio: bytes, *, media_type: str = "", model: str = "", language: str = "", prompt: str = ""
     ) -> Transcript:
-        """See `Transcriber.transcribe`: a model that hears is asked to write down what it hears."""
+        """Transcribes audio by asking a model that hears to write it down; see `Transcriber.transcribe`."""
         model = model or self.config.model
         kind = self._checked_audio(audio, media_type, model)
         asked = [WORDS, f"The language is {language}." if language else "", prompt]

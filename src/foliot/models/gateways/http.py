@@ -116,7 +116,7 @@ class HttpGateway:
         return f"<{type(self).__name__} {self.config.provider} {self.config.model}>"
 
     async def respond(self, request: ModelRequest, *, on_delta: OnDelta | None = None) -> ModelResponse:
-        """See `Gateway.respond`."""
+        """Sends the request and returns the answer; see `Gateway.respond`."""
         if self._facts.get("chat") is False:
             raise ModelRequestError(
                 f"model provider {self.config.provider!r} sells embeddings and rankings, but no answers",
@@ -219,7 +219,7 @@ class HttpGateway:
         return None
 
     async def embed(self, texts: Sequence[str], *, model: str = "", dimensions: int | None = None) -> Embeddings:
-        """See `Embedder.embed`."""
+        """Embeds texts, in as many requests as the provider's limit needs; see `Embedder.embed`."""
         wire, model = self.EMBEDDINGS, model or self.config.model
         if wire is None or self._facts.get("embeddings") is False:
             raise lacking(self.config.provider, "embed")
@@ -241,7 +241,7 @@ class HttpGateway:
     async def rerank(
         self, query: str, documents: Sequence[str], *, model: str = "", top_n: int | None = None
     ) -> Reranked:
-        """See `Reranker.rerank`."""
+        """Ranks documents by a query; see `Reranker.rerank`."""
         model = model or self.config.model
         if not self.FORMS or not self._facts.get("rerank"):
             raise lacking(self.config.provider, "rerank")
@@ -270,7 +270,7 @@ class HttpGateway:
     async def transcribe(
         self, audio: bytes, *, media_type: str = "", model: str = "", language: str = "", prompt: str = ""
     ) -> Transcript:
-        """See `Transcriber.transcribe`."""
+        """Transcribes audio with the provider's transcription API; see `Transcriber.transcribe`."""
         model = model or self.config.model
         if not self.FORMS or not self._facts.get("transcription"):
             raise lacking(self.config.provider, "transcribe")

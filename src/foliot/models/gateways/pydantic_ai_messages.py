@@ -138,7 +138,7 @@ def to_settings(
 
 
 def to_messages(request: ModelRequest, names: ToolNames) -> list[theirs.ModelMessage]:
-    """What stands between two answers becomes one request, because some providers take no two in a row."""
+    """Converts messages, merging all between two answers into one request: some providers take no two in a row."""
     result: list[theirs.ModelMessage] = []
     pending: list[theirs.ModelRequestPart] = []
     if request.system:

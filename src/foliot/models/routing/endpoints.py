@@ -1,4 +1,4 @@
-"""What the router knows of an endpoint, and the gateways it keeps open for them.
+"""Endpoints as the router knows them, and the gateways it keeps open for them.
 
 A gateway holds connections, so it is built once per endpoint and used until the endpoint changes: its definition, its
 key, or the version of the secret the key came from. The old one is then closed as soon as the last call through it

@@ -1,4 +1,4 @@
-"""What an answer cost, in US dollars.
+"""Prices: the cost of an answer in US dollars.
 
 Prices come from the endpoint's own `pricing`, from the tables that ship with `genai-prices`, or from the provider's own
 file beside `profiles`, in this order. Nothing is fetched: a price is a fact of the installed version. When no price is
@@ -147,7 +147,10 @@ class PriceBook:
     def cost(
         self, provider: str, model: str, usage: Usage, *, base_url: str = "", sold: Sold = TOKENS_ALONE
     ) -> float | None:
-        """What `usage` cost at `provider`, or None when no price is known. Loads the tables when need be."""
+        """Returns the cost of `usage` at `provider`, or None when no price is known.
+
+        Loads the price tables on first need.
+        """
         if not _seller(provider) and not base_url:
             return None
         key = (provider, model, base_url)

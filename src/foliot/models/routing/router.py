@@ -294,7 +294,7 @@ class Router:
         return await self._ask(await self._find(ref), _Question(model, size, ask, finished), queue=True)
 
     async def quote(self, ref: str, request: ModelRequest) -> list[Quoted]:
-        """What the request is expected to take at most, at the endpoint and at each of its fallbacks.
+        """Estimates the highest usage of the request, at the endpoint and at each of its fallbacks.
 
         An endpoint that cannot be found, or whose provider is unknown, is left out: it will not answer either. The
         cost is None where no price is known. Raises `ModelError` when the first one cannot be found.

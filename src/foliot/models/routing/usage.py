@@ -47,7 +47,7 @@ class Bounded(NamedTuple):
 
 
 class Quoted(Usage, frozen=True):
-    """What a question is expected to take; `unpriced` names an endpoint that may answer it at a price nobody knows."""
+    """The expected usage of a question; `unpriced` names an endpoint that may answer it at an unknown price."""
 
     unpriced: str = ""
 

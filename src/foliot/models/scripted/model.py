@@ -306,7 +306,7 @@ class ScriptedModel:
         return response
 
     def _response(self, answer: Any, request: ModelRequest) -> ModelResponse:
-        """What a script function returned, as a response."""
+        """Converts the value that a script function returned into a response."""
         if isinstance(answer, str):
             return self._finish((Text(answer),), request)
         if isinstance(answer, ModelResponse):

@@ -356,7 +356,7 @@ class _Reader:
 
 
 def _a(value: Any) -> str:
-    """What a value is, in the words of somebody who writes YAML."""
+    """Describes a value in the words of somebody who writes YAML."""
     names: list[tuple[type | tuple[type, ...], str]] = [
         (bool, "true or false"),
         (str, f"the text {str(value)[:40]!r}"),

@@ -1,4 +1,4 @@
-"""What a script of the scripted model is made of, and what a script can know: the transcript, and nothing else.
+"""The parts of a script, and the facts it can use: the transcript, and nothing else.
 
 `model.py` describes the format for people, `reader.py` reads it, `model.py` plays it. Everything here is
 pure: which turn comes next is computed from the request alone, so a run that is resumed in another process, replayed
@@ -18,7 +18,7 @@ _PLACEHOLDER: Final = re.compile(r"\{(\{?)([a-z_]+)\}(\}?)")
 
 
 class Moment:
-    """What is known when an answer is due: the request, cut off behind `messages`. `step` counts answers from 1."""
+    """The facts when an answer is due: the request, cut off behind `messages`. `step` counts answers from 1."""
 
     __slots__ = ("messages", "request", "step")
 

@@ -78,7 +78,7 @@ class MessagesOptions:
 
 
 class AnthropicWire:
-    """See `Wire`."""
+    """Writes requests and reads answers in Anthropic's Messages format; implements `Wire`."""
 
     def __init__(self, options: MessagesOptions | None = None, profiles: Profiles | None = None) -> None:
         self.options = options or MessagesOptions()

@@ -268,7 +268,10 @@ def _place(opened: _OpenBlock) -> int:
 
 
 class MessagesAssembler:
-    """See `Assembler`. Usage numbers in the stream are running totals, so a later one replaces an earlier one."""
+    """Assembles a streamed Messages answer.
+
+    Usage numbers in it are running totals: a later one replaces an earlier one.
+    """
 
     def __init__(self, names: ToolNames, ids: CallIds) -> None:
         self._names = names

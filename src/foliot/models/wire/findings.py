@@ -1,4 +1,4 @@
-"""What comes with an answer besides its words: the sources it names, and what of it is not kept.
+"""The findings of an answer besides its text: the sources it names, and notes on what is not kept.
 
 Each format has tables of its kinds of content. What stands in one is read, or carried back to the provider as it came;
 everything else leaves a note, which stands in the answer's record and in traces. Nothing is dropped silently.

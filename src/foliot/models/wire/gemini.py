@@ -56,7 +56,7 @@ _UNSIGNED: Final = "skip_thought_signature_validator"
 
 
 class GeminiWire:
-    """See `Wire`."""
+    """Writes requests and reads answers in Gemini's format; implements `Wire`."""
 
     def __init__(self, profiles: Profiles | None = None) -> None:
         self._profile = profiles or partial(profile_of, "gemini")

@@ -164,7 +164,10 @@ def parse_gemini(body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
 
 
 class GeminiAssembler:
-    """See `Assembler`. Neighbouring pieces of text are joined, except across a signature: it belongs to one part."""
+    """Assembles a streamed Gemini answer.
+
+    Neighbouring texts are joined, except across a signature: it belongs to one part.
+    """
 
     def __init__(self, names: ToolNames, ids: CallIds) -> None:
         self.done = self.ending = False  # Gemini does not say that it has said all; the end of the stream does

@@ -74,7 +74,7 @@ def result_texts(result: ToolResult) -> list[str]:
 
 
 def result_files(result: ToolResult) -> list[Media]:
-    """What of a result is not in `result_texts`, in its order."""
+    """Returns the files of a result that are not in `result_texts`, in order."""
     return [part for part in result.content if isinstance(part, Media) and not _is_said(part)]
 
 
@@ -83,5 +83,5 @@ def _is_said(media: Media) -> bool:
 
 
 def placeholder(media: Media) -> str:
-    """What stands in a history for media that the provider does not take back from an assistant."""
+    """Returns the text that stands in a history for media which the provider does not accept from an assistant."""
     return f"[{media.name or media.media_type}]"

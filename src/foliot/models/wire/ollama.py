@@ -62,7 +62,7 @@ class OllamaOptions:
 
 
 class OllamaWire:
-    """See `Wire`."""
+    """Writes requests and reads answers in Ollama's chat format; implements `Wire`."""
 
     def __init__(self, options: OllamaOptions | None = None, profiles: Profiles | None = None) -> None:
         self.options = options or OllamaOptions()
@@ -216,7 +216,7 @@ def _usage(counted: _Body | _Counted) -> Usage:
 
 
 class OllamaAssembler:
-    """See `Assembler`."""
+    """Assembles a streamed Ollama answer; implements `Assembler`."""
 
     def __init__(self, names: ToolNames, ids: CallIds) -> None:
         self._names = names

@@ -112,7 +112,7 @@ def conversation_key(request: ModelRequest) -> str:
 
 
 class OpenAIChatWire:
-    """See `Wire`."""
+    """Writes requests and reads answers in OpenAI's Chat Completions format; implements `Wire`."""
 
     def __init__(self, options: ChatOptions | None = None, profiles: Profiles | None = None) -> None:
         self.options = options or ChatOptions()

@@ -301,7 +301,10 @@ class _OpenCall:
 
 
 class ChatAssembler:
-    """See `Assembler`. Calls are told apart by index; without one, by id; without both, a piece continues the last."""
+    """Assembles a streamed chat answer.
+
+    Calls are told apart by index, else by id; without both, a piece continues the last.
+    """
 
     def __init__(self, names: ToolNames, ids: CallIds) -> None:
         self._names = names

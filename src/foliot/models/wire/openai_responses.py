@@ -66,7 +66,7 @@ class ResponsesOptions:
 
 
 class OpenAIResponsesWire:
-    """See `Wire`."""
+    """Writes requests and reads answers in OpenAI's Responses format; implements `Wire`."""
 
     def __init__(self, options: ResponsesOptions | None = None, profiles: Profiles | None = None) -> None:
         self.options = options or ResponsesOptions()

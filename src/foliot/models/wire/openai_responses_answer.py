@@ -241,7 +241,7 @@ def parse_responses(body: bytes, names: ToolNames, ids: CallIds) -> ModelRespons
 
 
 class ResponsesAssembler:
-    """See `Assembler`."""
+    """Assembles a streamed Responses answer; implements `Assembler`."""
 
     def __init__(self, names: ToolNames, ids: CallIds) -> None:
         self._names = names

@@ -61,7 +61,7 @@ class _Nothing(Inexpressible):
 
 
 class _Overgrown(Inexpressible):
-    """What would be sent is far larger than what was declared."""
+    """The schema to send is far larger than the declared one."""
 
     def __init__(self) -> None:
         super().__init__("so much, written out")

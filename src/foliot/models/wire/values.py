@@ -50,7 +50,7 @@ def arguments_object(arguments: str) -> dict[str, Any]:
 
 
 def raw_piece(value: msgspec.Raw) -> str:
-    """What a provider sent as a string, or as an object where a string was due, as the text the model wrote."""
+    """Returns the text the model wrote, which a provider sent as a string, or as an object where a string was due."""
     text = bytes(value).decode()
     if text.startswith('"'):
         return str(_ANY.decode(text))

@@ -181,7 +181,7 @@ class ModelSettings(Model):
 
 
 class AgentSpec(Model):
-    """What an agent is."""
+    """The specification of an agent."""
 
     required: ClassVar = {"model_ref": ""}
     removed: ClassVar = {"model": "spec.model_ref"}

@@ -19,7 +19,7 @@ ToolPatterns: TypeAlias = Annotated[
 
 
 class AgentPolicySpec(Model):
-    """What is limited, and where. Every policy that applies must agree."""
+    """The limits of a policy, and where they apply. Every policy that applies must agree."""
 
     max_tokens_per_run: Count = Field(
         default=0, description="Tokens in and out of one task with all its runs and what they delegate; 0: no limit."

@@ -9,7 +9,7 @@ from foliot.resources.fields import WordList
 
 
 class AgentRoleSpec(Model):
-    """What the role allows."""
+    """The permissions of a role."""
 
     description: str = Field(default="", description="What the role is for.")
     permissions: WordList = Field(

@@ -118,7 +118,7 @@ Next: TypeAlias = Annotated[
 
 
 class Node(Model):
-    """What follows an agent, and what must come before it."""
+    """The followers of an agent, and the join in front of it."""
 
     next: Name = Field(default="", description="The one agent that follows; short for one edge.")
     edges: list[Annotated[Edge, BeforeValidator(_edge, json_schema_input_type=Edge | Next)]] = Field(
@@ -131,7 +131,7 @@ class Node(Model):
 
 
 class AgentSystemSpec(Model):
-    """Who takes part, and who follows whom."""
+    """The agents of a system, and the edges between them."""
 
     description: str = Field(default="", description="What the system is for.")
     agents: NameList = Field(

@@ -54,7 +54,7 @@ class ToolFilter(Model):
 
 
 class Reconnect(Model):
-    """What happens when the connection is lost."""
+    """The rule for a connection that is lost."""
 
     max_attempts: Attempts = Field(default=3, description="Attempts before the server counts as failed; 0 for none.")
     backoff: Duration = Field(default="2s", description="The wait before the first, twice as long each time.")
@@ -97,7 +97,7 @@ class McpServerSpec(Model):
 
 
 class McpServerStatus(Status):
-    """What is known of the server."""
+    """The observed state of the server."""
 
     discovered_tools: list[Any] = Field(default_factory=list[Any], description="What the server offers.")
     generated_tools: list[Any] = Field(default_factory=list[Any], description="The Tools made for it.")

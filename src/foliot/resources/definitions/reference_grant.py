@@ -55,7 +55,7 @@ _NAMESPACE_SCHEMA: Final = {
 
 
 class GrantedTo(Model):
-    """Who may refer."""
+    """The resources that may refer."""
 
     required: ClassVar = {"namespace": ""}
 
@@ -75,7 +75,7 @@ class Granted(Model):
 
 
 class ReferenceGrantSpec(Model):
-    """Who may refer to what."""
+    """The resources that may refer, and the resources they may refer to."""
 
     given_to: list[GrantedTo] = Field(
         min_length=1,

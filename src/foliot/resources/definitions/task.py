@@ -74,7 +74,7 @@ class Requirements(Model):
 
 
 class TaskSpec(Model):
-    """What is to be done, and by whom."""
+    """The work to do, and the system or agent that does it."""
 
     rules: ClassVar = (either(given("system"), given("agent")), no(given("system", "agent")))
 

@@ -103,7 +103,7 @@ class TaskScheduleSpec(Model):
 
 
 class TaskScheduleStatus(Status):
-    """What the schedule did."""
+    """The observed state of the schedule."""
 
     last_schedule_time: str = Field(default="", description="The last time it was due.")
     last_successful_time: str = Field(default="", description="When a task of it last succeeded.")

@@ -31,7 +31,7 @@ Profile: TypeAlias = Literal["generic", "github", "gitlab", "stripe", "slack", "
 
 @dataclass(frozen=True, slots=True)
 class ProfileDefaults:
-    """What a sender's way of signing means for the fields that were left out."""
+    """The defaults of a sender's way of signing, for fields that were left out."""
 
     signature_header: str
     signature_prefix: str = ""
@@ -122,7 +122,7 @@ class WebhookIdempotency(Model):
 
 
 class WebhookPayload(Model):
-    """What becomes of the body."""
+    """The use of the request body."""
 
     mode: Annotated[Literal["raw", "json"], ANY_CASE] = Field(
         default="raw", description="Give it to the task as text, or as JSON that must be valid."
@@ -203,7 +203,7 @@ class TaskWebhookSpec(Model):
 
 
 class TaskWebhookStatus(Status):
-    """What the webhook did."""
+    """The observed state of the webhook."""
 
     endpoint_id: str = Field(default="", serialization_alias="endpointID", description="Its part of the address.")
     endpoint_path: str = Field(default="", description="The path to call.")

@@ -205,7 +205,7 @@ _GRPC_TARGET: Final = r"^\s*(grpcs?://)?([^\s/:]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}
 
 
 class ToolSpec(Model):
-    """What a tool is."""
+    """The specification of a tool."""
 
     rules: ClassVar = (
         implies(says("type", "mcp"), given("mcp_server_ref", "mcp_tool_name")),

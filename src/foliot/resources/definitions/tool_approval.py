@@ -19,7 +19,7 @@ _STANDING: Final = is_true("standing")
 
 
 class ToolApprovalSpec(Model):
-    """What is asked. It is bound to one call of one run and to the digest of its arguments.
+    """The request for approval. It is bound to one call of one run and to the digest of its arguments.
 
     A standing grant answers before anybody asks: it names a tool (and an agent), not a call.
     """
@@ -82,7 +82,7 @@ class Vote(Model):
 
 
 class ToolApprovalStatus(Status):
-    """What was answered. Its fields are in snake_case, unlike those of other kinds."""
+    """The decision. Its fields are in snake_case, unlike those of other kinds."""
 
     model_config = ConfigDict(
         alias_generator=AliasGenerator(

@@ -13,7 +13,7 @@ from foliot.resources.problems import Problem
 
 
 class OperationRule(Model):
-    """What happens to one class of operations; the strictest rule that applies decides."""
+    """The verdict on one class of operations; the strictest rule that applies decides."""
 
     operation_class: Annotated[Literal["read", "write", "delete", "admin", "*"], ANY_CASE] = Field(
         default="*", description="The class, or * for those without a rule of their own."
@@ -24,7 +24,7 @@ class OperationRule(Model):
 
 
 class Condition(Model):
-    """What happens to calls of which an expression holds."""
+    """The verdict on calls for which an expression holds."""
 
     required: ClassVar = {"when": ""}
 
@@ -38,7 +38,7 @@ class Condition(Model):
 
 
 class ToolPermissionSpec(Model):
-    """Who may call the tool."""
+    """The callers that may use a tool, and under which rules."""
 
     rules: ClassVar = (implies(says("apply_mode", "scoped"), given("target_agents")),)
 
@@ -82,7 +82,7 @@ class ToolPermissionSpec(Model):
 
 
 class ToolPermission(ReadyResource[ToolPermissionSpec, Status]):
-    """What an agent must be allowed before it may call a tool."""
+    """A permission that an agent needs before it may call a tool."""
 
     def complete(self) -> None:
         super().complete()

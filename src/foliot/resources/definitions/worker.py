@@ -9,14 +9,14 @@ from foliot.resources.fields import Count, Whole, WordList
 
 
 class Capabilities(Model):
-    """What the worker has."""
+    """The capabilities of the worker."""
 
     gpu: bool = Field(default=False, description="Whether it has a GPU.")
     supported_models: WordList = Field(default_factory=list[str], description="The models it serves; all when empty.")
 
 
 class WorkerSpec(Model):
-    """What the worker offers."""
+    """The offer of the worker."""
 
     region: str = Field(default="", description="Where it runs.")
     capabilities: Capabilities = Field(default_factory=Capabilities, description="What it has.")

@@ -23,7 +23,7 @@ Locate: TypeAlias = Callable[[Any], tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one file may hold: far above any honest manifest, low enough that a hostile one costs a second or two."""
+    """The limits of one file: far above any honest manifest, low enough that a hostile one costs a second or two."""
 
     bytes: int = 4 * 1024 * 1024
     depth: int = 64
@@ -137,7 +137,7 @@ class Document:
 
 @dataclass(slots=True)
 class Parsed:
-    """What a text holds. A document with a flaw that leaves it readable (a key given twice) is there too.
+    """The documents of a text. A document with a flaw that leaves it readable (a key given twice) is there too.
 
     `exhausted` says that a limit of the whole file was reached: nothing behind it was looked at.
     """

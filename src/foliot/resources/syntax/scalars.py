@@ -1,4 +1,4 @@
-"""What an unquoted YAML word means: the core schema of YAML 1.2, and nothing more.
+"""Unquoted YAML words: the core schema of YAML 1.2, and nothing more.
 
 `yes`, `no`, `on` and `off` are text, `1:30` is text, `2024-01-01` is text, `0777` is the number 777. JSON cannot carry
 infinity or not-a-number, and resources are stored as JSON, so those are refused rather than lost.

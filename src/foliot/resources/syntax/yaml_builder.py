@@ -43,7 +43,7 @@ _SCALAR_TYPES: Final[dict[str, tuple[type, ...]]] = {
 
 
 class _Key(enum.Enum):
-    """What stands in for a key whose value is not simply stored under it."""
+    """Placeholders for a key whose value is not simply stored under it."""
 
     AWAITED = "the next event is a key"
     MERGE = "<<"

@@ -1,1 +1,1 @@
-"""What is kept of those who may call."""
+"""The stored state of callers: accounts, sessions, tokens, and the keys of their requests."""

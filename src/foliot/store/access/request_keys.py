@@ -24,7 +24,7 @@ _headers: Final = msgspec.json.Decoder(Headers)
 
 
 class Kept(Struct, frozen=True):
-    """What was answered."""
+    """The stored answer to a request with a key."""
 
     status: int
     headers: Headers

@@ -31,7 +31,7 @@ _texts = msgspec.json.Decoder(tuple[str, ...])
 
 
 class TokenInfo(Struct, frozen=True):
-    """What may be known of a token. A blank `created_by` is whoever has the store at hand.
+    """The public facts about a token. A blank `created_by` stands for an operator with direct access to the store.
 
     `owner` is the account that made it, itself or with another token of its own: the token is good while the account
     is, and for no more than the account may do. `owner_grants` are what that is now.
@@ -133,7 +133,7 @@ class SqlTokens:
         return _info(found[0]) if found else None
 
     async def person(self, name: str) -> Person:
-        """Who goes by this name, of an account, a token or anybody else, with all other names of theirs.
+        """Returns the person behind the name of an account, a token or anybody else, with all other names of theirs.
 
         A token is its owner's. One that no account made is of whoever's name stands before its own.
         """

@@ -29,7 +29,10 @@ _grants = msgspec.json.Decoder(dict[str, tuple[str, ...]])
 
 
 class UserInfo(Struct, frozen=True):
-    """What may be known of an account. A blank `created_by` is whoever has the store at hand."""
+    """The public facts about an account.
+
+    A blank `created_by` stands for an operator with direct access to the store.
+    """
 
     id: str
     name: str
@@ -199,7 +202,7 @@ def take_name(name: str, sort: Literal["account", "token"]) -> Tx[None]:
 
 
 def digest_of(text: str) -> str:
-    """What is kept of a random secret."""
+    """Returns the digest that is stored in place of a random secret."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -53,7 +53,7 @@ class AuditRecord(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What a check found. `head` is the last record that was looked at, `first` the number of the first one kept.
+    """The result of a check. `head` is the last record that was checked, `first` the number of the first one kept.
 
     `missing` are finished calls, each as `RUN/CALL`, that the journals tell of and the log does not.
     """
@@ -126,7 +126,7 @@ class SqlAuditLog:
                 return verified
 
     async def verify_end(self, most: int) -> Verified:
-        """As `verify`, but only the newest `most` records of a log that is longer."""
+        """Verifies only the newest `most` records of the log, or all of a shorter one."""
         head, base = await self.head(), await self.base()
         if head is None or head.seq - base.seq <= most:
             return await self.verify()
@@ -166,7 +166,7 @@ class SqlAuditLog:
 
 
 def append_records(entries: Sequence[Entry], told: bool = False) -> Tx[list[AuditRecord]]:
-    """See `SqlAuditLog.append`, as a part of a transaction."""
+    """Appends records inside a transaction, with the promises of `SqlAuditLog.append`."""
     row = yield from one("audit_turn")
     if row is None:
         raise InvalidInput("the audit log has lost its head", hint="`foliot audit verify` says more")

@@ -22,7 +22,7 @@ AT_ONCE: Final = 5000
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What is gone now: `records` of them, up to the one that `last` names."""
+    """The result of pruning: `records` were deleted, up to the one that `last` names."""
 
     records: int
     last: Head

@@ -168,7 +168,9 @@ class SignalsPending(Conflict):
 
 
 class Renewal(NamedTuple):
-    """What became of leases, by run id: `lost` are another's by now, or gone. All others but `passed_by` are prolonged.
+    """The outcome of a renewal by run id:
+
+    `lost` leases belong to another process or are gone. All others but `passed_by` are renewed.
 
     Those had a row that somebody else kept locked: they are as they were, and nothing is known of them.
     """
@@ -258,7 +260,7 @@ class Journal(Protocol):
         ...
 
     async def signals(self, run_ids: Sequence[str]) -> list[Signal]:
-        """What was signalled to these runs and not yet taken, oldest first."""
+        """Returns the signals to these runs that are not consumed yet, oldest first."""
         ...
 
     async def put_blob(self, data: bytes, *, run_id: str = "") -> str:

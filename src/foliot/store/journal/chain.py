@@ -31,7 +31,7 @@ class JournalChanged(Conflict):
 
 
 class Checked(NamedTuple):
-    """What a check found: the link to go on from, and the number of the first event that is not as recorded, or 0.
+    """The result of a check: the link to continue from, and the number of the first event that was changed, or 0.
 
     `unlinked` events are from before there were links.
     """

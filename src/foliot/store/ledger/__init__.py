@@ -1,1 +1,1 @@
-"""What processes share and count: budgets, limits on tools and models, calls in doubt, pushed results."""
+"""Counters that processes share: budgets, limits on tools and models, calls in doubt, pushed results."""

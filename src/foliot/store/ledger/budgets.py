@@ -59,7 +59,7 @@ NOTHING: Final = Amount()
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """What an account may come to; None is no limit."""
+    """The limit of an account; None is no limit."""
 
     account: Account
     micros: int | None = None
@@ -80,7 +80,7 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """What is paid for: `name` is unique within its run, such as `step/3/1` or `call/abc/1`."""
+    """The act that is paid for: `name` is unique within its run, such as `step/3/1` or `call/abc/1`."""
 
     run_id: str
     name: str
@@ -213,7 +213,7 @@ class SqlBudgetLedger:
 def _reserve(
     act: Act, ceilings: Sequence[Ceiling], estimate: Amount, holder: str, now: float, until: float
 ) -> Tx[list[Short] | None]:
-    """See `SqlBudgetLedger.reserve`. None when an account is to be opened first."""
+    """Reserves as `SqlBudgetLedger.reserve` promises; returns None when an account must be opened first."""
     known = yield from one("budget_hold_get", run_id=act.run_id, act=act.name)
     if known is not None and known["state"] != "released":
         return []

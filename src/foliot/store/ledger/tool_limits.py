@@ -1,4 +1,4 @@
-"""What processes share of the limits on tools: token buckets, places, and circuits of tools in trouble.
+"""Shared state of the limits on tools: token buckets, places, and circuits of failing tools.
 
 Written by:  engine/limiting/, for every process that calls tools on this store.
 Invariants:  the tokens in a bucket and those that processes have leased from it are together never more than the bucket
@@ -28,7 +28,10 @@ class Rate(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """What a process wants of one tool, and the `unused` tokens of its last lease. `number` names its new place."""
+    """The request of a process for one tool, with the `unused` tokens of its last lease.
+
+    `number` names its new place.
+    """
 
     key: str
     holder: str

@@ -1,4 +1,4 @@
-"""What errors of PostgreSQL and its driver mean, in words. The password of a URL never gets here."""
+"""Explanations of the errors of PostgreSQL and its driver. The password of a URL never gets here."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _BEGINNING = " "
 
 
 class Claims(Struct, frozen=True):
-    """What a look at the queue gave.
+    """The result of one look at the queue.
 
     `next_due` is when the next run that is known becomes due. `refused` counts lines of which no more was taken
     although something is due, by reason: `placement`, `limit`, `breaker`, or `taken` (others were faster, or are at
@@ -93,7 +93,7 @@ class Bounds(Struct, frozen=True):
     incarnation: str = ""
 
     def of(self, line: Line) -> Iterable[tuple[str, str, str, int | None]]:
-        """What limits a line: scope, namespace, name, and the maximum where it came with the run."""
+        """Yields the limits of a line: scope, namespace, name, and the maximum where it came with the run."""
         if ("namespace", line.namespace) in self.limited:
             yield "namespace", line.namespace, "", None
         for scope, name in (("agent", line.agent), ("lane", line.lane)):
@@ -153,7 +153,7 @@ async def claim(
 
 
 async def recall(db: Database, offer: Offer, *, until: float) -> list[Lease]:
-    """What a claim with this `until` took, when its answer was lost; nothing if it was never stored.
+    """Returns the leases of a claim with this `until` whose answer was lost; none if it was never stored.
 
     To be asked before anything of it is renewed. Raises `Unavailable`.
     """

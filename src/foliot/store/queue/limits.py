@@ -1,4 +1,4 @@
-"""What stands between a queued run and a worker that has a free place: limits, and classes of runs that keep failing.
+"""The conditions between a queued run and a worker with a free place: limits, and classes of runs that keep failing.
 
 A **limit** says how many runs of a namespace, of an agent or of a lane may be at work at once. What is at work is
 counted in the queue while the limit's row is locked, never stored, so no crash can make a count drift.

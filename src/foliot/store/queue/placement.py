@@ -13,7 +13,7 @@ MOST_NOT_BY: Final = 100
 
 
 class Needs(Struct, frozen=True, omit_defaults=True):
-    """What a worker must have to take a run, as the queue stores it. Blank means: does not matter.
+    """The requirements on a worker to take a run, as the queue stores them. Blank means: does not matter.
 
     `not_by` are processes that gave the run back because they could not read it: a newer version wrote it. `lacks` is
     what processes that gave it back have not, such as a module of one of its tools: they try again after a while.
@@ -28,7 +28,7 @@ class Needs(Struct, frozen=True, omit_defaults=True):
 
 
 class Offer(Struct, frozen=True):
-    """What a worker has. `identity` names the process and stands in every lease; `name` is what people call it.
+    """The capabilities of a worker. `identity` names the process and stands in every lease; `name` is for people.
 
     Without `models` it serves all of them.
     """
@@ -81,7 +81,7 @@ def without(requirements: str, identity: str, lacks: str) -> str:
 
 
 def lacked_by(offer: Offer, requirements: str) -> str:
-    """What this worker has not of what the run needs, as it found out when it took it; "" when it never did."""
+    """Returns what this worker lacked when it took the run and gave it back; "" when it never did."""
     needs = needs_of(requirements)
     return "" if needs is None else needs.lacks.get(offer.identity, "")
 

@@ -125,5 +125,5 @@ async def wake_unheard(db: Database, now: float) -> int:
 
 
 def prolong(keys: Sequence[int], until: float) -> Tx[None]:
-    """Whoever holds these runs is alive: others may not look at them before `until`."""
+    """Extends the claims on these runs: their holder is alive, and others may not look at them before `until`."""
     yield from run("queue_prolong", runs=msgspec.json.encode(list(keys)).decode(), until=until)

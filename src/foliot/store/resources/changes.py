@@ -246,7 +246,7 @@ class _Batch:
         return declares, False
 
     def _incoming(self, key: Key, given: Document, stored: Stored | None) -> Document:
-        """What the caller declares, with the stored status; a status of his own is not taken."""
+        """Returns the caller's document with the stored status; the caller's own status is ignored."""
         spec = _object(key, given, "spec")
         if key.kind == SECRET:
             assert self.ring is not None  # the store loads the keyring when a Secret is among the changes
@@ -418,7 +418,7 @@ def _present(key: Key, stored: Stored | None) -> Stored:
 
 
 def _declared(document: Document) -> Document:
-    """What people declare apart from the spec: what must be equal for a Put to change nothing."""
+    """Returns the declared parts apart from the spec: they must be equal for a Put to change nothing."""
     rest = {name: content for name, content in document.items() if name not in ("spec", "status", "metadata")}
     metadata = {name: content for name, content in document["metadata"].items() if name not in SYSTEM_METADATA}
     return {**rest, "metadata": metadata}

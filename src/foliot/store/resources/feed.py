@@ -85,7 +85,7 @@ class Looked:
         return self._document
 
     async def through(self, filter: Filter) -> Action | None:
-        """What the change is for somebody who looks through the filter; None when they see nothing of it."""
+        """Returns the action that the change is for a reader with this filter; None when it does not concern them."""
         row = self._row
         if filter.namespace is not None and row["namespace"] != filter.namespace:
             return None

@@ -87,7 +87,7 @@ class LocalKey:
         return LocalKey(next(iter(keys.values())), _name_of(owner))
 
     def vouch(self, about: Introduction) -> str:
-        """What the server says to show that it knows the key."""
+        """Returns the proof by which the server shows that it knows the key."""
         return self._mac("server", about)
 
     def vouches(self, about: Introduction, proof: str) -> bool:
@@ -95,7 +95,7 @@ class LocalKey:
         return hmac.compare_digest(self.vouch(about).encode(), proof.encode("utf-8", "surrogatepass"))
 
     def bearer(self, about: Introduction) -> str:
-        """What a client sends as its token to the server that has shown that it knows the key."""
+        """Returns the token of a client for a server that has shown that it knows the key."""
         return f"{PREFIX}{about.nonce}_{about.boot}_{about.expires_at}_{self._mac('caller', about)}"
 
     def accepts(self, bearer: str, *, place: str, boot: str, now: float) -> bool:

@@ -23,7 +23,7 @@ MASK = "***"
 
 
 class Sealer(Protocol):
-    """What is needed of a keyring."""
+    """The part of a keyring that sealing needs."""
 
     @property
     def active_id(self) -> str: ...
@@ -47,7 +47,7 @@ def masked(document: Document) -> Document:
 
 
 def context(key: Key, name: str) -> str:
-    """What a sealed value is bound to: copied elsewhere it does not open."""
+    """Returns the context that a sealed value is bound to: copied elsewhere it does not open."""
     return f"{key.namespace}/{key.name}/{name}"
 
 

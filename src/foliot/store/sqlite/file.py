@@ -56,7 +56,7 @@ _OPEN = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
 
 
 class Cursor(Protocol):
-    """What is used of the driver's cursor. Its own annotations leave the types of values unknown."""
+    """The part of the driver's cursor that is used here. Its own annotations leave the types of values unknown."""
 
     def execute(self, statements: str, bindings: Any = None, /) -> Cursor: ...
     def executemany(self, statements: str, bindings: Any, /) -> Cursor: ...
@@ -65,7 +65,7 @@ class Cursor(Protocol):
 
 
 class Connection(Protocol):
-    """What is used of the driver's connection."""
+    """The part of the driver's connection that is used here."""
 
     in_transaction: bool
 
@@ -147,7 +147,7 @@ class OpenFiles:
         self._check(1)
 
     def check_all(self) -> None:
-        """As `check`, with the index of the log; nothing if that was done a moment ago, as between busy commits."""
+        """Checks all open files, also the index of the log, unless it did so a moment ago (between busy commits)."""
         now = time.monotonic()
         if now - self._all_at > _MOMENT:
             self.check()
@@ -213,7 +213,7 @@ def _is_current(connection: Connection, path: Path) -> bool:
 
 
 def lease_offset(connection: Connection) -> float | None:
-    """What to add to `database_clock.steady` for the time of leases; None where the machine's own clock must do."""
+    """Returns the offset from `database_clock.steady` to the time of leases; None to use the machine's own clock."""
     found = connection.execute("SELECT boot, boot_offset FROM store_life").fetchall()
     return float(found[0][1]) if found and found[0][0] and found[0][0] == boot() else None
 

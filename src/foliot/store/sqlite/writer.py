@@ -107,7 +107,7 @@ class Writer:
                 _deliver([(job, None, closed) for job in jobs])
 
     def _take(self) -> tuple[list[Job], bool]:
-        """What waits, and whether it is the last."""
+        """Takes the waiting jobs off the queue; returns them, and whether the writer ends after them."""
         batch: list[Job] = []
         handed = self._queue.get()
         try:

@@ -1,1 +1,1 @@
-"""What really does a call, one file per kind of tool. Reached through the pipeline only."""
+"""Backends: one file per kind of tool that carries out a call. Reached through the pipeline only."""

@@ -81,7 +81,7 @@ class Delegate(Protocol):
 
 
 class Agents(Delegate, Protocol):
-    """Who runs agents for other agents, also beside them."""
+    """Runs agents for other agents, also in the background."""
 
     async def spawn(self, order: Order) -> str:
         """Start the child and return its phase at once; one that is there already is gone on with.
@@ -180,7 +180,7 @@ class AgentTool:
         return self._definition
 
     async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
-        """See `answer_of`."""
+        """Runs the agent and returns its answer; raises as `answer_of` does."""
         told = call.arguments["input"] if self._takes_text else _encode(call.arguments).decode()
         order = replace(order_for(call, self._agent, told), namespace=self._definition.namespace)
         return answer_of(self._agent, await self._delegate(order))

@@ -108,7 +108,7 @@ class Callbacks:
             self._key, self._agreed = await self._shared.key(), True
 
     async def _look(self, shared: Shared, request_id: str, future: asyncio.Future[ToolResponse]) -> None:
-        """See whether the result has come to another process, or came before to one that is gone."""
+        """Polls the store until the result has reached another process, or an earlier one that has ended."""
         while not future.done():
             try:
                 body = await shared.pushed(request_id)

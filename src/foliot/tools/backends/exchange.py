@@ -102,7 +102,7 @@ class Exchange:
 
 
 def status_error(tool: str, status: int, headers: Mapping[str, str], body: str) -> ToolError:
-    """What an HTTP status says about a call."""
+    """Translates an HTTP status into the error of a call."""
     excerpt = body.strip().encode()[:_EXCERPT].decode(errors="ignore")
     message = f"tool={tool} HTTP {status}: {excerpt}"
     details: dict[str, Any] = {"tool": tool, "http_status": str(status)}
@@ -154,7 +154,7 @@ def check_deadline(call: Invocation) -> None:
 
 @contextmanager
 def explained(masker: Masker, **details: str) -> Generator[None]:
-    """What goes wrong inside says where it was, and no secret."""
+    """Adds the place to errors raised inside, and masks secrets in them."""
     try:
         yield
     except ToolError as error:
@@ -233,7 +233,10 @@ class StreamedResult:
         return False
 
     def value(self) -> Any:
-        """What the call came to. Raises the error that the response reports, or `ToolError` when there is none."""
+        """Returns the result of the call.
+
+        Raises the error that the response reports, or `ToolError` when there is none.
+        """
         rest = self._shown.flush()
         if rest and self._on_output is not None:
             self._on_output(rest)
@@ -309,7 +312,7 @@ _answers_MARK: Final = b'"tool_contract_version"'
 
 
 async def plain_value(answer: Answer, masker: Masker, on_output: OnOutput | None) -> Any:
-    """What a tool of any kind answered: text as it is, files as parts, and an envelope only if it says it is one."""
+    """Reads the answer of any tool: text as it is, files as parts, and an envelope only if it declares itself one."""
     if is_stream(answer.media_type):
         return await read_stream(answer, masker=masker, on_output=on_output, request_id=None, contract=False)
     body = await answer.read()
@@ -325,7 +328,7 @@ def _plain(media_type: str, charset: str | None, body: bytes, masker: Masker) ->
 
 
 async def contract_value(answer: Answer, masker: Masker, on_output: OnOutput | None, request_id: str) -> Any:
-    """What a tool that speaks the contract answered. Raises `ToolError`, retryable, when it is no envelope."""
+    """Reads the answer of a tool that speaks the contract. Raises `ToolError`, retryable, when it is no envelope."""
     if is_stream(answer.media_type):
         return await read_stream(answer, masker=masker, on_output=on_output, request_id=request_id, contract=True)
     body = await answer.read()

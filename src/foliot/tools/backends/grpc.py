@@ -193,7 +193,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _target(place: Place, addresses: Sequence[str]) -> str:
-    """What gRPC connects to: the checked addresses, else the name as it is."""
+    """Returns the gRPC target: the checked addresses, else the name as it is."""
     if not addresses:
         return f"dns:///{place.host}:{place.port}"
     family = "ipv6" if ":" in addresses[0] else "ipv4"
@@ -306,7 +306,7 @@ class GrpcTool:
         return result_of(response)
 
     def _seconds(self, call: Invocation) -> float | None:
-        """What the service is told: when the attempt ends, or the call, whichever is first."""
+        """Returns the time limit to send to the service: the end of the attempt or of the call, whichever is first."""
         limits = [self._definition.attempt_timeout or self._definition.timeout]
         if call.deadline is not None:
             limits.append(call.deadline - self._clock())

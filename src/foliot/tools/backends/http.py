@@ -452,7 +452,7 @@ class Web:
 
 
 def http_backends(web: Web) -> Mapping[tuple[str, str], MakeTool]:
-    """Who makes the tool for a (type, isolation)."""
+    """Returns the factories of HTTP tools by (type, isolation)."""
     return {
         ("http", "none"): lambda definition: HttpTool(definition, web.client, web.auth),
         ("external", "none"): lambda definition: ExternalTool(definition, web.client, web.auth),

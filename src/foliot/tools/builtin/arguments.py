@@ -1,4 +1,4 @@
-"""What the arguments of built-in tools look like, and how they are read. An optional one may be null: not given."""
+"""Arguments of built-in tools: their schemas and how they are read. An optional one may be null: not given."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from foliot.tools.outbound.client import OutboundClient
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What built-in tools work with. What is None is not there, and a tool that needs it cannot be used.
+    """The services that built-in tools use. A tool that needs one which is None cannot be used.
 
     `workspace` is a folder that exists. `actions` and `restricted_actions` are what `decide` may choose.
     """
@@ -168,7 +168,7 @@ def builtin_tool(name: str, around: Surroundings, definitions: Definitions) -> T
 
 
 def builtin_definition(name: str) -> ToolDefinition | None:
-    """What a built-in tool is declared to do, wherever it would run; None when there is none of that name."""
+    """Returns the declaration of a built-in tool, wherever it would run; None when there is none of that name."""
     tool = builtin_to_judge(name)
     return None if tool is None else tool.definition
 

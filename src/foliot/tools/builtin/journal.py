@@ -1,4 +1,4 @@
-"""What a run has done so far, read from its journal: the calls as they were run, and their results.
+"""The past of a run, read from its journal: the calls that were run, and their results.
 
 The protocol below is the part of a journal that tools may use. It only reads.
 """
@@ -29,7 +29,7 @@ class Record(Protocol):
 
 
 class RunRow(Protocol):
-    """What is known of a run without its journal."""
+    """The facts about a run that need no journal."""
 
     @property
     def id(self) -> str: ...

@@ -1,4 +1,4 @@
-"""What the agents of one task share: notes by key, which all of them can write and read while the task lives."""
+"""Shared memory of a task: notes by key, which all its agents can write and read while the task lives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run writes down for itself: a list of to-dos and a scratchpad.
+"""Notes of a run for itself: a list of to-dos and a scratchpad.
 
 Nothing is stored beside the journal. A list of to-dos is the result of the last `write_todos` that succeeded; a note is
 a `scratchpad` call that did. So they survive whatever the journal survives, and a fork has those of its past.

@@ -1,4 +1,4 @@
-"""What is there: the tools of this run, and how the runs of its namespace are doing. Both only look."""
+"""Overviews: the tools of this run, and the state of the runs of its namespace. Both only read."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _MOST_MARKS: Final = 8
 
 
 class ToolNothingThere(ToolError):
-    """What was asked for is not there, or not yet."""
+    """The requested thing does not exist, or not yet."""
 
     kind = "not_found"
     retryable = False

@@ -33,7 +33,7 @@ class OutsideWorkspace(ToolDenied):
 
 
 class UnfitFile(ToolPrecondition):
-    """What is there is not what the call supposes: a folder, no text, another content."""
+    """The file is not as the call supposes: a folder, no text, another content."""
 
 
 class Workspace:
@@ -164,7 +164,7 @@ def _enter(folder: int, name: str, *, create: bool) -> int:
 
 
 def _mode_of(folder: int, name: str, path: str) -> int:
-    """What the file there may be used for, to be kept; 0644 when there is none."""
+    """Returns the permissions of the existing file, to be kept; 0644 when there is none."""
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -176,7 +176,7 @@ def _mode_of(folder: int, name: str, path: str) -> int:
 
 @contextmanager
 def _explained(path: str) -> Generator[None]:
-    """What the system says of a path, in the words of tools; without the machine's own paths."""
+    """Translates errors of the file system into tool errors, without the machine's own paths."""
     try:
         yield
     except FileNotFoundError:

@@ -22,7 +22,9 @@ ALLOWING = "permissions"
 
 
 class PolicyQuestion(Struct, frozen=True):
-    """Who would call what, and under what. Without `arguments` what depends on them is not judged.
+    """A hypothetical call: by whom, of what, and in which context.
+
+    Without `arguments`, rules that depend on them are left out.
 
     `prior` are tools that succeeded before in the same run, `ancestors` the agents above it, the outermost first; a
     model that is left out is the agent's own.
@@ -80,7 +82,7 @@ class Judgement(Struct, frozen=True):
 
 
 def judge(layers: Sequence[Layer], call: Invocation, rules: Rules, *, every: bool = False) -> list[Verdict]:
-    """What the layers object to a call: the questions, and last the first refusal if there is one. Never raises.
+    """Collects the objections of the layers: the questions, and last the first refusal if there is one. Never raises.
 
     With `every` what all of them say. A layer that breaks refuses: governance fails closed.
     """
@@ -100,7 +102,7 @@ def judge(layers: Sequence[Layer], call: Invocation, rules: Rules, *, every: boo
 
 
 def refused_by(layer: str, error: Exception) -> Refused:
-    """What an error of a layer or gate means."""
+    """Converts an error of a layer or gate into a refusal."""
     if not isinstance(error, ToolError):
         return Refused("deny", layer, f"it breaks, which refuses: {type(error).__name__}: {error}", error=error)
     error.details.setdefault("layer", layer)  # what is recorded and told names the layer that explain names

@@ -259,7 +259,7 @@ class Policies:
 
 
 def of_models(rules: Rules, caller: Caller, models: Iterable[str]) -> Verdict:
-    """What policies say of asking these models in the name of this caller. Asked before every question to a model."""
+    """Judges by the policies whether this caller may ask these models. Called before every question to a model."""
     if rules.broken and (broken := rules.broken.get(EVERY_TOOL)):
         return Verdict("deny", POLICY, f"a policy cannot be read, so nothing is allowed by it: {broken}", broken)
     applying = rules.policies_for(caller)

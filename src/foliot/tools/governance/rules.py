@@ -227,7 +227,7 @@ class StandingGrant:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What holds in one namespace. `roles` are by `namespace/name`, `permissions` by the token of their tool.
+    """The rules of one namespace. `roles` are by `namespace/name`, `permissions` by the token of their tool.
 
     `default_access` is for a call that no rule speaks of, of an agent without roles. `broken` says which tool is
     refused because a rule for it cannot be read; `*` stands for every tool.

@@ -109,7 +109,7 @@ class McpConnections:
         self._closed = False
 
     async def tools(self, server: ServerSpec, *, refresh: bool = False) -> Mapping[str, Announced]:
-        """What the server announces, by name; asked anew with `refresh`. Raises `ToolError`."""
+        """Returns the tools that the server announces, by name; asks it again with `refresh`. Raises `ToolError`."""
         if not refresh:
             return (await self.session(server)).tools
         return await self._use(server, "tools/list", Exchange, lambda session, _: session.refresh())
@@ -327,7 +327,7 @@ def _again(error: ToolError) -> ToolError:
 
 
 def _look_at(task: asyncio.Task[Any]) -> None:
-    """Whoever waited may have given up; a failure that nobody hears must not become a warning of the loop."""
+    """Retrieves the exception of a task whose waiter may have given up, so that the loop does not warn of it."""
     if not task.cancelled():
         task.exception()
 

@@ -1,4 +1,4 @@
-"""What a server announced about a tool, and whether it is still what was agreed to.
+"""Pins: the definition that a server announced for a tool, and whether it is still the accepted one.
 
 A description is an instruction to a model, so a server that changes it behind people's backs can make agents do other
 things. Each definition is pinned when it is first seen; a different one under the same name is not used until a person

@@ -122,7 +122,7 @@ class Launch:
 async def prepare(
     server: ServerSpec, *, allowed: Collection[str], resolve_secret: ResolveSecret, environ: Mapping[str, str]
 ) -> Launch:
-    """What to start for a stdio server.
+    """Builds the command line and the environment of a stdio server.
 
     Raises `ToolDenied` for a command that is not allowed here, `ToolPolicyInvalid` for one that cannot be found, and
     what `resolve_secret` raises.

@@ -144,7 +144,7 @@ def protocol_error(server: ServerSpec, tool: str, error: MCPError, exchange: Exc
 
 
 def refusal(server: ServerSpec, exchange: Exchange, tool: str = "") -> ToolError:
-    """What an HTTP status means."""
+    """Translates an HTTP status into the error of a call."""
     status = exchange.status or 0
     kind = BY_STATUS.get(status, ToolError)
     what = WHAT.get(status, "failed")

@@ -42,7 +42,7 @@ METHOD_NOT_FOUND: Final = -32601
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What every session is given: how to start, reach and be known to servers."""
+    """The services of every session: how to start, reach and authenticate to servers."""
 
     allowed_commands: Collection[str]
     resolve_secret: ResolveSecret
@@ -235,7 +235,7 @@ class Session:
 
     @asynccontextmanager
     async def _transport(self) -> AsyncGenerator[Any]:
-        """What the SDK's client enters to get its streams."""
+        """Yields the transport whose streams the SDK's client uses."""
         means = self._means
         if self.server.transport == "stdio":
             from foliot.tools.mcp.stdio import stdio_transport
@@ -286,8 +286,8 @@ class Session:
             group.cancel_scope.cancel()
 
     async def _ping(self) -> None:
-        """See that a server which nobody needs at the moment still lives. One at work may be too busy to answer, and is
-        asked when a call of it has taken too long; see `connections.py`.
+        """Checks that an idle server still lives. A busy one may be too busy to answer, and is asked when a call has
+        taken too long; see `connections.py`.
         """
         while True:
             await asyncio.sleep(self._means.ping_seconds)

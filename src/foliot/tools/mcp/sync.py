@@ -1,4 +1,4 @@
-"""What has to happen so that the Tools of a server are those that it announces. Pure: documents in, a plan out.
+"""The plan that brings the Tools of a server in line with its announcements. Pure: documents in, a plan out.
 
 Only Tools that were generated for this very server, in its own namespace, are ever touched. What people changed in a
 generated Tool (its limits, its risk) stays: a definition that did not change is not written again.

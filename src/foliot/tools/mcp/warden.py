@@ -59,7 +59,7 @@ def signal_group(group: int, number: int) -> None:
 
 
 def adopted() -> list[int]:
-    """What this process is the parent of now, the strays of its server included (Linux; elsewhere none are seen)."""
+    """Returns the children of this process, including orphans of its server (Linux; elsewhere none are seen)."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
             return [int(word) for word in file.read().split()]

@@ -1,4 +1,4 @@
-"""Who may call over a message bus, as the operator of the server says: by a key, by a subject, or anybody.
+"""Callers over a message bus, as the operator declares them: recognised by a key, by a subject, or anybody.
 
     [desk]                      # the name in records, and in `Foliot-Caller`
     key = "…"                   # 32 bytes or more in base64 (or key_file): its calls are signed, see signatures.py
@@ -77,7 +77,7 @@ class KnownCaller:
 
     @property
     def prefix(self) -> str:
-        """What its subjects begin with: empty, or words and a dot."""
+        """The prefix of the caller's subjects: empty, or words and a dot."""
         return f"{self.entry.prefix}." if self.entry.prefix else ""
 
     def check_namespace(self, call: CallMessage) -> None:

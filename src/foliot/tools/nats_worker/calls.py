@@ -1,4 +1,4 @@
-"""What one delivered call comes to: read, its caller recognised, looked up, admitted, run, kept, published.
+"""The handling of one delivered call: read, caller recognised, looked up, admitted, run, kept, published.
 
 The result is kept before it is published and published before the delivery is acknowledged, so whatever breaks in
 between is put right by the next delivery. Every way through ends in one of four dispositions.
@@ -59,7 +59,7 @@ MOST_TOLD: Final = 1024
 
 
 class Disposition(Enum):
-    """What becomes of a delivery."""
+    """The fate of a delivery."""
 
     ACK = "ack"  # done, or done before
     RETRY = "retry"  # something outside the call failed: deliver it again later
@@ -68,7 +68,7 @@ class Disposition(Enum):
 
 
 class ServedTools(Toolbox, Protocol):
-    """What is served: a pipeline."""
+    """A pipeline that is served."""
 
     @property
     def definitions(self) -> Mapping[str, ToolDefinition]: ...
@@ -95,7 +95,7 @@ class Publisher(Protocol):
 
 
 class AgentRights(Struct, frozen=True):
-    """What an agent that is declared where the tools are served may do."""
+    """The rights of an agent that is declared where the tools are served."""
 
     roles: tuple[str, ...] = ()
     allowed_tools: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What became of executions: each completed outcome is kept before it is published.
+"""The ledger of executions: each completed outcome is kept before it is published.
 
 Each caller (`owner`) has a space of its own: ids are chosen by callers, and nobody finds or takes another's.
 
@@ -45,7 +45,7 @@ class Collision(FoliotError):
 
 
 class Corrupt(FoliotError):
-    """What is kept cannot be read."""
+    """A stored outcome cannot be read."""
 
 
 class StoreFailed(Unavailable):

@@ -1,4 +1,4 @@
-"""What travels between those who call tools over a message bus and those who serve them.
+"""Messages between the callers of tools over a message bus and their servers.
 
 A call goes to `tool.execute.<name>`, its one result to `tool.result.<call id>`, pieces of output to
 `tool.output.<execution id>`. Each message is an envelope `{id, type: {domain, category, version}, meta, payload}`; the
@@ -212,7 +212,10 @@ def output_subject(execution: str, prefix: str = "") -> str:
 
 
 def prefix_of(subject: str) -> str:
-    """What a caller's subjects begin with, from the subject of its calls: `team-b.` of `team-b.tool.execute.search`."""
+    """Returns the prefix of a caller's subjects, from the subject of its calls:
+
+    `team-b.` of `team-b.tool.execute.search`.
+    """
     before, found, _ = f".{subject}".partition(f".{EXECUTE}.")
     return f"{before[1:]}." if found and before else ""
 
@@ -340,7 +343,7 @@ def wire_kind(failure: ToolFailure) -> str:
 
 
 def value_of(message: ResultMessage) -> Any:
-    """What the tool returned: a text, or parts. Raises the `ToolError` that it reports."""
+    """Returns the tool's result: a text, or parts. Raises the `ToolError` that it reports."""
     if message.error or message.error_kind:
         raise _reported(message)
     if "parts" not in message.metadata:

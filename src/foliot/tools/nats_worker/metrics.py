@@ -61,7 +61,7 @@ class Metrics:
         return {**counters, "registered": self.registered, "in_flight": self.in_flight}
 
     def as_text(self) -> str:
-        """What a scraper of Prometheus reads."""
+        """Formats the counters for a Prometheus scraper."""
         return "\n".join(self._lines()) + "\n"
 
     def _lines(self) -> Iterator[str]:

@@ -70,7 +70,7 @@ _filter = msgspec.json.Decoder(Filter)
 
 
 def read_filter(data: bytes) -> Filter:
-    """What a request asks for; nothing at all asks for everything. Raises `ValueError` for what cannot be read.
+    """Decodes the filter of a request; an empty request asks for everything. Raises `ValueError` for an unreadable one.
 
     A filter that cannot be read must not become no filter.
     """

@@ -68,7 +68,7 @@ class ToolAnswerTooLarge(ToolError):
 
 
 class Answer:
-    """What came back. The body is still on its way: `read` or `pieces` it once."""
+    """A response. Its body is still on the way: `read` or `pieces` it once."""
 
     def __init__(self, response: aiohttp.ClientResponse, where: str, patience: Patience) -> None:
         self._response = response
@@ -280,7 +280,7 @@ def _check_encoding(response: aiohttp.ClientResponse, target: Target) -> None:
 
 
 def _explain(error: Exception, where: str, *, sent: str) -> NoReturn:
-    """What the transport raised, as an error of a tool. `sent` says whether the server may have acted."""
+    """Translates an exception of the transport into a tool error. `sent` says whether the server may have acted."""
     import aiohttp
 
     words = str(error) or type(error).__name__

@@ -193,7 +193,7 @@ class Hosts:
 
 @dataclass(frozen=True, slots=True)
 class Outbound:
-    """What tools may reach. The public internet always; more only if somebody says so.
+    """The rules for outbound connections: the public internet always, more only where it is allowed.
 
     `allow_hosts` may be reached although they are inside: a name lifts the bar for private, shared and loopback
     addresses behind it, a network for all in it. Metadata services have to be listed by their very address. Nothing

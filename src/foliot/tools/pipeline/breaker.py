@@ -43,7 +43,7 @@ class Circuit(Protocol):
 
 
 def circuit_key(definition: ToolDefinition) -> str:
-    """What a circuit is about: the tool, and where its calls go. One that was repaired begins without failures."""
+    """Returns the key of a circuit: the tool, and where its calls go. One that was repaired begins without failures."""
     name = f"{definition.namespace}/{definition.name}"
     if not definition.endpoint and not definition.options:
         return name

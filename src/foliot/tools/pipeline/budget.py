@@ -23,7 +23,7 @@ class ToolOverBudget(ToolDenied):
 
 
 class Payment(Protocol):
-    """What was reserved for one call."""
+    """The reservation for one call."""
 
     async def settle(self, times: int) -> None:
         """The call is over, and acted this often. Never raises."""
@@ -46,7 +46,7 @@ class Budgets(Protocol):
         ...
 
     def payment(self, call: Invocation) -> Payment | None:
-        """What was reserved for this call, handed over once; None when nothing was."""
+        """Hands over the reservation for this call, once; None when there is none."""
         ...
 
 

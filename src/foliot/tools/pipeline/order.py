@@ -38,7 +38,10 @@ class Edge:
 
 
 def edges(steps: Sequence[Step]) -> list[Edge]:
-    """What must follow what. A cycle of `after` inside one step cannot be kept: the model's order decides it."""
+    """Returns the order constraints.
+
+    A cycle of `after` inside one step cannot be kept: the model's order decides it.
+    """
     found: list[Edge] = []
     keys = [resource_keys(step.definition, step.arguments) for step in steps]
     for at, step in enumerate(steps):
@@ -72,7 +75,7 @@ def waves(steps: Sequence[Step]) -> list[list[str]]:
 
 
 def resource_keys(definition: ToolDefinition, arguments: Mapping[str, Any]) -> frozenset[str]:
-    """What a call touches. A key with an argument that was not given stands for everything of its kind: `file:*`."""
+    """Returns the keys of what a call touches. A key whose argument is missing stands for all of its kind: `file:*`."""
     return frozenset(_filled(key, arguments) for key in definition.resource_keys)
 
 

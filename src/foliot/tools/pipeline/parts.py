@@ -1,4 +1,4 @@
-"""What the stages of the pipeline need from around them. Whoever builds a pipeline gives what there is."""
+"""The services that the stages of the pipeline use. The builder of a pipeline passes those it has."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Gate(Protocol):
 @runtime_checkable
 class Looks(Protocol):
     def look(self, call: Invocation, rules: Rules, asks: Sequence[Verdict]) -> Verdict | None:
-        """What it would say, without taking or asking anything; None when it would have nothing to say."""
+        """Returns the verdict this gate would give, without taking or asking anything; None when it would be silent."""
         ...
 
 
@@ -95,7 +95,7 @@ class Finisher(Protocol):
 
 
 def layers_for(tool: Tool, parts: Parts, offers: Callable[[str], bool]) -> tuple[Layer, ...]:
-    """What judges a call of this tool, in order."""
+    """Returns the layers that judge a call of this tool, in order."""
     definition = tool.definition
     layers: list[Layer | None] = [
         Advertised(),  # first: a run answers by itself what it was not given
@@ -113,7 +113,7 @@ def layers_for(tool: Tool, parts: Parts, offers: Callable[[str], bool]) -> tuple
 
 
 def gates_for(tool: Tool, parts: Parts) -> tuple[Gate, ...]:
-    """What a call must pass after that, in order: who has no rate left is not asked for an approval."""
+    """Returns the gates that a call must pass after that, in order: a caller without rate left needs no approval."""
     definition = tool.definition
     limit = definition.rate_limit
     gates: list[Gate | None] = [
@@ -128,7 +128,7 @@ def gates_for(tool: Tool, parts: Parts) -> tuple[Gate, ...]:
 
 
 def stages_for(definition: ToolDefinition, parts: Parts) -> tuple[Stage, ...]:
-    """What stands around the backend, outermost first."""
+    """Returns the stages around the backend, outermost first."""
     limit = definition.rate_limit
     stages: list[Stage | None] = [
         Pay(parts.budgets) if definition.price and parts.budgets is not None else None,
@@ -143,7 +143,7 @@ def stages_for(definition: ToolDefinition, parts: Parts) -> tuple[Stage, ...]:
 
 
 def finishers_for(definition: ToolDefinition, parts: Parts) -> tuple[Finisher, ...]:
-    """What happens to a result, in order: nothing is kept or cut before secrets are out of it."""
+    """Returns the finishers of a result, in order: secrets are masked before anything is stored or cut."""
     finishers: list[Finisher | None] = [
         Mask(parts.masker) if parts.masker is not None else None,
         Truncate(parts.result_limit, parts.store_blob),
@@ -219,7 +219,9 @@ class Pipeline:
         return self._entries.get(name)
 
     async def admit(self, call: Invocation) -> Admitted | Parked | ToolResult:
-        """See `Toolbox`. A call of a run that nobody had to be asked about is recorded once, with its result.
+        """Admits, parks or refuses the call, as `Toolbox` promises.
+
+        A call of a run that needed no approval is recorded once, with its result.
 
         Its start is in the journal of the run, and what a crash cuts off is found there.
         """
@@ -255,12 +257,12 @@ class Pipeline:
         return AdmittedCall(self, entry, call, kept)
 
     async def refused(self, call: Invocation, result: ToolResult) -> None:
-        """See `KeepsRecords`."""
+        """Records a call that the run itself refused; see `KeepsRecords`."""
         with contextlib.suppress(Exception):  # it is refused all the same; what was not kept is in the log
             await self._note("refused", call, self._entries.get(call.tool), result=result)
 
     async def judge(self, call: Invocation) -> Judgement:
-        """What would become of this call: what every layer and gate says. Nothing is run, taken, asked or recorded.
+        """Judges a hypothetical call by every layer and gate. Nothing is run, taken, asked or recorded.
 
         Raises `Unavailable` when what governs it cannot be looked up.
         """

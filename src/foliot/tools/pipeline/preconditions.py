@@ -1,4 +1,4 @@
-"""What must be there, and what must have happened, before a tool can be called."""
+"""Preconditions of a call: tools that must exist, secrets that must be set, calls that must have succeeded."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def snapshot(arguments: dict[str, Any]) -> bytes:
 
 
 class CallRecord(Struct, frozen=True, gc=False):
-    """What became of one call at one moment. `asks` are the rules that wanted an approval; `seconds` of the finish.
+    """The record of one call at one moment. `asks` are the rules that wanted an approval; `seconds` of the finish.
 
     `arguments` is the JSON that was decided about; when it is empty, those of `call` have not been out of hand since.
     """

@@ -77,7 +77,7 @@ def failure_result(
 
 
 def _plain(value: object) -> object:
-    """What people return from functions besides JSON: pydantic models, paths, and whatever else pydantic can write."""
+    """Converts a returned value that is no JSON: pydantic models, paths, and whatever else pydantic can write."""
     dump = getattr(value, "model_dump", None)
     if callable(dump):
         return dump(mode="json")
@@ -223,7 +223,7 @@ def _cut(whole: str, where: str, limit: int) -> str:
 
 
 def _begin(data: bytes, length: int) -> str:
-    """As much of a text as fits, up to a whole character."""
+    """Decodes the beginning of a text, up to a whole character."""
     return data[: max(0, length)].decode("utf-8", "ignore")
 
 

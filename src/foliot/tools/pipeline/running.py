@@ -1,4 +1,4 @@
-"""What one call carries with it through the stages around its backend, and the calls that did not end when told to."""
+"""The state of one call on its way through the stages, and the calls that did not end when cancelled."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Running:
         return any(not each.over for each in self.left)
 
     def processes(self) -> Processes | None:
-        """What notes a process that is about to be started; None when nobody has to know of it.
+        """Returns the tracker to report a new process to; None when it need not be tracked.
 
         Raises `PermissionError` for what was told to end.
         """
@@ -172,8 +172,8 @@ def count_going_on(owner: object) -> int:
 async def blocking(
     call: Invocation, owner: object, function: Callable[P, Any], *args: P.args, **kwargs: P.kwargs
 ) -> Any:
-    """What a function returns that blocks, called on a thread. Who is cancelled tells it to end, and says if it does
-    not. `owner` is whose calls are counted: of many that go on, no more are started.
+    """Calls a blocking function on a thread. When cancelled, it asks the function to end, and records a function that
+    does not. `owner` is whose calls are counted: with too many left over, no more are started.
 
     Raises what the function raises, and `ToolCancelled` when the run was lost before the function was called.
     """

@@ -1,4 +1,4 @@
-"""What a call spends besides its time: tokens and money of the runs that it delegated.
+"""The spending of a call besides its time: tokens and money of the runs that it delegated.
 
 A tool says so with `spend`, from wherever in the call it is; whoever makes the call collects it around it. So it is
 counted whether the call succeeds, fails or is cut off.
@@ -51,6 +51,6 @@ def spend(run_id: str, usage: Usage) -> None:
 
 
 def spent() -> Usage | None:
-    """What the call that is made here has spent so far; None when nothing, or when nobody counts."""
+    """Returns the spending of the current call so far; None when there is none, or when nobody counts it."""
     spending = _current.get()
     return spending.usage if spending is not None and spending.runs else None

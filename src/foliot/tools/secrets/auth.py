@@ -194,7 +194,7 @@ _NOT_FOR_KEYS: Final = frozenset({"host", "content-length", "transfer-encoding",
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What to send with one call. `renewable`: a refusal may mean only that the token has ended."""
+    """The credentials to send with one call. `renewable`: a refusal may only mean that the token has expired."""
 
     profile: str = ""
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
@@ -219,7 +219,7 @@ class ToolAuth:
         return self._secrets.masker
 
     async def credentials(self, auth: AuthSpec | None, *, namespace: str, tool: str, by: str = "Tool") -> Credentials:
-        """What to send, for a resource of the kind `by`.
+        """Resolves the credentials to send, for a resource of the kind `by`.
 
         Raises `ToolSecretMissing`, `ToolPolicyInvalid` when the declaration cannot be carried out.
         """

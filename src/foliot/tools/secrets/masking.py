@@ -1,4 +1,4 @@
-"""What was secret once is never shown: values that were resolved are scrubbed from whatever a tool sends back.
+"""Masking: secret values that were once resolved are removed from everything a tool sends back.
 
 Two nets. `Masker.mask` replaces known values exactly, in every spelling that programs give them (as they are, in
 base64, base32 and hex, wrapped or with separators, escaped for JSON, URLs or HTML, also in part): safe for results,
@@ -272,7 +272,7 @@ class _Words:
         return spans
 
     def find_in(self, raw: bytes) -> list[tuple[int, int]]:
-        """As `find`, in bytes, without the words that are too short for units."""
+        """Finds words in bytes, without the words that are too short for units."""
         size, known, words = self._size, self._units, self._words
         units = memoryview(raw)[: len(raw) // size * size].cast("Q" if size == 8 else "I")
         if not words or known.keys().isdisjoint(units):
@@ -326,7 +326,7 @@ class MaskedStream:
         self._held = ""
 
     def feed(self, text: str) -> str:
-        """What can be shown by now."""
+        """Takes more text; returns the part that can be shown now."""
         text = self._masker.mask(self._held + text)
         cut = self._masker.unfinished(text)
         self._held = text[cut:]
@@ -373,7 +373,7 @@ class MaskingFilter(logging.Filter):
 
 
 def _hide(match: re.Match[str]) -> str:
-    """What says that a secret follows stays; quotes around the value stay, so that JSON remains JSON."""
+    """Replaces the secret, and keeps the words that announce it and quotes around it, so that JSON remains JSON."""
     groups = match.groupdict()
     mark = groups.get("a") or groups.get("b") or groups.get("c") or ""
     return f"{groups.get('keep') or ''}{mark}{MASK}{mark}"

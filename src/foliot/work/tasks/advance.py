@@ -174,7 +174,7 @@ def tell_locked(
     started: float | None = None,
     in_doubt: InDoubt | None = None,
 ) -> Tx[list[Ticket]]:
-    """As `tell`, when the caller has locked the row already."""
+    """Applies the fact like `tell`, when the caller has already locked the row."""
     plan = task.pinned.plan_for(task.id)
     state = decode_state(row["graph"])
     moves = advance(plan, state, fact, now)
@@ -313,7 +313,7 @@ def run_id_for(uid: str, message_id: str, now: float) -> str:
 
 
 def summary_of(before: dict[str, Any], moves: Moves) -> dict[str, Any]:
-    """What listings show of a task."""
+    """Returns the summary of a task for lists."""
     summary = {**before, "messages": before.get("messages", 0) + len(moves.activate)}
     if moves.ended is None:
         for stale in ("output", "error", "reason"):

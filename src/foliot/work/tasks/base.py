@@ -1,4 +1,4 @@
-"""What crosses the door of this room: commands in, tasks out."""
+"""The interface of this room: commands in, tasks out."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ Also: TypeAlias = Callable[[str, str], Tx[None]]
 
 
 class Tasks(Protocol):
-    """What schedules, webhooks, the command line and the server need of tasks.
+    """The tasks as schedules, webhooks, the command line and the server use them.
 
     What `also` writes is stored together with what is done, or not at all; when nothing is done, it is not asked.
     """
@@ -203,7 +203,7 @@ class TaskRecord(Struct, frozen=True):
 
 
 class Definitions(Protocol):
-    """What tasks need of what is declared."""
+    """The declared resources as tasks use them."""
 
     async def version(self) -> Hashable:
         """Equal as long as nothing that is declared has changed."""

@@ -1,4 +1,4 @@
-"""What a task is pinned to, as one stored value: its plan, and the frozen definition of every agent in it.
+"""The bundle that a task is pinned to, as one stored value: its plan, and the frozen definition of every agent in it.
 
 A thousand tasks of one system share one bundle. It is stored under its digest with the first of them; so what is
 declared may change while tasks wait, and no task notices.

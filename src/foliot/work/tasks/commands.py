@@ -123,12 +123,12 @@ def asks_the_same(one: Command, other: Command) -> bool:
 
 
 def encode_command(command: Command) -> str:
-    """As it is stored. The input keeps its order: agents are told it in that order."""
+    """Encodes a command for the store. The input keeps its order: agents receive it in that order."""
     return _encoder.encode(command).decode()
 
 
 def command_of(document: Mapping[str, Any]) -> Command:
-    """What a Task resource asks for. Its name becomes the name of the task. Raises `InvalidInput` for its labels."""
+    """Converts a Task resource to a command; its name becomes the task's. Raises `InvalidInput` for its labels."""
     metadata: dict[str, Any] = document["metadata"]
     spec: dict[str, Any] = document.get("spec", {})
     retry: dict[str, Any] = {**(spec.get("retry") or {}), **_given(spec.get("message_retry"))}

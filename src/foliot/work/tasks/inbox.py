@@ -1,4 +1,4 @@
-"""What an agent is told when a message reaches it."""
+"""The input of an agent when a message reaches it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TOPIC = "topic"
 
 
 def first_words(command: Command) -> str:
-    """What the first agents of a task are told: the message, or the topic, or all of the input."""
+    """Returns the input of the first agents of a task: the message, or the topic, or all of the input."""
     return command.message or command.input.get(TOPIC, "") or _listed(command.input)
 
 

@@ -63,7 +63,10 @@ class TaskList:
         limit: int = 50,
         cursor: str | None = None,
     ) -> tuple[list[TaskInfo], str | None]:
-        """See `Tasks`. Raises `InvalidInput` for a cursor or a phase that does not exist."""
+        """Lists tasks, newest first, a page at a time.
+
+        Raises `InvalidInput` for a cursor or a phase that does not exist.
+        """
         if unknown := sorted(set(phases) - set(TASKS)):
             raise InvalidInput(f"there is no task phase {unknown[0]!r}", hint=f"the phases are {', '.join(TASKS)}")
         wanted: set[str] = set(phases) or set(TASKS)
@@ -97,7 +100,7 @@ class TaskList:
             before = found[-1]["key"]
 
     async def many(self, keys: Sequence[int]) -> list[TaskInfo]:
-        """Those of these keys that there are, archived or not."""
+        """Returns the tasks of these keys that exist, archived or not."""
         return await self._shown(await self._db.read("task_feed_tasks", keys=_array([str(key) for key in keys])))
 
     async def runs(self, namespace: str, name: str) -> list[dict[str, Any]]:
@@ -114,7 +117,7 @@ class TaskList:
 
 
 def _info(row: Row, live: Row | None) -> TaskInfo:
-    """What is stored, corrected by how the runs are: taken by a worker or not yet, waiting for somebody or not."""
+    """Builds the info of a task from its row, corrected by the state of its runs: claimed or not, waiting or not."""
     fields = dict(row)
     fields["labels"] = msgspec.json.decode(fields["labels"])
     fields["summary"] = msgspec.json.decode(fields["summary"])

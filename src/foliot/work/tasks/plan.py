@@ -135,7 +135,10 @@ class Pinner:
         self._kept: OrderedDict[Hashable, tuple[Hashable, Pinned, bytes]] = OrderedDict()
 
     async def pin(self, command: Command) -> tuple[Pinned, bytes]:
-        """What a task of this command is pinned to, and its bytes. Raises `NotFound`, `InvalidInput`, `Denied`."""
+        """Pins a task of this command; returns the pinned value and its bytes.
+
+        Raises `NotFound`, `InvalidInput`, `Denied`.
+        """
         version = await self._definitions.version()
         key = (
             command.namespace,

@@ -93,7 +93,7 @@ class TaskService(TaskList):
     # --- accepting -----------------------------------------------------------------------------------------------
 
     async def accept(self, command: Command, *, also: Also | None = None, keyed_by: str = "") -> Accepted:
-        """See `Tasks`."""
+        """Accepts a task, durably; see `Tasks.accept`."""
         command = normalise(command)
         content = content_digest(command)
         stored_key = owned_key(keyed_by, command.idempotency_key)
@@ -163,7 +163,7 @@ class TaskService(TaskList):
     async def accept_template(
         self, ref: str, command: Command, *, origin: Origin, by_operator: bool = False
     ) -> Accepted:
-        """See `Tasks`. The task is made in the namespace of its template."""
+        """Accepts a task from a template, in the namespace of the template; see `Tasks.accept_template`."""
         try:
             template = await self._definitions.template(ref, origin)
         except NotFound as missing:
@@ -237,7 +237,7 @@ class TaskService(TaskList):
     async def cancel(
         self, namespace: str, name: str, *, by: str = "", reason: str = "", also: Also | None = None
     ) -> TaskInfo:
-        """See `Tasks`. Child tasks are cancelled with it."""
+        """Cancels a task and its child tasks; see `Tasks.cancel`."""
         await self._tell(namespace, name, TaskCancelRequested(by, reason or "cancelled by user"), "cancelled", also)
         await self._cancel_below(namespace, name, by)
         return await self.get(namespace, name)
@@ -282,7 +282,7 @@ class TaskService(TaskList):
         payloads: dict[str, str] | None = None,
         also: Also | None = None,
     ) -> TaskInfo:
-        """See `Tasks`."""
+        """Queues an ended task again as a new attempt; see `Tasks.requeue`."""
         info = await self.get(namespace, name)
         if info.phase not in ENDED:  # what its runs have made is not known before
             raise Conflict(f"task {name} cannot be requeued (state: {info.phase})")
@@ -320,7 +320,7 @@ class TaskService(TaskList):
         return {agent: tuple(calls) for agent, calls in left.items() if calls}
 
     async def archive(self, namespace: str, name: str, *, by: str = "", also: Also | None = None) -> TaskInfo:
-        """See `Tasks`. One that is live is cancelled and marked in the same transaction; it ends as its runs do."""
+        """Archives a task. A live one is cancelled and marked in the same transaction; it ends as its runs do."""
         info = await self.get(namespace, name)
         if info.archived_at is not None:
             return info
@@ -365,7 +365,7 @@ class TaskService(TaskList):
         return info
 
     async def delete(self, namespace: str, name: str, *, also: Also | None = None) -> None:
-        """See `Tasks`."""
+        """Deletes a task that has ended; raises `Conflict` for a live one."""
         info = await self.get(namespace, name)
 
         def body() -> Tx[None]:
@@ -496,7 +496,7 @@ class TaskService(TaskList):
     # --- reading -------------------------------------------------------------------------------------------------
 
     async def ref(self, namespace: str, name: str) -> TaskRef:
-        """What a transaction about the task needs. Raises `NotFound`."""
+        """Reads what a transaction about the task needs. Raises `NotFound`."""
         info = await self.get(namespace, name)
         found = await self._db.read("task_content", namespace=namespace, name=name)
         if not found:  # deleted since the look before
@@ -507,7 +507,7 @@ class TaskService(TaskList):
         return TaskRef(info.key, info.uid, info.namespace, info.name, info.priority, info.lane, command, pinned)
 
     async def events(self, namespace: str, name: str, *, after: int = 0, limit: int = 500) -> list[TaskRecord]:
-        """See `Tasks`. Raises `NotFound`."""
+        """Reads the events of a task behind `after`. Raises `NotFound`."""
         await self.get(namespace, name)
         found = await self._db.read("task_event_read", namespace=namespace, name=name, after=after, count=limit)
         return [TaskRecord(row["seq"], row["at"], decode_fact(row["data"])) for row in found]

@@ -1,4 +1,4 @@
-"""What the end of a run means for its task: another attempt, the next agents, or the end of the task."""
+"""The settlement of a run with its task: another attempt, the next agents, or the end of the task."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class TaskSettlement:
         yield from class_failed(task.class_key(agent), now, namespace=task.namespace, agent=agent, lane=task.lane)
 
     def _lock(self, turn: _Turn, fact: MessageEnded, agent: str, now: float) -> Tx[None]:
-        """Whatever comes ahead of the run: its class, its task, and the other runs of a task that is about to fail."""
+        """Locks the rows ahead of the run's: its class, its task, and the other runs of a task about to fail."""
         if fact.outcome == "succeeded":
             yield from class_succeeded(self._task.class_key(agent))
         elif fact.outcome == "failed" and is_class_failure(fact):

@@ -1,1 +1,1 @@
-"""What makes tasks without somebody asking: the clock, and signed calls."""
+"""Triggers: schedules and webhooks, which make tasks without a caller."""

@@ -87,7 +87,7 @@ class Bucket:
 
 
 class Event(Struct, frozen=True):
-    """What is to be remembered of one delivery. `body` is None for one that was not signed, or holds a secret."""
+    """The record of one delivery. `body` is None for one that was not signed, or holds a secret."""
 
     outcome: Outcome
     reason: str
@@ -208,7 +208,7 @@ LONGEST_ENDPOINT: Final = 64
 
 
 class Answer(Struct, frozen=True):
-    """What the caller is told."""
+    """The response to the sender."""
 
     status: int
     document: dict[str, Any]
@@ -456,7 +456,7 @@ def _verified(webhook: Webhook, shown: dict[str, str], body: bytes, secrets: lis
 
 
 def _challenge(webhook: Webhook, parcel: Parcel) -> str | None:
-    """What Slack wants to hear back before it sends anything else."""
+    """Returns the challenge that Slack expects back before it sends anything else."""
     match webhook.scheme.profile, parcel.json:
         case "slack", {"type": "url_verification", "challenge": str(word)}:
             return word

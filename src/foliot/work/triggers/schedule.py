@@ -225,7 +225,7 @@ LEFT_OUT_ROWS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """What a schedule says about being late. Times in seconds."""
+    """The rule of a schedule for late slots. Times in seconds."""
 
     missed: Missed = "skip"
     limit: int = 10
@@ -245,7 +245,7 @@ class Verdict(NamedTuple):
 
 
 def verdicts(timing: Timing, rule: CatchUp, uid: str, *, after: float, now: float) -> list[Verdict]:
-    """What becomes of the slots behind `after` that are due at `now`, oldest first."""
+    """Decides about the slots behind `after` that are due at `now`, oldest first."""
     wanted = rule.limit if rule.missed == "all" else 1
     found = timing.newest(after, now, wanted + LEFT_OUT_ROWS + 1)
     due = list(found.slots)
@@ -305,7 +305,7 @@ class Order(Struct, frozen=True):
 
 
 class Schedule(Struct, frozen=True):
-    """What a TaskSchedule says, with every default filled in."""
+    """A TaskSchedule with every default filled in."""
 
     uid: str
     key: Key
@@ -334,7 +334,7 @@ class Schedule(Struct, frozen=True):
 
     @property
     def spawner(self) -> str:
-        """What its tasks are spawned by."""
+        """The `spawned_by` of its tasks."""
         return f"schedule:{self.uid}"
 
     @property

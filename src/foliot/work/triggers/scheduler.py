@@ -433,7 +433,7 @@ class Scheduler:
         return active == status.get("activeRuns", [])
 
     async def _known(self, schedule: Schedule, now: float) -> Known:
-        """What is stored of the schedule; its slots begin to count if nobody has looked at it before."""
+        """Reads the stored state of the schedule; a schedule seen for the first time begins to count its slots."""
         known = await known_of(self._database, schedule.uid, upto=now)
         if known is None or known.timing != schedule.timing_text:
             since = min(now, schedule.updated)

@@ -45,7 +45,7 @@ class Scheme(Struct, frozen=True):
 
 
 class Claim(Struct, frozen=True):
-    """What a delivery says was signed, and the signatures that it shows for it."""
+    """The content that a delivery claims was signed, and the signatures that it carries."""
 
     content: bytes
     signatures: tuple[bytes, ...]

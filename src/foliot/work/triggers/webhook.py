@@ -53,7 +53,7 @@ class Rate(Struct, frozen=True):
 
 
 class Webhook(Struct, frozen=True):
-    """What a TaskWebhook says."""
+    """A TaskWebhook as the receiver uses it."""
 
     uid: str
     key: Key
@@ -81,12 +81,12 @@ class Webhook(Struct, frozen=True):
 
     @property
     def spawner(self) -> str:
-        """What its tasks are spawned by."""
+        """The `spawned_by` of its tasks."""
         return f"webhook:{self.uid}"
 
     @property
     def origin(self) -> Origin:
-        """Who refers to its template and its secrets."""
+        """The origin of its references to a template and secrets."""
         return Origin(self.key.kind, self.key.namespace)
 
 
@@ -199,7 +199,7 @@ def event_id_of(webhook: Webhook, parcel: Parcel) -> str:
 
 
 def event_of(webhook: Webhook, parcel: Parcel) -> str:
-    """What the sender calls this kind of event; blank when it does not say."""
+    """Returns the sender's name for this kind of event; blank when it gives none."""
     profile = webhook.scheme.profile
     if header := _EVENT_HEADERS.get(profile):
         return parcel.headers.get(header, "")

@@ -1,1 +1,1 @@
-"""What is shown of a task: its document, its story, why it is where it is."""
+"""Views of a task: its document, its story, and why it is in its state."""

@@ -19,7 +19,7 @@ API_VERSION = "foliot.dev/v1"
 
 
 def outline(info: TaskInfo) -> Document:
-    """What is known of a task without reading its events: for lists."""
+    """Returns the document of a task without reading its events: for lists."""
     target = {"system": info.target} if info.target_kind == "system" else {"agent": info.target}
     spec: dict[str, Any] = {**target, "priority": priority_word(info.priority)}
     if info.lane:
@@ -183,7 +183,7 @@ def _message(each: MessageStory) -> dict[str, Any]:
 
 
 def _claim(story: TaskStory) -> dict[str, Any]:
-    """Who has it, and when it is tried again, in the words that lists of tasks have columns for."""
+    """Returns the worker of a task, and its next attempt, by the names that lists of tasks have columns for."""
     held = [each.run for each in story.live if each.run is not None and each.run.held and each.run.worker]
     shown: dict[str, Any] = {}
     if held:

@@ -1,4 +1,4 @@
-"""What happens to a task and to its runs, as one stream in the order of time, resumable by a cursor.
+"""Events of a task and its runs, as one stream in the order of time, resumable by a cursor.
 
 The cursor says how far the task's own events and each live run's journal were read, and which runs are read to their
 end; it is opaque to callers, and stays good for as long as the task is there.
@@ -49,7 +49,7 @@ Happening: TypeAlias = TaskHappening | RunHappening
 
 
 class Batch(Struct, frozen=True):
-    """What was new, and where to go on."""
+    """The new events, and the cursor to continue from."""
 
     happenings: list[Happening]
     cursor: str

@@ -80,7 +80,7 @@ class MessageRecord(Struct, frozen=True):
 
 
 class _Run(Struct):
-    """What is known of the run of a message."""
+    """The facts about the run of a message."""
 
     worker: str = ""
     attempt: int = 1

@@ -69,12 +69,12 @@ class Stories:
             return None  # a newer version has written it: the rest of the story can be told
 
     async def live(self, run_id: str) -> LiveRun:
-        """What the journal of a run says."""
+        """Reads the state of a live run from its journal."""
         facts = await self._runs.facts(run_id)
         return live_run(trace_of(run_id, facts), facts)
 
     async def happenings(self, namespace: str, name: str, *, cursor: str | None = None) -> Batch:
-        """What has happened behind the cursor, to the task and to all its runs, in the order of time.
+        """Reads the events behind the cursor, of the task and of all its runs, in the order of time.
 
         It returns at once; nothing new gives an empty batch. Raises `NotFound`, `InvalidInput` for a cursor that was
         not given out here.
@@ -130,7 +130,7 @@ class Stories:
         return told
 
     async def _in_doubt(self, namespace: str, name: str) -> list[Cause]:
-        """What the runs of a task that has ended may have done: to be known before it is requeued."""
+        """Returns the calls of an ended task that may have acted: to be known before it is requeued."""
         try:
             found = await self._tasks.in_doubt(namespace, name)
         except FoliotError as error:

@@ -60,7 +60,7 @@ class RunRow(Struct, frozen=True):
 
 
 class LiveRun(Struct, frozen=True):
-    """What the journal of a run that has not ended says: how often it was tried, since when it is held, its trace."""
+    """The state of a run that has not ended, from its journal: its attempts, since when it is held, its trace."""
 
     trace: Trace
     attempts: int = 0

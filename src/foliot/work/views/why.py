@@ -73,7 +73,7 @@ class TaskExplanation(Struct):
 
 
 class Surroundings(Struct, frozen=True):
-    """What stands around a task: workers, limits (`running` under each), classes that fail, its frozen agents."""
+    """The surroundings of a task: workers, limits (`running` under each), classes that fail, its frozen agents."""
 
     workers: Sequence[WorkerInfo] = ()
     limits: Sequence[Limit] = ()
@@ -313,7 +313,7 @@ def _run_of(each: MessageStory | None) -> str:
 
 
 def worker_name(identity: str | None, workers: Sequence[WorkerInfo]) -> str:
-    """What people call the worker of a lease; the process and its machine when it is not listed."""
+    """Returns the name of the worker that holds a lease; the process and its machine when it is not listed."""
     for worker in workers:
         if worker.identity == identity:
             return worker.name

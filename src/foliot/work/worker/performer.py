@@ -158,7 +158,10 @@ class TaskPerformer:
         self.stream = stream
 
     async def perform(self, lease: Lease) -> None:
-        """See `Performer`. Cancelled, it gives the run back for others to go on with."""
+        """Drives the claimed run to its end or its next wait.
+
+        When cancelled, it gives the run back for other workers.
+        """
         try:
             brief = self._briefs.of(lease)
             driver = await self._runs.adopt(
@@ -193,14 +196,14 @@ class TaskPerformer:
             self._briefs.forget(lease)
 
     async def prepare(self, leases: Sequence[Lease]) -> None:
-        """See `Performer`. What could not be read is read by each run for itself."""
+        """Reads the claimed runs in one go. Runs that could not be read are read one by one later."""
         try:
             await self._briefs.read(leases)
         except FoliotError as error:
             log.debug("claimed runs could not be read together: %s", error.message)
 
     async def settlement(self, lease: Lease) -> TaskSettlement:
-        """What the end of this run means for its task. Raises `NotFound`."""
+        """Returns the settlement of this run with its task. Raises `NotFound`."""
         if (brief := self._briefs.of(lease)) is not None:
             return TaskSettlement(brief.task, brief.message_id, self._transport, clock=self._clock)
         found = await self._db.read("task_of_run", run_id=lease.run_id)
@@ -229,7 +232,7 @@ class TaskPerformer:
             raise NotHere(error.message, hint=error.hint, lacks=error.details["lacks"]) from error
 
     def lacking(self, now: float) -> frozenset[str]:
-        """What this process has not, as far as it found out lately."""
+        """Returns what this process lacks, as far as it found out lately."""
         if not self._lacks:
             return frozenset()
         self._lacks = {what: until for what, until in self._lacks.items() if until > now}

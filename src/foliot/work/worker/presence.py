@@ -88,7 +88,7 @@ class Presence:
         return True
 
     async def _compare(self, found: Beat) -> None:
-        """See whether this is still the store of the last time, and no older."""
+        """Checks that this is still the same store as the last time, and no older."""
         last, self._last = self._last, found
         if last is None or (found.incarnation == last.incarnation and found.beats > last.beats):
             return

@@ -261,7 +261,7 @@ class Worker:
         return self._heard()
 
     def _heard(self) -> Sequence[Delivery]:
-        """What the transport has delivered. One that gives up before its time is left alone until the next look.
+        """Returns the deliveries of the transport. One that gives up before its time is left alone until the next look.
 
         One that had nothing to say in its time is asked again at once: looks may have moved the next one behind the end
         of that time, and until then nobody would hear a ring.
@@ -360,7 +360,7 @@ class Worker:
                 begun.add(name)
 
     def _look_again(self) -> None:
-        """As soon as there is a place."""
+        """Makes the worker look at the queue as soon as it has a free place."""
         self._again = True
         self._look_at = 0.0
         self._changed.set()
