@@ -262,7 +262,7 @@ async def test_a_person_s_call_over_http_is_run_as_it_was_judged_or_not_at_all(
     http: httpx.AsyncClient, runtime: Runtime, text: str
 ) -> None:
     body = f'{{"arguments": {text}}}'.encode("utf-8", "surrogatepass")
-    answer = await http.post("/v1/work/tools/take/call", content=body)
+    answer = await http.post("/v1/tools/take/call", content=body)
 
     expected = meaning(text)
     assert [same(each, expected) for each in taken()] == ([True] if expected is not None else []), (text, answer.text)
@@ -394,7 +394,7 @@ async def test_edited_arguments_are_held_to_the_same_form(tmp_path: Path, value:
 
 async def test_a_body_that_says_a_name_twice_is_refused_by_every_route(http: httpx.AsyncClient) -> None:
     twice = b'{"arguments": {}, "agent": "", "agent": "clerk"}'
-    answer = await http.post("/v1/work/tools/take/call", content=twice)
+    answer = await http.post("/v1/tools/take/call", content=twice)
     assert (answer.status_code, taken()) == (400, [])
     assert "agent" in answer.text
 

@@ -362,13 +362,15 @@ MANY: tuple[tuple[str, Callable[[House], Awaitable[str]], Step, Decided], ...] =
     (
         "work grant",
         House.last,
-        lambda h, _: h.post("/v1/work/approvals", by="root", tool="pay", seconds=HOUR, scope={"agent": "nobody"}),
+        lambda h, _: h.post(
+            "/v1/tool-approvals/grants", by="root", tool="pay", seconds=HOUR, scope={"agent": "nobody"}
+        ),
         Decided("granted", "hugo"),
     ),
     (
         "work revoke",
         House.grant,
-        lambda h, it: h.post(f"/v1/work/approvals/{it}/revoke", by="root"),
+        lambda h, it: h.post(f"/v1/tool-approvals/{it}/revoke", by="root"),
         Decided("revoked", "hugo"),
     ),
     (
@@ -380,7 +382,7 @@ MANY: tuple[tuple[str, Callable[[House], Awaitable[str]], Step, Decided], ...] =
     (
         "work settle",
         House.lost,
-        lambda h, it: h.post(f"/v1/work/runs/{it}/settle", call="charge", decision="fail", by="root"),
+        lambda h, it: h.post(f"/v1/runs/{it}/settle", call="charge", decision="fail", by="root"),
         Decided("fail", "hugo"),
     ),
     ("OpenAI", House.last, lambda h, _: _openai(h), Decided("approved", "hugo")),

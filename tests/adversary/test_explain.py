@@ -246,7 +246,7 @@ class Play:
 
     async def explained(self, agent: str, tool: str, arguments: dict[str, Any], **under: Any) -> Happened:
         body = {"agent": agent, "tool": tool, "arguments": arguments, **under}
-        answer = await self.http.post("/v1/work/rules/explain", json=body)
+        answer = await self.http.post("/v1/policies/explain", json=body)
         assert answer.status_code == 200, answer.text
         judgement = answer.json()["judgement"]
         return Happened(judgement["outcome"], judgement["decided"]["rule"] if judgement["outcome"] == "deny" else "")
@@ -328,7 +328,7 @@ async def http_run(play: Play, case: Case) -> tuple[Happened, Happened]:
     async def begin() -> None:
         run = f"r-{case.number}-{secrets.token_hex(6)}"
         body = {"agent": "worker", "input": "go", "run_id": run, "namespace": "default"}
-        answer = await play.http.post("/v1/work/runs", json=body)
+        answer = await play.http.post("/v1/runs", json=body)
         if answer.status_code == 403:
             raise _denied(answer)
         assert answer.status_code == 200, answer.text
@@ -388,7 +388,7 @@ async def schedule(play: Play, case: Case) -> tuple[Happened, Happened]:
     made: list[str] = []
 
     async def go() -> None:
-        answer = await play.http.post("/v1/work/schedules/daily/run", json={})
+        answer = await play.http.post("/v1/task-schedules/daily/run", json={})
         if answer.status_code == 403:
             raise _denied(answer)
         assert answer.status_code == 200, answer.text
@@ -419,8 +419,8 @@ async def person(play: Play, case: Case) -> tuple[Happened, Happened]:
     """A tool called by hand, as the agent."""
     body = {"arguments": {"amount": case.amount}, "agent": "worker"}
     lines = play.lines()
-    said = (await play.http.post("/v1/work/tools/pay/test", json=body)).json()
-    answer = await play.http.post("/v1/work/tools/pay/call", json=body)
+    said = (await play.http.post("/v1/tools/pay/test", json=body)).json()
+    answer = await play.http.post("/v1/tools/pay/call", json=body)
     done = answer.json()
     rule = said["decided"]["rule"] if said["outcome"] == "deny" else ""
     error = (done.get("result") or {}).get("error") or {}
@@ -522,14 +522,14 @@ async def test_a_question_that_names_nobody_is_of_whoever_asks(tmp_path: Path, u
         call = {"agent": "worker", "tool": "pay", "arguments": {"amount": 3}}
         manifest = {"kind": "ToolPermission", "metadata": {"name": "not-they"}, "spec": rule}
         foretold = await play.http.post(
-            "/v1/work/rules/simulate", json={"manifests": [manifest], "calls": [call, {**call, "user": "bob"}]}
+            "/v1/policies/simulate", json={"manifests": [manifest], "calls": [call, {**call, "user": "bob"}]}
         )
         fates = foretold.json()["fates"]
         assert [each["after"]["outcome"] for each in fates] == ["deny" if user == HTTP_USER else "allow", "allow"]
         assert [each["user"] for each in fates] == [HTTP_USER, "bob"]
 
         await play.declare("ToolPermission", "not-they", rule)
-        answer = (await play.http.post("/v1/work/rules/explain", json=call)).json()
+        answer = (await play.http.post("/v1/policies/explain", json=call)).json()
         assert answer["user"] == HTTP_USER
         said, done = await http_run(play, case)
         assert said == done == (Happened("deny", "ToolPermission/not-they") if user == HTTP_USER else Happened("allow"))

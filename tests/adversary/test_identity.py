@@ -39,7 +39,7 @@ WITHIN = 60.0
 SPACE = "team-a"
 AT = {"namespace": SPACE}
 # What these are about says by itself where it is; they take no namespace.
-KNOWN_BY_ID = ("/v1/work/declared", "/v1/work/runs/", "/v1/tokens", "/v1/responses/")
+KNOWN_BY_ID = ("/v1/tasks/declared", "/v1/work/runs/", "/v1/runs/", "/v1/tokens", "/v1/responses/")
 LONG = bool(os.environ.get("FOLIOT_CHAOS"))
 # bob has a budget with no room, cy may not pay; ann may do what she likes.
 PEOPLE = ("ann", "bob", "cy")
@@ -183,12 +183,12 @@ HEADERS = ("X-User", "X-Foliot-User", "X-Forwarded-User", "X-Remote-User", "Remo
 
 async def run(place: Place, who: str, claims: Claims) -> httpx.Response:
     body = {"agent": "payer", "input": "pay", "run_id": place.name("r"), "namespace": SPACE, **claims}
-    return await place.ask(who, "POST", "/v1/work/runs", json=body)
+    return await place.ask(who, "POST", "/v1/runs", json=body)
 
 
 async def delegated(place: Place, who: str, claims: Claims) -> httpx.Response:
     body = {"agent": "boss", "input": "pay", "run_id": place.name("r"), "namespace": SPACE, **claims}
-    return await place.ask(who, "POST", "/v1/work/runs", json=body)
+    return await place.ask(who, "POST", "/v1/runs", json=body)
 
 
 async def command(place: Place, who: str, claims: Claims) -> httpx.Response:
@@ -215,7 +215,7 @@ async def manifest(place: Place, who: str, claims: Claims) -> httpx.Response:
 async def declared(place: Place, who: str, claims: Claims) -> httpx.Response:
     task = _task(place, claims)
     applied = await place.ask(who, "POST", "/v1/apply", json=task)
-    return await place.ask(who, "POST", "/v1/work/declared", json=task) if applied.status_code < 300 else applied
+    return await place.ask(who, "POST", "/v1/tasks/declared", json=task) if applied.status_code < 300 else applied
 
 
 async def bundle(place: Place, who: str, claims: Claims) -> httpx.Response:
@@ -258,12 +258,12 @@ async def mcp(place: Place, who: str, claims: Claims) -> httpx.Response:
 async def fork(place: Place, who: str, claims: Claims) -> httpx.Response:
     """Of a run of ann's: whoever forks it does not become her."""
     body = {"agent": "payer", "input": "pay", "run_id": place.name("r"), "namespace": SPACE}
-    first = await place.ask("ann", "POST", "/v1/work/runs", json=body)
+    first = await place.ask("ann", "POST", "/v1/runs", json=body)
     assert first.status_code == 200, first.text
     await place.ended()
     place.paid.clear()
     order = {"at": 1, "new_id": place.name("f"), **({"user": "ann", "labels": claims["labels"]} if claims else {})}
-    return await place.ask(who, "POST", f"/v1/work/runs/{body['run_id']}/fork", json=order)
+    return await place.ask(who, "POST", f"/v1/runs/{body['run_id']}/fork", json=order)
 
 
 def _trigger(place: Place, kind: str, who: str, claims: Claims, spec: dict[str, Any]) -> dict[str, Any]:
@@ -289,7 +289,7 @@ async def by_hand(place: Place, who: str, claims: Claims) -> httpx.Response:
     made = _trigger(place, "TaskSchedule", "ann", {}, {"schedule": "0 0 1 1 *"})
     assert (await place.ask("ann", "POST", "/v1/task-schedules", json=made)).status_code == 201
     body = {"given": {"user": "ann"}, **({"by": "ann"} if claims else {})}
-    return await place.ask(who, "POST", f"/v1/work/schedules/{made['metadata']['name']}/run", json=body)
+    return await place.ask(who, "POST", f"/v1/task-schedules/{made['metadata']['name']}/run", json=body)
 
 
 async def webhook(place: Place, who: str, claims: Claims) -> httpx.Response:
@@ -310,7 +310,7 @@ async def tried(place: Place, who: str, claims: Claims) -> httpx.Response:
     assert (await place.ask("ann", "POST", "/v1/task-webhooks", json=made)).status_code == 201
     name, body = made["metadata"]["name"], base64.b64encode(b'{"user": "ann"}').decode()
     trial = {"body": body, "event_id": name, "headers": {"X-User": "ann"}, **({"by": "ann"} if claims else {})}
-    answer = await place.ask(who, "POST", f"/v1/work/webhooks/{name}/send-test", json=trial)
+    answer = await place.ask(who, "POST", f"/v1/task-webhooks/{name}/send-test", json=trial)
     assert answer.status_code >= 300 or answer.json()["status"] == 202 or who == "bob", answer.text
     return answer
 
@@ -322,8 +322,8 @@ async def replayed(place: Place, who: str, claims: Claims) -> httpx.Response:
     place.paid.clear()
     hooks = (await place.ask("ann", "GET", "/v1/work/webhooks")).json()["items"]
     name = max((each["metadata"]["name"] for each in hooks), key=lambda each: int(each.rpartition("-")[2]))
-    (first, *_) = (await place.ask("ann", "GET", f"/v1/work/webhooks/{name}/deliveries")).json()["deliveries"]
-    path = f"/v1/work/webhooks/{name}/deliveries/{first['id']}/replay"
+    (first, *_) = (await place.ask("ann", "GET", f"/v1/task-webhooks/{name}/deliveries")).json()["deliveries"]
+    path = f"/v1/task-webhooks/{name}/deliveries/{first['id']}/replay"
     return await place.ask(who, "POST", path, json={"by": "ann"} if claims else {})
 
 
@@ -385,7 +385,7 @@ async def test_work_acts_as_the_holder_of_the_token_whatever_else_is_said(place:
 
 async def test_a_tool_is_called_as_the_holder_of_the_token(place: Place) -> None:
     def call(who: str, **more: str) -> Awaitable[httpx.Response]:
-        return place.ask(who, "POST", "/v1/work/tools/pay/call", json={"agent": "payer", **more})
+        return place.ask(who, "POST", "/v1/tools/pay/call", json={"agent": "payer", **more})
 
     assert (await call("cy", user="ann")).status_code == 403
     assert (await call("cy")).json()["result"]["error"]["code"] == "permission_denied"
@@ -440,7 +440,7 @@ async def test_nobody_is_acted_for_whose_name_cannot_be_shown(place: Place, user
 async def test_a_body_inherits_the_namespace_of_the_request_and_names_no_other(place: Place) -> None:
     begun = {"agent": "payer", "input": "pay", "run_id": place.name("r")}
     asked = {"target_kind": "agent", "target": "payer", "message": "pay"}
-    for path, body in (("/v1/work/runs", begun), ("/v1/work/tasks", asked)):
+    for path, body in (("/v1/runs", begun), ("/v1/work/tasks", asked)):
         other = await place.ask("ann", "POST", path, json={**body, "namespace": "team-b"})
         assert other.status_code == 400, other.text
         answer = await place.ask("ann", "POST", path, json=body)
@@ -453,9 +453,9 @@ async def test_names_that_are_foliot_s_own_are_refused_in_a_task_as_in_an_agent(
     metadata = {"name": place.name("t"), "namespace": SPACE, part: {"foliot.dev/user": "ann"}}
     task = {"kind": "Task", "metadata": metadata, "spec": {"agent": "payer", "input": {"topic": "pay"}}}
     agent = {"kind": "Agent", "metadata": metadata, "spec": {"model_ref": "m"}}
-    for path, body in (("/v1/tasks", task), ("/v1/work/declared", task), ("/v1/agents", agent)):
+    for path, body in (("/v1/tasks", task), ("/v1/tasks/declared", task), ("/v1/agents", agent)):
         answer = await place.ask("ann", "POST", path, json=body)
-        status = answer.json()[0]["status"] if path == "/v1/work/declared" else answer.status_code
+        status = answer.json()[0]["status"] if path == "/v1/tasks/declared" else answer.status_code
         assert status == 422, (path, answer.text)
     assert await place.ended() == []
 
@@ -490,8 +490,8 @@ async def test_a_task_that_is_tried_again_stays_whose_it_was_and_says_who_asked(
 async def test_a_run_that_is_asked_for_again_stays_whose_it_was(place: Place) -> None:
     body = {"agent": "payer", "input": "pay", "run_id": "shared", "namespace": SPACE}
     for who in ("ann", "bob"):
-        assert (await place.ask(who, "POST", "/v1/work/runs", json=body)).status_code == 200
-    assert (await place.ask("bob", "POST", "/v1/work/runs/shared/resume")).status_code == 200
+        assert (await place.ask(who, "POST", "/v1/runs", json=body)).status_code == 200
+    assert (await place.ask("bob", "POST", "/v1/runs/shared/resume")).status_code == 200
 
     assert [each.user for _, each in await place.ended()] == ["ann"]
 
@@ -607,7 +607,7 @@ async def test_nobody_is_there_before_a_conversation_a_child_or_a_request_with_a
     for id in (turn, f"i-{derived_id(SPACE, 'ann', 'key')}", f"sub-{'0' * 24}"):
         for who, space in (("bob", SPACE), ("eve", "team-b")):
             body = {"agent": "payer", "input": "remember: pay bob", "run_id": id, "namespace": space}
-            planted = await place.ask(who, "POST", "/v1/work/runs", json=body, query={"namespace": space})
+            planted = await place.ask(who, "POST", "/v1/runs", json=body, query={"namespace": space})
             assert planted.status_code in (400, 422), planted.text
         task = {"kind": "Task", "metadata": {"name": id}, "spec": {"agent": "payer", "input": {"topic": "x"}}}
         assert (await place.ask("bob", "POST", "/v1/tasks", json=task)).status_code in (400, 422)
@@ -626,12 +626,12 @@ async def test_nobody_is_there_before_a_conversation_a_child_or_a_request_with_a
 
 async def test_an_id_of_another_tenant_tells_nothing_and_gives_nothing(place: Place) -> None:
     body = {"agent": "payer", "input": "pay", "run_id": "nightly", "namespace": SPACE}
-    assert (await place.ask("ann", "POST", "/v1/work/runs", json=body)).status_code == 200
+    assert (await place.ask("ann", "POST", "/v1/runs", json=body)).status_code == 200
     await place.ended()
     told: list[str] = []
     for agent in ("payer", "other"):
         mine = {**body, "agent": agent, "namespace": "team-b"}
-        answer = await place.ask("eve", "POST", "/v1/work/runs", json=mine, query={"namespace": "team-b"})
+        answer = await place.ask("eve", "POST", "/v1/runs", json=mine, query={"namespace": "team-b"})
         assert answer.status_code == 409
         told.append(answer.json()["detail"])
     assert len(set(told)) == 1
@@ -712,7 +712,7 @@ async def test_a_task_is_made_after_a_template_only_if_it_asks_for_what_that_ask
 async def test_no_other_way_in_takes_a_parent_a_spawner_or_a_template(place: Place) -> None:
     """Refused, or not looked at: nothing of it is in the task or run that was made."""
     claims = {"parent": "x", "spawned_by": "schedule:x", "spawnedBy": "schedule:x", "template": f"{SPACE}/form"}
-    for path in ("/v1/tasks", "/v1/work/declared", "/v1/apply"):
+    for path in ("/v1/tasks", "/v1/tasks/declared", "/v1/apply"):
         for part in ("spec", "metadata", "status"):
             task = _task(place, {})
             task[part] = {**task.get(part, {}), **claims}
@@ -722,7 +722,7 @@ async def test_no_other_way_in_takes_a_parent_a_spawner_or_a_template(place: Pla
     assert (await place.ask("ann", "POST", "/v1/responses", json=chat_body)).status_code < 500
     for key in claims:
         body = {"agent": "payer", "input": "pay", "run_id": place.name("r"), "namespace": SPACE, key: claims[key]}
-        assert (await place.ask("ann", "POST", "/v1/work/runs", json=body)).status_code < 500
+        assert (await place.ask("ann", "POST", "/v1/runs", json=body)).status_code < 500
     await place.ended()
 
     tasks, _ = await place.runtime.tasking.tasks.list(namespace=SPACE, limit=200)

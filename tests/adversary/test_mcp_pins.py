@@ -78,7 +78,7 @@ class Desk:
 
     async def called(self, name: str = "desk--wipe") -> str:
         """What a call gives: `done`, or why not."""
-        answer = await self.ask("ann", "POST", f"/v1/work/tools/{name}/call", json={"arguments": {}})
+        answer = await self.ask("ann", "POST", f"/v1/tools/{name}/call", json={"arguments": {}})
         assert answer.status_code == 200, answer.text
         result = answer.json()["result"]
         return result["error"]["message"] if result.get("error") else result["content"][0]["text"]
@@ -344,7 +344,7 @@ async def test_a_tool_is_accepted_over_http_by_an_admin_who_saw_it(desk: Desk) -
     await desk.sync()
     desk.announce("wipes everything", destructiveHint=True)
     await desk.sync()
-    at = "/v1/work/mcp-servers/desk"
+    at = "/v1/mcp-servers/desk"
     (facts,) = [each for each in await toolset(desk) if each["name"] == TOOL.name]
     assert not facts["available"]
     assert "`foliot mcp accept desk wipe -n default`" in facts["problem"]
@@ -419,4 +419,4 @@ async def test_doctor_tells_what_waits_to_be_accepted(desk: Desk) -> None:
 
 
 async def toolset(desk: Desk) -> list[dict[str, Any]]:
-    return (await desk.ask("ann", "GET", "/v1/work/tools")).json()["tools"]
+    return (await desk.ask("ann", "GET", "/v1/toolset")).json()["tools"]

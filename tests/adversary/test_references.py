@@ -504,14 +504,14 @@ async def _ask(house: House, agent: str = "thief") -> tuple[int, str]:
 
 
 async def _fire(house: House) -> tuple[int, str]:
-    answer = await house.mallory.post("/v1/work/schedules/thief/run", params={"namespace": "team-b"}, json={})
+    answer = await house.mallory.post("/v1/task-schedules/thief/run", params={"namespace": "team-b"}, json={})
     return (200 if answer.status_code == 200 and answer.json().get("task") else 403), answer.text
 
 
 async def _deliver(house: House) -> tuple[int, str]:
     event = f"e-{time.monotonic_ns()}"
     trial = {"body": base64.b64encode(json.dumps({"event": event}).encode()).decode(), "event_id": event}
-    where = "/v1/work/webhooks/thief/send-test"
+    where = "/v1/task-webhooks/thief/send-test"
     answer = await house.mallory.post(where, params={"namespace": "team-b"}, json=trial)
     if answer.status_code != 200:
         return answer.status_code, answer.text
@@ -520,14 +520,14 @@ async def _deliver(house: House) -> tuple[int, str]:
 
 async def _explain(house: House) -> tuple[int, str]:
     question = {"agent": "thief", "tool": "pay", "arguments": {}}
-    answer = await house.mallory.post("/v1/work/rules/explain", params={"namespace": "team-b"}, json=question)
+    answer = await house.mallory.post("/v1/policies/explain", params={"namespace": "team-b"}, json=question)
     assert answer.status_code == 200, answer.text
     return (200 if answer.json()["judgement"]["outcome"] == "allow" else 403), answer.text
 
 
 async def _needs(house: House) -> tuple[int, str]:
     """What the gate before a call says of the secrets that the tool requires."""
-    answer = await house.mallory.post("/v1/work/tools/thief/test", params={"namespace": "team-b"}, json={})
+    answer = await house.mallory.post("/v1/tools/thief/test", params={"namespace": "team-b"}, json={})
     assert answer.status_code == 200, answer.text
     found = {each["layer"]: each["outcome"] for each in answer.json()["verdicts"]}
     return (200 if found.get("secrets") == "allow" else 403), answer.text
@@ -535,7 +535,7 @@ async def _needs(house: House) -> tuple[int, str]:
 
 async def _call(house: House) -> tuple[int, str]:
     """A call that gets as far as the address of the server, which nobody answers, or not that far."""
-    answer = await house.mallory.post("/v1/work/tools/thief/call", params={"namespace": "team-b"}, json={})
+    answer = await house.mallory.post("/v1/tools/thief/call", params={"namespace": "team-b"}, json={})
     refused = "may not refer" in answer.text or "malformed" in answer.text
     return (403 if refused else 200), answer.text
 
@@ -658,13 +658,13 @@ async def test_nobody_has_work_done_in_a_namespace_by_naming_it(house: House) ->
         asks += [
             ("/v1/chat/completions", {"model": name, **said}),
             ("/v1/responses", {"model": name, "input": "hi"}),
-            ("/v1/work/runs", {"agent": name, "namespace": "team-b", "run_id": "run-x", "input": "hi"}),
+            ("/v1/runs", {"agent": name, "namespace": "team-b", "run_id": "run-x", "input": "hi"}),
             ("/v1/work/tasks", {"target_kind": "agent", "target": name, "namespace": "team-b", "message": "hi"}),
             ("/v1/work/tasks", {"target_kind": "system", "target": name, "namespace": "team-b", "message": "hi"}),
-            ("/v1/work/rules/explain", {"agent": name, "tool": "pay", "arguments": {}}),
-            (f"/v1/work/runs/{begun}/fork", {"at": 1, "new_id": "run-y", "model": name.replace("worker", "paid")}),
+            ("/v1/policies/explain", {"agent": name, "tool": "pay", "arguments": {}}),
+            (f"/v1/runs/{begun}/fork", {"at": 1, "new_id": "run-y", "model": name.replace("worker", "paid")}),
         ]
-    asks.append((f"/v1/work/runs/{begun}/fork", {"at": 1, "new_id": "run-z", "model": "openai:gpt-5"}))
+    asks.append((f"/v1/runs/{begun}/fork", {"at": 1, "new_id": "run-z", "model": "openai:gpt-5"}))
     for path, body in asks:
         answer = await http.post(path, params=here, json=body)
         assert 400 <= answer.status_code < 500, (path, body, answer.status_code, answer.text)
@@ -676,8 +676,8 @@ async def test_what_is_missing_is_not_looked_for_in_other_namespaces(house: Hous
     here = {"namespace": "team-b"}
     question = {"agent": "worker", "tool": "pay", "arguments": {}}
     for answer in (
-        await house.mallory.post("/v1/work/rules/explain", params=here, json=question),
-        await house.mallory.get("/v1/work/budgets", params={**here, "name": "theirs"}),
+        await house.mallory.post("/v1/policies/explain", params=here, json=question),
+        await house.mallory.get("/v1/budget-standings", params={**here, "name": "theirs"}),
         await house.mallory.get("/v1/agents/worker", params=here),
         await house.mallory.get("/v1/work/schedules/worker", params=here),
     ):

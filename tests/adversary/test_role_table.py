@@ -217,7 +217,7 @@ async def test_prune_takes_the_roles_of_what_it_deletes(site: Site) -> None:
 async def test_work_is_not_had_by_declaring_it(site: Site) -> None:
     """Neither a schedule, nor a webhook, nor a Task in a bundle does work for somebody who may not have it done."""
     task = document("Task", "t", {"agent": "greeter", "input": {"topic": "x"}})
-    for path in ("/v1/tasks", "/v1/work/declared", "/v1/apply"):
+    for path in ("/v1/tasks", "/v1/tasks/declared", "/v1/apply"):
         answer = await site.call("author", "POST", path, json=task, params={"run": "true"} if "apply" in path else {})
         assert answer.status_code == 403, (path, answer.text)
 
@@ -228,7 +228,7 @@ async def test_who_may_not_have_work_done_does_not_get_to_sign_for_a_webhook(sit
     for method, where, more in ways("Secret", "hook", {"stringData": {"value": "mine"}}):
         answer = await site.call("author", method, where, **more)
         assert answer.status_code == 403, (method, where, answer.text)
-    moved = await site.call("author", "POST", "/v1/work/webhooks/push/rotate", json={}, params={"namespace": SPACE})
+    moved = await site.call("author", "POST", "/v1/task-webhooks/push/rotate", json={}, params={"namespace": SPACE})
     assert moved.status_code == 403, moved.text
     await site.stored("Secret", "hook", {"stringData": {"value": "mine"}}, by="author and operator")
 
@@ -343,11 +343,11 @@ async def test_a_model_without_an_endpoint_is_asked_for_the_operator_alone(site:
     await site.stored("ModelEndpoint", "talker", {"provider": "mock", "default_model": "m", "script": [{"say": "hi"}]})
     await site.stored("Agent", "greeter", {"model_ref": "talker"})
     begun = {"agent": "greeter", "namespace": SPACE, "input": "hi", "run_id": "run-1"}
-    answer = await site.call("root", "POST", "/v1/work/runs", json=begun, params={"namespace": SPACE})
+    answer = await site.call("root", "POST", "/v1/runs", json=begun, params={"namespace": SPACE})
     assert answer.status_code in (200, 201), answer.text
     for who, expected in (("operator", 403), ("author and operator", 403), ("admin", 403), ("root", 200)):
         order = {"at": 1, "new_id": f"run-{who.replace(' ', '-')}", "model": "mock:x"}
-        answer = await site.call(who, "POST", "/v1/work/runs/run-1/fork", json=order)
+        answer = await site.call(who, "POST", "/v1/runs/run-1/fork", json=order)
         assert answer.status_code == expected, (who, answer.text)
 
 
@@ -809,7 +809,7 @@ async def test_a_function_that_was_not_granted_is_not_run_wherever_its_tool_came
     called = await site.call(
         "admin",
         "POST",
-        "/v1/work/tools/shell/call",
+        "/v1/tools/shell/call",
         json={"arguments": {"cmd": f"touch {canary}"}},
         params={"namespace": SPACE},
     )
@@ -846,7 +846,7 @@ async def test_a_function_is_granted_by_where_it_is_written(
         stored = await site.runtime.resources.get(Key("Tool", SPACE, name))
         changed = {**stored, "spec": {**stored["spec"], "description": "Another."}}
         await site.runtime.resources.write([Put(changed)], by=DeclaredBy("mallory", operator=False))
-        path, query = f"/v1/work/tools/{name}/call", {"namespace": SPACE}
+        path, query = f"/v1/tools/{name}/call", {"namespace": SPACE}
         called = await site.call("admin", "POST", path, json={"arguments": {}}, params=query)
         assert ("found" in called.text) == fits, called.text
         assert called.status_code == (200 if fits else 403), called.text
@@ -868,7 +868,7 @@ async def test_a_tool_that_an_agent_was_not_given_is_refused_recorded_and_explai
     records = (await site.call("root", "GET", "/v1/audit", params=query)).json()["records"]
     (kept,) = (each["body"] for each in records if each["body"]["tool"] == "pay" and each["body"]["run_id"])
     question = {"agent": "bare", "tool": "pay", "arguments": asked}
-    said = await site.call("root", "POST", "/v1/work/rules/explain", json=question, params={"namespace": SPACE})
+    said = await site.call("root", "POST", "/v1/policies/explain", json=question, params={"namespace": SPACE})
     decided = said.json()["judgement"]["decided"]
 
     assert (kept["moment"], kept["decision"]["layer"]) == ("refused", decided["layer"]) == ("refused", "advertised")
@@ -882,7 +882,7 @@ async def test_a_call_by_hand_that_needs_an_approval_says_what_to_do_and_names_n
         "ToolPermission", "ask", {"tool_ref": "pay", "operation_rules": [{"verdict": "approval_required"}]}
     )
     called = await site.call(
-        "operator", "POST", "/v1/work/tools/pay/call", json={"arguments": {}}, params={"namespace": SPACE}
+        "operator", "POST", "/v1/tools/pay/call", json={"arguments": {}}, params={"namespace": SPACE}
     )
     assert called.status_code == 403, called.text
     assert "foliot approvals grant --tool pay" in called.json()["hint"]

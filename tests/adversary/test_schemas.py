@@ -151,7 +151,7 @@ def requests(schema: dict[str, Any]) -> dict[str, tuple[str, str, Any]]:
         "apply agent": ("POST", "/v1/apply", agent(schema)),
         "post tool": ("POST", "/v1/tools", tool(schema)),
         "put agent": ("PUT", "/v1/agents/bad", agent(schema)),
-        "simulate": ("POST", "/v1/work/rules/simulate", {"manifests": [tool(schema), lenient], "calls": [call]}),
+        "simulate": ("POST", "/v1/policies/simulate", {"manifests": [tool(schema), lenient], "calls": [call]}),
         "chat": (
             "POST",
             "/v1/chat/completions",
@@ -189,7 +189,7 @@ async def test_what_was_stored_before_is_refused_when_it_is_used(
             kept = {**made, "spec": {**made["spec"], field: schema}}
             await runtime.resources.write([Put(kept)], by=DeclaredBy("mallory", operator=False))
         for path, body in (
-            ("/v1/work/tools/bad/call", {"arguments": {"a": 1}}),
+            ("/v1/tools/bad/call", {"arguments": {"a": 1}}),
             ("/v1/chat/completions", asked("bad")),
         ):
             answer = await http.post(path, json=body)

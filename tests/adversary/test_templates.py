@@ -280,8 +280,8 @@ async def test_a_trigger_that_somebody_runs_by_hand_is_the_order_of_three(place:
     hook = await place.trigger("ann", "TaskWebhook", form, auth={"profile": "generic", "secret_ref": "hook"})
     timed = await place.trigger("ann", "TaskSchedule", form, schedule="0 0 1 1 *")
     body: dict[str, Any] = {"body": base64.b64encode(b"{}").decode(), "event_id": "e1", "headers": {}}
-    for path, said in ((f"webhooks/{hook}/send-test", body), (f"schedules/{timed}/run", {})):
-        answer = await place.ask("root", "POST", f"/v1/work/{path}", json=said)
+    for path, said in ((f"task-webhooks/{hook}/send-test", body), (f"task-schedules/{timed}/run", {})):
+        answer = await place.ask("root", "POST", f"/v1/{path}", json=said)
         assert answer.status_code < 300, answer.text
         approval, identity = await place.waiting()
         assert (identity.user, identity.ordered_by) == ("root", ("ann", "full"))

@@ -174,7 +174,7 @@ def _files(home: Path) -> bytes:
 
 async def _everything(site: Site, name: str) -> str:
     """All that can be read about a webhook and its tasks."""
-    pages = [f"/v1/work/webhooks/{name}", f"/v1/work/webhooks/{name}/deliveries", "/v1/tasks", "/v1/runs", "/v1/audit"]
+    pages = [f"/v1/work/webhooks/{name}", f"/v1/task-webhooks/{name}/deliveries", "/v1/tasks", "/v1/runs", "/v1/audit"]
     found = [(await site.http.get(page)).text for page in pages]
     for each in json.loads(found[1])["deliveries"]:
         found.append((await site.http.get(f"{pages[1]}/{each['id']}")).text)
@@ -191,7 +191,7 @@ async def test_no_field_of_a_webhook_shows_what_proves_the_sender(site: Site, se
         made = await site.write("task-webhooks", name, spec)
         assert made.status_code == 201, made.text
         trial = {"body": text, "event_id": f"evt-{number}"}
-        answer = await site.http.post(f"/v1/work/webhooks/{name}/send-test", json=trial)
+        answer = await site.http.post(f"/v1/task-webhooks/{name}/send-test", json=trial)
         assert answer.status_code == 200, answer.text
         taken += answer.json()["status"] == 202
         path = (await site.http.get(f"/v1/work/webhooks/{name}")).json()["status"]["endpointPath"]
@@ -229,7 +229,7 @@ async def test_no_filter_can_ask_about_what_proves_the_sender(site: Site, sender
         if made.status_code == 422:
             continue
         trial = {"body": base64.b64encode(body_of(sender)).decode(), "event_id": f"evt-{number}"}
-        answer = await site.http.post(f"/v1/work/webhooks/ask-{number}/send-test", json=trial)
+        answer = await site.http.post(f"/v1/task-webhooks/ask-{number}/send-test", json=trial)
         assert answer.json()["document"].get("filtered") is True, (ask, answer.text)
 
 
@@ -273,7 +273,7 @@ async def test_a_secret_that_is_for_something_else_opens_no_webhook_of_an_author
 
     answer = await site.http.post(path, content=body, headers=await site.signed("github", body))
     trial = {"body": base64.b64encode(b"{}").decode(), "event_id": "e"}
-    tried = await site.http.post("/v1/work/webhooks/github/send-test", json=trial)
+    tried = await site.http.post("/v1/task-webhooks/github/send-test", json=trial)
 
     refused = not by.operator and kind in ("elsewhere", "environment")
     assert answer.status_code == (400 if refused else 202), answer.text

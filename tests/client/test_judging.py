@@ -87,7 +87,7 @@ async def test_names_that_nothing_has_are_told(reader: Client) -> None:
 async def test_a_question_that_cannot_be_read_is_refused(site: Any) -> None:
     async with Http(Server(site.url, await site.token("ann"))) as http:
         with pytest.raises(InvalidInput, match="tool"):
-            await http.ask("POST", "/v1/work/rules/explain", body=b'{"agent": "payer"}')
+            await http.ask("POST", "/v1/policies/explain", body=b'{"agent": "payer"}')
 
 
 async def test_the_server_says_what_manifests_would_change(reader: Client, site: Any, settings: Settings) -> None:

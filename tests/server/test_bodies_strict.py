@@ -75,7 +75,7 @@ def test_no_handler_reads_a_form_by_itself() -> None:
 async def test_a_limit_in_the_wrong_place_is_not_left_out(
     http: httpx.AsyncClient, body: dict[str, object], field: str, meant: str
 ) -> None:
-    answer = await http.post("/v1/work/approvals", json=body)
+    answer = await http.post("/v1/tool-approvals/grants", json=body)
     assert answer.status_code == 422, answer.text
     assert f"no field '{field}'" in answer.text
     assert f"did you mean '{meant}'" in answer.text

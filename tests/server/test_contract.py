@@ -143,19 +143,27 @@ def test_a_spec_with_something_wrong_in_it_is_refused_in_words(http: httpx.Clien
 def test_what_there_is_to_know_of_tasks_and_runs(http: httpx.Client, site: Site) -> None:
     for look in ("", "/status", "/messages", "/metrics", "/logs", "/runs", "/trace", "/why"):
         done(http, "GET", f"/v1/tasks/{{name}}{look}", f"/v1/tasks/round{look}")
-    for look in ("", "/story", "/why", "/records", "/happenings"):
+    for look in ("/story", "/records", "/happenings"):
+        done(http, "GET", f"/v1/tasks/{{name}}{look}", f"/v1/tasks/round{look}")
+    for look in ("", "/why"):
         done(http, "GET", f"/v1/work/tasks/{{name}}{look}", f"/v1/work/tasks/round{look}")
-    for look in ("", "/journal", "/trace", "/results"):
+    for look in ("", "/journal", "/trace", "/results", "/standing", "/replay", "/facts", "/why"):
         done(http, "GET", f"/v1/runs/{{run_id}}{look}", f"/v1/runs/{site.runs[0]}{look}")
-    for look in ("", "/facts", "/why"):
-        done(http, "GET", f"/v1/work/runs/{{name}}{look}", f"/v1/work/runs/{site.runs[0]}{look}")
+    done(http, "GET", "/v1/work/runs/{name}", f"/v1/work/runs/{site.runs[0]}")
     for path in (
         "/v1/tasks",
         "/v1/runs",
         "/v1/work/tasks",
         "/v1/work/runs",
         "/v1/work/approvals",
-        "/v1/work/questions",
+        "/v1/questions",
+        "/v1/interrupted-runs",
+        "/v1/unknown-calls",
+        "/v1/budget-standings",
+        "/v1/policies/defaults",
+        "/v1/limits",
+        "/v1/run-classes",
+        "/v1/toolset",
     ):
         done(http, "GET", path)
     done(http, "GET", "/v1/agents/{name}/logs", "/v1/agents/greeter/logs")
@@ -184,16 +192,16 @@ def test_what_is_done_with_tasks_runs_and_approvals(http: httpx.Client, site: Si
     done(http, "POST", "/v1/tool-approvals/{name}/edit", f"/v1/tool-approvals/{third}/edit", json=edit)
     decide = "/v1/work/approvals/{name}/decide"
     done(http, "POST", decide, f"/v1/work/approvals/{fourth}/decide", json={"decision": "approve"})
-    granted = done(http, "POST", "/v1/work/approvals", json={"tool": "pay", "seconds": 60})
-    revoke = f"/v1/work/approvals/{granted['metadata']['name']}/revoke"
-    done(http, "POST", "/v1/work/approvals/{name}/revoke", revoke)
+    granted = done(http, "POST", "/v1/tool-approvals/grants", json={"tool": "pay", "seconds": 60})
+    revoke = f"/v1/tool-approvals/{granted['metadata']['name']}/revoke"
+    done(http, "POST", "/v1/tool-approvals/{name}/revoke", revoke)
     again = send(http, "POST", "/v1/tool-approvals/{name}/deny", f"/v1/tool-approvals/{first}/deny")
     assert again.status_code == 409
 
 
 def test_what_is_agreed_to_about_tools_of_mcp_servers(http: httpx.Client) -> None:
-    offered, accept = "/v1/work/mcp-servers/{name}/tools", "/v1/work/mcp-servers/{name}/accept"
-    at = "/v1/work/mcp-servers"
+    offered, accept = "/v1/mcp-servers/{name}/tools", "/v1/mcp-servers/{name}/accept"
+    at = "/v1/mcp-servers"
     program = Path(__file__).parents[1] / "tools" / "mcp" / "servers" / "sample.py"
     spec = {"transport": "stdio", "command": sys.executable, "args": [str(program), "stdio"]}
     done(http, "POST", "/v1/mcp-servers", json={"metadata": {"name": "sample"}, "spec": spec})
@@ -264,7 +272,7 @@ STREAMS = {
     "/v1/events/watch": ("/v1/events/watch?since=0&kind=Agent&name=greeter", "event"),
     "/v1/tasks/{name}/events": ("/v1/tasks/round/events", "end"),
     "/v1/runs/{run_id}/events": ("/v1/runs/{run}/events", "end"),
-    "/v1/work/tasks/{name}/watch": ("/v1/work/tasks/round/watch", "end"),
+    "/v1/tasks/{name}/watch": ("/v1/tasks/round/watch", "end"),
 }
 
 

@@ -93,14 +93,14 @@ async def told(runtime: Runtime, request: str) -> list[tuple[str, str]]:
 ACTS: dict[str, tuple[str, dict[str, Any], tuple[str, str]]] = {
     "accept": ("/v1/tasks", TASK, ("task_accepted", "Task/t")),
     "apply": ("/v1/apply?run=true", TASK, ("task_accepted", "Task/t")),
-    "declared": ("/v1/work/declared", TASK, ("accepted", "Task/t")),
+    "declared": ("/v1/tasks/declared", TASK, ("accepted", "Task/t")),
     "submit": (
         "/v1/work/tasks",
         {"target_kind": "agent", "target": "desk", "name": "t", "message": "x"},
         ("accepted", "Task/t"),
     ),
     "run": (
-        "/v1/work/runs",
+        "/v1/runs",
         {"agent": "desk", "input": "x", "run_id": "r2", "namespace": "default"},
         ("begun", "Run/r2"),
     ),
@@ -165,7 +165,7 @@ async def test_of_a_task_that_cannot_be_recorded_the_others_hear(
     assert (await http.post("/v1/apply", json=TASK)).status_code == 200
     lose_head(settings)
 
-    (taken,) = (await http.post("/v1/work/declared", json=TASK)).json()
+    (taken,) = (await http.post("/v1/tasks/declared", json=TASK)).json()
 
     assert "cannot be recorded" in str(taken)
     with pytest.raises(NotFound):

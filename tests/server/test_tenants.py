@@ -130,7 +130,7 @@ FORMS: dict[str, Any] = {
     "/v1/runs/{run_id}/input": {"message": "x"},
     "/v1/runs/{run_id}/answer": {"text": "x"},
     "/v1/work/runs/{name}/answer": {"text": "x"},
-    "/v1/work/approvals": {"tool": "pay", "seconds": 60},
+    "/v1/tool-approvals/grants": {"tool": "pay", "seconds": 60},
     "/v1/work/approvals/{name}/decide": {"decision": "approve"},
     "/v1/tool-approvals/{name}/edit": {"arguments": {"amount": 1}},
     "/mcp": {"jsonrpc": "2.0", "id": 1, "method": "tools/list"},

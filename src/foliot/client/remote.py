@@ -227,7 +227,7 @@ class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, Rem
         wanted = [document for document in documents if document["kind"] == TASK]
         if not wanted:
             return []
-        path = "/v1/work/declared"
+        path = "/v1/tasks/declared"
         answer = await self._http.ask("POST", path, params=params, body=_body(wanted), repeatable=True)
         return [wire.taken_from_wire(each) for each in wire.read(answer.body, list[wire.TakenWire])]
 

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from foliot.runtime.tools import Asker
 
 AUDIT: Final = "/v1/audit"
-LIMITS: Final = "/v1/work/limits"
-CLASSES: Final = "/v1/work/classes"
+LIMITS: Final = "/v1/limits"
+CLASSES: Final = "/v1/run-classes"
 # Walking a long log takes a while.
 PATIENCE: Final = 600.0
 
@@ -90,14 +90,14 @@ class RemoteOperations(Asking):
         return (await self._get(f"{AUDIT}/totals", Totals, **_params(wanted), by=by)).totals
 
     async def budgets(self, namespace: str, *, name: str | None = None, limit: int = 1000) -> Budgets:
-        return await self._get("/v1/work/budgets", Budgets, namespace=namespace, name=name, limit=limit)
+        return await self._get("/v1/budget-standings", Budgets, namespace=namespace, name=name, limit=limit)
 
     async def rule_defaults(self) -> RuleDefaults:
-        return await self._get("/v1/work/rules", RuleDefaults)
+        return await self._get("/v1/policies/defaults", RuleDefaults)
 
     async def explain_call(self, namespace: str, asked: PolicyQuestion) -> PolicyAnswer:
         """See `Operations`. The server judges, by its rules."""
-        path = "/v1/work/rules/explain"
+        path = "/v1/policies/explain"
         return await self._post(path, asked, PolicyAnswer, repeatable=True, namespace=namespace)
 
     async def simulate_calls(
@@ -107,7 +107,7 @@ class RemoteOperations(Asking):
         found: list[Fate] = []
         for start in range(0, len(asked), MOST_JUDGED):
             order = Simulation(tuple(manifests), tuple(asked[start : start + MOST_JUDGED]))
-            path = "/v1/work/rules/simulate"
+            path = "/v1/policies/simulate"
             found += (await self._post(path, order, Fates, repeatable=True, namespace=namespace)).fates
         return found
 
@@ -150,6 +150,8 @@ def _params(wanted: AuditFilter) -> dict[str, Any]:
 
 SCHEDULES: Final = "/v1/work/schedules"
 WEBHOOKS: Final = "/v1/work/webhooks"
+TASK_SCHEDULES: Final = "/v1/task-schedules"
+TASK_WEBHOOKS: Final = "/v1/task-webhooks"
 
 
 class Items(Struct, frozen=True):
@@ -178,11 +180,11 @@ class RemoteTriggers(Asking):
         return (await self._get(SCHEDULES, Items, namespace=namespace)).items
 
     async def slots(self, namespace: str, name: str, *, limit: int) -> list[Slot]:
-        return (await self._get(f"{_at(SCHEDULES, name)}/slots", Slots, namespace=namespace, limit=limit)).slots
+        return (await self._get(f"{_at(TASK_SCHEDULES, name)}/slots", Slots, namespace=namespace, limit=limit)).slots
 
     async def run_schedule(self, namespace: str, name: str, *, given: Mapping[str, str], by: str = "") -> Fired:
         body = {"by": by, "given": dict(given)}
-        return await self._post(f"{_at(SCHEDULES, name)}/run", body, Fired, namespace=namespace)
+        return await self._post(f"{_at(TASK_SCHEDULES, name)}/run", body, Fired, namespace=namespace)
 
     async def webhook(self, namespace: str, name: str) -> Document:
         return await self._get(_at(WEBHOOKS, name), Document, namespace=namespace)
@@ -191,17 +193,19 @@ class RemoteTriggers(Asking):
         return (await self._get(WEBHOOKS, Items, namespace=namespace)).items
 
     async def rotate_webhook(self, namespace: str, name: str, *, grace: float) -> Document:
-        return await self._post(f"{_at(WEBHOOKS, name)}/rotate", {"grace": grace}, Document, namespace=namespace)
+        return await self._post(f"{_at(TASK_WEBHOOKS, name)}/rotate", {"grace": grace}, Document, namespace=namespace)
 
     async def deliveries(self, namespace: str, name: str, *, limit: int) -> list[Delivery]:
-        path = f"{_at(WEBHOOKS, name)}/deliveries"
+        path = f"{_at(TASK_WEBHOOKS, name)}/deliveries"
         return (await self._get(path, Deliveries, namespace=namespace, limit=limit)).deliveries
 
     async def delivery(self, namespace: str, name: str, id: str) -> Delivery:
-        return await self._get(f"{_at(WEBHOOKS, name)}/deliveries/{quote(id, safe='')}", Delivery, namespace=namespace)
+        return await self._get(
+            f"{_at(TASK_WEBHOOKS, name)}/deliveries/{quote(id, safe='')}", Delivery, namespace=namespace
+        )
 
     async def replay_delivery(self, namespace: str, name: str, id: str, *, by: str = "") -> str:
-        path = f"{_at(WEBHOOKS, name)}/deliveries/{quote(id, safe='')}/replay"
+        path = f"{_at(TASK_WEBHOOKS, name)}/deliveries/{quote(id, safe='')}/replay"
         return (await self._post(path, {"by": by}, Replayed, namespace=namespace)).task
 
     async def send_test(
@@ -209,7 +213,7 @@ class RemoteTriggers(Asking):
     ) -> Sent:
         """See `Triggers`. The server signs: it has the secret, and knows who calls."""
         sent = {"body": body, "event_id": event_id, "headers": dict(headers)}
-        return await self._post(f"{_at(WEBHOOKS, name)}/send-test", sent, Sent, namespace=namespace)
+        return await self._post(f"{_at(TASK_WEBHOOKS, name)}/send-test", sent, Sent, namespace=namespace)
 
 
 def _at(base: str, name: str) -> str:
@@ -220,8 +224,8 @@ def _at(base: str, name: str) -> str:
 
 # The verbs on tools outside any run, over the connection to a server.
 
-TOOLS: Final = "/v1/work/tools"
-SERVERS: Final = "/v1/work/mcp-servers"
+TOOLS: Final = "/v1/tools"
+SERVERS: Final = "/v1/mcp-servers"
 # A tool may take its time; the server ends a call when the tool's own limit is over.
 CALL_PATIENCE: Final = 900.0
 
@@ -230,10 +234,10 @@ class RemoteTooling(Asking):
     """Implements `Tooling`."""
 
     async def toolset(self, namespace: str) -> Toolset:
-        return await self._get(TOOLS, Toolset, namespace=namespace)
+        return await self._get("/v1/toolset", Toolset, namespace=namespace)
 
     async def tool(self, name: str, namespace: str) -> Document:
-        return await self._get(_remote_tooling_at(name), Document, namespace=namespace)
+        return await self._get(f"{_remote_tooling_at(name)}/facts", Document, namespace=namespace)
 
     async def call_tool(
         self,

@@ -35,7 +35,7 @@ from foliot.work.views.why import TaskExplanation
 TASKS: Final = "/v1/work/tasks"
 RUNS: Final = "/v1/work/runs"
 APPROVALS: Final = "/v1/work/approvals"
-QUESTIONS: Final = "/v1/work/questions"
+QUESTIONS: Final = "/v1/questions"
 
 
 class _Results(msgspec.Struct):
@@ -106,20 +106,20 @@ class RemoteWork(Asking):
         await self._http.ask("DELETE", _task(name), params={"namespace": namespace})
 
     async def story(self, namespace: str, name: str, *, looks: bool = True) -> TaskStory:
-        found = await self._get(f"{_task(name)}/story", wire.StoryWire, namespace=namespace, looks=looks)
+        found = await self._get(f"{_look(name)}/story", wire.StoryWire, namespace=namespace, looks=looks)
         return wire.story_from_wire(found)
 
     async def records(self, namespace: str, name: str, *, after: int = 0) -> list[TaskRecord]:
-        found = await self._get(f"{_task(name)}/records", list[wire.FactWire], namespace=namespace, after=after)
+        found = await self._get(f"{_look(name)}/records", list[wire.FactWire], namespace=namespace, after=after)
         return wire.records_from_wire(found)
 
     async def happenings(self, namespace: str, name: str, *, cursor: str | None = None) -> Batch:
-        found = await self._get(f"{_task(name)}/happenings", wire.BatchWire, namespace=namespace, cursor=cursor)
+        found = await self._get(f"{_look(name)}/happenings", wire.BatchWire, namespace=namespace, cursor=cursor)
         return wire.batch_from_wire(found)
 
     async def follow(self, namespace: str, name: str, *, cursor: str | None = None) -> AsyncGenerator[Batch]:
         """See `Work`."""
-        stream = self._http.stream(f"{_task(name)}/watch", params={"namespace": namespace}, after=cursor)
+        stream = self._http.stream(f"{_look(name)}/watch", params={"namespace": namespace}, after=cursor)
         async with aclosing(stream) as events:
             async for event in events:
                 if event.name == "happenings":
@@ -127,7 +127,7 @@ class RemoteWork(Asking):
 
     async def changed(self, namespace: str, name: str, *, cursor: str | None, timeout: float) -> None:
         """See `Work`. The server answers when there is something."""
-        path = f"{_task(name)}/happenings"
+        path = f"{_look(name)}/happenings"
         await self._get(path, wire.BatchWire, namespace=namespace, cursor=cursor, wait=min(timeout, 10.0))
 
     async def why_task(self, namespace: str, name: str) -> TaskExplanation:
@@ -151,7 +151,7 @@ class RemoteWork(Asking):
         return await self._get(f"{RUNS}/{quote(word, safe='')}", RunInfo)
 
     async def facts(self, run_id: str) -> list[tuple[float, Event]]:
-        return wire.facts_from_wire(await self._get(f"{RUNS}/{quote(run_id, safe='')}/facts", list[wire.FactWire]))
+        return wire.facts_from_wire(await self._get(f"{_at(run_id)}/facts", list[wire.FactWire]))
 
     async def results(self, run_id: str) -> list[CallResult]:
         found = await self._get(f"/v1/runs/{quote(run_id, safe='')}/results", _Results)
@@ -162,7 +162,7 @@ class RemoteWork(Asking):
         return await self._get(place, ResultPage, offset=offset, limit=RESULT_PAGE)
 
     async def why_run(self, run_id: str) -> Explanation:
-        return await self._get(f"{RUNS}/{quote(run_id, safe='')}/why", Explanation)
+        return await self._get(f"{_at(run_id)}/why", Explanation)
 
     async def cancel_run(self, run_id: str, *, by: str = "", reason: str = "") -> RunInfo:
         return await self._post(f"{RUNS}/{quote(run_id, safe='')}/cancel", {"by": by, "reason": reason}, RunInfo)
@@ -192,10 +192,10 @@ class RemoteWork(Asking):
 
     async def grant(self, *, by: str, tool: str, seconds: float, namespace: str, **scope: Any) -> Document:
         body = {"by": by, "tool": tool, "seconds": seconds, "scope": scope}
-        return await self._post(APPROVALS, body, Document, namespace=namespace)
+        return await self._post("/v1/tool-approvals/grants", body, Document, namespace=namespace)
 
     async def revoke(self, name: str, *, by: str, namespace: str) -> Document:
-        path = f"{APPROVALS}/{quote(name, safe='')}/revoke"
+        path = f"/v1/tool-approvals/{quote(name, safe='')}/revoke"
         return await self._post(path, {"by": by}, Document, namespace=namespace)
 
     async def questions(self, namespace: str | None = None) -> list[OpenQuestion]:
@@ -208,6 +208,10 @@ class RemoteWork(Asking):
 
 def _task(name: str) -> str:
     return f"{TASKS}/{quote(name, safe='')}"
+
+
+def _look(name: str) -> str:
+    return f"/v1/tasks/{quote(name, safe='')}"
 
 
 # --- remote runs -----------------------------------------------------------------------------------------------------
@@ -246,7 +250,7 @@ class RemoteRuns(Asking):
         A run of this id that exists already is gone on with. Raises `NotFound` (the agent), `Conflict` when the id
         belongs to other work, `InvalidInput`.
         """
-        return await self._post(RUNS, order, RunInfo, namespace=order.namespace, repeatable=True)
+        return await self._post("/v1/runs", order, RunInfo, namespace=order.namespace, repeatable=True)
 
     async def resume_run(self, run_id: str) -> RunInfo:
         """Have a run go on that nobody drives. One that has ended, or that is driven, stays as it is."""
@@ -283,7 +287,7 @@ class RemoteRuns(Asking):
         return await self._get(f"{_at(run_id)}/replay", Replayed)
 
     async def interrupted(self, namespace: str | None = None) -> list[RunInfo]:
-        return (await self._get("/v1/work/interrupted", Left, namespace=namespace)).runs
+        return (await self._get("/v1/interrupted-runs", Left, namespace=namespace)).runs
 
     async def unknown_calls(
         self, namespace: str | None = None, *, ended: bool = False, limit: int = 100, after: str | None = None
@@ -292,7 +296,7 @@ class RemoteRuns(Asking):
         calls: list[Doubt] = []
         while True:
             asked = {"ended": str(ended).lower(), "limit": str(limit - len(calls)), "after": after}
-            page = await self._get("/v1/work/unknown", DoubtPage, namespace=namespace, **asked)
+            page = await self._get("/v1/unknown-calls", DoubtPage, namespace=namespace, **asked)
             calls += page.calls
             if len(calls) >= limit or page.cursor is None:
                 return DoubtPage(calls, page.total, page.cursor)
@@ -314,7 +318,7 @@ class RemoteRuns(Asking):
 
 
 def _at(run_id: str) -> str:
-    return f"{RUNS}/{quote(run_id, safe='')}"
+    return f"/v1/runs/{quote(run_id, safe='')}"
 
 
 def _recorded(told: _Event) -> Recorded:

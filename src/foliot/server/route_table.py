@@ -326,7 +326,7 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
     ),
     # --- work, as Foliot's own client asks for it
     ("GET", "/v1/resources"): Row(LISTED, Operation("listResources", ref("ResourceList"), fails=(422,))),
-    ("POST", "/v1/work/declared"): Row(
+    ("POST", "/v1/tasks/declared"): Row(
         Rule("inside", "operator"),
         Operation("acceptDeclaredTasks", listof(ref("TakenWire")), body=_BUNDLE, fails=(404, 409)),
         AGAIN,
@@ -350,42 +350,40 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
     ("POST", "/v1/work/tasks/{name}/requeue"): Row(
         OPERATE, Operation("requeueWork", ref("TaskInfo"), body=_ACT, fails=(409,)), KEPT
     ),
-    ("GET", "/v1/work/tasks/{name}/story"): Row(READ, Operation("getWorkStory", ref("StoryWire"))),
+    ("GET", "/v1/tasks/{name}/story"): Row(READ, Operation("getTaskStory", ref("StoryWire"))),
     ("GET", "/v1/work/tasks/{name}/why"): Row(READ, Operation("explainWork", ref("TaskExplanation"))),
-    ("GET", "/v1/work/tasks/{name}/records"): Row(READ, Operation("listWorkRecords", listof(ref("FactWire")))),
-    ("GET", "/v1/work/tasks/{name}/happenings"): Row(
-        READ, Operation("listWorkHappenings", ref("BatchWire"), fails=(422,))
-    ),
-    ("GET", "/v1/work/tasks/{name}/watch"): Row(READ, Operation("watchWork", events=WORK_EVENTS, fails=(422,))),
+    ("GET", "/v1/tasks/{name}/records"): Row(READ, Operation("listTaskRecords", listof(ref("FactWire")))),
+    ("GET", "/v1/tasks/{name}/happenings"): Row(READ, Operation("listTaskHappenings", ref("BatchWire"), fails=(422,))),
+    ("GET", "/v1/tasks/{name}/watch"): Row(READ, Operation("watchTask", events=WORK_EVENTS, fails=(422,))),
     ("GET", "/v1/work/runs"): Row(LISTED, Operation("listWorkRuns", listof(ref("RunInfo")), fails=(422,))),
-    ("POST", "/v1/work/runs"): Row(
-        OPERATE, Operation("beginWorkRun", _RUN, body=form("client.run_state:RunOrder"), fails=(404, 409)), AGAIN
+    ("POST", "/v1/runs"): Row(
+        OPERATE, Operation("startRun", _RUN, body=form("client.run_state:RunOrder"), fails=(404, 409)), AGAIN
     ),
-    ("GET", "/v1/work/interrupted"): Row(LISTED, Operation("listInterruptedRuns", shape({"runs": listof(_RUN)}))),
-    ("GET", "/v1/work/unknown"): Row(LISTED, Operation("listUnknownCalls", ref("DoubtPage"), fails=(422,))),
-    ("GET", "/v1/work/runs/{name}/standing"): Row(
-        LOOK, Operation("getWorkRunStanding", shape({"info": _RUN, "result": ANYTHING, "seq": COUNT}), fails=_SOUGHT)
+    ("GET", "/v1/interrupted-runs"): Row(
+        LISTED, Operation("listInterruptedRuns", shape({"runs": listof(_RUN)}), fails=(422,))
     ),
-    ("GET", "/v1/work/runs/{name}/replay"): Row(
+    ("GET", "/v1/unknown-calls"): Row(LISTED, Operation("listUnknownCalls", ref("DoubtPage"), fails=(422,))),
+    ("GET", "/v1/runs/{run_id}/standing"): Row(
+        LOOK, Operation("getRunStanding", shape({"info": _RUN, "result": ANYTHING, "seq": COUNT}), fails=_SOUGHT)
+    ),
+    ("GET", "/v1/runs/{run_id}/replay"): Row(
         LOOK,
         Operation(
-            "replayWorkRun",
+            "replayRun",
             shape({"events": COUNT, "decided": COUNT, "ended": YES_NO, "difference": maybe(ANYTHING)}),
             fails=_SOUGHT,
         ),
     ),
-    ("POST", "/v1/work/runs/{name}/fork"): Row(
-        STEER, Operation("forkWorkRun", _RUN, body=form("client.run_state:ForkOrder"), fails=_CLASH), AGAIN
+    ("POST", "/v1/runs/{run_id}/fork"): Row(
+        STEER, Operation("forkRun", _RUN, body=form("client.run_state:ForkOrder"), fails=_CLASH), AGAIN
     ),
-    ("POST", "/v1/work/runs/{name}/resume"): Row(STEER, Operation("resumeWorkRun", _RUN, fails=_SOUGHT), AGAIN),
-    ("POST", "/v1/work/runs/{name}/settle"): Row(
-        STEER, Operation("settleWorkCall", _RUN, body=form("server.routes.work_runs:Settled"), fails=_CLASH), AGAIN
+    ("POST", "/v1/runs/{run_id}/resume"): Row(STEER, Operation("resumeRun", _RUN, fails=_SOUGHT), AGAIN),
+    ("POST", "/v1/runs/{run_id}/settle"): Row(
+        STEER, Operation("settleRunCall", _RUN, body=form("server.routes.work_runs:Settled"), fails=_CLASH), AGAIN
     ),
     ("GET", "/v1/work/runs/{name}"): Row(LOOK, Operation("getWorkRun", ref("RunInfo"), fails=(409, 422))),
-    ("GET", "/v1/work/runs/{name}/facts"): Row(
-        LOOK, Operation("listWorkRunFacts", listof(ref("FactWire")), fails=(409, 422))
-    ),
-    ("GET", "/v1/work/runs/{name}/why"): Row(LOOK, Operation("explainWorkRun", ref("Explanation"), fails=(409, 422))),
+    ("GET", "/v1/runs/{run_id}/facts"): Row(LOOK, Operation("listRunFacts", listof(ref("FactWire")), fails=(409, 422))),
+    ("GET", "/v1/runs/{run_id}/why"): Row(LOOK, Operation("explainRun", ref("Explanation"), fails=(409, 422))),
     ("POST", "/v1/work/runs/{name}/cancel"): Row(
         Rule("inside", "operator"), Operation("cancelWorkRun", ref("RunInfo"), body=_ACT, fails=(409,)), AGAIN
     ),
@@ -395,9 +393,11 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
         AGAIN,
     ),
     ("GET", "/v1/work/approvals"): Row(LISTED, Operation("listWorkApprovals", listof(_APPROVAL))),
-    ("POST", "/v1/work/approvals"): Row(
+    ("POST", "/v1/tool-approvals/grants"): Row(
         CONSENT,
-        Operation("grantWork", _APPROVAL, codes=("201",), body=form("server.routes.work_runs:Grant"), fails=(409,)),
+        Operation(
+            "grantToolCalls", _APPROVAL, codes=("201",), body=form("server.routes.work_runs:Grant"), fails=(409,)
+        ),
         KEPT,
     ),
     ("GET", "/v1/work/approvals/{name}"): Row(READ, Operation("getWorkApproval", _APPROVAL, fails=(409, 422))),
@@ -406,10 +406,10 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
         Operation("decideWorkApproval", ref("Decided"), body=form("server.routes.work_runs:Verdict"), fails=(409,)),
         AGAIN,
     ),
-    ("POST", "/v1/work/approvals/{name}/revoke"): Row(
-        CONSENT, Operation("revokeWorkGrant", _APPROVAL, body=_ACT, fails=(409,)), AGAIN
+    ("POST", "/v1/tool-approvals/{name}/revoke"): Row(
+        CONSENT, Operation("revokeToolGrant", _APPROVAL, body=_ACT, fails=(409,)), AGAIN
     ),
-    ("GET", "/v1/work/questions"): Row(LISTED, Operation("listWorkQuestions", listof(ref("OpenQuestion")))),
+    ("GET", "/v1/questions"): Row(LISTED, Operation("listQuestions", listof(ref("OpenQuestion")))),
     # --- records: of the namespaces that the caller can see; the log as a whole concerns the installation
     ("GET", "/v1/audit"): Row(LISTED, Operation("listAuditRecords", ref("AuditRecords"))),
     ("GET", "/v1/audit/totals"): Row(
@@ -425,16 +425,16 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
     ),
     ("GET", "/v1/audit/{number}"): Row(LOOK, Operation("getAuditRecord", ref("AuditRecord"))),
     # --- budgets, workers and their limits, tools, schedules and webhooks, as Foliot's own client asks for them
-    ("GET", "/v1/work/budgets"): Row(
+    ("GET", "/v1/budget-standings"): Row(
         READ,
         Operation(
             "getBudgetStandings", shape({"standings": listof(ANYTHING), "declared": COUNT, "waiting": listof(TEXT)})
         ),
     ),
-    ("GET", "/v1/work/rules"): Row(
+    ("GET", "/v1/policies/defaults"): Row(
         ANYONE, Operation("getRuleDefaults", shape({"default_tool_access": {"enum": ["allow", "deny"]}}))
     ),
-    ("POST", "/v1/work/rules/explain"): Row(
+    ("POST", "/v1/policies/explain"): Row(
         READ,
         Operation(
             "explainToolCall",
@@ -443,7 +443,7 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
         ),
         apart("changes nothing"),
     ),
-    ("POST", "/v1/work/rules/simulate"): Row(
+    ("POST", "/v1/policies/simulate"): Row(
         READ,
         Operation(
             "simulateToolCalls",
@@ -453,27 +453,27 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
         apart("changes nothing"),
     ),
     ("GET", "/v1/work/workers"): Row(ANYONE, Operation("listWorkWorkers", shape({"workers": listof(ANYTHING)}))),
-    ("GET", "/v1/work/limits"): Row(Rule("everywhere"), Operation("listLimits", ref("Limits"))),
-    ("POST", "/v1/work/limits"): Row(
+    ("GET", "/v1/limits"): Row(Rule("everywhere"), Operation("listLimits", ref("Limits"))),
+    ("POST", "/v1/limits"): Row(
         Rule("everywhere", "admin"), Operation("setLimit", ref("Limits"), body=form("store.queue.limits:Limit")), AGAIN
     ),
-    ("POST", "/v1/work/limits/clear"): Row(
+    ("POST", "/v1/limits/clear"): Row(
         Rule("everywhere", "admin"),
         Operation("clearLimit", ref("Limits"), body=form("server.routes.operations:Unlimited")),
         AGAIN,
     ),
-    ("GET", "/v1/work/classes"): Row(Rule("everywhere"), Operation("listFailingClasses", ref("Classes"))),
-    ("POST", "/v1/work/classes/mend"): Row(
+    ("GET", "/v1/run-classes"): Row(Rule("everywhere"), Operation("listFailingClasses", ref("Classes"))),
+    ("POST", "/v1/run-classes/mend"): Row(
         Rule("everywhere", "operator"),
         Operation("mendClass", ref("Classes"), body=form("server.routes.operations:Mended")),
         AGAIN,
     ),
-    ("GET", "/v1/work/tools"): Row(
+    ("GET", "/v1/toolset"): Row(
         READ,
         Operation("getToolset", shape({"tools": listof(ref("ToolFacts")), "capabilities": ANYTHING}), fails=(422,)),
     ),
-    ("GET", "/v1/work/tools/{name}"): Row(READ, Operation("describeTool", ref("ToolFacts"), fails=(422,))),
-    ("POST", "/v1/work/tools/{name}/call"): Row(
+    ("GET", "/v1/tools/{name}/facts"): Row(READ, Operation("describeTool", ref("ToolFacts"), fails=(422,))),
+    ("POST", "/v1/tools/{name}/call"): Row(
         OPERATE,
         Operation(
             "callTool",
@@ -483,15 +483,15 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
         ),
         KEPT,
     ),
-    ("POST", "/v1/work/tools/{name}/test"): Row(
+    ("POST", "/v1/tools/{name}/test"): Row(
         READ,
         Operation("testTool", ref("Judged"), body=form("server.routes.tools:ToolOrder"), fails=(409,)),
         apart("changes nothing"),
     ),
-    ("GET", "/v1/work/mcp-servers/{name}/tools"): Row(
+    ("GET", "/v1/mcp-servers/{name}/tools"): Row(
         OPERATE, Operation("listOfferedTools", shape({"tools": listof(ANYTHING)}), fails=(409,))
     ),
-    ("POST", "/v1/work/mcp-servers/{name}/accept"): Row(
+    ("POST", "/v1/mcp-servers/{name}/accept"): Row(
         Rule("named", "admin"),
         Operation(
             "acceptOfferedTool",
@@ -503,8 +503,8 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
     ),
     ("GET", "/v1/work/schedules"): Row(LISTED, Operation("listWorkSchedules", shape({"items": listof(_SCHEDULE)}))),
     ("GET", "/v1/work/schedules/{name}"): Row(READ, Operation("getWorkSchedule", _SCHEDULE)),
-    ("GET", "/v1/work/schedules/{name}/slots"): Row(READ, Operation("listSlots", shape({"slots": listof(ANYTHING)}))),
-    ("POST", "/v1/work/schedules/{name}/run"): Row(
+    ("GET", "/v1/task-schedules/{name}/slots"): Row(READ, Operation("listSlots", shape({"slots": listof(ANYTHING)}))),
+    ("POST", "/v1/task-schedules/{name}/run"): Row(
         OPERATE,
         Operation(
             "runSchedule",
@@ -516,21 +516,21 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
     ),
     ("GET", "/v1/work/webhooks"): Row(LISTED, Operation("listWorkWebhooks", shape({"items": listof(_WEBHOOK)}))),
     ("GET", "/v1/work/webhooks/{name}"): Row(READ, Operation("getWorkWebhook", _WEBHOOK, fails=_CLASH)),
-    ("POST", "/v1/work/webhooks/{name}/rotate"): Row(
+    ("POST", "/v1/task-webhooks/{name}/rotate"): Row(
         Rule("named", "author"),
         Operation("rotateWebhook", _WEBHOOK, body=form("server.routes.triggers:Rotation"), fails=_CLASH),
         KEPT,
     ),
-    ("GET", "/v1/work/webhooks/{name}/deliveries"): Row(
+    ("GET", "/v1/task-webhooks/{name}/deliveries"): Row(
         READ, Operation("listDeliveries", shape({"deliveries": listof(ref("Delivery"))}))
     ),
-    ("GET", "/v1/work/webhooks/{name}/deliveries/{id}"): Row(OPERATE, Operation("getDelivery", ref("Delivery"))),
-    ("POST", "/v1/work/webhooks/{name}/deliveries/{id}/replay"): Row(
+    ("GET", "/v1/task-webhooks/{name}/deliveries/{id}"): Row(OPERATE, Operation("getDelivery", ref("Delivery"))),
+    ("POST", "/v1/task-webhooks/{name}/deliveries/{id}/replay"): Row(
         OPERATE,
         Operation("replayDelivery", shape({"task": TEXT}), body=form("server.routes.triggers:Again"), fails=_CLASH),
         KEPT,
     ),
-    ("POST", "/v1/work/webhooks/{name}/send-test"): Row(
+    ("POST", "/v1/task-webhooks/{name}/send-test"): Row(
         OPERATE,
         Operation(
             "sendTestDelivery",

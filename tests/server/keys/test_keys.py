@@ -221,7 +221,7 @@ async def test_two_keys_are_none(http: httpx.AsyncClient, waiting: str) -> None:
 async def test_a_request_that_may_have_been_done_is_not_done_again_where_that_would_be_twice(
     http: httpx.AsyncClient, runtime: Runtime, waiting: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = "/v1/work/schedules/nightly/run"
+    path = "/v1/task-schedules/nightly/run"
 
     async def crash(*_: object) -> None:
         raise RuntimeError("the power goes")

@@ -73,11 +73,11 @@ def test_credentials_of_one_name_are_different_principals() -> None:
 async def test_an_answer_is_not_told_to_somebody_else_of_the_same_name(ann: Ann) -> None:
     first = await ann()
     body = {"tool": "pay", "seconds": 60, "scope": {"comment": "secret of the first"}}
-    granted = await first.post("/v1/work/approvals", json=body, headers=KEYED)
-    again = await first.post("/v1/work/approvals", json=body, headers=KEYED)
+    granted = await first.post("/v1/tool-approvals/grants", json=body, headers=KEYED)
+    again = await first.post("/v1/tool-approvals/grants", json=body, headers=KEYED)
     second = await ann()
 
-    other = await second.post("/v1/work/approvals", json=body, headers=KEYED)
+    other = await second.post("/v1/tool-approvals/grants", json=body, headers=KEYED)
     unlike = await second.post("/v1/tasks/no-such/cancel", json={}, headers=KEYED)
 
     assert (granted.status_code, again.json()) == (201, granted.json())

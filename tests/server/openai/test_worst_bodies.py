@@ -50,7 +50,7 @@ async def test_no_body_holds_the_process(http: httpx.AsyncClient, body: bytes) -
 
 
 @pytest.mark.parametrize(
-    ("path", "value"), [("/v1/chat/completions", b'"\\""'), ("/v1/tasks", b"1"), ("/v1/work/rules/explain", b"[[]]")]
+    ("path", "value"), [("/v1/chat/completions", b'"\\""'), ("/v1/tasks", b"1"), ("/v1/policies/explain", b"[[]]")]
 )
 async def test_a_body_of_too_many_values_is_refused_before_it_is_read(
     http: httpx.AsyncClient, path: str, value: bytes

@@ -44,7 +44,7 @@ class Mended(msgspec.Struct, frozen=True):
     key: str
 
 
-@router.get("/v1/work/budgets")
+@router.get("/v1/budget-standings")
 async def budgets(
     services: ServicesDep,
     namespace: Namespace = None,
@@ -56,13 +56,13 @@ async def budgets(
     return Json(await _operations(services).budgets(where, name=name or None, limit=min(limit, MOST)))
 
 
-@router.get("/v1/work/rules")
+@router.get("/v1/policies/defaults")
 async def rule_defaults(services: ServicesDep) -> Response:
     """What holds for calls that no resource speaks of."""
     return Json(await _operations(services).rule_defaults())
 
 
-@router.post("/v1/work/rules/explain")
+@router.post("/v1/policies/explain")
 async def explain(request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
     """What would become of a tool call of an agent, by the rules of this server. Nothing is called.
 
@@ -72,7 +72,7 @@ async def explain(request: Request, services: ServicesDep, caller: CallerDep, na
     return Json(await _operations(services, caller).explain_call(space(namespace), asked))
 
 
-@router.post("/v1/work/rules/simulate")
+@router.post("/v1/policies/simulate")
 async def simulate(request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
     """What would change for tool calls if manifests were applied. Nothing is applied, nothing is called.
 
@@ -94,13 +94,13 @@ async def workers(services: ServicesDep, caller: CallerDep) -> Response:
     return Json({"workers": found})
 
 
-@router.get("/v1/work/limits")
+@router.get("/v1/limits")
 async def limits(services: ServicesDep) -> Response:
     """How many runs may be at work at once."""
     return Json({"limits": await _operations(services).limits()})
 
 
-@router.post("/v1/work/limits")
+@router.post("/v1/limits")
 async def set_limit(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Let at most so many runs of a namespace, an agent or a lane be at work at once."""
     limit = await form(request, bounds.Limit)
@@ -111,7 +111,7 @@ async def set_limit(request: Request, services: ServicesDep, caller: CallerDep) 
     return await limits(services)
 
 
-@router.post("/v1/work/limits/clear")
+@router.post("/v1/limits/clear")
 async def clear_limit(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Lift a limit."""
     lifted = await form(request, Unlimited)
@@ -120,13 +120,13 @@ async def clear_limit(request: Request, services: ServicesDep, caller: CallerDep
     return await limits(services)
 
 
-@router.get("/v1/work/classes")
+@router.get("/v1/run-classes")
 async def classes(services: ServicesDep) -> Response:
     """Kinds of runs of which the last ones failed."""
     return Json({"classes": await _operations(services).failing_classes()})
 
 
-@router.post("/v1/work/classes/mend")
+@router.post("/v1/run-classes/mend")
 async def mend(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Begin runs of a class again that was held back."""
     mended = await form(request, Mended)

@@ -59,19 +59,19 @@ class Acceptance(msgspec.Struct, frozen=True):
         return {field: value for field in fields if (value := getattr(self, field))}
 
 
-@router.get("/v1/work/tools")
+@router.get("/v1/toolset")
 async def toolset(services: ServicesDep, namespace: Namespace = None) -> Response:
     """What tools there are, whether they can be called, and what the deployment has and lacks."""
     return Json(await _tooling(services).toolset(space(namespace)))
 
 
-@router.get("/v1/work/tools/{name}")
+@router.get("/v1/tools/{name}/facts")
 async def describe(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
     """One tool: what it takes, how it is run, and the rules that speak of it."""
     return Json(await _tooling(services).tool(name, space(namespace)))
 
 
-@router.post("/v1/work/tools/{name}/call")
+@router.post("/v1/tools/{name}/call")
 async def call(
     name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
 ) -> Response:
@@ -84,7 +84,7 @@ async def call(
     return Json(msgspec.structs.replace(called, printed="".join(printed)[-LONGEST_OUTPUT:]))
 
 
-@router.post("/v1/work/tools/{name}/test")
+@router.post("/v1/tools/{name}/test")
 async def judged(
     name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
 ) -> Response:
@@ -94,7 +94,7 @@ async def judged(
     return Json(await _tooling(services).test_tool(name, order.arguments, asker))
 
 
-@router.get("/v1/work/mcp-servers/{name}/tools")
+@router.get("/v1/mcp-servers/{name}/tools")
 async def offered(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
     """List the tools that an MCP server offers right now, compared with what was accepted. Stores nothing."""
     from foliot.catalog.mcp import offered_tools
@@ -105,7 +105,7 @@ async def offered(name: Name, services: ServicesDep, namespace: Namespace = None
         return Json({"tools": await offered_tools(store, document, connections)})
 
 
-@router.post("/v1/work/mcp-servers/{name}/accept")
+@router.post("/v1/mcp-servers/{name}/accept")
 async def accept(
     name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
 ) -> Response:

@@ -74,13 +74,13 @@ async def get_schedule(name: Name, services: ServicesDep, namespace: Namespace =
     return Json(await _triggers(services).schedule(space(namespace), name))
 
 
-@router.get("/v1/work/schedules/{name}/slots")
+@router.get("/v1/task-schedules/{name}/slots")
 async def slots(name: Name, services: ServicesDep, namespace: Namespace = None, limit: Limit = 20) -> Response:
     """Every time it was due, newest first, and what became of it."""
     return Json({"slots": await _triggers(services).slots(space(namespace), name, limit=min(limit, MOST_SLOTS))})
 
 
-@router.post("/v1/work/schedules/{name}/run")
+@router.post("/v1/task-schedules/{name}/run")
 async def run_now(
     name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
 ) -> Response:
@@ -109,7 +109,7 @@ async def get_webhook(name: Name, services: ServicesDep, namespace: Namespace = 
     return Json(await _triggers(services).webhook(space(namespace), name))
 
 
-@router.post("/v1/work/webhooks/{name}/rotate")
+@router.post("/v1/task-webhooks/{name}/rotate")
 async def rotate(
     name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
 ) -> Response:
@@ -124,20 +124,20 @@ async def rotate(
     return Json(document)
 
 
-@router.get("/v1/work/webhooks/{name}/deliveries")
+@router.get("/v1/task-webhooks/{name}/deliveries")
 async def deliveries(name: Name, services: ServicesDep, namespace: Namespace = None, limit: Limit = 20) -> Response:
     """What was delivered, newest first, without bodies."""
     found = await _triggers(services).deliveries(space(namespace), name, limit=min(limit, MOST))
     return Json({"deliveries": found})
 
 
-@router.get("/v1/work/webhooks/{name}/deliveries/{id}")
+@router.get("/v1/task-webhooks/{name}/deliveries/{id}")
 async def delivery(name: Name, id: Id, services: ServicesDep, namespace: Namespace = None) -> Response:
     """One delivery with its body, if that was kept."""
     return Json(await _triggers(services).delivery(space(namespace), name, id))
 
 
-@router.post("/v1/work/webhooks/{name}/deliveries/{id}/replay")
+@router.post("/v1/task-webhooks/{name}/deliveries/{id}/replay")
 async def replay(
     name: Name, id: Id, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
 ) -> Response:
@@ -148,7 +148,7 @@ async def replay(
     return Json({"task": task})
 
 
-@router.post("/v1/work/webhooks/{name}/send-test")
+@router.post("/v1/task-webhooks/{name}/send-test")
 async def send_test(
     name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
 ) -> Response:

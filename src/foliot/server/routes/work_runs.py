@@ -108,7 +108,7 @@ async def list_runs(
     return Json(sorted(found, key=lambda info: info.key, reverse=True)[:count])
 
 
-@router.post("/v1/work/runs")
+@router.post("/v1/runs")
 async def begin(request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
     """Have an agent do something, driven here. The id is chosen by whoever asks, so that asking again finds the run."""
     order = await form_in(request, RunOrder, space(namespace))
@@ -120,7 +120,7 @@ async def begin(request: Request, services: ServicesDep, caller: CallerDep, name
     return Json(info)
 
 
-@router.get("/v1/work/interrupted")
+@router.get("/v1/interrupted-runs")
 async def interrupted(services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
     """Runs outside of tasks that could go on and that nobody drives, oldest first."""
     work = LocalWork(services.runtime)
@@ -128,7 +128,7 @@ async def interrupted(services: ServicesDep, caller: CallerDep, namespace: Names
     return Json({"runs": sorted(found, key=lambda info: info.created_at)})
 
 
-@router.get("/v1/work/unknown")
+@router.get("/v1/unknown-calls")
 async def unknown(
     services: ServicesDep,
     caller: CallerDep,
@@ -147,24 +147,24 @@ async def unknown(
     return Json(page_of(found, count, total))
 
 
-@router.get("/v1/work/runs/{name}/standing")
-async def standing(name: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+@router.get("/v1/runs/{run_id}/standing")
+async def standing(run_id: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """How a run stands, and what it has done so far."""
-    info = await _run(services, caller, request, name)
+    info = await _run(services, caller, request, run_id)
     return Json(await LocalWork(services.runtime).standing(info.id))
 
 
-@router.get("/v1/work/runs/{name}/replay")
-async def replay(name: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+@router.get("/v1/runs/{run_id}/replay")
+async def replay(run_id: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Decide a whole run again from its journal, and compare byte for byte. Nothing is asked or called."""
-    info = await _run(services, caller, request, name)
+    info = await _run(services, caller, request, run_id)
     return Json(await LocalWork(services.runtime).replay_run(info.id))
 
 
-@router.post("/v1/work/runs/{name}/fork")
-async def fork(name: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+@router.post("/v1/runs/{run_id}/fork")
+async def fork(run_id: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Run again from a step on, with something changed, beside the original; driven here."""
-    info = await _run(services, caller, request, name)
+    info = await _run(services, caller, request, run_id)
     order = await form(request, ForkOrder)
     check_chosen_id(order.new_id)
     identity = caller.identity(info.namespace, "http", user=order.user)
@@ -184,22 +184,22 @@ async def fork(name: Name, request: Request, services: ServicesDep, caller: Call
     return Json(forked)
 
 
-@router.post("/v1/work/runs/{name}/resume")
-async def resume(name: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+@router.post("/v1/runs/{run_id}/resume")
+async def resume(run_id: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Have a run go on that nobody drives; it goes on here."""
-    info = await _run(services, caller, request, name)
+    info = await _run(services, caller, request, run_id)
     after = await resume_run(services, info)
     await _record(services, caller, request, "resumed", "Run", info.namespace, info.id)
     return Json(after)
 
 
-@router.post("/v1/work/runs/{name}/settle")
-async def settle(name: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+@router.post("/v1/runs/{run_id}/settle")
+async def settle(run_id: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Say what became of a call that may have acted; the run goes on here, or where the runs of its task are done.
 
     A run that has ended stays as it is: what is said is kept for the same call of the same task or family of runs.
     """
-    info = await _run(services, caller, request, name)
+    info = await _run(services, caller, request, run_id)
     said = await form(request, Settled)
     if said.result is not None and said.decision != "happened":
         raise InvalidInput("a result goes with a call that happened")
@@ -225,17 +225,17 @@ async def get_run(name: Name, request: Request, services: ServicesDep, caller: C
     return Json(await _run(services, caller, request, name))
 
 
-@router.get("/v1/work/runs/{name}/facts")
-async def facts(name: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+@router.get("/v1/runs/{run_id}/facts")
+async def facts(run_id: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """What happened in a run, as it is stored."""
-    info = await _run(services, caller, request, name)
+    info = await _run(services, caller, request, run_id)
     return Json(wire.facts_to_wire(await services.runtime.runs.facts(info.id)))
 
 
-@router.get("/v1/work/runs/{name}/why")
-async def why(name: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+@router.get("/v1/runs/{run_id}/why")
+async def why(run_id: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Why a run waits, failed, or cost what it cost."""
-    info = await _run(services, caller, request, name)
+    info = await _run(services, caller, request, run_id)
     return Json(await LocalWork(services.runtime).why_run(info.id))
 
 
@@ -306,7 +306,7 @@ async def decide(
     return Json(Answered(decided.document, decided.run_id))
 
 
-@router.post("/v1/work/approvals")
+@router.post("/v1/tool-approvals/grants")
 async def grant(request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
     """Approve calls in advance."""
     given, where = await form(request, Grant), space(namespace)
@@ -324,7 +324,7 @@ async def grant(request: Request, services: ServicesDep, caller: CallerDep, name
     return Json(document, 201)
 
 
-@router.post("/v1/work/approvals/{name}/revoke")
+@router.post("/v1/tool-approvals/{name}/revoke")
 async def revoke(
     name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
 ) -> Response:
@@ -337,7 +337,7 @@ async def revoke(
     return Json(document)
 
 
-@router.get("/v1/work/questions")
+@router.get("/v1/questions")
 async def questions(services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
     """What runs ask people, the oldest question first."""
     work = LocalWork(services.runtime)

@@ -109,7 +109,7 @@ async def list_all(
     )
 
 
-@router.post("/v1/work/declared")
+@router.post("/v1/tasks/declared")
 async def accept_declared(
     request: Request, services: ServicesDep, caller: CallerDep, dryRun: DryRun = None
 ) -> Response:
@@ -241,7 +241,7 @@ async def requeue_task(
     return Json(info)
 
 
-@router.get("/v1/work/tasks/{name}/story")
+@router.get("/v1/tasks/{name}/story")
 async def story(name: Name, services: ServicesDep, namespace: Namespace = None, looks: bool = True) -> Response:
     """What the story of a task is told from: its plan, its facts, its runs; with `looks` the facts of live runs."""
     told = await LocalWork(services.runtime).story(space(namespace), name, looks=False)
@@ -256,7 +256,7 @@ async def why(name: Name, services: ServicesDep, namespace: Namespace = None) ->
     return Json(await LocalWork(services.runtime).why_task(space(namespace), name))
 
 
-@router.get("/v1/work/tasks/{name}/records")
+@router.get("/v1/tasks/{name}/records")
 async def records(
     name: Name, services: ServicesDep, namespace: Namespace = None, after: Annotated[int, Query(ge=0, lt=2**53)] = 0
 ) -> Response:
@@ -266,7 +266,7 @@ async def records(
     return Json(wire.records_to_wire(await work.records(space(namespace), name, after=after)))
 
 
-@router.get("/v1/work/tasks/{name}/happenings")
+@router.get("/v1/tasks/{name}/happenings")
 async def happenings(
     name: Name,
     services: ServicesDep,
@@ -286,7 +286,7 @@ async def happenings(
         await work.changed(where, name, cursor=cursor, timeout=min(left, 1.0))
 
 
-@router.get("/v1/work/tasks/{name}/watch")
+@router.get("/v1/tasks/{name}/watch")
 async def watch(
     name: Name,
     request: Request,
