@@ -23,6 +23,7 @@ import pytest
 from msgspec.structs import replace
 
 from foliot import Runtime
+from foliot.bus.nats_link import NatsLink
 from foliot.catalog.apply import apply_documents
 from foliot.errors import FoliotError, InvalidInput
 from foliot.resources.reader import parse_text
@@ -36,8 +37,7 @@ from foliot.tools.base import Caller, Invocation, ToolDefinition, ToolDenied, To
 from foliot.tools.governance.cel import Expression
 from foliot.tools.governance.rules import Condition, FixedRules, Permission, Rules
 from foliot.tools.nats_worker.callers import CallerEntry, load_callers, new_callers
-from foliot.tools.nats_worker.link import NatsLink, ensure_stream
-from foliot.tools.nats_worker.server import ServerConfig, ToolServer
+from foliot.tools.nats_worker.server import ServerConfig, ToolServer, ensure_stream
 from foliot.tools.nats_worker.signatures import Signer
 from foliot.tools.pipeline.parts import Parts
 from foliot.tools.pipeline.pipeline import Pipeline
@@ -107,7 +107,7 @@ class Bus:
         self.results: list[tuple[str, dict[str, str], dict[str, Any]]] = []
 
     async def listen(self, subject: str = "tool.result.*") -> Bus:
-        client: Any = await self._link.client()
+        client: Any = await self._link.reached()
 
         async def hear(msg: Any) -> None:
             self.results.append((msg.subject, dict(msg.headers or {}), json.loads(msg.data)["payload"]))
@@ -185,7 +185,7 @@ async def test_an_author_publishes_nowhere_but_on_the_subject_of_his_tool(nats_u
     subjects = ("team-a.tool.execute.pay", "billing.refund", "tool.execute.pay", "$JS.API.STREAM.NAMES", "ours.$SYS.x")
     heard: list[str] = []
     async with linked(nats_url, stream=False) as link, Runtime(settings=load_settings({}, given)) as runtime:
-        client: Any = await link.client()
+        client: Any = await link.reached()
 
         async def hear(msg: Any) -> None:
             heard.append(msg.subject)
@@ -329,7 +329,7 @@ async def test_a_forged_result_does_not_end_a_call_and_a_signed_one_does(link: N
     forged = envelope({"call_id": message.id, "execution_id": message.execution_id, "content": "forged"})
     subject = f"tool.result.{message.id}"
     heard: list[str] = []
-    client: Any = await link.client()
+    client: Any = await link.reached()
     asked = asyncio.create_task(caller.invoke(call, on_output=heard.append))
     for _ in range(5):
         for headers in (None, signed(forged, caller="evil", subject=subject, kind="result"), {"Foliot-Caller": "desk"}):
@@ -355,7 +355,7 @@ async def test_a_result_of_another_call_is_not_taken_even_if_it_is_signed(link: 
     subject = f"tool.result.{message.id}"
     other = envelope({"call_id": message.id, "execution_id": "tool-exec-v1-other", "content": "old"})
     bare = envelope({"call_id": message.id, "content": "old"})
-    client: Any = await link.client()
+    client: Any = await link.reached()
 
     asked = asyncio.create_task(caller.invoke(invocation()))
     for _ in range(5):

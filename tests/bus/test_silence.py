@@ -13,7 +13,6 @@ from foliot.bus.nats import NatsTransport
 from foliot.bus.nats_link import NatsLink, NatsOptions
 from foliot.common.waits import Waits
 from foliot.dev.proxy import Proxy
-from foliot.tools.nats_worker import link as tool_link
 
 ENDS = 60.0
 # The client library forgets the connection of an attempt that timed out, and leaves it to the garbage collector.
@@ -54,9 +53,9 @@ async def test_tickets_go_out_when_a_silent_server_answers_again(nats_url: str) 
 
 async def test_a_link_of_tools_can_be_closed_in_silence(nats_url: str) -> None:
     with Proxy(nats_url) as proxy:
-        link = tool_link.NatsLink(proxy.url, waits=Waits(lease=1.0))
-        client = await link.client()
+        link = NatsLink(NatsOptions(proxy.url, waits=Waits(lease=1.0)))
+        client = await link.reached()
         proxy.silence()
         await client.publish("tool.x", b"lost")
-        await until(lambda: not link.connected)
+        await until(lambda: link.client is None)
         await asyncio.wait_for(link.close(), ENDS)

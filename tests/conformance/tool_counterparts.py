@@ -12,8 +12,8 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from foliot.bus.nats_link import NatsLink
 from foliot.testing.tool_suite import NOT_UTF8, Failed, Program, Seen
-from foliot.tools.nats_worker.link import NatsLink
 from tests.tools.serving.bus import result as nats_result
 from tests.tools.serving.bus import settled
 
@@ -106,7 +106,7 @@ class Pushing:
 @asynccontextmanager
 async def over_nats(link: NatsLink, name: str, program: Program) -> AsyncIterator[None]:
     """A tool as any program would serve it: a subscription, JSON, several calls at a time."""
-    client: Any = await link.client()
+    client: Any = await link.reached()
     tasks: set[asyncio.Task[None]] = set()
 
     async def answer(call: dict[str, Any], key: str) -> None:

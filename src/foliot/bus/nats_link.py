@@ -1,6 +1,7 @@
-"""The connection to NATS: made in the background, and made again for ever.
+"""The connection to NATS that transport, live pieces and tools share: made in the background, kept up for ever.
 
-A server that is away is no error for anybody here: who sends keeps what it has for a while, who receives waits.
+A server that is away is no error of the link. The transport keeps its tickets for a while (`connected` answers None);
+a tool call cannot wait for ever and asks with `reached`, which raises.
 """
 
 from __future__ import annotations
@@ -18,15 +19,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 from foliot.common.cancellation import stop_tasks
 from foliot.common.waits import Waits
-from foliot.errors import UsageError
+from foliot.errors import Unavailable, UsageError
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
+    from nats.js import JetStreamContext
 
 log = logging.getLogger(__name__)
 
 _RECONNECT_AFTER: Final = 0.2
 _RETRY_AFTER: Final = 1.0
+# By a word in the kind of an error, most telling first: a refused handshake also gives broken pipes and resets.
+_HINTS: Final = {
+    "SSL": "see FOLIOT_NATS_CA, the certificates to trust, and FOLIOT_NATS_CERT, if the server wants one",
+    "Authorization": "see FOLIOT_NATS_CREDENTIALS, or user and password in FOLIOT_NATS",
+    "": "is the address in FOLIOT_NATS right, and is the server running?",
+}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -106,17 +114,18 @@ class NatsLink:
         self._gone = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._heard: list[Callable[[], None]] = []
-        self._complained = ""
+        self._complaints: dict[str, None] = {}  # kinds of errors since the last connection, in order
 
     def start(self) -> None:
         """Begin to connect. Raises `UsageError` for options that can never work."""
-        self.options.check()
         if self._keeper is None:
+            self.options.check()
             self._keeper = asyncio.create_task(self._keep(self.options.arguments()))
 
-    def on_connect(self, heard: Callable[[], None]) -> None:
-        """Call `heard` whenever the connection is there, for the first time and again."""
+    def on_connect(self, heard: Callable[[], None]) -> Callable[[], None]:
+        """Call `heard` whenever the connection is made, for the first time and again; returns how to stop that."""
         self._heard.append(heard)
+        return lambda: self._heard.remove(heard)
 
     @property
     def client(self) -> Client | None:
@@ -131,6 +140,28 @@ class NatsLink:
                     await self._up.wait()
             client = self.client
         return client
+
+    async def reached(self, *, timeout: float | None = None) -> Client:
+        """Return the client as soon as it has been connected once; it may be reconnecting at this moment.
+
+        Starts the link. Raises `Unavailable` after `timeout` seconds, by default the bound of one try.
+        """
+        self.start()
+        if self._client is not None and not self._client.is_closed:
+            return self._client
+        seconds = self.options.waits.attempt if timeout is None else timeout
+        if (client := await self.connected(timeout=seconds)) is not None:
+            return client
+        word = next(word for word in _HINTS if not word or any(word in kind for kind in self._complaints))
+        why = next((kind for kind in self._complaints if word in kind), "no answer")
+        raise Unavailable(
+            f"NATS at {self.options.place} cannot be reached within {seconds:g} s ({why})", hint=_HINTS[word]
+        )
+
+    async def jetstream(self, *, timeout: float = 5.0) -> JetStreamContext:
+        """Return JetStream of the client; each of its requests ends after `timeout` seconds. Raises as `reached`."""
+        client: Any = await self.reached()  # its options are not typed
+        return client.jetstream(timeout=timeout)
 
     async def close(self) -> None:
         """Send what waits, for a second at most, and let go."""
@@ -183,9 +214,9 @@ class NatsLink:
             await asyncio.sleep(_RETRY_AFTER)
 
     async def _connected(self) -> None:
-        if self._complained:
+        if self._complaints:
             log.warning("NATS at %s is there", self.options.place)
-        self._complained = ""
+        self._complaints.clear()
         self._up.set()
         for heard in self._heard:
             heard()
@@ -198,8 +229,8 @@ class NatsLink:
         self._gone.set()
 
     async def _trouble(self, error: Exception) -> None:
-        """Told once for each kind, without the words of the client: they may hold the address with its password."""
-        kind = type(error).__name__
-        if self.client is None and kind != self._complained:
-            self._complained = kind
+        """Log each kind of error once, without the words of the client: they may hold the address with its password."""
+        kind = "AuthorizationError" if "Authorization Violation" in str(error) else type(error).__name__
+        if self.client is None and kind not in self._complaints:
+            self._complaints[kind] = None
             log.warning("NATS at %s cannot be reached (%s); trying on", self.options.place, kind)

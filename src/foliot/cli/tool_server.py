@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
+from foliot.bus.nats_link import NatsLink
 from foliot.bus.open import nats_options
 from foliot.cli.errors import warn
 from foliot.cli.invocation import current
@@ -22,7 +22,6 @@ from foliot.errors import FoliotError, NotFound, Unavailable, UsageError
 from foliot.runtime.runtime import Runtime
 from foliot.store.base import Document, Filter, ResourceStore
 from foliot.tools.nats_worker.callers import Callers, load_callers
-from foliot.tools.nats_worker.link import NatsLink
 from foliot.tools.nats_worker.server import ServerConfig, ToolServer
 
 
@@ -54,12 +53,10 @@ async def serve_tools(order: Serving, signals: StopSignals) -> int:
         tools = runtime.tools.served(documents, namespace(), None if order.files or order.names else _not_served)
         if not tools.definitions:
             raise NotFound("None of these tools can be served.")
-        reached = nats_options(replace(settings, nats=url), name="foliot-tools")
-        reached.check()
-        link = NatsLink(url, options=reached.arguments(), waits=reached.waits)
+        link = NatsLink(nats_options(replace(settings, nats=url), name="foliot-tools"))
         server = ToolServer(tools, link, config, callers=callers, agents=runtime.tools.rights_of)
         try:
-            await _reached(link, reached.place)
+            await _reached(link)
             await server.start()
             listed = ", ".join(sorted(tools.definitions))
             known = ", ".join(sorted(each.name for each in callers))
@@ -76,17 +73,16 @@ async def serve_tools(order: Serving, signals: StopSignals) -> int:
     return 0
 
 
-async def _reached(link: NatsLink, place: str) -> None:
+async def _reached(link: NatsLink) -> None:
     """Wait for a NATS server that is away, and say so."""
     told = False
     while True:
         try:
-            await link.client()
+            await link.reached()
         except Unavailable as error:
             if not told:
                 told = True
-                warn(f"NATS at {place} is not there yet ({error.message}); waiting for it. Ctrl-C stops.")
-            await asyncio.sleep(1.0)
+                warn(f"{error.message}; waiting for it ({error.hint}). Ctrl-C stops.")
         else:
             return
 

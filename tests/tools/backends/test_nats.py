@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from foliot.bus.nats_link import NatsLink, NatsOptions
+from foliot.common.waits import Waits
 from foliot.dev.nats import Nats
 from foliot.kernel.messages import ToolResult
 from foliot.tools.backends.nats import NatsTool
@@ -24,7 +26,7 @@ from foliot.tools.base import (
     ToolTimeout,
     ToolUnreachable,
 )
-from foliot.tools.nats_worker.link import NatsLink, ensure_stream
+from foliot.tools.nats_worker.server import ensure_stream
 from foliot.tools.pipeline.pipeline import Pipeline
 from tests.tools.serving.bus import envelope, foreign_tool, invocation, linked, result, settled, until
 
@@ -207,7 +209,7 @@ async def test_without_a_stream_nothing_was_sent_for_certain(nats_url: str) -> N
 
 
 async def test_without_a_server_nothing_was_sent_for_certain() -> None:
-    link = NatsLink("nats://someone:hush@127.0.0.1:1", connect_seconds=0.3)
+    link = NatsLink(NatsOptions("nats://someone:hush@127.0.0.1:1", waits=Waits(1.2)))
     with pytest.raises(ToolUnreachable) as caught:
         await queue_tool(link).invoke(invocation())
     assert caught.value.before_effect
@@ -267,7 +269,7 @@ async def test_what_was_answered_while_the_connection_was_lost_is_found_when_it_
                 await begun.wait()
         js: Any = await theirs.jetstream(timeout=20)
         await ensure_stream(js)
-        deaf: Any = await link.client()
+        deaf: Any = await link.reached()
         for subscription in list(deaf._subs.values()):
             if subscription.subject.startswith("tool.result."):
                 await deaf._send_unsubscribe(subscription._id)  # the server no longer tells us; as if the line were cut

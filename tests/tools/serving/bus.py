@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from foliot.bus.nats_link import NatsLink, NatsOptions
 from foliot.tools.base import Caller, Invocation, Tool
 from foliot.tools.nats_worker.callers import CallerEntry, Callers, new_callers
 from foliot.tools.nats_worker.calls import AgentLookup
-from foliot.tools.nats_worker.link import NatsLink, ensure_stream
-from foliot.tools.nats_worker.server import ServerConfig, ToolServer
+from foliot.tools.nats_worker.server import ServerConfig, ToolServer, ensure_stream
 from foliot.tools.pipeline.pipeline import Pipeline
 
 QUICK = {"fetch": 0.2, "redelivery": (0.1,), "ack_wait": 30.0, "stream_tries": 3}
@@ -20,7 +20,7 @@ QUICK = {"fetch": 0.2, "redelivery": (0.1,), "ack_wait": 30.0, "stream_tries": 3
 
 @asynccontextmanager
 async def linked(url: str, *, stream: bool = True) -> AsyncIterator[NatsLink]:
-    link = NatsLink(url)
+    link = NatsLink(NatsOptions(url))
     try:
         if stream:
             await ensure_stream(await link.jetstream())
@@ -69,7 +69,7 @@ async def foreign_tool(link: NatsLink, name: str, reply: Reply) -> AsyncIterator
 
     `reply(client, call)` answers; the list holds every call that came.
     """
-    client: Any = await link.client()
+    client: Any = await link.reached()
     calls: list[dict[str, Any]] = []
 
     async def hear(msg: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from foliot.bus.nats_link import NatsLink
 from foliot.dev.nats import Nats
 from foliot.errors import Conflict, InvalidInput, Unavailable
 from foliot.tools.backends.nats import NatsTool
@@ -18,7 +19,6 @@ from foliot.tools.base import Caller, Invocation, ToolDefinition, ToolError, Too
 from foliot.tools.function import tool
 from foliot.tools.governance.rules import FixedRules, Permission, Rules
 from foliot.tools.nats_worker.ledger import BUCKET
-from foliot.tools.nats_worker.link import NatsLink
 from foliot.tools.nats_worker.messages import CallMessage, Meta, encode, execution_id, outcome_key
 from foliot.tools.nats_worker.server import ServerConfig, ToolServer
 from foliot.tools.pipeline.parts import Parts
@@ -75,7 +75,7 @@ class Results:
         self.payloads: list[dict[str, Any]] = []
 
     async def listen(self, link: NatsLink) -> Results:
-        client: Any = await link.client()
+        client: Any = await link.reached()
 
         async def hear(msg: Any) -> None:
             self.payloads.append(json.loads(msg.data)["payload"])
@@ -100,6 +100,12 @@ async def test_a_call_goes_from_one_foliot_to_another_and_back(link: NatsLink) -
     assert received.caller == Caller(user="anybody", via="nats", advertised=frozenset({"search"}))
     assert server.metrics.value("executions_total", tool_name="search", status="success") == 1
     assert server.metrics.value("outcome_total", path="new") == 1
+
+
+async def test_calls_are_taken_from_a_new_client_when_the_old_one_gave_up(link: NatsLink) -> None:
+    async with served(link, Counting()):
+        await (await link.reached()).close()  # as the client does when a server refuses it for a while
+        assert await caller_of(link).invoke(invocation()) == "found clocks"
 
 
 async def test_failures_keep_their_code_kind_and_details_on_the_way(link: NatsLink) -> None:
@@ -325,7 +331,7 @@ async def test_tools_are_listed_with_schema_version_digest_and_why_they_cannot_b
         """Look something up."""
         return q
 
-    client: Any = await link.client()
+    client: Any = await link.reached()
     async with served(link, Counting(category="knowledge"), look, allowed_tools=("look",)):
         everything = json.loads((await client.request("tool.list", b"", timeout=60)).data)["tools"]
         read = json.loads((await client.request("tool.list", b'{"effect":"read_only"}', timeout=60)).data)["tools"]

@@ -22,7 +22,7 @@ from foliot.tools.base import Tool, ToolDefinition, ToolIsolationMissing, ToolSe
 from foliot.tools.secrets.secrets import Secrets
 
 if TYPE_CHECKING:
-    from foliot.bus.nats_link import NatsOptions
+    from foliot.bus.nats_link import NatsLink, NatsOptions
     from foliot.store.journal.base import Journal
     from foliot.tools.backends.agent import Agents
     from foliot.tools.backends.callbacks import Shared
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from foliot.tools.backends.http import Web
     from foliot.tools.builtin.memory import SharedMemory
     from foliot.tools.mcp.connections import McpConnections
-    from foliot.tools.nats_worker.link import NatsLink
     from foliot.tools.nats_worker.signatures import Signer
 
 OVER_HTTP = ("http", "external", "webhook-callback")
@@ -180,8 +179,8 @@ class Backends:
         return GrpcTool(definition, self._grpc, auth=self.web.auth)
 
     def _nats_tool(self, document: Document, definition: ToolDefinition) -> Tool:
+        from foliot.bus.nats_link import NatsLink
         from foliot.tools.backends.nats import NatsTool
-        from foliot.tools.nats_worker.link import NatsLink
 
         self.grants.check_subject(document)
         if self._nats is None:
@@ -192,7 +191,7 @@ class Backends:
                     lacks="the setting nats",
                 )
             self._nats_options.check()
-            self._nats = NatsLink(self._nats_options.url, options=self._nats_options.arguments(), waits=self._waits)
+            self._nats = NatsLink(self._nats_options)
         return NatsTool(definition, self._nats, signer=self._signer)
 
     def _mcp_tool(self, document: Document, definition: ToolDefinition) -> Tool:

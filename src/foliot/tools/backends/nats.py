@@ -18,6 +18,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from foliot.bus.nats_link import NatsLink
 from foliot.errors import Unavailable
 from foliot.tools.base import (
     Invocation,
@@ -29,7 +30,6 @@ from foliot.tools.base import (
     ToolTimeout,
     ToolUnreachable,
 )
-from foliot.tools.nats_worker.link import NatsLink
 from foliot.tools.nats_worker.messages import (
     EXECUTE,
     CallMessage,
@@ -169,10 +169,10 @@ class NatsTool:
             self._take(subject, msg, message, answered)
 
         try:
-            client = await self._link.client()
+            client = await self._link.reached()
         except Unavailable as error:
             raise _not_sent(f"{call.tool!r} cannot be called: {error.message}", error.hint) from None
-        stop_listening = self._link.on_reconnect(look)
+        stop_listening = self._link.on_connect(look.set)
         try:
             async with _subscribed(client, {subject: hear, **self._output_handler(message, on_output)}):
                 ack = await self._publish(call, message, answered)

@@ -127,7 +127,7 @@ class Handler:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._tools = tools
-        self._publisher = publisher
+        self.publisher = publisher
         self._metrics = metrics
         self._health = health
         self._allowed = frozenset(allowed) if allowed else None
@@ -234,7 +234,7 @@ class Handler:
         failure = {"code": "permission_denied", "reason": "caller_unidentified", "kind": "denied", "retryable": False}
         refused = refusal(call, f"the caller is not known: {why}", "policy_denied", failure=failure)
         try:
-            await self._publisher.result(call, refused, known)
+            await self.publisher.result(call, refused, known)
         except PublishFailed:
             self._metrics.count("result_publish_failures_total", reason="transport")
         return Disposition.TERMINATE
@@ -318,7 +318,7 @@ class Handler:
             return refusal(call, text, "internal", ambiguous_effect=True, failure=failure)
         began = self._clock()
         self._metrics.in_flight += 1
-        on_output, ended = self._publisher.output(call, known)
+        on_output, ended = self.publisher.output(call, known)
         try:
             async with asyncio.timeout(self._limit_seconds):
                 result = await admitted.run(on_output=on_output)
@@ -346,7 +346,7 @@ class Handler:
         self._metrics.count("rejections_total", tool_name=call.name, reason="approval_required")
         text = f"approval_required: Tool '{call.name}' requires human approval before execution"
         failure = {"code": "permission_denied", "reason": "approval_required", "kind": "permission", "retryable": False}
-        await self._publisher.result(call, refusal(call, text, "permission", failure=failure), known, approval=True)
+        await self.publisher.result(call, refusal(call, text, "permission", failure=failure), known, approval=True)
         return Disposition.ACK
 
     async def _invocation(self, call: CallMessage, meta: Meta, known: KnownCaller) -> Invocation:
@@ -405,12 +405,12 @@ class Handler:
 
     async def _publish(self, call: CallMessage, result: ResultMessage, to: KnownCaller, *, path: str) -> Disposition:
         try:
-            await self._publisher.result(call, result, to)
+            await self.publisher.result(call, result, to)
         except PublishFailed as error:
             if not error.too_large:
                 raise
             self._metrics.count("result_publish_failures_total", reason="oversize")
-            await self._publisher.result(call, compact(call, len(result.content)), to)
+            await self.publisher.result(call, compact(call, len(result.content)), to)
         self._metrics.count("outcome_total", path=path)
         self._health.processed += 1
         return Disposition.ACK

@@ -1,6 +1,6 @@
 """`ToolServer`: tools of a pipeline, served to whoever publishes calls on NATS.
 
-    server = ToolServer(Pipeline([search]), NatsLink(url), callers=load_callers(path))
+    server = ToolServer(Pipeline([search]), NatsLink(NatsOptions(url)), callers=load_callers(path))
     await server.start()
     …
     await server.stop()
@@ -17,20 +17,20 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
 import msgspec
 from msgspec import Struct
 
+from foliot.bus.nats_link import NatsLink
 from foliot.common.cancellation import stop_tasks
-from foliot.errors import Conflict, FoliotError, InvalidInput
+from foliot.errors import Conflict, FoliotError, InvalidInput, Unavailable
 from foliot.tools.base import OnOutput, ToolDefinition
 from foliot.tools.nats_worker.callers import Callers, KnownCaller
 from foliot.tools.nats_worker.calls import AgentLookup, Disposition, Handler, PublishFailed, ServedTools
 from foliot.tools.nats_worker.ledger import BUCKET, Ledger, StoreFailed
-from foliot.tools.nats_worker.link import STREAM, NatsLink, ensure_stream, wait_for_stream
 from foliot.tools.nats_worker.messages import (
     EVERY_CALL,
     LIST,
@@ -195,6 +195,50 @@ class NatsPublisher:
         return Meta(SENDER, round(self._clock() * 1000))
 
 
+# --- stream ----------------------------------------------------------------------------------------------------------
+
+# The JetStream stream that keeps calls and results.
+
+STREAM: Final = "AGENT"
+CAPTURED: Final = ("tool.execute.>", "tool.result.*")
+_WEEK: Final = 7 * 24 * 3600.0
+
+
+async def ensure_stream(js: Any, *, name: str = STREAM, prefixes: Sequence[str] = ()) -> None:
+    """Make the stream that keeps calls and results, unless there is one already. `prefixes` end with a dot."""
+    from nats.js.api import StreamConfig
+    from nats.js.errors import NotFoundError
+
+    try:
+        await js.stream_info(name)
+    except NotFoundError:
+        subjects = [f"{prefix}{subject}" for prefix in ("", *prefixes) for subject in CAPTURED]
+        await js.add_stream(StreamConfig(name=name, subjects=subjects, max_age=_WEEK))
+
+
+async def wait_for_stream(js: Any, *, name: str, tries: int, sleep: Callable[[float], Awaitable[None]]) -> None:
+    """Until the stream is there: whoever runs the deployment makes it. Raises `Unavailable`."""
+    from nats.errors import Error
+    from nats.js.errors import NotFoundError
+
+    why, wait = "it is not there", 0.1
+    for attempt in range(tries):
+        try:
+            await js.stream_info(name)
+            return
+        except NotFoundError:
+            why = "it is not there"
+        except (Error, TimeoutError) as error:
+            why = type(error).__name__
+        if attempt + 1 < tries:
+            await sleep(wait)
+            wait = min(wait * 2, 2.0)
+    raise Unavailable(
+        f"the JetStream stream {name!r} cannot be used: {why}",
+        hint="make it with the subjects tool.execute.> and tool.result.*, or start with --create-stream",
+    )
+
+
 # --- server ----------------------------------------------------------------------------------------------------------
 
 log = logging.getLogger(__name__)
@@ -257,6 +301,7 @@ class ToolServer:
         self.metrics = Metrics()
         self.metrics.registered = len(tools.definitions)
         self._handler: Handler | None = None
+        self._client: Any = None
         self._consumer: Any = None
         self._discovery: Any = None
         self._taking: asyncio.Task[None] | None = None
@@ -272,7 +317,7 @@ class ToolServer:
         return "-".join(filter(None, (CONSUMER, subjects, prefixes.rstrip("_"), self._config.consumer_suffix)))
 
     def health(self) -> dict[str, Any]:
-        if self._taking is not None and not self._link.connected:
+        if self._taking is not None and self._link.client is None:
             self._health.trouble("nats", "the connection to NATS is lost")
         else:
             self._health.well("nats")
@@ -316,26 +361,30 @@ class ToolServer:
         self._health.become("stopped")
 
     async def _set_up(self) -> None:
-        client: Any = await self._link.client()
+        """Make what belongs to one client: publisher, ledger, discovery, consumer. Raises `Unavailable`."""
+        client: Any = await self._link.reached()
         js = await self._link.jetstream()
         if self._config.create_stream:
             await ensure_stream(js, name=self._config.stream, prefixes=self._callers.prefixes)
         await wait_for_stream(js, name=self._config.stream, tries=self._config.stream_tries, sleep=asyncio.sleep)
         publisher = NatsPublisher(client, js, self.metrics, self._clock)
-        self._handler = Handler(
-            self._tools,
-            publisher,
-            self.metrics,
-            self._health,
-            allowed=self._config.allowed_tools,
-            callers=self._callers,
-            agents=self._agents,
-            limit_seconds=self._config.call_limit,
-            clock=self._clock,
-        )
-        self._handler.ledger = await Ledger.open(js, bucket=self._config.bucket, largest=client.max_payload)
+        ledger = await Ledger.open(js, bucket=self._config.bucket, largest=client.max_payload)
+        if self._handler is None:
+            self._handler = Handler(
+                self._tools,
+                publisher,
+                self.metrics,
+                self._health,
+                allowed=self._config.allowed_tools,
+                callers=self._callers,
+                agents=self._agents,
+                limit_seconds=self._config.call_limit,
+                clock=self._clock,
+            )
+        self._handler.publisher, self._handler.ledger = publisher, ledger
         self._discovery = await client.subscribe(self._config.list_subject, queue=self.consumer_name, cb=self._list)
         self._consumer = await self._consume(js)
+        self._client = client
 
     async def _consume(self, js: Any) -> Any:
         from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
@@ -396,6 +445,15 @@ class ToolServer:
             except (Error, ConnectionError) as error:
                 log.info("calls cannot be fetched: %s", type(error).__name__)
                 await asyncio.sleep(0.2)
+                await self._follow_link()
+
+    async def _follow_link(self) -> None:
+        """Take calls from the link's new client after the old one gave up for good: a server refused it for a while."""
+        from nats.errors import Error
+
+        if self._client.is_closed:
+            with contextlib.suppress(Unavailable, Error, TimeoutError):
+                await self._set_up()
 
     async def _may_take(self) -> bool:
         """A server that cannot keep what it did takes nothing new."""
