@@ -37,7 +37,7 @@ class LiveBus(Protocol):
         ...
 
     def subscribe(self, namespace: str, run_id: str | None = None) -> Subscription:
-        """What is published from now on, of one run or of a whole namespace. Leave it with its `close`."""
+        """Subscribes to messages from now on, of one run or of a whole namespace. Unsubscribe with its `close`."""
         ...
 
     async def close(self) -> None:
@@ -149,7 +149,7 @@ class Readers:
             reader.put(piece)
 
     def hear(self, namespace: str) -> None:
-        """Those of this namespace hear from now on."""
+        """Marks the subscriptions of this namespace as receiving."""
         for reader in tuple(self._by_namespace.get(namespace, ())):
             reader.hears()
 

@@ -23,12 +23,12 @@ _WEEK: Final = 7 * 24 * 3600.0
 
 
 class StreamUnusable(InvalidInput):
-    """What is there under the stream's or the consumer's name cannot carry tickets."""
+    """The existing stream or consumer of this name cannot carry tickets."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    """What is made when it is missing. Times are in seconds.
+    """The stream and consumer to create when they are missing. Times are in seconds.
 
     `ack_wait` is how long a worker may be silent about a message before another one gets it; `duplicate_window` how
     long a ticket that is published again is recognised.
@@ -61,7 +61,7 @@ async def ensure(js: Any, plan: StreamPlan) -> bool:
 
 
 async def inspect(js: Any, plan: StreamPlan) -> tuple[list[str], list[str]] | None:
-    """What makes the stream unusable, and what only differs from the plan; None when there is none. Makes nothing."""
+    """Compares the stream with the plan: fatal and other differences; None when there is no stream. Creates nothing."""
     from nats.js.errors import NotFoundError
 
     try:
@@ -103,7 +103,7 @@ async def _ensure_stream(js: Any, plan: StreamPlan) -> bool:
 
 
 def _stream_differences(found: StreamConfig, plan: StreamPlan) -> tuple[list[str], list[str]]:
-    """What makes it unusable, and what is only other than planned."""
+    """Returns the differences that make the stream unusable, and those that do not."""
     from nats.js.api import RetentionPolicy, StorageType
 
     fatal: list[str] = []

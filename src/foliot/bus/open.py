@@ -103,16 +103,16 @@ class OpenedLater:
         return await self._opening()
 
     async def publish(self, tickets: Sequence[Ticket]) -> None:
-        """See `Transport`."""
+        """Publishes tickets, opening the transport on first use; see `Transport`."""
         if tickets:
             await (await self.ready()).publish(tickets)
 
     async def receive(self, *, want: int, timeout: float) -> Sequence[Delivery]:
-        """See `Transport`."""
+        """Receives deliveries, opening the transport on first use; see `Transport`."""
         return await (await self.ready()).receive(want=want, timeout=timeout)
 
     async def close(self) -> None:
-        """See `Transport`. One that was never opened stays so."""
+        """Closes the transport if it was opened."""
         if self._opened is not None:
             (opened,) = await asyncio.gather(self._opened, return_exceptions=True)
             if not isinstance(opened, BaseException):

@@ -21,7 +21,7 @@ ATTEMPTS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What was done (or would be), and what is worth a warning, in sentences."""
+    """The steps that were carried out (or would be), and warnings, in sentences."""
 
     steps: list[Step]
     warnings: list[str]

@@ -22,7 +22,10 @@ Find = Callable[[str, str, str], Document | None]
 
 
 def check_documents(documents: Sequence[Document], find: Find | None) -> list[tuple[int, Problem]]:
-    """What is wrong or doubtful, each with the index of its document. Without `find`, nothing is known to be stored."""
+    """Returns problems and warnings, each with the index of its document.
+
+    Without `find`, nothing is known to be stored.
+    """
 
     def known(kind: str, namespace: str, name: str) -> bool:
         return find is not None and find(kind, namespace, name) is not None

@@ -1,4 +1,4 @@
-"""What of a document somebody declared, as opposed to what the store added: the part that apply and diff compare."""
+"""The declared part of a document, without what the store added: the part that apply and diff compare."""
 
 from __future__ import annotations
 

@@ -42,7 +42,9 @@ MOST_CONFLICTS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """What a sync did: names of Tools that were created, updated and deleted, and what is kept from use and why."""
+    """The result of a sync: names of Tools that were created, updated and deleted, and those in quarantine with the
+    reason.
+    """
 
     created: list[str]
     updated: list[str]
@@ -81,7 +83,7 @@ async def sync_server(
 
 
 async def announced_tool(store: ResourceStore, document: Document, connections: McpConnections, tool: str) -> Announced:
-    """What the server says now about `tool`: its own name, or the name of the generated Tool. Raises `NotFound`."""
+    """Returns the server's present definition of `tool`: its own name, or the generated Tool's. Raises `NotFound`."""
     server = server_spec(document)
     announced = await connections.tools(server, refresh=True)
     if tool in announced:

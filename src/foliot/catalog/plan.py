@@ -1,4 +1,4 @@
-"""What a set of documents would change: found out by looking, before anything is written.
+"""Plans: the changes that a set of documents would make, found out before anything is written.
 
 Read by: catalog/apply.py, which carries a plan out. Each change of a plan names the version it was planned against, so
 a plan that has become untrue meanwhile is refused by the store instead of overwriting somebody's work.
@@ -40,7 +40,7 @@ from foliot.store.base import DeclaredBy, Delete, Document, Filter, Key, Owned, 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What happens to one resource. `before` and `document` are fit to be shown: secret values are masked.
+    """The change of one resource. `before` and `document` are fit to be shown: secret values are masked.
 
     A secret value that would differ is shown as `*** (changed)`. `change` is None when there is nothing to do. `owners`
     are those of its fields afterwards, `owned` those before.

@@ -1,4 +1,4 @@
-"""What the shell offers after <TAB>: kinds, names, namespaces. Never an error: at worst it offers nothing."""
+"""Shell completion: kinds, names, namespaces. It never raises: at worst it offers nothing."""
 
 from __future__ import annotations
 

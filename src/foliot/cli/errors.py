@@ -30,7 +30,7 @@ REPORT_AT: Final = "https://foliot.dev"
 
 
 class ReaderLeft(Exception):
-    """Whoever read our output has stopped. Not an OSError, because click has its own mind about those."""
+    """The reader of our output has closed it. Not an OSError, because click handles those itself."""
 
 
 def exit_code_of(run: Callable[[], Any], invocation: Invocation) -> int:

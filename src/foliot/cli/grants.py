@@ -1,4 +1,4 @@
-"""Who may call a server, changed on the store itself: what may be granted, and the audit record of each change."""
+"""Grants of tokens and accounts, changed directly in the store, with an audit record of each change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one call of `foliot` was told by its global options, and the settings that follow from it.
+"""The global options of one call of `foliot`, and the settings that follow from them.
 
 The same options are accepted before the command, between group and command, and after its arguments; whichever comes
 last wins. So they are declared once here and added to every command as it is loaded (see main.py).
@@ -38,7 +38,7 @@ class Invocation:
 
     @property
     def color(self) -> bool | None:
-        """What to tell click about colours; see `color_choice`."""
+        """The `color` argument for click; see `color_choice`."""
         return color_choice(os.environ, no_color=self.no_color)
 
     def settings(self) -> Settings:

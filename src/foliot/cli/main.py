@@ -97,14 +97,14 @@ class LazyGroup(click.Group):
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def invoke(self, ctx: click.Context) -> Any:
-        """As click's own, which would answer a broken pipe with the exit code of an error."""
+        """Invokes the command; a broken pipe becomes `ReaderLeft`, not click's exit code of an error."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
             raise ReaderLeft from error
 
     def main(self, *args: Any, standalone_mode: bool = True, **kwargs: Any) -> Any:
-        """As click's own, but every error is told in Foliot's way and gives Foliot's exit code."""
+        """Runs the program; every error is printed in Foliot's form and gives Foliot's exit code."""
         invocation = Invocation()
         kwargs = {"obj": invocation, "color": invocation.color, **kwargs}
         if not standalone_mode:

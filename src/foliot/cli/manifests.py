@@ -148,7 +148,10 @@ _APPLYING: Final = (
 
 
 def prune_requirements(prune: bool, selector: str | None) -> tuple[Requirement, ...] | None:
-    """What `--prune -l SELECTOR` may delete; None without --prune. Raises `UsageError` for one without the other."""
+    """Parses the scope of `--prune -l SELECTOR`; None without --prune.
+
+    Raises `UsageError` for one without the other.
+    """
     if prune and not selector:
         raise UsageError(
             "--prune needs a selector that says what it may delete.", hint="For example `--prune -l app=report`."

@@ -1,4 +1,4 @@
-"""What the arguments of `get`, `describe`, `delete`, `edit` and `wait` point at.
+"""The targets named by the arguments of `get`, `describe`, `delete`, `edit` and `wait`.
 
 agents            all agents                     agent writer editor     two by name
 agents,tools      all of two kinds               agent/writer tool/web   by kind and name

@@ -27,7 +27,7 @@ from foliot.tools.nats_worker.server import ServerConfig, ToolServer
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What was typed."""
+    """The options of `foliot tools serve`."""
 
     files: tuple[str, ...]
     url: str | None

@@ -13,7 +13,7 @@ from foliot.work.tasks.base import Tasks
 
 
 class Triggers(NamedTuple):
-    """What schedules and webhooks need."""
+    """The services that schedules and webhooks need."""
 
     database: Database
     store: ResourceStore

@@ -27,7 +27,7 @@ _ELSEWHERE: Final = {
 
 
 class Agent(Generic[Value]):
-    """What to run: who it is, which model it asks, what it may use and how far it may go.
+    """The declaration of an agent: its prompt, its model, its tools and its limits.
 
     `model` is the name of a ModelEndpoint, `provider:model` (`"anthropic:claude-sonnet-4-5"`), a `ModelEndpoint` of
     Python, or a gateway object.
@@ -121,7 +121,7 @@ class Agent(Generic[Value]):
 
     @property
     def pins(self) -> dict[str, str]:
-        """What a run of it is begun from, by name: the digest of its declaration."""
+        """The digests that a run of it is pinned to, by name."""
         return {f"Agent/{self.name}": self.digest}
 
     @property
@@ -153,7 +153,7 @@ def _document(name: str, namespace: str, ref: str, spec: dict[str, Any]) -> Docu
 
 
 def _check_arguments(name: str, model: object, tools: object, spec: Mapping[str, Any]) -> None:
-    """What a manifest could not say of them. Raises `UsageError`."""
+    """Checks arguments that a manifest could not have. Raises `UsageError`."""
     for word, here in _ELSEWHERE.items():
         if word in spec:
             raise UsageError(f"Agent({name!r}) has no {word!r}", hint=f"it is called {here!r} here")

@@ -1,4 +1,4 @@
-"""What an agent needs to run: its definition, its tools and its model, from Python objects or from the store."""
+"""The assembly of agents: definition, tools and model, from Python objects or from the store."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from foliot.tools.versions import split_request
 
 
 class _Prepared(NamedTuple):
-    """What runs of one agent begin with, and all that it depends on."""
+    """The prepared state that runs of one agent share, and all that it depends on."""
 
     agent: Agent
     rules: Rules
@@ -75,7 +75,7 @@ class Assembly:
 
     @property
     def delegate(self) -> Agents | None:
-        """Who runs agents that other agents call. Set by whoever puts a runtime together; without it there are none."""
+        """The runner of agents that other agents call; set by the composition root. Without it there are none."""
         return self._delegate
 
     @delegate.setter
@@ -116,7 +116,7 @@ class Assembly:
         return Agent.from_document(await self.resources.get(Key("Agent", namespace, name)))
 
     async def prepare(self, agent: Agent) -> tuple[RunSpec, Pipeline]:
-        """What a run of this agent is pinned to, and its tools. Raises as `freeze` and `pipeline`.
+        """Prepares a run of this agent: its pinned spec and its tools. Raises as `freeze` and `pipeline`.
 
         Both are kept for as long as they would come out the same: the agent is the same object, its tools are Python
         objects that have not been replaced, and nothing that is declared has changed since.
@@ -147,7 +147,7 @@ class Assembly:
         )
 
     async def freeze(self, agent: Agent) -> RunSpec:
-        """What a run of this agent is pinned to from now on. Raises `NotFound`, `InvalidInput`."""
+        """Pins a run of this agent to its present definition. Raises `NotFound`, `InvalidInput`."""
         spec = agent.document["spec"]
         endpoint = qualified(agent.model_ref, agent.namespace)
         await self.models.allow(endpoint, agent.namespace)

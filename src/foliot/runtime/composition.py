@@ -110,7 +110,7 @@ class Parts:
 
     @cached_property
     def relay(self) -> Relay | None:
-        """What shows runs to other processes; None where there are no others, or no way to them."""
+        """The relay that shows runs to other processes; None where there are no others, or no way to them."""
         hub = self.runs.watcher
         if self.settings is None or self.database is None or not isinstance(hub, Hub):
             return None
@@ -323,21 +323,21 @@ class StoredDefinitions:
         self._references = References(resources)
 
     async def version(self) -> Hashable:
-        """See `Definitions`."""
+        """Returns a value that changes with the declared resources; see `Definitions`."""
         return await self._resources.revision(), self._assembly.generation
 
     async def agent(self, namespace: str, name: str) -> tuple[RunSpec, str]:
-        """See `Definitions`."""
+        """Returns the frozen spec of an agent and its digest; see `Definitions`."""
         agent = self._assembly.known(namespace, name) or await self._assembly.agent(f"{namespace}/{name}")
         return await self._assembly.freeze(agent), agent.digest
 
     async def system(self, namespace: str, name: str) -> tuple[Document, str]:
-        """See `Definitions`."""
+        """Returns the document of a system and its digest; see `Definitions`."""
         document = await self._resources.get(Key("AgentSystem", namespace, name))
         return document, definition_digest(document)
 
     async def template(self, ref: str, origin: Origin) -> Document:
-        """See `Definitions`."""
+        """Returns the Task template that `ref` names for `origin`; see `Definitions`."""
         return await self._resources.get(await self._references.resolve(origin, "Task", ref))
 
 
@@ -380,7 +380,10 @@ class Tasking:
         self._wall = wall
 
     def housekeeper(self, settings: Settings) -> Housekeeper:
-        """Who forgets what is old in this store, for `await housekeeper.run()` beside a worker or a server."""
+        """Makes the housekeeper that deletes old rows of this store:
+
+        `await housekeeper.run()` beside a worker or a server.
+        """
         return Housekeeper(self.database, self._resources, Retention.of(settings), clock=self._clock)
 
     def worker(self, offer: Offer, *, grace: float = GRACE, once: bool = False) -> Worker:

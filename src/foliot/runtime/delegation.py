@@ -119,7 +119,7 @@ class Children:
             log.warning("run %s, started by %s, cannot go on here: %s", child.run_id, child.parent, error)
 
     def unpaid(self, parent: State) -> Spent:
-        """What the children of a run have spent, or may still spend, that is in nobody's account yet.
+        """Returns what the children of a run have spent, or may still spend, that is charged to no account yet.
 
         Without those of calls that are under way: the step's share for each call is theirs.
         """
@@ -237,7 +237,7 @@ class Delegator:
         self._children = Children(runs, clock=clock, pause=pause)
 
     async def __call__(self, order: Order) -> Delegated:
-        """See `Delegate`. Raises `ToolDenied`, `ToolUnsupported`, `ToolError`."""
+        """Runs the child and returns its result. Raises `ToolDenied`, `ToolUnsupported`, `ToolError`."""
         task = asyncio.create_task(self._run(order))
         try:
             state = await asyncio.shield(task)
@@ -253,7 +253,7 @@ class Delegator:
         return _delegated(state)
 
     async def spawn(self, order: Order) -> str:
-        """See `Agents`. Raises as a call."""
+        """Starts a child in the background; see `Agents`. Raises as a call."""
         try:
             driver = None
             if not await self._begun(order):
@@ -274,7 +274,7 @@ class Delegator:
         return phase
 
     async def collect(self, parent: str, run_ids: Sequence[str], *, all: bool, seconds: float) -> dict[str, Delegated]:
-        """See `Agents`. Raises `ToolDenied`."""
+        """Waits for children and returns their results; see `Agents`. Raises `ToolDenied`."""
         under_way = [run_id for run_id in run_ids if not await self._child_has_ended(run_id, parent)]
         waited = [self._children.keep(run_id, parent, partial(self._drive, run_id)) for run_id in under_way]
         if all or len(waited) == len(run_ids):
@@ -345,7 +345,7 @@ class Delegator:
             raise ToolDenied(f"agents would call each other in a circle: {way}", layer="delegation", rule="cycle")
 
     async def _ancestors(self, order: Order) -> list[tuple[str, str]]:
-        """Who called, nearest first, by the journals: nothing that a model wrote has a say in it."""
+        """Returns the callers of this run, nearest first, by the journals: a model's text has no part in it."""
         chain: list[tuple[str, str]] = []
         run_id = order.parent
         while run_id and len(chain) <= self._max_depth:
@@ -396,7 +396,7 @@ class Delegator:
         return under_call(context, order.parent, order.call_id) if context else ""
 
     def _share(self, order: Order) -> Limits:
-        """What the parent has left, divided among the children that its step asks for.
+        """Divides what the parent has left among the children that its step asks for.
 
         What children beside it have spent or may still spend is not left, whether or not anybody has waited for them.
         """

@@ -1,4 +1,4 @@
-"""What a caller gets back from a run."""
+"""Results of runs for callers."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ class Runtime:
 
     @property
     def resources(self) -> ResourceStore:
-        """What is declared. Raises `UsageError` for a runtime in memory."""
+        """The store of declared resources. Raises `UsageError` for a runtime in memory."""
         resources = self._open().resources
         if resources is None:
             raise UsageError("a runtime in memory keeps no resources", hint="give the runtime a store, such as a path")
@@ -183,7 +183,7 @@ class Runtime:
 
     @property
     def grants(self) -> Grants:
-        """What the operator allows resources of others to bring about."""
+        """The operator's grants to resources that others declare."""
         return self._assembly.backends.grants
 
     @property
@@ -196,7 +196,7 @@ class Runtime:
 
     @property
     def questions(self) -> Questions:
-        """What runs ask people."""
+        """The open questions of runs to people."""
         return self._open().questions
 
     @property
@@ -206,7 +206,7 @@ class Runtime:
 
     @property
     def tools(self) -> Offering:
-        """What tools there are, whether they can be called here, and calls of them outside any run."""
+        """The catalog of tools: what there is, whether it can be called here, and calls outside any run."""
         from foliot.runtime.tools import Offering  # runs do not need it
 
         return Offering(self._assembly, self.clock)

@@ -1,4 +1,4 @@
-"""What tools this deployment really offers, and one call of one of them, through the same pipeline as any other."""
+"""The tools that this deployment offers, and single calls of them through the same pipeline as any other."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Offering:
         return self._assembly.pipeline_of(tools, namespace)
 
     async def rights_of(self, namespace: str, agent: str) -> AgentRights | None:
-        """What an agent may do with tools; None when it is not declared."""
+        """Returns the rights of an agent to tools; None when it is not declared."""
         try:
             caller, tools = await self._caller(Asker(namespace, agent))
         except NotFound:
@@ -161,7 +161,7 @@ class Offering:
         return await admitted.run(on_output=on_output)
 
     async def test(self, name: str, arguments: dict[str, Any], asker: Asker) -> Judgement:
-        """What would become of that call: what every layer and gate says. Nothing is run, taken or recorded.
+        """Judges that call by every layer and gate. Nothing is run, taken or recorded.
 
         Raises as `call`.
         """
@@ -252,7 +252,10 @@ def _uncontained(tool: Tool) -> str:
 
 
 def capabilities(settings: Settings | None) -> dict[str, Any]:
-    """What this deployment has and what it lacks, as JSON data. Nothing is imported or connected to."""
+    """Returns the capabilities of this deployment, present and missing, as JSON data.
+
+    Nothing is imported or connected to.
+    """
     installed = {extra: find_spec(module) is not None for extra, module in EXTRAS.items()}
     offered = Isolations().offered  # a sandbox registers itself; there is none in this process yet
     lacking = {kind: f"install foliot[{extra}]" for kind, extra in NEEDS.items() if not installed[extra]}

@@ -103,11 +103,11 @@ class ActRecord:
         self._kept: list[AuditRecord] = []
 
     def record(self) -> Tx[None]:
-        """As a part of a transaction. Raises `Unavailable` when it cannot be recorded: then it is not done."""
+        """Writes the record inside a transaction. Raises `Unavailable` when it cannot: then the act is not done."""
         yield from self._store(self._entry(self._name, **self._more))
 
     def record_task(self, name: str, uid: str) -> Tx[None]:
-        """As `record`, of a task whose name is known only now."""
+        """Writes the record of an act on a task whose name is known only now."""
         yield from self._store(self._entry(name, **self._more, uid=uid))
 
     @property
@@ -116,7 +116,7 @@ class ActRecord:
         return Alone(self.record_task) if self._dry else self.record_task
 
     def record_beside(self, name: str, uid: str) -> Tx[None]:
-        """As `record`, for an act that is not about the task that it makes."""
+        """Writes the record of an act that is not about the task it makes."""
         return self.record()
 
     def _store(self, entry: dict[str, Any]) -> Tx[None]:
@@ -126,7 +126,7 @@ class ActRecord:
         self._kept = kept
 
     def tell(self) -> None:
-        """Those who listen to the log."""
+        """Notifies the listeners of the log."""
         if self._kept:
             self._audit.appended(self._kept)
 
@@ -218,7 +218,7 @@ class Look:
         return Page(self._lists[filter], None, self._revision)
 
     def hold(self, written: Sequence[Written]) -> Tx[None]:
-        """As a part of the transaction that wrote: raises `Overtaken` when others changed what was looked at."""
+        """Checks, inside the writing transaction, that what was looked at is unchanged; raises `Overtaken` if not."""
         bounds = yield from one("feed_bounds")
         assert bounds is not None, "the first migration made the row"
         upto = bounds["revision"] - sum(each.action != "unchanged" for each in written)  # the last ones are its own
@@ -305,7 +305,10 @@ class RecordedStore:
         by: DeclaredBy | None = None,
         dry: bool = False,
     ) -> list[Written]:
-        """See `ResourceStore`. The declarer is the caller, except where the server hands on what `by` declared."""
+        """Writes as `ResourceStore` does.
+
+        The declarer is the caller, except where the server hands on what `by` declared.
+        """
         for _ in range(1, ATTEMPTS):
             try:
                 return await self._write(changes, also, by, dry)
@@ -344,7 +347,8 @@ class RecordedStore:
         return replace(change, lowers=self._caller.may("admin", key_of(change.document).namespace))
 
     async def judge(self, changes: Sequence[Put | Delete], look: Look | None = None) -> list[Judged]:
-        """What each write is, once the caller may do all of them: by `resources/powers.py`, whatever the route was.
+        """Judges each write by `resources/powers.py`, whatever the route was, and checks that the caller may do all of
+        them.
 
         It goes by what `look` finds, and holds for as long as that is so.
 
@@ -373,7 +377,7 @@ class RecordedStore:
         return judged
 
     async def _judged(self, change: Put | Delete, look: Look, lacking: list[Lacking]) -> Judged:
-        """See `judge`. The roles that the caller has not are put to those that are `lacking`."""
+        """Judges one write. Roles that the caller lacks are added to `lacking`."""
         if isinstance(change, Put) and change.only == "status":
             return Judged(change)
         key = change.key if isinstance(change, Delete) else key_of(change.document)

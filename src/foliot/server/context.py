@@ -1,4 +1,4 @@
-"""What a route can reach: the parts of this server, and who calls."""
+"""The context of a route: the parts of this server, and the caller."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CALLER: Final = "foliot.caller"
 
 class Authenticator(Protocol):
     async def identify(self, scope: MutableMapping[str, Any]) -> Caller:
-        """Who sends the request of this ASGI scope. Raises `Unauthenticated`."""
+        """Identifies the sender of the request of this ASGI scope. Raises `Unauthenticated`."""
         ...
 
     async def describe(self) -> str:

@@ -6,7 +6,7 @@ from foliot.errors import Conflict, FoliotError, InvalidInput
 
 
 class Unauthenticated(FoliotError):
-    """Who calls is not known: no token, or one that is wrong, expired or revoked. Which of them is not told."""
+    """The caller is not known: no token, or a wrong, expired or revoked one. The answer does not say which."""
 
     code, http = "unauthenticated", 401
 

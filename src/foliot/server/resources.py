@@ -36,7 +36,7 @@ Action = Literal["created", "updated", "unchanged", "deleted"]
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What must hold before a write: the headers If-Match and If-None-Match, without quotes; `dry` writes nothing."""
+    """The preconditions of a write: the headers If-Match and If-None-Match, without quotes; `dry` writes nothing."""
 
     match: str | None = None
     none_match: str | None = None
@@ -55,7 +55,7 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was done, or with `dry` would be."""
+    """The result of a write, or with `dry` of a write that was only tried."""
 
     action: Action
     document: Document

@@ -37,7 +37,7 @@ from foliot.server.openapi.schema import ANYTHING, COUNT, TEXT, YES_NO, Schema, 
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """What an `Idempotency-Key` means for a POST. `kept`: its answer is kept under the key of its caller.
+    """The meaning of an `Idempotency-Key` for a POST. `kept`: its answer is kept under the key of its caller.
 
     A request may be broken off when its server dies: whether it was done is then not known. With `again` it is done
     again when it is asked again, because what it does cannot be done twice; all others say that it is not known. Where

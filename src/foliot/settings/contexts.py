@@ -60,7 +60,10 @@ class Contexts(msgspec.Struct, frozen=True):
 
 
 def load_contexts(home: Path) -> Contexts:
-    """What is kept in this home folder. Raises `UsageError` for a file that others can read, or that is damaged."""
+    """Loads the contexts of this home folder.
+
+    Raises `UsageError` for a file that others can read, or that is damaged.
+    """
     path = home / FILE
     try:
         mode = path.stat().st_mode & 0o777
@@ -110,7 +113,7 @@ def chosen(home: Path, flags: Mapping[str, str], environ: Mapping[str, str]) -> 
 
 
 def values_of(name: str, context: Context, home: Path) -> dict[str, Given]:
-    """What a context gives, as settings."""
+    """Returns the values of a context, as settings."""
     origin = f"context {name} in {home / FILE}"
     found = {each: getattr(context, each) for each in GIVEN}
     return {each: Given(text, origin, home) for each, text in found.items() if text}

@@ -301,7 +301,7 @@ def as_issuer(given: Given) -> str:
 
 
 def as_role_rules(given: Given) -> tuple[str, ...]:
-    """Who has which role where, separated by commas: `platform=admin@*, devs=author@team-a, *=reader@default`."""
+    """Parses role rules, separated by commas: `platform=admin@*, devs=author@team-a, *=reader@default`."""
     rules = tuple(part.strip() for part in given.text.split(",") if part.strip())
     for each in rules:
         value, equals, grant = each.rpartition("=")
@@ -320,7 +320,7 @@ def as_count(given: Given) -> int:
 
 
 def as_origins(given: Given) -> tuple[str, ...]:
-    """What browsers call the origin of a page, separated by commas: `https://console.example, http://localhost:5173`."""
+    """Parses browser origins, separated by commas: `https://console.example, http://localhost:5173`."""
     entries = tuple(part.strip().lower() for part in given.text.split(",") if part.strip())
     for entry in entries:
         if not ORIGIN.fullmatch(entry):
@@ -358,7 +358,7 @@ OTHER_VARIABLES: Final = (CONFIG, "FOLIOT_CONTEXT", "FOLIOT_DEBUG", "FOLIOT_TEST
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Settings:
-    """What one process was told. Make it with `load_settings`."""
+    """The settings of one process. Make it with `load_settings`."""
 
     home: Path = field(metadata=rule(as_path, "~/.foliot", sources=("flag", "environment")))
     store: str = field(metadata=rule(as_store, "{home}/foliot.db"))
@@ -515,7 +515,10 @@ def load_settings(
 
 
 def _typed(name: str, flags: Mapping[str, str | None], environ: Mapping[str, str]) -> Given | None:
-    """What a flag or else the environment says. An empty variable counts as unset, except for a secret."""
+    """Returns the value from a flag, or else the environment.
+
+    An empty variable counts as unset, except for a secret.
+    """
     rule, variable = RULES[name], PREFIX + name.upper()
     if (text := flags.get(name)) is not None:
         flag = f"flag --{name.replace('_', '-')}"
@@ -530,7 +533,7 @@ def _typed(name: str, flags: Mapping[str, str | None], environ: Mapping[str, str
 
 
 def _read_file(home: Path, flags: Mapping[str, str | None], environ: Mapping[str, str]) -> dict[str, Given]:
-    """What the configuration file says. The default one may be missing; one that was asked for may not."""
+    """Reads the configuration file. The default one may be missing; one that was asked for may not."""
     asked = flags.get("config") or environ.get(CONFIG)
     path = as_path(Given(asked, "configuration file", Path.cwd())) if asked else home / "config.toml"
     try:

@@ -71,7 +71,7 @@ class Play:
 
 @dataclass(frozen=True, slots=True)
 class WireRequest:
-    """What a client asked."""
+    """The request of a client."""
 
     path: str
     headers: Mapping[str, str]

@@ -30,7 +30,8 @@ from foliot.tools.base import Tool
 
 
 async def local_headers(url: str, home: str | os.PathLike[str] | None = None) -> dict[str, str]:
-    """What another client than Foliot's sends to be let in by the server at `url`, of this home, until it stops.
+    """Returns the headers by which a client other than Foliot's calls the server at `url`, of this home, until it
+    stops.
 
     Raises `Unavailable` when that server does not know the local key of the home.
     """

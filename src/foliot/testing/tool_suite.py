@@ -1,4 +1,4 @@
-"""What every backend of tools must do, as a suite that anybody can run over theirs.
+"""The conformance suite of tool backends, which anybody can run over theirs.
 
     class TestMyBackend(ToolConformance):
         @pytest.fixture
@@ -71,7 +71,7 @@ class Counterpart(Protocol):
 
 @dataclass
 class Program:
-    """What a counterpart does with a call; a `Counterpart` for one that runs in the same process.
+    """The behaviour of a counterpart; a `Counterpart` for one that runs in the same process.
 
     `do` is echo (answers `value`), key (answers the idempotency key), fail (raises `Failed` with `message`), large
     (`size` characters), bad_utf8 (bytes), hang (until it is cancelled), late (answers "late" once released). The wire

@@ -54,7 +54,10 @@ async def _server_version() -> str:
 @click.command()
 @output_option("table", "json", default="table", help="table or json.")
 def capabilities(output: str) -> int:
-    """What this installation, or the server, can do: for programs that ask before they try. Names do not change."""
+    """List the capabilities of this installation, or of the server, for programs that ask before they try.
+
+    Names are stable.
+    """
     found = run(_capabilities())
     if output == "json":
         out(as_json([{"id": name, "enabled": enabled, "description": text} for name, enabled, text in found]))

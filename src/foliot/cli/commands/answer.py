@@ -131,6 +131,6 @@ def _ask(asked: OpenQuestion) -> str:
 
 
 async def _last_worker(runtime: Runtime, run_id: str) -> str | None:
-    """Who drove the run until it waited: a `foliot run` that stays with it, while that process lives."""
+    """Returns the process that drove the run until it waited, such as a `foliot run` that still waits with it."""
     claims = [event.worker for _, event in await runtime.runs.facts(run_id) if isinstance(event, RunClaimed)]
     return claims[-1] if claims and claims[-1] != runtime.runs.worker else None

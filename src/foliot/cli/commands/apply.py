@@ -82,7 +82,7 @@ def _refuse(opposed: Sequence[Taken]) -> None:
 
 
 def _tell_taken(taken: Taken, *, quiet: bool) -> None:
-    """What became of the work that an applied Task stands for."""
+    """Reports the outcome for the work of an applied Task."""
     if taken.error is not None:
         hint = f"\n{taken.error.hint}" if taken.error.hint else ""
         warn(f"task/{taken.name} is stored, and its work was not accepted: {taken.error.message}{hint}")

@@ -42,7 +42,7 @@ _quiet = click.option("-q", "--quiet", is_flag=True, help="Only the answer of th
 
 @click.group()
 def approvals() -> None:
-    """See which calls wait for somebody's consent, and give it or not.
+    """List tool calls that wait for approval, and approve or deny them.
 
     APPROVAL is a name from `foliot approvals list`, or as much of its beginning as is unique. A decision is taken once:
     of two people at the same moment one wins, and the other is told who.

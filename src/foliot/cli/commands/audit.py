@@ -28,7 +28,7 @@ MOST_NAMED = 20
 
 @click.group()
 def audit() -> None:
-    """What was decided about every tool call, by which rule, and what came of it.
+    """Show the audit log: each tool call, the rule that decided about it, and its outcome.
 
     Each record holds the hash of the one before: `foliot audit verify` finds what was changed.
     """
@@ -330,7 +330,7 @@ async def _export(file: Any) -> int:
 )
 @output_option("table", "json", default="table", help="table or json.")
 def summary(tool: str, agent: str, run_id: str, since: float, all_namespaces: bool, by: str, output: str) -> int:
-    """What calls add up to: how many ran, failed or were refused, and the time and bytes they took."""
+    """Add up calls: how many ran, failed or were refused, and the time and bytes they took."""
     wanted = AuditFilter("" if all_namespaces else namespace(), agent, tool, run_id, since=since)
     return run(_summary(wanted, cast("By", by), output))
 

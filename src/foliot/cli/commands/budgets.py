@@ -27,7 +27,7 @@ SHOWN: Final = 50
 @output_option("table", "json", default="table", help="table or json.")
 @click.pass_context
 def budgets(context: click.Context, output: str) -> int | None:
-    """What may be spent, what was spent and reserved, and what is left in the current window.
+    """Show budgets: limit, spent, reserved, and left in the current window.
 
     Budgets are declared: `foliot explain budget` describes them, `foliot apply` and `foliot edit` change them.
     """

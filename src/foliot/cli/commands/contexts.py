@@ -184,7 +184,7 @@ def set_context(name: str, token_stdin: bool, ca: str | None, cert: str | None, 
 
 
 def _changes(*, token_stdin: bool, **paths: str | None) -> dict[str, str]:
-    """What was given, by the names of settings. Raises `UsageError`."""
+    """Returns the given options, by the names of settings. Raises `UsageError`."""
     from foliot.settings.settings import RULES, Given, as_token
 
     flags, here = current().flags, Path.cwd()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def dev() -> None:
-    """What helps to develop with Foliot, and has no place in production."""
+    """Tools for development with Foliot, which have no place in production."""
 
 
 @dev.group()

@@ -132,7 +132,7 @@ def _intro(live: Document, problems: list[Problem]) -> str:
 
 
 def _body(text: str) -> str:
-    """What was written, without our comment on top."""
+    """Returns the edited text, without our comment on top."""
     lines = text.splitlines(keepends=True)
     start = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
     return "".join(lines[start:])

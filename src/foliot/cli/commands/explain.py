@@ -114,7 +114,7 @@ class Node:
         return _type(self.resolved(), self.root)
 
     def descriptions(self) -> list[str]:
-        """What is said about the field, then what is said about the type of thing it holds."""
+        """The descriptions of the field, and of the type it holds."""
         texts = [str(self.schema.get("description") or "")]
         if "$ref" in self.schema:
             texts.append(str(self._definition(self.schema).get("description") or ""))
@@ -126,7 +126,7 @@ class Node:
         return cast("Schema", self.root["$defs"][str(schema["$ref"]).rpartition("/")[2]])
 
     def facts(self) -> list[str]:
-        """What else there is to know, each as a short phrase."""
+        """The other facts about the field, each as a short phrase."""
         schema = self.resolved()
         facts = ["required"] if self.required else []
         if schema.get("default") not in (None, "", [], {}):

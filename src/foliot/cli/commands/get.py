@@ -22,7 +22,7 @@ PAGE = 500
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to list: `namespace` is None for all of them."""
+    """The resources to list: `namespace` is None for all of them."""
 
     targets: Targets
     namespace: str | None
@@ -116,7 +116,7 @@ async def _get_named(request: Request, output: str) -> int:
 
 
 async def fetch_named(client: Client, request: Request) -> tuple[list[Document], list[NotFound]]:
-    """Those that are there, and an error for each that is not: one wrong name must not hide the others."""
+    """Returns the resources found, and an error for each missing one: one wrong name must not hide the others."""
     found: list[Document] = []
     missing: list[NotFound] = []
     for kind, name in request.targets.named:

@@ -58,7 +58,7 @@ READ_AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What is around the load: how it is prepared, who works, how it is told."""
+    """The surroundings of a load test: preparation, workers, and reporting."""
 
     setup: bool
     timeout_agent: str

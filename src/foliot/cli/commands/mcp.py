@@ -105,7 +105,7 @@ def sync(name: str | None, watch: bool, allow: tuple[str, ...]) -> int:
 @allow_option
 @output_option("table", "json", default="table", help="table or json")
 def tools(name: str, allow: tuple[str, ...], output: str) -> None:
-    """What a server offers right now, and which Tool each became. Stores nothing."""
+    """List the tools that a server offers now, and the Tool made for each. Stores nothing."""
     rows = run(_tools(name, allow))
     if output == "json":
         out(as_json(rows))

@@ -29,7 +29,7 @@ _FIELDS: Final = ("agent", "tool", "args", *_WORDS, *_LISTS)
 
 @click.group()
 def policy() -> None:
-    """What would happen to a tool call, by which rule, and what new rules would change. Nothing is called."""
+    """Explain and simulate rules: what would happen to a tool call, and by which rule. Nothing is called."""
 
 
 @policy.command()
@@ -59,7 +59,7 @@ def explain(
     prior: tuple[str, ...],
     output: str,
 ) -> int:
-    """What would happen if AGENT called TOOL: what every layer says, and which rule decides.
+    """Explain what would happen if AGENT called TOOL: the verdict of every layer, and the rule that decides.
 
     Without --args the arguments are not held against the tool's schema, and conditions on them cannot be evaluated.
     """
@@ -108,7 +108,7 @@ async def _explain(ask: PolicyQuestion, output: str) -> int:
 @click.option("--exit-code", is_flag=True, help="Exit with 1 when any call's fate would change.")
 @output_option("text", "json", default="text", help="text or json.")
 def simulate(files: tuple[str, ...], calls: Any, changed: bool, exit_code: bool, output: str) -> int:
-    """What would change for these calls if the manifests were applied. Nothing is applied, nothing is called."""
+    """Show what would change for these calls if the manifests were applied. Nothing is applied, nothing is called."""
     asks = read_calls(calls, calls.name)
     return run(_simulate(files, asks, changed=changed, exit_code=exit_code, output=output))
 

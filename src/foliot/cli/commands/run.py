@@ -42,7 +42,7 @@ EXAMPLE: Final = 'For example `foliot run writer "Three lines on clocks"`.'
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is to be run: `files` are applied first; `agent` may then be left out if they declare only one."""
+    """The run to start: `files` are applied first; `agent` may then be left out if they declare only one."""
 
     files: tuple[str, ...]
     agent: str | None
@@ -298,7 +298,7 @@ async def _created(work: Work, run_id: str) -> RunCreated | None:
 
 
 async def going_on(work: Work, run_id: str) -> Opening:
-    """What to say of a run that exists already."""
+    """Describes an existing run that is about to be resumed."""
     stood = await work.standing(run_id)
     info = stood.info
     agent = info.agent if info.namespace == "default" else f"{info.namespace}/{info.agent}"

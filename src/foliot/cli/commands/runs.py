@@ -184,7 +184,7 @@ def _row(document: Document, now: datetime, *, wide: bool, namespaced: bool) -> 
 
 
 def _last(status: dict[str, Any], longest: int) -> str:
-    """What it waits for, why it failed, or what it said."""
+    """Returns the last column of a run: what it waits for, why it failed, or its answer."""
     waiting = status.get("waiting")
     if waiting:
         return f"waits: {waiting.get('reason', '')} ({waiting.get('owner', '')})"

@@ -141,7 +141,7 @@ def _row(info: TaskInfo, now: datetime, *, wide: bool, namespaced: bool) -> list
 
 
 def _last(info: TaskInfo, longest: int) -> str:
-    """What it waits for, why it failed, or what came of it."""
+    """Returns the last column of a task: what it waits for, why it failed, or its result."""
     summary = info.summary
     if info.phase == "waiting":
         waiting: dict[str, Any] = summary.get("waiting") or {}
@@ -293,7 +293,7 @@ def task_requeue(names: tuple[str, ...]) -> int:
     help="Send a failed message with this text instead. MESSAGE is its id, or the agent it is for.",
 )
 def task_retry(names: tuple[str, ...], edits: tuple[str, ...]) -> int:
-    """As requeue, and failed messages can be changed first.
+    """Requeue tasks, and optionally change failed messages first.
 
     \b
     foliot task retry report-7 --edit researcher="Look in the archive instead"

@@ -40,7 +40,7 @@ LOOK_EVERY = 1.0
 @click.option("--cursor", metavar="CURSOR", help="Where an earlier look ended (--show-cursor).")
 @click.option("--show-cursor", is_flag=True, help="Say on stderr where to go on.")
 def task_logs(name: str | None, follow: bool, cursor: str | None, show_cursor: bool) -> int:
-    """What happened, in a line each, over all runs of the task in the order of time."""
+    """Show the events of all runs of the task, one line each, in order of time."""
     return run(_logs(name, follow, cursor, show_cursor))
 
 
@@ -59,7 +59,7 @@ async def _logs(name: str | None, follow: bool, cursor: str | None, show_cursor:
 
 
 async def _batches(work: Work, task: TaskInfo, cursor: str | None, *, follow: bool) -> AsyncIterator[Batch]:
-    """What is there, and with `follow` what comes, until the task has ended."""
+    """Yields the existing events, and with `follow` new ones until the task has ended."""
     if not follow:
         yield await work.happenings(task.namespace, task.name, cursor=cursor)
         return
@@ -102,7 +102,7 @@ async def _events(name: str | None, follow: bool, after: int, limit: int | None)
 @task_argument(required=False)
 @click.option("--audit", is_flag=True, help="As an auditor reads them: who did what to which message, and how it went.")
 def task_messages(name: str | None, audit: bool) -> int:
-    """What each message between the agents took, as JSON lines: begun, tried again, handed on, ended.
+    """Print what each message between the agents took, as JSON lines: started, retried, handed on, ended.
 
     Worked out from the journals of the task and its runs, so nothing of it can be lost.
     """

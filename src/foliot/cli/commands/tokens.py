@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def tokens() -> None:
-    """Who may call the server, and what they may do there.
+    """Create, list and revoke the tokens by which callers use the server.
 
     A token is shown once, when it is made; the store keeps only a digest of it. Commands of the user who started a
     server, on its machine and with its FOLIOT_HOME, need none.
@@ -179,7 +179,7 @@ class OnStore:
     async def create(
         self, name: str, roles: list[str], spaces: list[str], expires: str | None
     ) -> tuple[TokenData, str]:
-        """See `TokenPlace`."""
+        """Creates a token in the store; see `TokenPlace`."""
         from foliot.cli.runtimes import whoami
 
         now, seconds = time.time(), length(expires, "--expires")
@@ -190,11 +190,11 @@ class OnStore:
         return _as_data(info), text
 
     async def list(self) -> list[TokenData]:
-        """See `TokenPlace`."""
+        """Lists the tokens in the store; see `TokenPlace`."""
         return [_as_data(info) for info in await self._tokens.list()]
 
     async def revoke(self, word: str) -> str:
-        """See `TokenPlace`."""
+        """Revokes a token in the store; see `TokenPlace`."""
         info = await self._tokens.revoke(word, now=time.time())
         await self._record("token_revoked", info)
         return info.name
@@ -211,7 +211,7 @@ class OnServer:
     async def create(
         self, name: str, roles: list[str], spaces: list[str], expires: str | None
     ) -> tuple[TokenData, str]:
-        """See `TokenPlace`."""
+        """Creates a token on the server; see `TokenPlace`."""
         import msgspec
 
         order = {"name": name, "roles": roles, "namespaces": spaces, "expires": expires}
@@ -221,12 +221,12 @@ class OnServer:
         return _shown(made), text
 
     async def list(self) -> list[TokenData]:
-        """See `TokenPlace`."""
+        """Lists the tokens of the server; see `TokenPlace`."""
         found = cast("list[TokenData]", (await self._http.ask("GET", "/v1/tokens")).json()["items"])
         return [_shown(each) for each in found]
 
     async def revoke(self, word: str) -> str:
-        """See `TokenPlace`."""
+        """Revokes a token on the server; see `TokenPlace`."""
         good = [each for each in await self.list() if "revokedAt" not in each and word in (each["id"], each["name"])]
         if not good:
             raise NotFound(

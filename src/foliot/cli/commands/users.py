@@ -92,7 +92,10 @@ def setup_token(expires: str) -> int:
 
 
 def _password(name: str, *, from_stdin: bool) -> str:
-    """What was typed twice, or came in. Raises `UsageError` when nobody can be asked, `InvalidInput` for a weak one."""
+    """Reads a password, typed twice or from stdin.
+
+    Raises `UsageError` without a terminal, `InvalidInput` for a weak one.
+    """
     from foliot.server.auth.passwords import check_password
 
     if from_stdin:

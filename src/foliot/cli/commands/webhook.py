@@ -109,7 +109,7 @@ async def _rotate(name: str, grace: float) -> int:
 @output_option("table", "json", default="table", help="table or json.")
 @click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True, metavar="N", help="The newest N.")
 def deliveries(name: str, delivery: str | None, output: str, limit: int) -> int:
-    """What was delivered, newest first, and what became of it; or all about one DELIVERY."""
+    """List deliveries and their outcomes, newest first; or show all about one DELIVERY."""
     return run(_deliveries(name, delivery, output, limit))
 
 
@@ -365,7 +365,7 @@ def body_of(data: str) -> bytes:
 
 
 def headers_of(given: tuple[str, ...]) -> dict[str, str]:
-    """What was typed behind --header. Raises `UsageError`."""
+    """Parses the values of --header. Raises `UsageError`."""
     found: dict[str, str] = {}
     for line in given:
         name, colon, value = line.partition(":")

@@ -29,7 +29,7 @@ _FORMATS: Final = ("table", "wide", "json", "yaml", "name")
 @output_option(*_FORMATS, default="table", help="table, wide, json, yaml or name.")
 @click.pass_context
 def workers(context: click.Context, output: str) -> int | None:
-    """Who does the runs of tasks: how busy each is, and when it last gave a sign of life.
+    """List the workers, which do the runs of tasks: how busy each is, and its last sign of life.
 
     `lost` is one that should have given a sign long ago; others take over what it had. Start one with `foliot worker`.
     """

@@ -1,1 +1,1 @@
-"""What `foliot doctor` looks at, one file for each part of the building."""
+"""The checks of `foliot doctor`, one file for each part of the building."""

@@ -137,7 +137,7 @@ def _again(document: Document) -> str:
 
 
 def _grant_line(origin: Origin, target: Target) -> str:
-    """What grants the reference, if the namespace that has the resource agrees."""
+    """Returns a command that grants the reference, if the namespace of the resource agrees."""
     # As in the refusal: a value that was pasted in the place of a Secret's name may look like one.
     name = "NAME" if target.kind == "Secret" else target.name
     spec = {"from": [{"namespace": origin.namespace, "kind": origin.kind}], "to": [{"kind": target.kind, "name": name}]}

@@ -27,7 +27,7 @@ Findings: TypeAlias = AsyncIterator[Finding]
 
 
 async def guarded(area: str, check: str, looking: Callable[[], Findings]) -> Findings:
-    """What a look finds. One that fails is a finding itself: the other looks go on."""
+    """Runs a check; one that fails becomes a finding itself, and the other checks continue."""
     try:
         async for finding in looking():
             yield finding

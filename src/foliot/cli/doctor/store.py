@@ -149,7 +149,7 @@ def _private(path: Path) -> list[Finding]:
 
 
 def _durable(path: Path) -> Finding:
-    """What our connections ask for, and whether something keeps the request from the disk."""
+    """Checks that our connections ask for durable writes, and that nothing keeps them from the disk."""
     from foliot.store.sqlite.file import READ_PATIENCE, connect, told_in_words
 
     with told_in_words(path):

@@ -1,4 +1,4 @@
-"""What is around the store: keys and their files, NATS, packages, and what is enforced."""
+"""Checks around the store: keys and their files, NATS, packages, and enforced rules."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def _found(module: str) -> bool:
 
 
 async def look_at_rules(settings: Settings, resources: ResourceStore | None) -> Findings:
-    """What is enforced here: who may call which tool, what they may reach, and what contains them."""
+    """Reports the enforced rules: who may call which tool, which hosts tools may reach, and what contains them."""
     if settings.default_tool_access == "allow":
         yield Finding(
             "rules",

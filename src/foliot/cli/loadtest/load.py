@@ -96,7 +96,7 @@ LOOK_EVERY: Final = 0.5
 
 
 class Load(Struct, frozen=True):
-    """What is asked for. Rates are shares of all tasks; `seed` decides which ones."""
+    """The load to generate. Rates are shares of all tasks; `seed` decides which ones."""
 
     namespace: str
     tasks: int = 50

@@ -61,7 +61,7 @@ def _voters(status: dict[str, Any]) -> str:
 
 
 def _scope(document: Document) -> str:
-    """What a standing grant covers, in the place of arguments."""
+    """Describes the scope of a standing grant, shown in place of arguments."""
     left = uses_left(document)
     uses = "" if left is None else f", {left} of {document['spec']['max_uses']} uses left"
     when = one_line(document["spec"].get("when", ""), LONGEST)
@@ -73,7 +73,7 @@ def _pairs(values: dict[str, Any]) -> str:
 
 
 def approval_text(document: Document, trace: Trace | None) -> str:
-    """What is asked, why, for whom, what was decided, and how the run got there."""
+    """Formats an approval: the call, the reason, the caller, the decision, and how the run got there."""
     spec, status = document["spec"], document["status"]
     now = datetime.now(UTC)
     head = f"{paint(one_line(spec['tool']), bold=True)}  {paint(document['metadata']['name'], dim=True)}"
@@ -181,7 +181,7 @@ def _verbs(document: Document) -> list[str]:
 
 
 def story(trace: Trace) -> Iterable[str]:
-    """What the run was told and what it did, in a few lines."""
+    """Summarises the input and the steps of the run in a few lines."""
     yield f"told: {one_line(trace.input, 100)}"
     if len(trace.steps) > STEPS:
         yield f"({len(trace.steps) - STEPS} earlier steps are left out; `foliot trace {trace.run_id}`)"

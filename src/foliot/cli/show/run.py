@@ -1,4 +1,4 @@
-"""What shows a run while it goes on, whatever it looks like."""
+"""Views of a run in progress, in every format."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from foliot.runtime.results import RunResult
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What is known when a run is about to be driven.
+    """The facts about a run that is about to be driven.
 
     Of one that is gone on with: `done` says in words what is there already, `calls` how many calls were started, and
     `asked` what the last answer asked for (name and arguments by the id of the call).

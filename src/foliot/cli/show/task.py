@@ -1,4 +1,4 @@
-"""What every view of a task can show."""
+"""Views of a task in progress, in every format."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TaskView(Protocol):
 
 
 def usage_of(story: TaskStory) -> Usage:
-    """What the task has used: of an ended one all of it, of a live one what its ended runs have."""
+    """Returns the usage of the task: all of an ended one, that of the ended runs of a live one."""
     return story.state.spent.usage()
 
 

@@ -1,4 +1,4 @@
-"""What follows a decision: the run goes on where somebody stays with it, or else here."""
+"""Resumption after a decision: the process that still waits with the run resumes it, or else this one."""
 
 from __future__ import annotations
 

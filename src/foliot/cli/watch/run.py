@@ -132,7 +132,10 @@ class Look:
 
 
 def choose_view(*, json: bool, quiet: bool) -> View:
-    """What fits the streams: JSON lines when asked for, the live view on a terminal, plain lines otherwise."""
+    """Chooses the view for the current streams:
+
+    JSON lines on request, the live view on a terminal, else plain lines.
+    """
     if json:
         from foliot.cli.show.run import JsonView
 
@@ -182,7 +185,7 @@ async def watch_run(runtime: Runtime, view: View, opening: Opening, drive: Drive
 
 
 async def with_ticks(reader: AsyncIterable[Live], view: View) -> AsyncIterator[Live]:
-    """What the reader gives, with the view kept moving meanwhile."""
+    """Yields from the reader, and keeps the view moving meanwhile."""
     ticking: asyncio.Task[None] | None = None
     try:
         async for item in reader:

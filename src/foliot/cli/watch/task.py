@@ -73,7 +73,7 @@ class _Following:
 
 
 def choose_task_view(*, json: bool, quiet: bool) -> TaskView:
-    """What fits the streams, as for runs."""
+    """Chooses the view of a task for the current streams, as `choose_view` does for runs."""
     from foliot.cli.show.task import JsonTaskView, PlainTaskView, QuietTaskView
 
     if json:
@@ -207,7 +207,7 @@ def _start_worker(following: _Following, runtime: Runtime) -> None:
 
 @asynccontextmanager
 async def _at_work(following: _Following) -> AsyncGenerator[None]:
-    """Whatever was started meanwhile has stopped in the end: the worker, and the readers of what agents write."""
+    """Stops everything that was started meanwhile: the worker, and the readers of what agents write."""
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""What `foliot task run TARGET` means: from what was typed, and what is declared, to a command.
+"""The target of `foliot task run TARGET`: turns the arguments, and what is declared, into a command.
 
 TARGET is a system or an agent by name, a Task resource by name, or a manifest or folder of them. Of a folder, its one
 Task is what is asked for; without one, its one system, or its one agent.
@@ -32,7 +32,7 @@ EXAMPLE: Final = 'For example `foliot task run report "Three lines on clocks"`.'
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What was typed. `changes` are fields of the command that were given by an option."""
+    """The arguments of `task run`. `changes` are fields of the command that were given by an option."""
 
     target: str
     message: str = ""

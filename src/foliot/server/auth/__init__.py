@@ -1,1 +1,1 @@
-"""Who calls and what they may do: tokens, accounts, sessions, identity providers."""
+"""Authentication and authorization: tokens, accounts, sessions, identity providers."""

@@ -45,7 +45,7 @@ C = TypeVar("C", bound=Credential)
 
 
 class Holder(NamedTuple, Generic[C]):
-    """Who somebody is, and by what."""
+    """A caller, and the credential that identifies it."""
 
     caller: Caller
     by: C
@@ -77,7 +77,7 @@ class Believed(Generic[C]):
         self._known.clear()
 
     async def of(self, text: str, now: float) -> Holder[C] | None:
-        """Who holds the credential with this text, if it is good now."""
+        """Returns the holder of the credential with this text, if it is valid now."""
         version = self._db.version()
         known = self._known.get(text)
         if known is not None and known.still(version, now):
@@ -142,7 +142,7 @@ class TokenAuth:
         self._closed_door = False
 
     async def identify(self, scope: MutableMapping[str, Any]) -> Caller:
-        """See `Authenticator`."""
+        """Identifies the caller by token, local key or session; see `Authenticator`."""
         given = _bearer(scope)
         if given is not None:
             return self._of_local_key(given, scope) if given.startswith(PREFIX) else await self._of_bearer(given)
@@ -152,7 +152,9 @@ class TokenAuth:
         return held.caller
 
     def introduce(self, scope: MutableMapping[str, Any], nonce: str) -> tuple[Introduction, str] | None:
-        """What shows a client on this machine that this server knows the local key; None without one, or elsewhere."""
+        """Returns the proof for a client on this machine that this server knows the local key; None without one, or
+        elsewhere.
+        """
         place = place_of(scope.get("server"))
         if self._key is None or not place:
             return None
@@ -200,7 +202,7 @@ class TokenAuth:
         return self._closed_door
 
     async def describe(self) -> str:
-        """See `Authenticator`."""
+        """Describes in words how callers are let in; see `Authenticator`."""
         mine = "the command line of this user on this machine is let in by its local key; " if self._key else ""
         if await self.configured():
             return f"{mine}other callers need a token, or log in"
@@ -239,7 +241,10 @@ class TokenAuth:
         return "it may be wrong, expired or revoked"
 
     async def _of_provider(self, text: str, now: float) -> Caller:
-        """Who a token of the identity provider is about. It is verified again every minute: keys may be withdrawn."""
+        """Returns the caller of an identity provider's token.
+
+        It is verified again every minute: keys may be withdrawn.
+        """
         known = self._vouched.get(text)
         if known is not None and now < known[0]:
             return known[1]
@@ -287,13 +292,13 @@ class Anonymous:
     """Lets in everybody who sits at this machine, with all rights: for tests alone. No command starts a server so."""
 
     async def identify(self, scope: MutableMapping[str, Any]) -> Caller:
-        """See `Authenticator`."""
+        """Accepts any caller on this machine, and no other; see `Authenticator`."""
         if not _sits_here(scope):
             raise Unauthenticated("who are you?", hint=_SEND_ONE)
         return ANONYMOUS
 
     async def describe(self) -> str:
-        """See `Authenticator`."""
+        """Describes in words how callers are let in; see `Authenticator`."""
         return "everybody on this machine may do everything"
 
 

@@ -1,4 +1,4 @@
-"""Who calls, and what they may do where.
+"""Callers, and their roles by namespace.
 
 A role is held in a namespace, or everywhere (`*`). Every role includes reading; an admin may do all but act in the name
 of others. What somebody cannot read does not exist for them: it is answered as missing, not as forbidden.
@@ -57,7 +57,7 @@ class Caller:
 
     @property
     def principal(self) -> str:
-        """What idempotency keys, rates and sessions of this caller belong to, and of nobody else."""
+        """The owner of this caller's idempotency keys, rates and sessions."""
         return f"{self.known_by}:{self.id or self.name}"
 
     def may(self, role: Role, namespace: str) -> bool:
@@ -139,7 +139,7 @@ def granted(namespaces: Iterable[str], roles: Iterable[Role]) -> dict[str, froze
 def narrowed_to(
     grants: Mapping[str, frozenset[Role]], most: Mapping[str, frozenset[Role]]
 ) -> dict[str, frozenset[Role]]:
-    """What of `grants` somebody holds who holds `most`: the roles that are in both, wherever both hold them."""
+    """Returns the part of `grants` that a holder of `most` may have: the roles in both, where both hold them."""
     spaces = {*most, *grants} if EVERYWHERE in grants or EVERYWHERE in most else {*grants} & {*most}
     found: dict[str, frozenset[Role]] = {}
     for space in spaces:

@@ -176,7 +176,7 @@ def _peer(address: str) -> str:
 
 
 def _counted(name: str, peer: str) -> tuple[tuple[str, Pace], ...]:
-    """What an attempt to log in is counted by. A stranger is stopped by the first two, which others do not share."""
+    """Returns the counters of a login attempt. A stranger is stopped by the first two, which others do not share."""
     source, account = _peer(peer), _named(name)
     return (source, PER_PEER), (f"{source} {account}", PER_NAME), (account, PER_NAME_ANYWHERE)
 

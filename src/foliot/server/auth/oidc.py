@@ -61,7 +61,7 @@ class Kept(Generic[T]):
         self._asked_at: float | None = None
 
     async def get(self, enough: Callable[[T], bool] = lambda _: True) -> T:
-        """What is kept; newly asked for when that may be more. Raises `Unavailable` when there is nothing."""
+        """Returns the cached value, asking anew when that may give more. Raises `Unavailable` when there is none."""
         if (value := self._fresh(enough)) is not None:
             return value
         async with self._asking:
@@ -205,7 +205,7 @@ class Provider:
         return claims
 
     async def _ask_about(self) -> dict[str, Any]:
-        """What the provider says about itself."""
+        """Fetches the provider's discovery document."""
         status, about = await _ask("GET", self.issuer.rstrip("/") + "/.well-known/openid-configuration")
         if status != 200 or about.get("issuer") != self.issuer:
             raise Unavailable(

@@ -41,7 +41,9 @@ ANYBODY: Final = "*"
 
 @dataclass(frozen=True, slots=True)
 class RoleRule:
-    """Whoever has `value` in the claim has the role in the namespace; `*` is anybody, and all namespaces."""
+    """A rule that gives a role: holders of `value` in the claim have it in the namespace; `*` is anybody, and all
+    namespaces.
+    """
 
     value: str
     role: Role
@@ -122,7 +124,7 @@ class Sent(NamedTuple):
 
 
 class Vouched(NamedTuple):
-    """Who came back, with a session that has begun, and where they wanted to go."""
+    """The person who came back from the provider, with a new session, and the page they wanted."""
 
     session: LoginSession
     cookie: str

@@ -42,7 +42,7 @@ class Passwords:
         )
 
     async def hash(self, password: str) -> str:
-        """What is kept of a password. Raises `TooMany` when too many wait for theirs."""
+        """Hashes a password for storage. Raises `TooMany` when too many wait for theirs."""
         async with self._place():
             return await on_thread(self._engine().hash, _normal(password))
 

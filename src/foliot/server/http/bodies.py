@@ -1,4 +1,4 @@
-"""What comes in a body: manifests in JSON or YAML, or JSON of a known form. The content type is not looked at."""
+"""Request bodies: manifests in JSON or YAML, or JSON of a known form. The content type is ignored."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _formed(body: bytes, shape: type[T]) -> T:
 
 
 async def form_in(request: Request, shape: type[T], own: str) -> T:
-    """As `form`, for something that names its namespace: that of the request, `own`, when it says none, and no other.
+    """Reads a form that may name its namespace: `own`, that of the request, when it says none, and no other.
 
     Raises `UsageError` when they differ.
     """

@@ -44,7 +44,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class CrossOrigin:
-    """What pages of these origins are told."""
+    """The CORS headers for pages of these origins."""
 
     def __init__(self, origins: Sequence[str]) -> None:
         self._origins = frozenset(origins)
@@ -100,7 +100,7 @@ SLOWEST: Final = 128 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Limits(HeadLimits):
-    """What one request may be, and how many of them. Times are in seconds.
+    """The limits of one request, and on the number of them. Times are in seconds.
 
     `media_body` is the size of a body where images and files come with what is said.
     A body must come within `body_within` and a second more for every `SLOWEST` bytes of it. `rate` requests a second

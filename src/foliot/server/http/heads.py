@@ -61,7 +61,7 @@ class HeadLimits:
 
 
 class Head(NamedTuple):
-    """What the headers say that concerns every request; empty for what is not given."""
+    """The headers that concern every request; empty for those not given."""
 
     id: str = ""
     trace: str = ""
@@ -81,7 +81,7 @@ def new_id() -> str:
 
 
 def read_head(scope: Scope, limits: HeadLimits) -> Head:
-    """What every request says. Raises `Malformed`, `HeadersTooLarge`, `TooLarge`."""
+    """Reads and checks the headers of a request. Raises `Malformed`, `HeadersTooLarge`, `TooLarge`."""
     headers: list[tuple[bytes, bytes]] = scope["headers"]
     size = hosts = framed = traces = 0
     own_id = trace = origin = ""

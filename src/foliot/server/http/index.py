@@ -60,7 +60,7 @@ class RouteIndex:
 
     @staticmethod
     def _with_general(place: _Place, found: list[_Numbered], places: dict[_Place, list[_Numbered]]) -> list[APIRoute]:
-        """Those of a word and those of any word, in the order in which they were declared."""
+        """Merges the routes of a word with those of any word, in the order in which they were declared."""
         method, count, second = place
         general = places.get((method, count, ""), []) if second else []
         return [route for _, route in sorted([*found, *general], key=lambda each: each[0])]

@@ -99,7 +99,7 @@ def wanted(kind: str | None, namespace: str | None, labels: str | None, fields: 
 
 @contextmanager
 def parameters() -> Generator[None]:
-    """What is found wrong inside was said by a parameter: it is reported as 400."""
+    """Reports invalid input raised inside as a wrong parameter: 400."""
     try:
         yield
     except InvalidInput as error:

@@ -70,7 +70,7 @@ def problem(
 
 
 def problem_of(error: FoliotError) -> Response:
-    """What the caller is told of an error. What concerns only this machine stays in its log."""
+    """Converts an error into a problem response. Details that concern only this machine stay in its log."""
     headers: dict[str, str] = {}
     if isinstance(error, Unauthenticated):
         headers["WWW-Authenticate"] = 'Bearer realm="foliot"'

@@ -50,7 +50,7 @@ class Buckets:
         return 0.0
 
     def wait(self, name: str, now: float) -> float:
-        """What `take` would say, taking nothing."""
+        """Returns the wait that `take` would demand, taking nothing."""
         wait = self._full_at.get(name, now) + self._each - self._room - now
         return wait if wait > 1e-9 else 0.0  # what is left over by rounding is no debt
 
@@ -125,7 +125,10 @@ class Rates:
             self._good[given] = None
 
     async def identify(self, scope: _Scope, auth: Authenticator) -> Caller:
-        """Who calls, as the authenticator says. Raises `Unauthenticated`, and `TooMany` for guesses without end."""
+        """Identifies the caller with the authenticator.
+
+        Raises `Unauthenticated`, and `TooMany` for guesses without end.
+        """
         self.check_peer(scope)
         try:
             caller = await auth.identify(scope)

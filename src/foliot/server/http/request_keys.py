@@ -82,7 +82,10 @@ def id_by_key(scope: Scope) -> str | None:
 
 
 def _digest(key: str, scope: Scope, body: bytes) -> str:
-    """What tells requests apart. It is made with the key, which the store does not have: there may be secrets in it."""
+    """Returns the digest that tells requests apart.
+
+    It is keyed with the key, which the store does not have: it may hold secrets.
+    """
     asked = f"{scope['method']}\0{scope['path']}\0".encode() + scope["query_string"] + b"\0" + body
     return hmac.digest(key.encode(), asked, "sha256").hex()
 
@@ -128,7 +131,10 @@ async def _do(keys: SqlRequestKeys, claimed: Claimed, app: App, scope: Scope, re
 
 
 async def _give_up(keys: SqlRequestKeys, claimed: Claimed, status: int = 500) -> None:
-    """What was refused was not done. Else it may have been or not: whoever asks again need not wait to hear of it."""
+    """Drops the claim of a refused request, which did nothing.
+
+    Any other is held as unknown: a retry need not wait for it.
+    """
     with contextlib.suppress(FoliotError):  # then the claim lapses by itself
         if status < 500:
             await keys.drop(claimed)

@@ -45,7 +45,7 @@ _NOT_HERE: Final = (
 
 
 class _Field(Protocol):
-    """What is used of FastAPI's field of a parameter."""
+    """The part of FastAPI's parameter field that is used here."""
 
     name: str
     field_info: Any
@@ -205,7 +205,7 @@ _OF_PATH: Final = frozenset(("path_regex", "path_format", "param_convertors"))
 
 
 class LateRoute(APIRoute):
-    """As its base, later."""
+    """An APIRoute that analyses its endpoint's signature on first use."""
 
     def __init__(
         self,

@@ -49,7 +49,10 @@ class Listen:
 
 
 def listen_of(settings: Settings) -> Listen:
-    """What the settings say. Raises `UsageError` for a certificate without its key, or the other way round."""
+    """Reads the address and the certificates from the settings.
+
+    Raises `UsageError` for a certificate without its key, or vice versa.
+    """
     host, _, port = settings.listen.rpartition(":")
     if (settings.tls_cert is None) != (settings.tls_key is None):
         missing = "tls_key" if settings.tls_key is None else "tls_cert"
@@ -60,7 +63,7 @@ def listen_of(settings: Settings) -> Listen:
 
 
 def limits_of(settings: Settings) -> Limits:
-    """What the settings say about one request, and how many of them."""
+    """Reads the limits of requests from the settings."""
     return Limits(
         body=settings.max_body,
         media_body=max(settings.max_media_body, settings.max_body),

@@ -1,4 +1,4 @@
-"""What makes a server ready sooner, and keeps it steady afterwards.
+"""The start of a server: it is ready sooner, and steady afterwards.
 
     begin()        # before anything of FastAPI is imported
     ...            # import, open, listen

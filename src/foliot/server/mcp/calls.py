@@ -212,7 +212,7 @@ class Calls:
         return await self._follow(who, target, place)
 
     async def _open(self, who: Who, target: Target, place: Place) -> dict[str, Asked]:
-        """What the call of this place waits for, if it is the caller's own call of this target."""
+        """Returns the questions that a call waits for, if it is the caller's own call of this target."""
         missing = NotFound(f"there is no call {place.id!r} of yours that waits")
         if target.kind == "system":
             labels = (await self._runtime.tasking.tasks.get(who.namespace, place.id)).labels

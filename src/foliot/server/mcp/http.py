@@ -227,7 +227,7 @@ def _expects_answer(body: bytes) -> bool:
 
 
 def _knows(ctx: Context) -> Who:
-    """Who sent the very request that a message came in: not who opened the session."""
+    """Returns the sender of the very request that a message came in, not the opener of the session."""
     request = ctx.request
     assert isinstance(request, Request), "every message comes in a request"
     return Who(request.scope[CALLER], namespace_of(request.scope))

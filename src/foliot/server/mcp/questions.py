@@ -27,7 +27,7 @@ RUN_META: Final = "foliot.dev/run"
 
 
 class Place(Struct, frozen=True):
-    """What a client brings back: where it was. It is believed only as far as the caller could go by himself."""
+    """The state that a client brings back. It is trusted only as far as the caller could go by itself."""
 
     id: str
     after: int = 0
@@ -47,7 +47,7 @@ def decode_place(text: str) -> Place:
 
 
 def answerable(who: Who, rested: Rested) -> list[Asked]:
-    """What the user of this client can be asked."""
+    """Returns the questions that the user of this client can be asked."""
     approves = who.caller.may("approver", who.namespace)
     return [asked for asked in rested.asked if asked.kind == "question" or (asked.kind == "approval" and approves)]
 
@@ -117,7 +117,7 @@ async def answer(runtime: Runtime, who: Who, asked: Asked, said: types.ElicitRes
 
 
 def waiting_result(rested: Rested, where: str) -> types.CallToolResult:
-    """What a client is told that cannot be asked. It is an error, because what was wanted has not been done."""
+    """Builds the result for a client that cannot be asked. It is an error, because the work is not done."""
     return types.CallToolResult(
         content=[types.TextContent(text=waiting_text(rested, where))],
         is_error=True,

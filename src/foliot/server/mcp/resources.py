@@ -1,4 +1,4 @@
-"""What an MCP client can read: the traces of runs, and the results of tasks."""
+"""MCP resources: the traces of runs, and the results of tasks."""
 
 from __future__ import annotations
 

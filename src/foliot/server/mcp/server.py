@@ -72,7 +72,7 @@ def _trace(ctx: Context, params: types.CallToolRequestParams) -> str:
 
 
 async def _told(work: Awaitable[T]) -> T:
-    """What cannot be looked up is told in our words, and not as a mistake of this server."""
+    """Translates our errors into MCP errors, so that a failed lookup does not look like a fault of this server."""
     try:
         return await work
     except FoliotError as error:

@@ -1,4 +1,4 @@
-"""What an MCP client is offered: agents and systems under a prefix, and the governed tools of the namespace.
+"""MCP tools: agents and systems under a prefix, and the governed tools of the namespace.
 
 Built-in tools are left out: they belong to runs. So is what the rules refuse to this caller whatever the arguments.
 """

@@ -38,7 +38,7 @@ class HungUp(FoliotError):
 
 
 def on_hang_up(request: Request, *, otherwise: OnHangUp) -> OnHangUp:
-    """What the client wants to become of its work. Raises `BadRequest`."""
+    """Returns what the client wants for its work when it disconnects. Raises `BadRequest`."""
     word = request.headers.get(HANG_UP_HEADER, otherwise).strip().lower()
     if word not in ("cancel", "continue"):
         raise BadRequest(f"{HANG_UP_HEADER} is cancel or continue", param=HANG_UP_HEADER)
@@ -142,7 +142,7 @@ async def frames_of(
     end: bytes = b"",
     failed: Callable[[FoliotError], bytes],
 ) -> AsyncGenerator[bytes]:
-    """What is sent for these pieces. An error on the way is told as these clients read it, and is the last."""
+    """Yields the frames of these pieces. An error on the way is sent in these clients' format, as the last frame."""
     try:
         for chunk in begin:
             yield chunk

@@ -40,7 +40,7 @@ class Chat:
         self._waiting: dict[str, Any] | None = None
 
     def chunks(self, piece: Piece) -> list[dict[str, Any]]:
-        """What is sent for a piece. An end that is a failure sends nothing: it is an error."""
+        """Returns the chunks of a piece. An end that is a failure sends none: it is an error."""
         match piece:
             case Wrote(step, text, anew):
                 # Text that was sent cannot be taken back, so a step, and an answer that began anew, is a paragraph.

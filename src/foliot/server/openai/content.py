@@ -43,7 +43,7 @@ def parse_call(id: str) -> CallRef | None:
 
 
 class Conversation:
-    """What was said, apart from who the agent is: `instructions` stand beside its prompt.
+    """A conversation without the agent's own prompt: `instructions` stand beside it.
 
     `approvals` are decisions about calls that an earlier answer asked for. Calls that the client has made itself, and
     their results, are parts of the messages, with the ids that the client knows them by.

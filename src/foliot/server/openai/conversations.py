@@ -29,7 +29,10 @@ MOST_TURNS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """What a response id names. A response of a run may begin behind its first `after` events, where it had waited."""
+    """The run or task that a response id names.
+
+    A response of a run may begin behind its first `after` events, where it had waited.
+    """
 
     namespace: str
     name: str
@@ -120,7 +123,9 @@ async def _is_there(runtime: Runtime, session: Session, turn: int) -> bool:
 
 
 def history_of(info: RunInfo, state: State, target: Target) -> tuple[Message, ...]:
-    """What was said up to the end of a run. Another agent hears the words, and not the calls of tools it has not got.
+    """Returns the messages up to the end of a run.
+
+    Another agent gets the texts, not the calls of tools it does not have.
 
     Raises `Conflict` for a run that has not ended.
     """
@@ -138,7 +143,7 @@ def history_of(info: RunInfo, state: State, target: Target) -> tuple[Message, ..
 
 
 async def task_history(runtime: Runtime, namespace: str, name: str) -> tuple[Message, ...]:
-    """What was said to a system and what it answered. What was said before that is in the former already.
+    """Returns the input of a system and its answer. Earlier messages are part of the input already.
 
     Raises `NotFound`; `Conflict` for a task that has not ended.
     """

@@ -135,7 +135,7 @@ def error_response(error: FoliotError, *, told: bool = False) -> Json:
 
 
 def no_such_model(word: str) -> NotFound:
-    """As it is said of a model that is missing, or hidden."""
+    """Builds the error for a model that is missing, or hidden from the caller."""
     return NotFound(
         f"the model {word!r} does not exist or you do not have access to it",
         hint="a model is the name of an agent or a system; GET /v1/models lists them",
@@ -150,7 +150,7 @@ def no_such_model(word: str) -> NotFound:
 
 
 class OpenAiRoute(GuardedRoute):
-    """As its base, but for errors."""
+    """A guarded route whose errors have OpenAI's format."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

@@ -1,5 +1,7 @@
-"""What a response was asked, as items: what was said before, what was said with the request, decisions that it waited
-for. Told from the journal of its run, as everything else."""
+"""The input of a response, as items: the conversation before it, the request, and decisions that it waited for.
+
+Read from the journal of its run, like everything else.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +98,7 @@ def _call(call: ToolCall, result: ToolResult | None) -> Item:
 
 
 def _decisions(facts: Sequence[e.Event]) -> list[Item]:
-    """What a person said before the run went on with its next step."""
+    """Returns the decisions of people before the run continued with its next step."""
     items: list[Item] = []
     for fact in facts:
         match fact:

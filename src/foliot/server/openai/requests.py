@@ -1,4 +1,4 @@
-"""What clients ask for, read from the bodies of both APIs into one order.
+"""Requests of clients, read from the bodies of both APIs into one order.
 
 A member that changes what is done is done or refused, never passed over: parameters.py says of each what becomes of it.
 """
@@ -100,7 +100,7 @@ class ResponsesRequest(Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What one request asks for. `previous` is the id of the answer that it goes on from; `session` names one."""
+    """One request. `previous` is the id of the answer that it continues; `session` names a session."""
 
     model: str
     conversation: Conversation
@@ -192,7 +192,7 @@ def read_response(body: bytes) -> Order:
 
 
 def adjusted(order: Order, spec: RunSpec) -> RunSpec:
-    """What the run is pinned to: the agent, within what the request asks for. It never gets more room than it had."""
+    """Returns the spec of the run: the agent, within what the request asks for. It never gets more room than it had."""
     given, wanted = spec.settings, order.settings
     bounds = [each for each in (given.max_output_tokens, wanted.max_output_tokens) if each is not None]
     settings = replace(

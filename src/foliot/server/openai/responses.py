@@ -252,7 +252,7 @@ class Answer:
 
 
 def behind(event: Event, number: int) -> Event | None:
-    """What there is of an event behind this number: all, nothing, or the rest of a text."""
+    """Returns the part of an event behind this number: all, nothing, or the rest of a text."""
     unheard = event["sequence_number"] - number
     if unheard <= 0:
         return None

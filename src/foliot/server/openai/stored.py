@@ -70,7 +70,7 @@ async def follow_run(services: Services, run_id: str, *, structured: bool, after
 
 
 class Listening:
-    """What one listener has heard."""
+    """The progress of one listener."""
 
     def __init__(self, run_id: str, structured: bool, after: int) -> None:
         self.teller = Teller(run_id, structured=structured, after=after)
@@ -235,7 +235,7 @@ async def delete_response(runtime: Runtime, caller: Caller, id: str, *, request:
 
 
 def echo_of(labels: dict[str, str]) -> dict[str, Any]:
-    """What a response repeats of its request, as far as it was kept."""
+    """Returns the members of the request that its response repeats, as far as they were kept."""
     metadata = {
         key.removeprefix(METADATA_LABEL): value for key, value in labels.items() if key.startswith(METADATA_LABEL)
     }

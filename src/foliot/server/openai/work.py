@@ -55,7 +55,7 @@ SESSION_LABEL: Final = "foliot.dev/session"
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who asks, and how: `key` makes asking twice harmless; `digest` is that of what was asked."""
+    """The caller of a request: `key` makes a repeat harmless; `digest` is that of the request."""
 
     caller: Caller
     namespace: str

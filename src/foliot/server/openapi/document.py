@@ -125,7 +125,7 @@ def _says_something(response: dict[str, Any]) -> bool:
 
 
 def _parameter(parameter: dict[str, Any]) -> dict[str, Any]:
-    """As it is sent: an address has no null, and headers have capitals."""
+    """Describes a parameter as it is sent: an address has no null, and headers have capitals."""
     schema = dict(parameter["schema"])
     kept = [each for each in schema.pop("anyOf", ()) if each != {"type": "null"}]
     if len(kept) == 1:

@@ -1,4 +1,4 @@
-"""What streams send: the data of each server-sent event, by its name."""
+"""Schemas of streams: the data of each server-sent event, by its name."""
 
 from __future__ import annotations
 

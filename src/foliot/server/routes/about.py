@@ -1,4 +1,4 @@
-"""What this server is."""
+"""Routes about this server: version, namespaces, capabilities, OpenAPI."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def namespaces(services: ServicesDep, caller: CallerDep) -> Response:
 
 @router.get("/v1/capabilities")
 async def capabilities() -> Response:
-    """What this server can do, for clients that ask before they try."""
+    """Lists the capabilities of this server, for clients that ask before they try."""
     return Json(
         {
             "generated_at": iso(time.time()),

@@ -1,4 +1,4 @@
-"""What agents said at work, and what they keep: beside the resources that declare them."""
+"""Routes about agents beside their resources: logs, and memory entries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_RUNS: Final = 50
 
 @router.get("/v1/agents/{name}/logs")
 async def agent_logs(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
-    """What its newest runs did, a line each, the newest lines last. 404 for an agent that there is not."""
+    """Returns the events of its newest runs, a line each, newest last. 404 for an agent that does not exist."""
     where = space(namespace)
     journal = services.runtime.runs.journal
     runs = await journal.list(namespace=where, agent=name, limit=MOST_RUNS)
@@ -46,7 +46,7 @@ async def memory_entries(
     prefix: Annotated[str | None, Query(description="Only keys that begin so; not looked at with `q`.")] = None,
     limit: Limit = 100,
 ) -> Response:
-    """What a memory holds, as far as this server can look into it: nothing, while no backend keeps it here.
+    """Lists the entries of a memory that this server can read: none, while no backend keeps it here.
 
     What the agents of one task share is kept with the task.
     """

@@ -71,7 +71,7 @@ async def totals(
     since: Since = 0.0,
     by: Annotated[str, Query(json_schema_extra={"enum": [*WAYS]})] = "tool",
 ) -> Response:
-    """What calls add up to, by tool, agent, day or run."""
+    """Adds up calls by tool, agent, day or run."""
     if by not in WAYS:
         raise InvalidInput(f"nothing is added up by {by!r}", hint=f"one of {', '.join(WAYS)}")
     spaces = _spaces(caller, namespace)

@@ -1,4 +1,4 @@
-"""Who the caller is, and for people with a browser: how to come to a session, and to leave it."""
+"""Routes of authentication: the caller, and for people with a browser how to log in and out."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ResetPassword(Struct):
 
 @router.get("/v1/auth/me")
 async def me(request: Request, caller: CallerDep) -> Response:
-    """Who the caller is, the roles by namespace, and for a session the token that its writes must carry."""
+    """Returns the caller, the roles by namespace, and for a session the token that its writes must carry."""
     held: Held | None = request.scope.get(HELD)
     if held is not None:
         return Json(_session(held.session, held.csrf))

@@ -47,7 +47,7 @@ async def _asked(services: Services) -> Response:
 
 @router.get("/v1/health")
 async def health(services: ServicesDep) -> Response:
-    """What this server can reach, part by part."""
+    """Reports what this server can reach, part by part."""
     parts: dict[str, Any] = {}
     took = await round_trip(services.database)
     if took is not None:

@@ -162,7 +162,7 @@ def _stream_chat(services: Services, begun: Begun, answer: Chat, hang_up: OnHang
 
 @router.post("/v1/responses", openapi_extra=_ASKS)
 async def respond(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
-    """As a chat, in the newer form: it can go on from an earlier answer, and go on without a listener."""
+    """Answers like a chat, in the newer form: it can continue an earlier answer, and run without a listener."""
     body = await request.body()
     order, digest = await unhurried(len(body), _read, read_response, body)
     asker = _asker(request, caller, digest)
@@ -222,7 +222,7 @@ async def read_input(
     limit: Annotated[int, Query(ge=1, le=100, description="Items of a page.")] = 20,
     after: Annotated[str | None, Query(max_length=512, description="The id of the last item before the page.")] = None,
 ) -> Response:
-    """What a response was asked: the conversation before it, and the request."""
+    """Lists the input of a response: the conversation before it, and the request."""
     items = await list_input(services.runtime, caller, response_id)
     return Json(page_of(items, order=order, limit=limit, after=after))
 
@@ -277,5 +277,5 @@ def _asker(request: Request, caller: Caller, digest: str) -> Asker:
 
 
 def _otherwise(asker: Asker, order: Order) -> OnHangUp:
-    """Who hangs up wants no more of it, unless the request itself speaks of coming back."""
+    """Returns what a disconnect means: cancel, unless the request itself speaks of coming back."""
     return "continue" if asker.key or order.background else "cancel"

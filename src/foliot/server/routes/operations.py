@@ -32,7 +32,7 @@ Budget = Annotated[str | None, Query(max_length=253, description="Only this budg
 
 
 class Unlimited(msgspec.Struct, frozen=True):
-    """What may be done without a limit again."""
+    """The scope whose limit is removed."""
 
     scope: bounds.Scope
     name: str
@@ -51,20 +51,20 @@ async def budgets(
     name: Budget = None,
     limit: Limit = MOST,
 ) -> Response:
-    """What may be spent, what was, and what is left in the current windows."""
+    """Lists budgets: limit, spent, and left in the current windows."""
     where = space(namespace)
     return Json(await _operations(services).budgets(where, name=name or None, limit=min(limit, MOST)))
 
 
 @router.get("/v1/policies/defaults")
 async def rule_defaults(services: ServicesDep) -> Response:
-    """What holds for calls that no resource speaks of."""
+    """Returns the defaults for calls that no resource names."""
     return Json(await _operations(services).rule_defaults())
 
 
 @router.post("/v1/policies/explain")
 async def explain(request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
-    """What would become of a tool call of an agent, by the rules of this server. Nothing is called.
+    """Judges a hypothetical tool call of an agent, by the rules of this server. Nothing is called.
 
     Without a user it is a call on behalf of whoever asks.
     """
@@ -74,7 +74,7 @@ async def explain(request: Request, services: ServicesDep, caller: CallerDep, na
 
 @router.post("/v1/policies/simulate")
 async def simulate(request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
-    """What would change for tool calls if manifests were applied. Nothing is applied, nothing is called.
+    """Judges tool calls now and as if manifests were applied. Nothing is applied, nothing is called.
 
     A call without a user is one on behalf of whoever asks.
     """
@@ -87,7 +87,7 @@ async def simulate(request: Request, services: ServicesDep, caller: CallerDep, n
 
 @router.get("/v1/work/workers")
 async def workers(services: ServicesDep, caller: CallerDep) -> Response:
-    """Who does the runs of tasks. Which process of which machine it is, is told to those who see all namespaces."""
+    """Lists the workers. Only callers who see all namespaces get the process and its machine."""
     found = await _operations(services).workers()
     if caller.namespaces is not None:
         found = [replace(each, identity="") for each in found]

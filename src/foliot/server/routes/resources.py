@@ -252,5 +252,5 @@ def _answer(written: Written, status: int = 200) -> Response:
 
 
 def _header(text: str) -> str:
-    """As much of a text as a header can hold."""
+    """Converts a text to what a header can hold."""
     return "".join(each if each.isascii() and each.isprintable() and each not in '"\\' else "'" for each in text)[:500]

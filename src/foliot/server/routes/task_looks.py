@@ -40,7 +40,7 @@ async def messages(
     trace_id: TraceId = None,
     limit: Last = None,
 ) -> Response:
-    """What its agents handed to each other."""
+    """Lists the messages between the agents of a task."""
     which = chosen(phase or lifecycle, from_agent, to_agent, branch_id, trace_id, limit)
     return Json(messages_of(await services.runtime.tasking.stories.of(space(namespace), name), which))
 
@@ -65,7 +65,7 @@ async def metrics(
 
 @router.get("/v1/tasks/{name}/logs")
 async def logs(name: Name, services: ServicesDep, namespace: Namespace = None, cursor: Cursor = None) -> Response:
-    """What happened, a line each, behind the cursor. It answers at once; follow `/events` to wait for more."""
+    """Returns the events behind the cursor, a line each. It answers at once; follow `/events` to wait for more."""
     with parameters():
         batch = await services.runtime.tasking.stories.happenings(space(namespace), name, cursor=cursor)
     lines = [line for each in batch.happenings if (line := log_line(each)) is not None]

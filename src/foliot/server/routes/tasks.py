@@ -169,7 +169,7 @@ async def replace_task(
 
 @router.get("/v1/tasks/{name}/status")
 async def get_task_status(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
-    """As the task itself."""
+    """Returns the task, the same document as the task itself."""
     return resource(await _shown(services, space(namespace), name))
 
 
@@ -274,7 +274,7 @@ async def follow(
     namespace: Namespace = None,
     cursor: Cursor = None,
 ) -> Response:
-    """What happens to the task and to its runs, as server-sent events, until it has ended (event `end`).
+    """Streams the events of the task and its runs as server-sent events, until it has ended (event `end`).
 
     The id of an event is a cursor; `Last-Event-ID` or `cursor` goes on behind it.
     """

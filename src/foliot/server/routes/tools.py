@@ -61,7 +61,7 @@ class Acceptance(msgspec.Struct, frozen=True):
 
 @router.get("/v1/toolset")
 async def toolset(services: ServicesDep, namespace: Namespace = None) -> Response:
-    """What tools there are, whether they can be called, and what the deployment has and lacks."""
+    """Lists the tools, whether they can be called, and what the deployment has and lacks."""
     return Json(await _tooling(services).toolset(space(namespace)))
 
 
@@ -88,7 +88,7 @@ async def call(
 async def judged(
     name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
 ) -> Response:
-    """What would become of a call. Nothing is run."""
+    """Judges a hypothetical call. Nothing is run."""
     order = await form(request, ToolOrder)
     asker = _asker(space(namespace), order, caller)
     return Json(await _tooling(services).test_tool(name, order.arguments, asker))

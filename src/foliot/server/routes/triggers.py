@@ -126,7 +126,7 @@ async def rotate(
 
 @router.get("/v1/task-webhooks/{name}/deliveries")
 async def deliveries(name: Name, services: ServicesDep, namespace: Namespace = None, limit: Limit = 20) -> Response:
-    """What was delivered, newest first, without bodies."""
+    """Lists deliveries, newest first, without bodies."""
     found = await _triggers(services).deliveries(space(namespace), name, limit=min(limit, MOST))
     return Json({"deliveries": found})
 

@@ -48,7 +48,7 @@ async def watch_all(
     labelSelector: Labels = None,
     fieldSelector: Fields = None,
 ) -> Response:
-    """As a watch of one kind, for resources of all kinds."""
+    """Watches resources of all kinds, like the watch of one kind."""
     filter = wanted(None, namespace, labelSelector, fieldSelector)
     return await _stream(services, caller, filter, last_event(request, resourceVersion))
 
@@ -163,7 +163,7 @@ async def _changes(services: Services, filter: Filter, after: int | None) -> Asy
 
 
 async def _nothing(services: Services) -> AsyncGenerator[bytes]:
-    """What somebody sees of a namespace that is not theirs: the same as of an empty one."""
+    """Streams what a caller sees of a namespace that is not theirs: the same as of an empty one."""
     revision = await services.resources.revision()
     yield frame("bookmark", {"type": "bookmark", "resourceVersion": str(revision)}, revision)
     await services.closing.wait()

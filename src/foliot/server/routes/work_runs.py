@@ -227,7 +227,7 @@ async def get_run(name: Name, request: Request, services: ServicesDep, caller: C
 
 @router.get("/v1/runs/{run_id}/facts")
 async def facts(run_id: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
-    """What happened in a run, as it is stored."""
+    """Returns the events of a run as they are stored."""
     info = await _run(services, caller, request, run_id)
     return Json(wire.facts_to_wire(await services.runtime.runs.facts(info.id)))
 
@@ -339,7 +339,7 @@ async def revoke(
 
 @router.get("/v1/questions")
 async def questions(services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
-    """What runs ask people, the oldest question first."""
+    """Lists the questions of runs to people, the oldest question first."""
     work = LocalWork(services.runtime)
     found = [each for where in spaces(caller, namespace) for each in await work.questions(where)]
     return Json(sorted(found, key=lambda each: each.since))

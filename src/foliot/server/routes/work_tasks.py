@@ -66,7 +66,7 @@ LOOKED_INTO: Final = 40
 
 
 class Act(msgspec.Struct, frozen=True):
-    """What a change to a task can be told."""
+    """The options of a change to a task."""
 
     by: str = ""
     reason: str = ""
@@ -243,7 +243,7 @@ async def requeue_task(
 
 @router.get("/v1/tasks/{name}/story")
 async def story(name: Name, services: ServicesDep, namespace: Namespace = None, looks: bool = True) -> Response:
-    """What the story of a task is told from: its plan, its facts, its runs; with `looks` the facts of live runs."""
+    """Returns the parts of a task's story: its plan, its facts, its runs; with `looks` the facts of live runs."""
     told = await LocalWork(services.runtime).story(space(namespace), name, looks=False)
     under_way = [each.run.run_id for each in told.live if each.run is not None][:LOOKED_INTO] if looks else []
     live = {run_id: await services.runtime.runs.facts(run_id) for run_id in under_way}
@@ -274,7 +274,7 @@ async def happenings(
     cursor: str | None = None,
     wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="Seconds to wait for something.")] = 0.0,
 ) -> Response:
-    """What has happened to a task and its runs behind the cursor."""
+    """Returns the events of a task and its runs behind the cursor."""
     work, where = LocalWork(services.runtime), space(namespace)
     await work.task(where, name)
     until = time.monotonic() + wait

@@ -157,7 +157,7 @@ class RunEngagement:
         return engagement
 
     async def pieces(self) -> AsyncIterator[Piece]:
-        """See `Engagement`."""
+        """Yields the pieces of the run, from the journal and live; see `Engagement`."""
         teller = Teller(self.id, structured=self._structured, after=self._after)
         try:
             # Whoever saw the first record misses nothing; others begin with what the journal has.
@@ -178,7 +178,7 @@ class RunEngagement:
             yield teller.rest()
 
     async def cancel(self, reason: str) -> None:
-        """See `Engagement`."""
+        """Cancels the run; see `Engagement`."""
         with contextlib.suppress(Conflict, NotFound):
             await self._runtime.cancel(self.id, by=self._by, reason=reason)
 
@@ -195,7 +195,7 @@ class RunEngagement:
             raise
 
     async def _recorded(self, teller: Teller) -> list[Piece]:
-        """What the journal has that was not told yet: of the time before, or of another process."""
+        """Returns the pieces in the journal that were not sent yet: earlier ones, or those of another process."""
         return recorded(teller, await self._runtime.runs.facts(self.id), self._after)
 
 
@@ -256,7 +256,7 @@ class TaskEngagement:
         return cls(runtime, target.namespace, accepted.task.name, by=turn.by)
 
     async def pieces(self) -> AsyncIterator[Piece]:
-        """See `Engagement`."""
+        """Yields the pieces of the task's runs as they happen; see `Engagement`."""
         tellers: dict[str, Teller] = {}
         end: t.TaskEvent | None = None
         cursor: str | None = None
@@ -285,13 +285,13 @@ class TaskEngagement:
             await self._tasking.database.wait_for_change(timeout=LOOK_EVERY)
 
     async def cancel(self, reason: str) -> None:
-        """See `Engagement`."""
+        """Cancels the task; see `Engagement`."""
         with contextlib.suppress(Conflict, NotFound):
             await self._tasking.tasks.cancel(self.namespace, self.id, by=self._by, reason=reason)
 
 
 def _worked(tellers: dict[str, Teller], happening: RunHappening) -> list[Piece]:
-    """What is shown of a run among several: when it begins and how it ends, and not what it says."""
+    """Returns the pieces of a run among several: its start and its end, not its text."""
     run_id, agent = happening.run_id, happening.agent
     teller = tellers.setdefault(run_id, Teller(run_id))
     first = teller.seq == 0
@@ -319,7 +319,7 @@ def _end(phase: str, last: t.TaskEvent | None, usage: Usage) -> list[Piece]:
 
 
 def _as_text(turn: Turn) -> str:
-    """What the first agents of a system are told: one text, with the conversation before it."""
+    """Renders the input of a system's first agents: one text, with the conversation before it."""
     messages = (*turn.history, *turn.input)
     if any(isinstance(part, Media) for message in messages for part in message.parts):
         raise InvalidInput("a system takes text only", hint="send images and files to an agent")

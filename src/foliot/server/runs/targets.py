@@ -1,4 +1,4 @@
-"""What callers can have done by name: the agents and systems of the namespaces that they see."""
+"""Targets that callers can name: the agents and systems of the namespaces that they see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client is shown of a run: its journal and its live text, told as a few kinds of pieces.
+"""Pieces of a run for clients: its journal and its live text, as a few kinds of pieces.
 
 Every protocol in front of runs says the same things in its own words: text, calls of tools, an end, or a wait for a
 person. Text comes twice, in pieces while the model writes and whole when it is recorded; here it comes once. Pure: the
@@ -59,7 +59,7 @@ class Worked(Struct, frozen=True):
 
 
 class Asked(Struct, frozen=True):
-    """What a person has to say before a run goes on. `id` is that of the approval, or of the call that asks.
+    """A question to a person that a run waits for. `id` is that of the approval, or of the call that asks.
 
     `digest` is that of the `arguments` of an approval. A "call" is one that the client makes, to send its result.
     """
@@ -152,7 +152,7 @@ class Teller:
         return Rested(tuple(self.asked.values()), message, self._own_usage())
 
     def _own_usage(self) -> Usage:
-        """What was used since the events that an earlier answer told."""
+        """Returns the usage since the events that an earlier answer covered."""
         return _sum(self.usage, self._counted, -1) if self._after else self.usage
 
     # --- text ----------------------------------------------------------------------------------------------------
@@ -289,7 +289,7 @@ def _sum(one: Usage, other: Usage, sign: int = 1) -> Usage:
 
 
 def usage_of(each: Iterable[Usage]) -> Usage:
-    """What many runs used together."""
+    """Adds up the usage of many runs."""
     total = Usage()
     for usage in each:
         total = _sum(total, usage)

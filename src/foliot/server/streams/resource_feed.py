@@ -80,14 +80,16 @@ class Ring:
         self._wake()
 
     def begin_anew(self, head: int) -> None:
-        """What is between is not known here."""
+        """Restarts at a new head: the changes between are not known here."""
         self._pieces.clear()
         self._size = 0
         self.floor = self.head = head
         self._wake()
 
     def next(self, after: int) -> tuple[int, bytes] | None:
-        """What follows a position, and how far it goes; None when nothing does yet. The position is not below `floor`.
+        """Returns the bytes behind a position, and how far they go; None when there are none yet.
+
+        The position is not below `floor`.
 
         The bytes are empty when there was nothing to tell.
         """

@@ -69,7 +69,7 @@ async def task_batches(
 
 
 async def patiently(read: Callable[[], Awaitable[T]]) -> T:
-    """What it reads; a store that is away for a while is waited for."""
+    """Reads, and waits while the store is unavailable."""
     while True:
         try:
             return await read()
@@ -120,8 +120,11 @@ def event_data(run_id: str, entry: Entry) -> dict[str, Any]:
 
 
 class _Pieces:
-    """What a run writes, between its events. Pieces are for show: they carry no id, and a slow reader is told how many
-    it missed. What was written of a step comes before the answer that was recorded of it, or not at all."""
+    """The live text of a run, between its events.
+
+    Pieces are for show: they carry no id, and a slow reader is told how many it missed. Pieces of a step come before
+    its recorded answer, or not at all.
+    """
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader

@@ -1,4 +1,4 @@
-"""What the streams of one server share: what they read, and how many each caller may have open."""
+"""The shared state of the streams of one server: what they read, and how many each caller may have open."""
 
 from __future__ import annotations
 

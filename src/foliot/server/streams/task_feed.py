@@ -81,7 +81,10 @@ class TaskFeed:
                 await stop_tasks(looking)
 
     async def behind(self, number: int) -> tuple[int, Sequence[Told]]:
-        """What was told behind a number, in order, and up to which this is all. Raises `Unavailable`."""
+        """Returns the events behind a number, in order, and the number up to which they are complete.
+
+        Raises `Unavailable`.
+        """
         newest = max(number, self.number)
         if number < self._floor:
             found = await told_behind(self._database, number, _AT_ONCE)

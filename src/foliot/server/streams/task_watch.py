@@ -96,7 +96,10 @@ async def all_tasks_frames(
 
 
 class _View:
-    """What one stream has told, and what a change is for it. Without a filter there is nothing to see."""
+    """The view of one stream: what it has sent, and what a change means for it.
+
+    Without a filter there is nothing to see.
+    """
 
     def __init__(self, services: Services, filter: Filter | None, start: Place | None) -> None:
         self._services = services
@@ -114,7 +117,7 @@ class _View:
         return {"type": "added", "resource": document}
 
     async def behind(self, place: Place) -> tuple[Place, list[bytes]]:
-        """What to tell of the changes behind a place, and the place behind them."""
+        """Returns the frames for the changes behind a place, and the place behind them."""
         frames: list[bytes] = []
         upto, rows = await window(self._services.database, "Task", place.revision)
         for row in rows:

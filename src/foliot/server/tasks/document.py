@@ -25,7 +25,7 @@ def task_document(story: TaskStory) -> Document:
 
 
 def spec_of(command: Command) -> dict[str, Any]:
-    """What was asked for, as a Task says it."""
+    """Returns the spec of a Task for this command."""
     retry = command.retry
     spec: dict[str, Any] = {
         command.target_kind: command.target,
@@ -52,7 +52,7 @@ def spec_of(command: Command) -> dict[str, Any]:
 
 
 def _asked(command: Command) -> dict[str, str]:
-    """What of a request a manifest has no words for, or would not say twice."""
+    """Returns the members of a request that a Task manifest cannot carry, or does not repeat."""
     given = {name: getattr(command, name) for name in ("message", "idempotency_key", "session", "user", "by")}
     return {name: value for name, value in given.items() if value}
 

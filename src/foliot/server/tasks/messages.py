@@ -142,7 +142,7 @@ def messages_of(story: TaskStory, which: Chosen) -> dict[str, Any]:
 
 
 def metrics_of(story: TaskStory, which: Chosen, generated_at: str) -> dict[str, Any]:
-    """What the chosen messages took."""
+    """Returns the metrics of the chosen messages."""
     pairs = [
         (each, shown)
         for each, shown in zip(story.messages.values(), told(story), strict=True)

@@ -71,7 +71,7 @@ def performed(name: str, seed: Seed) -> Callable[[Seat, str], Awaitable[Any]]:
 
 
 def _recorded() -> Tx[None]:
-    """What the server keeps of an act, in the transaction of the act."""
+    """Appends the audit record of an act, in the transaction of the act."""
     yield from append_records([record("asked")])
 
 

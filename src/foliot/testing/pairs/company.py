@@ -98,7 +98,7 @@ class Company:
         return found
 
     async def explore(self, pair: tuple[str, str], *, switches: int = 2, most: int = 200) -> PairReport:
-        """See `Theatre.explore`. What is expected of this pair is taken out of the findings."""
+        """Explores a pair like `Theatre.explore`, and leaves out the findings that are expected of it."""
         acts = (performed(pair[0], self._seed), performed(pair[1], self._seed))
         report = await self.theatre.explore(pair, acts, switches=switches, most=most)
         report.findings = [each for each in report.findings if not expected(pair, each)]

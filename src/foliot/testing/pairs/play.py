@@ -52,7 +52,7 @@ class Played:
 
     @property
     def schedule(self) -> str:
-        """As `A run_get, A signal_add, B run_release …`."""
+        """The schedule in words, such as `A run_get, A signal_add, B run_release …`."""
         return ", ".join(f"{'AB'[each.player]} {each.step}" for each in self.choices)
 
     @property
@@ -69,7 +69,10 @@ class Finding:
 
 @dataclass
 class PairReport:
-    """What became of one pair. `serial` and `plays`: how many orders of transactions, and of statements, there were."""
+    """The result of one pair.
+
+    `serial` and `plays` count the orders of transactions, and of statements, that were tried.
+    """
 
     names: tuple[str, str]
     serial: int = 0
@@ -279,7 +282,7 @@ class Theatre:
         return report, touched
 
     async def footprint(self, name: str, act: Performed) -> Footprint:
-        """What an act touches when it is alone."""
+        """Returns the tables that an act touches when it is alone."""
         if name not in self._footprints:
             self._footprints[name] = (await self.solo(act)).touched
         return self._footprints[name]

@@ -65,7 +65,7 @@ class Gate:
         return not (self.in_transaction and self.begun)
 
     def touches(self, *, whole: bool) -> Footprint:
-        """What the step before which it waits may have to do with others.
+        """Returns the tables that the next step may share with others.
 
         The end of a transaction shows all of it; and who is not interrupted within one begins all of it.
         """

@@ -57,7 +57,7 @@ class NoKeys:
 
 @dataclass
 class Seed:
-    """What acts need to know of the seeded state."""
+    """The handles of the seeded state that acts need."""
 
     leases: dict[str, Lease] = field(default_factory=dict[str, Lease])
     account: UserAccount = field(init=False)

@@ -294,7 +294,7 @@ class Stage:
         return Snapshot(shown, sorted(problems))
 
     def told(self, result: object) -> str:
-        """What an act gave, in a form that can be compared."""
+        """Describes the result of an act in a form that can be compared."""
         if isinstance(result, FoliotError):
             return f"{type(result).__name__} {self._plain(result.message)}"
         if isinstance(result, BaseException):

@@ -48,12 +48,12 @@ def all_tables() -> frozenset[str]:
 
 @cache
 def footprint(query: str) -> Footprint:
-    """What the query of this name touches."""
+    """Returns the tables that the query of this name touches."""
     return footprint_of(load()[query])
 
 
 def footprint_of(text: str) -> Footprint:
-    """What a query touches, by its text as it stands in queries/*.sql."""
+    """Returns the tables that a query touches, by its text as it stands in queries/*.sql."""
     written = frozenset(_WRITTEN.findall(text)) & all_tables()
     read = frozenset(_READ.findall(text)) & all_tables()
     if _LOCKED.search(text):
@@ -62,7 +62,7 @@ def footprint_of(text: str) -> Footprint:
 
 
 def together(queries: Iterable[str]) -> Footprint:
-    """What several queries touch."""
+    """Returns the tables that several queries touch."""
     found = [footprint(query) for query in queries]
     return Footprint(
         frozenset(table for each in found for table in each.read),

@@ -18,7 +18,7 @@ MOST_FAILURES_SHOWN = 3
 
 
 class Played(Protocol):
-    """What came of one seed; printed, it says how to replay it."""
+    """The result of one seed; printed, it says how to replay it."""
 
     @property
     def ok(self) -> bool: ...

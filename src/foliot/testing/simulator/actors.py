@@ -1,4 +1,4 @@
-"""What the engine reaches out to: a model that blunders and tools that fail, each at the mercy of its process."""
+"""Simulated models that blunder and tools that fail, each at the mercy of its process."""
 
 from __future__ import annotations
 

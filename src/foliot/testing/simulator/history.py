@@ -1,4 +1,4 @@
-"""What happened in a simulated world, in one total order: what became durable, what acted, what went wrong.
+"""The history of a simulated world, in one total order: what became durable, what acted, what went wrong.
 
 The checkers judge nothing but this, so they cannot be fooled by what the engine believes of itself.
 """

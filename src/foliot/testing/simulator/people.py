@@ -1,4 +1,4 @@
-"""Those who speak to runs from outside: a person who answers questions, and others who meddle at any moment."""
+"""Simulated people: one who answers questions, and others who interfere at any moment."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class People:
                 )
 
     def _waits(self, run_id: str) -> tuple[RunWaiting | None, int]:
-        """What the run waits for a person for, and since which event."""
+        """Returns what the run waits for a person for, and since which event."""
         journal = self._world.journal
         entries = at_once(journal.read(run_id))
         if not entries or at_once(journal.get(run_id)).phase != "waiting":
@@ -97,7 +97,7 @@ class People:
         self._deliver(signal(run_id, event, self._world.now, signal_id=self._new_id()))
 
     def _deliver(self, message: Signal) -> None:
-        """As whoever drives the run hears it at once when it is in the same process, or by looking."""
+        """Delivers a signal: the driver hears of it at once in the same process, or else by looking."""
         chance = self._world.chance
         for _ in range(2 if chance.random() < 0.2 else 1):
             try:

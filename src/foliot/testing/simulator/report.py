@@ -1,4 +1,4 @@
-"""What came of one seed."""
+"""The report of one seed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Report:
 
     @property
     def command(self) -> str:
-        """What replays this world exactly."""
+        """The command that replays this world exactly."""
         return f"python -m {self.program} --seed {self.seed} --profile {self.profile.name} -v"
 
     def __str__(self) -> str:

@@ -96,7 +96,7 @@ async def _play(world: World) -> None:
 
 
 def _in_doubt(worker: str | None) -> bool:
-    """As on another machine: nobody can know whether the worker still lives."""
+    """Answers as for another machine: nobody can know whether the worker still lives."""
     return worker is None
 
 

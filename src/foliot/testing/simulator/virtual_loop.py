@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Schedulable(Protocol):
-    """What the loop must know of a simulated process."""
+    """The part of a simulated process that the loop uses."""
 
     dead: bool
     backlog: list[asyncio.Handle] | None  # what was due while it is paused; None when it is awake

@@ -24,7 +24,7 @@ FAULTS_END_AT: Final = 60.0
 
 
 class World:
-    """What all simulated processes share. `over`: the history is closed, nothing has an effect any more."""
+    """The state that all simulated processes share. `over`: the history is closed, nothing has an effect any more."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class World:
         return 0.0 if self.chance.random() < 0.5 else self.chance.choice((0.001, 0.02, 0.2, 1.5))
 
     def later(self, delay: float, callback: Callable[..., object], *args: Any) -> None:
-        """As no process's own doing."""
+        """Schedules a callback that belongs to no process."""
         self.loop.call_later(delay, callback, *args, context=self.outside)
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -76,7 +76,7 @@ class World:
         return self._faults_left > 0 and self.loop.time() < FAULTS_END_AT and not self.over
 
     def fate(self) -> Fate | None:
-        """What befalls a process at this occasion."""
+        """Draws the fault that befalls a process at this occasion."""
         profile = self.profile
         self._occasions += 1
         if profile.crash_at:

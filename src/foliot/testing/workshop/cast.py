@@ -1,4 +1,4 @@
-"""Who works in a workshop: systems of every shape, agents whose answers follow from what they were told, and tools.
+"""The cast of a workshop: systems of every shape, agents whose answers follow from their input, and tools.
 
 An answer depends on nothing but the agent and its input. So whatever the order and the faults, a task that succeeds has
 one right output, and a world without faults says which.

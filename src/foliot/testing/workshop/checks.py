@@ -1,4 +1,4 @@
-"""What must hold when a workshop has come to rest, whatever befell it."""
+"""The invariants of a workshop that has come to rest, whatever befell it."""
 
 from __future__ import annotations
 

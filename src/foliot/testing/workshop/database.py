@@ -83,7 +83,7 @@ class Truth:
         return self._ask(Statement(name, params, "rows"))
 
     def write(self, body: Callable[..., Tx[T]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
-        """As one transaction. Raises what the body raises, and then nothing of it is stored."""
+        """Runs a body as one transaction. Raises what the body raises, and then nothing of it is stored."""
         self._executor.begin()
         try:
             result = self._executor.run(_job(body, args, kwargs), _NOWHERE)
@@ -94,7 +94,7 @@ class Truth:
         return result
 
     def lease_of(self, run_id: str) -> tuple[str | None, float | None]:
-        """Who holds a run, and until when."""
+        """Returns the holder of a run, and until when."""
         (row,) = self.read("run_get", {"id": run_id})
         return row["worker"], row["lease_until"]
 

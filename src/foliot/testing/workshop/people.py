@@ -1,4 +1,4 @@
-"""Those who look after a workshop: they cancel, talk, say what became of calls cut off, requeue what was given up."""
+"""The caretakers of a workshop: they cancel, talk, settle calls that were cut off, and requeue."""
 
 from __future__ import annotations
 

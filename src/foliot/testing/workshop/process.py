@@ -47,7 +47,7 @@ class Colleague(Mortal):
         return id_from(now, self.world.chance.getrandbits(50))
 
     def clock(self) -> float:
-        """What this machine takes for the time."""
+        """The time by this machine's clock."""
         return self.world.now + self.skew
 
     def lease_clock(self) -> float:

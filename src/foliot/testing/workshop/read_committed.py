@@ -65,7 +65,7 @@ class Keys:
                 self.numbered[table] = primary[0]
 
     def locks(self, table: str, row: Sequence[Any]) -> Iterator[Lock]:
-        """What stands for a row: each of its unique keys that has no NULL."""
+        """Yields the locks that stand for a row: each of its unique keys that has no NULL."""
         place = {name: number for number, name in enumerate(self.columns[table])}
         for key in self.unique[table]:
             values = tuple(row[place[name]] for name in key)

@@ -11,7 +11,7 @@ from foliot.testing.simulator.world import World
 
 
 class Broker:
-    """What all processes share of the transport. Tickets go to any one process that listens, if they go anywhere."""
+    """The broker that all processes share. Tickets go to any one process that listens, if they go anywhere."""
 
     def __init__(self, world: World, *, lost: float, doubled: float) -> None:
         self._world = world
@@ -77,4 +77,4 @@ class UnsureTransport:
             self._bell.set_result(None)
 
     async def close(self) -> None:
-        """What was not taken is lost, as it may be."""
+        """Closes the transport; tickets that were not taken are lost, as they may be."""
