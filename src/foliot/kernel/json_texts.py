@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final, cast
 
 # So many are read in about 50 ms. Images and documents are few values, however large they are.
 MOST_VALUES: Final = 250_000
@@ -49,6 +49,22 @@ def has_more_values(json: bytes, most: int = MOST_VALUES) -> bool:
             return True
         at = end
     return seen + _signs(json, at, len(json)) > most
+
+
+def deeper_than(value: Any, levels: int) -> bool:
+    """Whether a JSON value is nested more deeply than so."""
+    layer: list[Any] = [value]
+    for _ in range(levels + 1):
+        below: list[Any] = []
+        for each in layer:
+            if type(each) is dict:
+                below.extend(cast("dict[str, Any]", each).values())
+            elif type(each) is list:
+                below.extend(cast("list[Any]", each))
+        if not below:
+            return False
+        layer = below
+    return True
 
 
 def _signs(json: bytes, begin: int, end: int) -> int:

@@ -11,9 +11,9 @@ whoever applies them decides, usually by `raise_for_errors`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final, TypeAlias, cast
 
 from foliot.resources.base import Resource
 from foliot.resources.kinds import kind_of
@@ -31,6 +31,7 @@ from foliot.resources.validate import validated
 _LIST_FIELDS: Final = frozenset({"apiVersion", "kind", "metadata", "items"})
 _LONGEST_SHOWN: Final = 40
 _MANIFEST: Final = "a mapping with apiVersion, kind, metadata and spec"
+Complete: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +41,14 @@ class Loaded:
     document: dict[str, Any]
     resource: Resource[Any, Any]
     file: str
-    line: int
     index: int
     places: Places
     within: Path = ()
+
+    @property
+    def line(self) -> int:
+        """Where it begins in its file, from 1."""
+        return self.places.of_value(self.within)[0]
 
     @property
     def given(self) -> dict[str, Any]:
@@ -108,9 +113,14 @@ def read_manifests(
     return reading.bundle
 
 
-def parse_text(text: str | bytes, file: str = STDIN, *, namespace: str | None = None) -> Bundle:
-    """Reads manifests from text or bytes in memory; `read_manifests` reads files."""
-    reading = _Reading(namespace)
+def parse_text(
+    text: str | bytes, file: str = STDIN, *, namespace: str | None = None, complete: Complete | None = None
+) -> Bundle:
+    """Reads manifests from text or bytes in memory; `read_manifests` reads files.
+
+    `complete` adds to a manifest in JSON what its writer has said elsewhere, before it is checked.
+    """
+    reading = _Reading(namespace, complete)
     if isinstance(text, bytes):
         reading.take_bytes(SourceFile(shown(file), text))
     else:
@@ -121,9 +131,10 @@ def parse_text(text: str | bytes, file: str = STDIN, *, namespace: str | None = 
 class _Reading:
     """One call of the reader. Remembers what was declared where, across files."""
 
-    def __init__(self, namespace: str | None) -> None:
+    def __init__(self, namespace: str | None, complete: Complete | None = None) -> None:
         self.bundle = Bundle()
         self._namespace = namespace
+        self._complete = complete
         self._declared: dict[tuple[str, str, str], Loaded] = {}
 
     def take_bytes(self, source: SourceFile) -> None:
@@ -136,6 +147,7 @@ class _Reading:
 
     def take_text(self, text: str, file: str, *, named: bool) -> None:
         parsed = _parse(text, file)
+        completes = self._complete is not None and looks_like_json(text)
         findings = [_of_flaw(flaw, file) for flaw in parsed.flaws]
         broken = {(flaw.line, flaw.column) for flaw in parsed.flaws}
         index = 0
@@ -143,6 +155,8 @@ class _Reading:
             for raw, within, problems in _resources_of(document):
                 told = [_placed(p, file, document.places, within, None, None) for p in problems]
                 if raw is not None:
+                    if completes and self._complete is not None and not document.flawed:
+                        raw = self._complete(raw)
                     told += self._take_resource(raw, document, within, file, index)
                     index += 1
                 # What is wrong with the text at a place makes what it means there pointless.
@@ -163,7 +177,7 @@ class _Reading:
         if resource is None or source.flawed:
             return findings
         document = resource.model_dump(by_alias=True)
-        loaded = Loaded(document, resource, file, places.of_value(within)[0], index, places, within)
+        loaded = Loaded(document, resource, file, index, places, within)
         first = self._declared.setdefault(loaded.key, loaded)
         if first is not loaded:
             kind, namespace, name = loaded.key

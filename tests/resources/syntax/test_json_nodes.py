@@ -3,11 +3,12 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from foliot.resources.syntax import json_nodes
 from foliot.resources.syntax.json_nodes import looks_like_json, parse_json
-from foliot.resources.syntax.places import Limits
+from foliot.resources.syntax.places import LIMITS, Limits, Parsed
 
 texts = st.text(st.characters(exclude_categories=("Cs", "Cc")))
 trees = st.recursive(
@@ -120,3 +121,25 @@ def test_documents_may_be_separated_as_in_yaml(ending: str) -> None:
 )
 def test_what_separates_nothing_is_a_flaw(text: str) -> None:
     assert parse_json(text).flaws
+
+
+def told(parsed: Parsed) -> list[object]:
+    return [(d.value, str(d.value), d.rewritten, d.places.found[0]) for d in parsed.documents]
+
+
+@given(st.text(st.sampled_from('{}[]",:0-1.eE+truefalsn\\u \n\t')) | trees.map(json.dumps))
+@example('{"a": 1.10, "b": [-0, 1e5, 100000000000000000000000]}')
+@example('{"a": {"b": 1}, "a": 2}')
+def test_the_decoder_and_the_scanner_read_the_same(text: str) -> None:
+    scanned = json_nodes._scanned(text, LIMITS)  # pyright: ignore[reportPrivateUsage] - what is compared with
+    parsed = parse_json(text)
+
+    assert parsed.flaws == scanned.flaws
+    assert told(parsed) == told(scanned)
+
+
+def test_places_of_a_sound_text_are_found_when_they_are_asked_for() -> None:
+    [document] = parse_json('{"a":\n {"b": 0.5}}').documents
+
+    assert "found" not in vars(document.places)
+    assert document.places.of_value(("a", "b")) == (2, 8)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from foliot.kernel.json_texts import MOST_VALUES
@@ -59,21 +60,25 @@ class Unreadable(Exception):
         self.flaw = flaw
 
 
-@dataclass(frozen=True, slots=True)
 class Places:
-    """The positions of one document. Lines and columns count from 1."""
+    """The positions of one document, which `find` finds when one is asked for. Lines and columns count from 1."""
 
-    root: Entry
-    locate: Locate
+    def __init__(self, find: Callable[[], tuple[Entry, Locate]]) -> None:
+        self._find = find
+
+    @cached_property
+    def found(self) -> tuple[Entry, Locate]:
+        """The entry of the whole document, and what makes a line and a column of a mark."""
+        return self._find()
 
     def of_value(self, path: Path) -> tuple[int, int]:
         """Where the value at `path` begins; where the key of its nearest ancestor stands, when it is not there."""
         entry, missing = self._nearest(path)
-        return self.locate(entry[0] if missing else entry[1])
+        return self.found[1](entry[0] if missing else entry[1])
 
     def of_key(self, path: Path) -> tuple[int, int]:
         """Where the key of the value at `path`, or of its nearest ancestor, stands; for an item of a list, the item."""
-        return self.locate(self._nearest(path)[0][0])
+        return self.found[1](self._nearest(path)[0][0])
 
     def entry(self, path: Path) -> Entry | None:
         """Returns the entry at `path`; None when nothing is there."""
@@ -87,7 +92,7 @@ class Places:
 
     def spelled(self, path: Path, fold: Callable[[str], str]) -> Path:
         """`path` in the spelling of the text, where two keys that `fold` makes equal are the same field."""
-        entry, steps = self.root, list(path)
+        entry, steps = self.found[0], list(path)
         for index, step in enumerate(path):
             entries = entry[2]
             if isinstance(entries, dict) and isinstance(step, str) and step not in entries:
@@ -100,7 +105,7 @@ class Places:
 
     def _nearest(self, path: Path) -> tuple[Entry, bool]:
         """The deepest entry on the way to `path`, and whether the way ended early."""
-        entry = self.root
+        entry = self.found[0]
         for step in path:
             following = _step(entry[2], step)
             if following is None:

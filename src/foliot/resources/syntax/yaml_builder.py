@@ -143,7 +143,8 @@ class Builder:
         # An empty document is what a `---` at the end of a file leaves behind: nothing was said.
         if root.value and not (root.value[0] is None and root.key is _Key.DROPPED):
             flawed = len(self._parsed.flaws) > self._flaws_before
-            places = Places(root.entries[0], self.locate)
+            found = (root.entries[0], self.locate)
+            places = Places(lambda: found)
             self._parsed.documents.append(Document(root.value[0], places, flawed, self._rewritten))
 
     # --- nodes

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import msgspec
@@ -15,12 +16,12 @@ from starlette.types import Message, Receive
 from foliot.common.threads import on_thread, unhurried
 from foliot.errors import InvalidInput, UsageError
 from foliot.kernel.arguments import repeated_name
-from foliot.kernel.json_texts import MOST_VALUES, has_more_values
+from foliot.kernel.json_texts import MOST_VALUES, deeper_than, has_more_values
 from foliot.resources.kinds import Kind
 from foliot.resources.problems import ManifestError
 
 if TYPE_CHECKING:
-    from foliot.resources.reader import Bundle, Loaded
+    from foliot.resources.reader import Bundle, Complete, Loaded
 
 FILE: Final = "request body"
 DEEPEST: Final = 64
@@ -41,7 +42,7 @@ async def manifest(request: Request, kind: Kind, namespace: str | None, name: st
     Raises `ManifestError` with every problem, `UsageError` when body and path do not agree.
     """
     body = await request.body()
-    bundle = await _read(body, namespace, lambda: _completed(body, kind, name))
+    bundle = await _read(body, namespace, partial(_completed, kind, name))
     if len(bundle.items) != 1:
         raise UsageError(f"one resource was expected, and {len(bundle.items)} came", hint="POST /v1/apply takes many")
     loaded = bundle.items[0]
@@ -82,8 +83,7 @@ async def form(request: Request, shape: type[T]) -> T:
 
 def _formed(body: bytes, shape: type[T]) -> T:
     try:
-        refuse_repeated(body)
-        _refuse_unknown(msgspec.json.decode(body or b"{}"), shape)
+        _refuse_unknown(refuse_repeated(body or b"{}"), shape)
         return msgspec.json.decode(body or b"{}", type=shape)
     except msgspec.ValidationError as error:
         raise InvalidInput(f"the body cannot be used: {error}") from None
@@ -109,15 +109,18 @@ async def form_in(request: Request, shape: type[T], own: str) -> T:
         raise InvalidInput(f"the body cannot be used: {error}") from None
 
 
-def refuse_repeated(body: bytes) -> None:
-    """Raises `UsageError` for a body that says one name twice: what comes before the server may have read the other.
+def refuse_repeated(body: bytes) -> Any:
+    """Returns the value of a JSON body. Raises `UsageError` for one that says one name twice.
 
-    Also for one of more than `MOST_VALUES`, before it is read; and what `msgspec` raises for one that is not JSON.
+    What comes before the server may have read the other. Also for one of more than `MOST_VALUES`, before it is read;
+    and what `msgspec` raises for one that is not JSON.
     """
     if has_more_values(body):
         raise UsageError(f"the body holds more than {MOST_VALUES:,} values", hint="send less at once")
-    if body and (problem := repeated_name(body, msgspec.json.decode(body))):
+    value = msgspec.json.decode(body) if body else None
+    if body and (problem := repeated_name(body, value)):
         raise UsageError(f"the body cannot be used: {problem}", hint="say each name once")
+    return value
 
 
 def _refuse_unknown(body: Any, shape: type[Any]) -> None:
@@ -217,7 +220,7 @@ def _as_written(body: bytes, kind: Kind, value: dict[str, Any]) -> dict[str, Any
     parsed = parse_json(body.decode())
     if parsed.flaws:  # a limit of manifests: what cannot be kept as it was written is not taken
         raise InvalidInput(f"the body cannot be used: {parsed.flaws[0].message}", hint=parsed.flaws[0].hint)
-    return with_source_texts(kind.model(), value, parsed.documents[0].places.root) if parsed.documents else value
+    return with_source_texts(kind.model(), value, parsed.documents[0].places.found[0]) if parsed.documents else value
 
 
 def check_place(metadata: dict[str, Any], namespace: str, name: str) -> None:
@@ -231,22 +234,6 @@ def check_place(metadata: dict[str, Any], namespace: str, name: str) -> None:
 def as_object(value: Any) -> dict[str, Any]:
     """A value that should be a JSON object; an empty one when it is none."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def deeper_than(value: Any, levels: int) -> bool:
-    """Whether a JSON value is nested more deeply than so."""
-    layer: list[Any] = [value]
-    for _ in range(levels + 1):
-        below: list[Any] = []
-        for each in layer:
-            if isinstance(each, dict):
-                below.extend(cast("dict[str, Any]", each).values())
-            elif isinstance(each, list):
-                below.extend(cast("list[Any]", each))
-        if not below:
-            return False
-        layer = below
-    return True
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:
@@ -263,48 +250,29 @@ def replayed(body: bytes, receive: Receive) -> Receive:
     return received
 
 
-async def _read(body: bytes, namespace: str | None, completed: Callable[[], bytes] | None = None) -> Bundle:
-    """`completed` makes of the body what is read in its place."""
-
-    def parsed() -> Bundle:
-        return _parsed(completed() if completed is not None else body, namespace)
-
-    return parsed() if len(body) < LARGE else await on_thread(parsed)
+async def _read(body: bytes, namespace: str | None, complete: Complete | None = None) -> Bundle:
+    """The manifests of a body. `complete` adds what the request says of them beside its body."""
+    return (
+        _parsed(body, namespace, complete) if len(body) < LARGE else await on_thread(_parsed, body, namespace, complete)
+    )
 
 
-def _parsed(body: bytes, namespace: str | None) -> Bundle:
+def _parsed(body: bytes, namespace: str | None, complete: Complete | None) -> Bundle:
     from foliot.resources.reader import parse_text  # reads YAML too: loaded with the first manifest
 
-    bundle = parse_text(body, FILE, namespace=namespace)
-    if (
-        bundle.errors
-        and not bundle.items
-        and all(not each.problem.path and each.kind is None for each in bundle.errors)
-    ):
+    bundle = parse_text(body, FILE, namespace=namespace, complete=complete)
+    errors = bundle.errors
+    if errors and not bundle.items and all(not each.problem.path and each.kind is None for each in errors):
         raise Unreadable(bundle.findings)
     bundle.raise_for_errors()
     return bundle
 
 
-def _completed(body: bytes, kind: Kind, name: str | None) -> bytes:
+def _completed(kind: Kind, name: str | None, raw: dict[str, Any]) -> dict[str, Any]:
     """With what the path says already, where a JSON body leaves it out."""
-    if not body.lstrip().startswith(b"{") or has_more_values(body):
-        return body
-    try:
-        raw = msgspec.json.decode(body, type=dict[str, Any])
-        if repeated_name(body, raw):
-            return body
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return body  # the reader of manifests says what is wrong, and where
-    given = raw.get("metadata")
-    metadata = cast("dict[str, Any]", given or {}) if given is None or isinstance(given, dict) else None
-    if raw.get("kind") and (name is None or metadata is None or metadata.get("name")):
-        return body
-    # The rest goes on byte by byte: 1.10 in a text field means these four characters.
-    parts: dict[str, Any] = dict(msgspec.json.decode(body, type=dict[str, msgspec.Raw]))
     if not raw.get("kind"):
-        parts["kind"] = kind.name
-    if name is not None and metadata is not None:
-        kept = msgspec.json.decode(parts["metadata"], type=dict[str, msgspec.Raw]) if metadata else {}
-        parts["metadata"] = {"name": name, **kept}
-    return msgspec.json.encode(parts)
+        raw = {**raw, "kind": kind.name}
+    metadata: Any = raw.get("metadata")
+    if name is not None and (metadata is None or isinstance(metadata, dict)):
+        raw = {**raw, "metadata": {"name": name, **(metadata or {})}}
+    return raw
