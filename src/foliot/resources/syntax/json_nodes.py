@@ -30,9 +30,10 @@ _SEPARATOR: Final = re.compile(r"---[ \t]*(?=[\r\n]|\Z)")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?", re.ASCII)
 _WORD: Final = re.compile(r"[A-Za-z_$][A-Za-z_$0-9]*")
 _WORDS: Final = {"true": True, "false": False, "null": None}
-# What msgspec reads and a manifest may not hold, or may not hold as it is printed: escapes of NUL and of half pairs,
-# minus nothing, integers of a thousand digits. A text with such signs is scanned.
-_DOUBTFUL: Final = re.compile(r"\\u|[:\[,\s]-0|[0-9]{20}")
+# What msgspec reads and a manifest may not hold, or may not hold as it is printed, is left to the scanner: escapes of
+# NUL and of half pairs, minus nothing, integers of a thousand digits.
+_MINUS_NOTHING: Final = re.compile(r"-0(?<![^:\[,\s]-0)")
+_LONG: Final = re.compile(r"[0-9]{20}")
 
 
 def looks_like_json(text: str) -> bool:
@@ -59,7 +60,9 @@ def _decoded(text: str, limits: Limits) -> Document | None:
 
     try:
         check_characters(text, limits)
-        if _DOUBTFUL.search(text) or has_more_values(text.encode(), limits.nodes - 1):
+        if "\\u" in text or _MINUS_NOTHING.search(text) or _LONG.search(text):
+            return None
+        if has_more_values(text.encode(), limits.nodes - 1):
             return None
         value = msgspec.json.Decoder(float_hook=number).decode(text)
     except (Unreadable, BadScalar, msgspec.MsgspecError, UnicodeError, RecursionError):
