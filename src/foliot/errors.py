@@ -67,7 +67,7 @@ class Conflict(FoliotError):
 
 
 class OutcomeUnknown(Conflict):
-    """It was asked for before, and nobody knows whether it was done then."""
+    """The same request came before, and whether it was done then is not known."""
 
     code = "outcome_unknown"
 

@@ -45,8 +45,10 @@ class Delivery(Protocol):
 
     @property
     def ticket(self) -> Ticket | None:
-        """None from a transport that only rings: something is due. Look until the database gives nothing more, because
-        one ring may stand for many tickets."""
+        """The ticket; None from a transport that only rings: something is due.
+
+        Look until the database gives nothing more, because one ring may stand for many tickets.
+        """
         ...
 
     async def done(self) -> None:

@@ -84,12 +84,12 @@ class Subscription:
         self._begun = begun
 
     def hears(self) -> None:
-        """For the bus: this reader hears from now on."""
+        """Marks this reader as receiving from now on. Called by the bus."""
         if self._begun is not None and not self._closed:
             self._begun()
 
     def put(self, piece: Piece) -> None:
-        """For the bus. Pieces of other runs are passed over, and so are repeated ones."""
+        """Adds a piece, except of other runs and repeated ones. Called by the bus."""
         if self._closed or piece.namespace != self.namespace or self.run_id not in (None, piece.run_id):
             return
         key = (piece.run_id, piece.sender)
@@ -108,7 +108,7 @@ class Subscription:
         self._alarm.set()
 
     def close(self) -> None:
-        """Nothing more comes; what is there can still be read."""
+        """Ends the subscription; pieces that have arrived can still be read."""
         if not self._closed:
             self._closed = True
             self._leave(self)

@@ -52,7 +52,7 @@ class Later:
 
     @property
     def next_at(self) -> float | None:
-        """When the nearest is due, by `time.monotonic`."""
+        """The due time of the nearest ticket, by `time.monotonic`."""
         return self._heap[0][0] if self._heap else None
 
     def clear(self) -> None:
@@ -121,7 +121,10 @@ class Tray:
         self._closed = False
 
     def put(self, ticket: Ticket | None, *, delay: float = 0.0) -> None:
-        """To be taken after `delay` seconds; None is a ring. A ticket that is waiting already is not there twice."""
+        """Adds a ticket to be taken after `delay` seconds; None is a ring.
+
+        A ticket that waits already is not added twice.
+        """
         with self._lock:
             if delay <= 0:
                 self._add(ticket)
@@ -130,7 +133,7 @@ class Tray:
         self._wake()
 
     def ring(self, count: int = 1) -> None:
-        """Something is due, about so often."""
+        """Rings: about `count` tickets are due."""
         with self._lock:
             self._add_rings(count)
         self._wake()
@@ -159,7 +162,7 @@ class Tray:
                     self._waiting.discard((loop, alarm))
 
     def close(self) -> bool:
-        """Nothing is taken any more, and who waits returns. Whether something was still to be taken."""
+        """Closes the tray and wakes waiting callers. Returns whether something was still to be taken."""
         with self._lock:
             left = bool(self._tickets or self._rings or self._later)
             self._closed = True
@@ -171,7 +174,7 @@ class Tray:
 
     @property
     def next_at(self) -> float | None:
-        """When the nearest of those for later is due, by `time.monotonic`."""
+        """The due time of the nearest delayed ticket, by `time.monotonic`."""
         with self._lock:
             return self._later.next_at
 

@@ -128,7 +128,7 @@ class _Lane:
 
 
 class Puller:
-    """For one connected client. `give_back` is called with messages that nobody waits for."""
+    """Pulls messages for one connected client. `give_back` is called with messages that nobody waits for."""
 
     def __init__(self, client: Client, subject: str, give_back: Callable[[Msg], None]) -> None:
         self.client = client
@@ -218,7 +218,7 @@ class Puller:
         return lane
 
     def _abandon(self, lane: _Lane, seconds: float) -> None:
-        """Until the request is over at the server, messages may come, and are handed back."""
+        """Abandons a request: until it has ended at the server, messages may come, and are handed back."""
 
         def leave() -> None:
             if lane in self._lanes:
@@ -376,7 +376,7 @@ class NatsTransport:
         await self._link.close()
 
     def _connected(self) -> None:
-        """While the connection was away, the stream may have been lost, and its messages with it."""
+        """Starts over after a reconnect: the stream may have been lost meanwhile, and its messages with it."""
         self._ready = False
         self._connections += 1
         if self._connections > 1:
@@ -435,13 +435,13 @@ class NatsTransport:
         self._tell(message.nak())
 
     def _tell(self, saying: Any) -> None:
-        """Without waiting for it."""
+        """Sends something without waiting for it."""
         task = asyncio.create_task(_say(saying))
         self._said.add(task)
         task.add_done_callback(self._said.discard)
 
     async def _send(self, tickets: Sequence[Ticket]) -> Iterable[Ticket]:
-        """For the outbox: those that the stream has now."""
+        """Publishes tickets for the outbox; returns those that the stream has now."""
         from nats.errors import Error
 
         if (client := self._link.client) is None:

@@ -39,7 +39,9 @@ _HINTS: Final = {
 
 @dataclass(frozen=True, slots=True, repr=False)
 class NatsOptions:
-    """Where NATS is and how to get in. `url` may name several servers, with commas, and a user and password or a token.
+    """The address of NATS and the credentials.
+
+    `url` may name several servers, with commas, and a user and password or a token.
 
     `credentials` is a file with a JWT and its seed, or with an nkey seed alone; `ca`, `cert` and `key` are for TLS.
     `waits` are the bounds of what is waited for, by the lease that this process works with.
@@ -81,7 +83,7 @@ class NatsOptions:
             raise UsageError("a TLS key for NATS needs its certificate too", hint="set both")
 
     def arguments(self) -> dict[str, Any]:
-        """For the client's `connect`. Raises `UsageError` when a TLS file cannot be used."""
+        """Returns the arguments for the client's `connect`. Raises `UsageError` when a TLS file cannot be used."""
         given: dict[str, Any] = {"servers": self.servers, "name": self.name}
         if self.credentials is not None:
             kind = "user_credentials" if "USER JWT" in _text(self.credentials) else "nkeys_seed"

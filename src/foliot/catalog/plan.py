@@ -283,7 +283,7 @@ def _completed(merged: Document, wanted: Document) -> Document:
 
 
 def _unmasked(shown: Document, wanted: Document) -> Document:
-    """With the values that a manifest has for a Secret; `***` keeps those that others own."""
+    """Returns the document with the values that a manifest has for a Secret; `***` keeps those that others own."""
     if shown["kind"] != "Secret":
         return shown
     values = _data_of(wanted)

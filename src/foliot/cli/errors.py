@@ -72,7 +72,7 @@ def tell(error: FoliotError, *, color: bool | None = None) -> int:
 
 
 def warn(message: str) -> None:
-    """Something worth knowing that does not stop the command."""
+    """Prints a warning, which does not stop the command."""
     say("warning", message, fg="yellow")
 
 
@@ -126,7 +126,7 @@ def _place(error: Exception) -> str:
 
 
 def _let_go_of_stdout() -> None:
-    """Nobody reads any more. Point the descriptor at nothing, or the interpreter complains while it shuts down."""
+    """Points stdout at nothing after its reader has gone, or the interpreter complains while it shuts down."""
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError):

@@ -54,7 +54,10 @@ class Invocation:
         return load_settings({"home": self.flags.get("home")}, os.environ).home
 
     def store_settings(self) -> Settings:
-        """For a command that works on the store itself. Raises `UsageError` when a server stands in between."""
+        """Returns the settings for a command that works on the store itself.
+
+        Raises `UsageError` when a server is set.
+        """
         settings = self.settings()
         if settings.server is not None:
             from foliot.errors import UsageError
@@ -66,7 +69,7 @@ class Invocation:
         return settings
 
     def only_here(self, what: str) -> None:
-        """For a command that is about this machine alone. Raises `UsageError` when a server was asked for by a flag.
+        """Checks that no server was asked for by a flag: the command is about this machine alone. Raises `UsageError`.
 
         A server of the environment or of the context in use is not meant by such a command, and does not matter.
         """

@@ -43,7 +43,7 @@ def configure(settings: Settings, *, service: bool = False) -> None:
 
 
 class ToStderr(logging.StreamHandler[Any]):
-    """To whatever stderr is at that moment: it may be replaced while the process lives."""
+    """Logs to whatever stderr is at that moment: it may be replaced while the process lives."""
 
     def __init__(self, level: int) -> None:
         logging.Handler.__init__(self, level)

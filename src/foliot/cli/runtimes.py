@@ -141,7 +141,7 @@ async def _traced(runtime: Runtime, settings: Settings) -> AsyncGenerator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Where the work is: the verbs on it, and the runtime when it is done in this process, else the server's client."""
+    """The way to the work: the verbs on it, and the runtime if it is done in this process, else the server's client."""
 
     work: Work
     runtime: Runtime | None

@@ -97,8 +97,9 @@ class Client(Protocol):
         ...
 
     async def opposed(self, documents: Sequence[Document]) -> Sequence[Taken]:
-        """Of the Tasks of mode `run` among these documents, those that ask for something else than the work which was
-        accepted under their names. Each has its `Conflict` as its error."""
+        """Returns the Tasks of mode `run` whose manifest differs from the accepted work of that name, each with its
+        `Conflict` as its error.
+        """
         ...
 
     async def accept(self, documents: Sequence[Document], *, identity: Identity = NOBODY) -> Sequence[Taken]:

@@ -113,7 +113,9 @@ Params = Mapping[str, str | int | float | bool | None]
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where a server is, how to be known to it, and whom to trust. `timeout` is for one request, in seconds.
+    """The address of a server, the credentials for it, and the certificates to trust.
+
+    `timeout` is for one request, in seconds.
 
     `patience` is how long a stream tries to reach a server that is gone before it says so. Without a token, a server on
     this machine is shown that one knows the local key of `home`; the key itself is sent to nobody.
@@ -335,7 +337,7 @@ class Http:
 
 
 class _Lost(Exception):
-    """No answer came. `reached`: the request may have arrived, and been done."""
+    """The server did not answer. `reached`: the request may have arrived, and been done."""
 
     def __init__(self, text: str, *, reached: bool) -> None:
         super().__init__(text)

@@ -98,7 +98,7 @@ class LocalClient:
         return replace(page, items=await self._shown(page.items, show_owners))
 
     async def _shown(self, documents: Sequence[Document], show_owners: bool) -> list[Document]:
-        """With the status of the work that tasks stand for, and who owns their fields if that is asked for."""
+        """Adds the status of the work to tasks, and the owners of fields if they are asked for."""
         if show_owners:
             from foliot.catalog.declared import with_owners
 
@@ -263,7 +263,7 @@ class LocalClient:
         return await self._store.rotate_key(forget=forget)
 
     async def written(self, *documents: Document) -> None:
-        """These were written by somebody else on the same store: let whoever waits for them know."""
+        """Notifies the parts that wait for these documents: another client on the same store wrote them."""
         for kinds, changed in (
             (("Budget",), self._budgets_changed),
             (("ModelEndpoint", "Secret"), self._models_changed),

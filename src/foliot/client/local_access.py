@@ -44,7 +44,7 @@ class LocalAccess:
 
     @staticmethod
     def to(url: str, home: Path) -> LocalAccess | None:
-        """None for a server that is elsewhere, as far as its address tells."""
+        """Returns the local access to a server; None for a server elsewhere, as far as its address tells."""
         parts = urlsplit(url)
         host = LOCALHOST if parts.hostname == "localhost" else parts.hostname
         place = place_of((host, parts.port or (443 if parts.scheme == "https" else 80)))

@@ -36,7 +36,7 @@ def open_remote(settings: Settings) -> RemoteClient:
 
 
 def server_of(settings: Settings) -> Server:
-    """Where the server is, and how to be known to it. Raises `UsageError` without one, or for a token that is none."""
+    """Reads the address of the server and the token. Raises `UsageError` without one, or for a token that is none."""
     from foliot.client.http import Server
 
     if settings.server is None:

@@ -160,7 +160,7 @@ class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, Rem
         return wire.read(answer.body, Document)
 
     async def _task_document(self, key: Key, show_owners: bool) -> Document:
-        """With how the work stands that it asks for; work that no resource declares is shown too."""
+        """Returns the Task with the status of its work; also work that no resource declares."""
         named = (Requirement("metadata.name", "=", (key.name,)),)
         wanted = Filter(key.kind, key.namespace, fields=named)
         found = (await self.list(wanted, limit=1, show_owners=show_owners)).items

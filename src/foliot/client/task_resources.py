@@ -47,7 +47,10 @@ class InUse(Conflict):
 
 
 class DeclaredWork:
-    """Of one store. `tasks` opens what accepts and ends work, when it is needed: reading does not."""
+    """The work of the Tasks declared in one store.
+
+    `tasks` opens the service that accepts and ends work, only when needed.
+    """
 
     def __init__(self, database: Database, tasks: Callable[[], AbstractAsyncContextManager[TaskService]]) -> None:
         self._database = database

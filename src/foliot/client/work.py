@@ -175,7 +175,7 @@ class Work(Protocol):
     async def approvals(self, namespace: str | None = None, *, run: str | None = None) -> list[Document]: ...
 
     async def approval(self, word: str, *, namespace: str) -> Document:
-        """By its name, or the beginning of it. Raises `NotFound`, `Conflict`."""
+        """Finds an approval by its name, or the beginning of it. Raises `NotFound`, `Conflict`."""
         ...
 
     async def decide(

@@ -36,13 +36,13 @@ class DevServices:
         self.folder = home / "services"
 
     def up(self) -> tuple[Postgres, Nats]:
-        """Both running, started where they were not. Raises `ServiceError`."""
+        """Starts both services where they are not running. Raises `ServiceError`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._place_postgres()
         return self._postgres().start(), self._nats().start()
 
     def down(self, *, purge: bool = False) -> None:
-        """Neither running; with `purge` their data is gone too. Raises `ServiceError` if one will not end."""
+        """Stops both services; with `purge` deletes their data too. Raises `ServiceError` if one will not end."""
         for service in (self._nats(), self._postgres()):
             service.stop()
         if purge:

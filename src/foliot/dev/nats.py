@@ -34,7 +34,7 @@ class Nats(Service):
         return self.account_url(self.accounts[0])
 
     def account_url(self, account: str) -> str:
-        """Where the clients of one account connect."""
+        """Returns the URL for clients of one account."""
         return f"nats://{account}:{self.state.password}@{HOST}:{self.port}"
 
     @property

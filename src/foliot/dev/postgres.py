@@ -204,7 +204,7 @@ class Postgres(Service):
         return self.database_url(DATABASE)
 
     def database_url(self, database: str) -> str:
-        """Where clients of one database connect."""
+        """Returns the URL for clients of one database."""
         return f"postgresql://{SUPERUSER}:{self.state.password}@{HOST}:{self.port}/{database}"
 
     @property

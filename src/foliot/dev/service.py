@@ -73,7 +73,7 @@ class Service(ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """Where clients connect, with user and password."""
+        """The URL for clients, with user and password."""
 
     @property
     @abstractmethod

@@ -85,7 +85,7 @@ class Settlement(Protocol):
     """The work that a run belongs to: consulted when the run is about to end, and told when it is let go."""
 
     def instead(self, state: State, terminal: Terminal) -> RunRetried | None:
-        """Another attempt in place of this end; None lets the run end."""
+        """Returns the retry in place of this end; None lets the run end."""
         ...
 
     def settle(self, state: State) -> Beside | None:
@@ -93,7 +93,7 @@ class Settlement(Protocol):
         ...
 
     async def settled(self) -> None:
-        """It is committed: whoever goes on with the work may be told."""
+        """Notifies the next workers after the commit."""
         ...
 
 

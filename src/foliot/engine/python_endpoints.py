@@ -15,7 +15,7 @@ _ELSEWHERE: Final = {"model": "default_model", "model_name": "default_model", "u
 
 
 class ModelEndpoint:
-    """Where a model is asked, with which key, how often and at what price.
+    """A model endpoint declared in Python: provider, key, limits and prices.
 
     The arguments are the fields of a ModelEndpoint's `spec`: `default_model`, `base_url`, `options`, `rate_limit`,
     `timeouts`, `pricing`, `fallbacks`, `auth`. `api_key` is the key itself; without it and without `auth` it is looked

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 
 class Identity(Struct, frozen=True, omit_defaults=True, gc=False):
-    """On whose behalf something is done.
+    """The identity on whose behalf something is done.
 
     `user` is the name that budgets, conditions and records go by. `by` is who acted when that is somebody else, with
     the right to act for others. `via` is the way in: "python", "cli", "http", "openai", "mcp", "nats", "task",
@@ -44,14 +44,14 @@ class Identity(Struct, frozen=True, omit_defaults=True, gc=False):
         return replace(self, ordered_by=(*self.ordered_by, *new)) if new else self
 
     def __str__(self) -> str:
-        """In words: `ann`, `ann (by bob)`, or `ann (ordered by cy)`."""
+        """Formats the identity: `ann`, `ann (by bob)`, or `ann (ordered by cy)`."""
         others = [f"by {self.by}"] if self.by else []
         others += [f"ordered by {' and '.join(self.ordered_by)}"] if self.ordered_by else []
         return f"{self.user} ({', '.join(others)})".strip() if others else self.user
 
 
 class Person(Struct, frozen=True, gc=False):
-    """Somebody by all the names that they go by: an account, and the tokens that it made.
+    """A person by all their names: an account, and the tokens that it made.
 
     Records keep the name of the credential; who counts as one is the person. `others` are in small letters.
     """

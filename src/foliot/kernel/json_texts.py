@@ -19,7 +19,7 @@ _BACKSLASH: Final = 0x5C
 
 
 def texts_in(json: bytes) -> Iterator[tuple[int, int]]:
-    """Where the texts of a JSON document begin and end, without their quotes."""
+    """Yields the spans of the texts in a JSON document, without their quotes."""
     if len(json) < _MATCHED:
         for text in _TEXT.finditer(json):
             yield text.start() + 1, text.end() - 1

@@ -67,7 +67,7 @@ class ToolResult(Struct, frozen=True, gc=False, tag="tool_result", omit_defaults
 
     @property
     def text(self) -> str:
-        """Its texts as one, each from a line of its own: what a tool gave as two things is not read as one word."""
+        """The texts as one, each from a line of its own: two results of a tool are not read as one word."""
         return joined(part.text for part in self.content if isinstance(part, Text))
 
 

@@ -44,7 +44,7 @@ def run_span(run_id: str) -> str:
 
 
 def step_span(run_id: str, seq: int) -> str:
-    """Of one question to the model, by the number of the event that began it."""
+    """Returns the span id of one question to the model, by the number of the event that began it."""
     return _named(8, "step", run_id, str(seq))
 
 
@@ -61,7 +61,7 @@ def task_span(task: str, trace: str) -> str:
 
 
 def message_span(run_id: str) -> str:
-    """Of the message that a run answers: one message activates exactly one run."""
+    """Returns the span id of the message that a run answers: one message activates exactly one run."""
     return _named(8, "message", run_id)
 
 

@@ -242,7 +242,7 @@ class ModelDelayed(ModelError):
 
 
 class ModelTimeout(ModelError):
-    """No answer in time. `was_sent`: the question was, so the provider may have read it."""
+    """The provider did not answer in time. `was_sent`: the question was, so the provider may have read it."""
 
     kind = "timeout"
     retryable = True

@@ -65,7 +65,7 @@ class Levels:
         return found + ["operation_classes"] * (not set(floor.operation_classes) <= set(self.operation_classes))
 
     def stricter(self, other: Levels) -> Levels:
-        """Of each field the one that lets less pass."""
+        """Returns the stricter level of each field."""
         chosen = {
             field: max(getattr(self, field), getattr(other, field), key=order.index) for field, order in _ORDERS.items()
         }

@@ -331,7 +331,7 @@ class ReadyResource(Resource[SpecT, StatusT]):
 
 
 def check_api_version(value: object) -> Problem | None:
-    """None when documents of this version can be read."""
+    """Returns the problem with an apiVersion; None when documents of this version can be read."""
     text = value.strip() if isinstance(value, str) else None
     if text is not None and (text == API_VERSION or text in API_VERSION_ALIASES):
         return None

@@ -104,7 +104,7 @@ def _values(field: _Field, word: str) -> set[int]:
 
 @lru_cache(maxsize=256)
 def time_zone_problem(name: str) -> str | None:
-    """None when `name` is an IANA time zone, else what is wrong, with the nearest name.
+    """Returns what is wrong with a time zone, with the nearest name; None when `name` is an IANA time zone.
 
     Where a machine has no time zone data at all, nothing can be said against a name.
     """

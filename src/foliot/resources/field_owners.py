@@ -57,7 +57,7 @@ ItemKey: TypeAlias = Callable[[Any], str | None]
 
 @dataclass(frozen=True, slots=True)
 class OneValue:
-    """It has one owner as a whole."""
+    """A value that has one owner as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def _text(item: Any) -> str | None:
 
 
 def _any_case(item: Any) -> str | None:
-    """For lists in which two spellings of a word are the same item."""
+    """Identifies items of lists in which two spellings of a word are the same item."""
     return item.lower() if isinstance(item, str) else None
 
 
@@ -179,7 +179,7 @@ _EMPTY: Final[tuple[Any, ...]] = (None, "", [], {})
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """On whose behalf a document is written, and which of its fields they set themselves.
+    """The manager on whose behalf a document is written, and the fields it sets itself.
 
     `fields` is None for all of them. The rest of the document is defaults, or belongs to others.
     """

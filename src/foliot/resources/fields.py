@@ -194,7 +194,7 @@ def as_text(value: Any) -> Any:
 
 
 def as_whole(value: Any) -> Any:
-    """For JSON, `3.0` and `3` are one number."""
+    """Converts a float with a whole value to int: for JSON, `3.0` and `3` are one number."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

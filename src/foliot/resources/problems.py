@@ -105,7 +105,7 @@ class ManifestError(InvalidInput):
 
 
 class FilesMissing(ManifestError):
-    """Nothing is wrong but that the files which were named are not there."""
+    """The only problem is that named files do not exist."""
 
     exit_code = 3
 

@@ -85,7 +85,7 @@ class Declarer(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """Where a turn was counted: by window the slot; and whether its tokens matter, and how many are under way."""
+    """The counters of a turn: by window the slot; and whether its tokens and calls in progress are counted."""
 
     slots: tuple[tuple[float, float], ...] = ()
     tokens: bool = False
@@ -142,7 +142,7 @@ def earliest(limits: Limits, line: Line, tokens: int, now: float) -> tuple[float
 
 
 class Due(NamedTuple):
-    """When a turn comes, what it waits for, and by which of the limits; `at` is now for whoever may pass."""
+    """The time when a turn comes, what it waits for, and by which limit; `at` is now if it may pass."""
 
     at: float
     bound: Bound = ""

@@ -47,7 +47,7 @@ class Loaded:
 
     @property
     def line(self) -> int:
-        """Where it begins in its file, from 1."""
+        """The line on which it begins in its file, from 1."""
         return self.places.of_value(self.within)[0]
 
     @property

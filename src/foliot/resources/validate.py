@@ -47,7 +47,7 @@ def model_at(root: type[Model], path: Path) -> type[Model] | None:
 
 
 def twin(owner: type[Model], key: str, raw: Any, path: Path) -> str | None:
-    """Another spelling of the field `key` that the input gives as well."""
+    """Returns another spelling of the field `key` that the input gives as well."""
     for step in path:
         raw = raw[step]
     given = cast("dict[str, Any]", raw)

@@ -116,7 +116,7 @@ class Agent(Generic[Value]):
 
     @cached_property
     def digest(self) -> str:
-        """Of the declaration, which does not change."""
+        """The digest of the declaration, which does not change."""
         return definition_digest(self.document)
 
     @property

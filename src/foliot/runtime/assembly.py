@@ -205,7 +205,7 @@ class Assembly:
         return Pipeline(tools, self._parts_in(namespace))
 
     def pipeline_of(self, tools: Iterable[Tool], namespace: str) -> Pipeline:
-        """These very tools, governed as any tool of the namespace."""
+        """Builds a pipeline of these very tools, governed as any tool of the namespace."""
         return Pipeline(tools, self._parts_in(namespace))
 
     async def rules(self, namespace: str) -> Rules:

@@ -126,7 +126,7 @@ class Parts:
         return await self.tasking.performer.settlement(lease)
 
     async def close(self) -> None:
-        """In the order in which they need each other."""
+        """Closes the parts in the order in which they need each other."""
         if "tasking" in self.__dict__:
             await self.tasking.close()
         await self.assembly.leave_children()
@@ -413,7 +413,7 @@ class Tasking:
         return await self.tasks.timers(now)
 
     async def ring(self, info: RunInfo) -> None:
-        """Something was said to a run of a task: let a worker know that it can go on."""
+        """Notifies a worker that a run of a task was signalled and can continue."""
         now = self._clock()
         ticket = Ticket(f"{info.id}/{now}", info.id, info.namespace, info.agent, info.labels[TASK_LABEL], due_at=now)
         await self.transport.publish([ticket])

@@ -136,7 +136,7 @@ class Children:
         return total
 
     async def wait(self, children: Sequence[Child], *, all: bool, seconds: float) -> None:
-        """Until all of them (or any) have ended, or the time is over."""
+        """Waits until all of them (or any) have ended, or the time is over."""
         tasks = {child.task for child in children if child.task is not None}
         when = asyncio.ALL_COMPLETED if all else asyncio.FIRST_COMPLETED
         if tasks:
@@ -332,7 +332,7 @@ class Delegator:
         return True
 
     async def _guard(self, order: Order) -> None:
-        """Neither too deep nor in a circle."""
+        """Raises `ToolDenied` if the call chain is too deep or cyclic."""
         if order.depth > self._max_depth:
             raise ToolDenied(
                 f"agents may delegate {self._max_depth} deep, and {order.agent!r} would be one deeper",

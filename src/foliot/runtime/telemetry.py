@@ -33,7 +33,7 @@ EVENTS_AT_ONCE = 500
 
 @asynccontextmanager
 async def traced(runtime: Runtime, settings: Settings, *, sender: Sender | None = None) -> AsyncGenerator[None]:
-    """While this lasts. `sender` takes the place of the one that the settings name. Raises `UsageError`."""
+    """Exports traces meanwhile. `sender` replaces the one that the settings name. Raises `UsageError`."""
     if settings.otel_endpoint is None and sender is None:
         yield
         return
@@ -65,7 +65,7 @@ class _Journals:
         self._runtime = runtime
 
     async def spans(self, run_id: str) -> Sequence[Span]:
-        """Of a run that has ended; and those of its task, when that has ended with it."""
+        """Returns the spans of an ended run; and those of its task, when that has ended with it."""
         from foliot.engine.telemetry.spans import spans_of_run
 
         facts = await self._runtime.runs.facts(run_id)

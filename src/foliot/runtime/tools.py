@@ -61,7 +61,7 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """On whose behalf a tool is called from outside a run."""
+    """The identity on whose behalf a tool is called from outside a run."""
 
     namespace: str = "default"
     agent: str = ""
@@ -78,7 +78,7 @@ class Offering:
         self._clock = clock
 
     async def tools(self, namespace: str = "default") -> list[Offered]:
-        """All of them by name: given in Python, declared, generated for MCP servers, built in.
+        """Lists the tools by name: given in Python, declared, generated for MCP servers, built in.
 
         Looking whether a declared function can be called imports it; nothing is called and nothing connected to.
         """
@@ -302,7 +302,7 @@ MISSING: Final = {"core.ui.baseline": "a console in the browser"}
 
 
 def listed_capabilities() -> list[dict[str, Any]]:
-    """All of them, those that are missing too."""
+    """Lists all capabilities, also those that are missing."""
     return [
         {"id": name, "enabled": name not in MISSING, "description": text, "source": "foliot"}
         for name, text in (CAPABILITIES | MISSING).items()

@@ -187,7 +187,7 @@ class Judged:
 
 
 class Overtaken(Conflict):
-    """Something that a write was judged by has changed before it was stored."""
+    """A fact that a write was judged by has changed before it was stored."""
 
 
 class Look:
@@ -212,7 +212,7 @@ class Look:
         return self._found[key]
 
     async def list(self, filter: Filter, *, cursor: str | None = None) -> Page:
-        """All there are, as one page."""
+        """Lists all matching resources, as one page."""
         if filter not in self._lists:
             self._lists[filter] = await list_all(self._store, filter)
         return Page(self._lists[filter], None, self._revision)

@@ -463,7 +463,7 @@ class Settings:
         return f"Settings({', '.join(f'{name}={shown!r}' for name, shown, _ in self.explain())})"
 
     def origin(self, name: str) -> str:
-        """Where a value came from, e.g. `environment FOLIOT_STORE`. Raises `KeyError` for an unknown name."""
+        """Returns the origin of a value, e.g. `environment FOLIOT_STORE`. Raises `KeyError` for an unknown name."""
         return self.origins[name]
 
     def explain(self) -> list[tuple[str, str, str]]:

@@ -109,7 +109,7 @@ def restore(file: Path, store: Path, *, replace: bool = False) -> tuple[Manifest
 
 
 def _copy(store: Path, copy: Path) -> None:
-    """In one step: it reads one snapshot, so that writers neither wait nor make it begin again."""
+    """Copies the store in one step: it reads one snapshot, so that writers neither wait nor restart it."""
     with told_in_words(store):
         source = apsw.Connection(str(store), flags=apsw.SQLITE_OPEN_READWRITE)
         try:
@@ -225,7 +225,7 @@ def _write_checked(stream: Any, copy: Path, manifest: Manifest, file: Path) -> N
 
 
 def _newest_revision(store: Path) -> int:
-    """Of the store that is in the way; 0 when there is none, or it cannot be read any more."""
+    """Returns the newest revision of the existing store; 0 when there is none, or it cannot be read any more."""
     with suppress(apsw.Error), _reading(store) as connection:
         return int(connection.execute("SELECT value FROM counter WHERE name = 'revision'").fetchall()[0][0])
     return 0

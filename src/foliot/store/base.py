@@ -302,7 +302,9 @@ class ResourceStore(Protocol):
         by: DeclaredBy | None = None,
         dry: bool = False,
     ) -> list[Written]:
-        """All of them in one transaction, or none. A Put that changes nothing is "unchanged" and makes no version.
+        """Writes all changes in one transaction, or none.
+
+        A Put that changes nothing is "unchanged" and makes no version.
 
         `also` is told what became of each, and what it writes is stored with them or not at all. `by` is recorded as
         the declarer of each spec that is new or differs, by default the process itself; other writes leave it.

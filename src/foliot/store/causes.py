@@ -1,4 +1,4 @@
-"""Whose fault a failure is, as one table: what the store and its driver report, and what follows from it.
+"""Causes of failures, as one table: what the store and its driver report, whose fault it is, and what follows.
 
 Only what a run itself did wrong may end it, and only what a caller sent is refused to the caller. What the store or
 this worker cannot do now is `Unavailable`: it is tried again while the lease lives, then handed back, and a caller is

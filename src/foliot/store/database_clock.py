@@ -59,7 +59,7 @@ class DatabaseClock:
 
     @property
     def unmeasured(self) -> float:
-        """For how many seconds the database has not said what time it is."""
+        """The seconds since the database last told the time."""
         return self._steady() - self._asked_at
 
     def measured(self, theirs: float, asked: float, answered: float) -> None:

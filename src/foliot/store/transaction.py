@@ -132,4 +132,4 @@ def alone_with(part: object, body: Callable[P, Tx[T]]) -> Callable[P, Tx[T]]:
 
 
 class GuardFailed(Exception):
-    """Not each guard of a group changed its row. Never leaves the database: the bodies say which, and why."""
+    """A guard of a group did not change its row. Never leaves the database: the bodies say which, and why."""

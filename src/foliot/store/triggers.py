@@ -58,7 +58,7 @@ class Known(Struct, frozen=True):
 
 
 async def known_of(database: Database, schedule: str, *, upto: float) -> Known | None:
-    """None when nobody has looked at this schedule yet."""
+    """Reads the state of a schedule; None when nobody has looked at it yet."""
     state = await database.read("schedule_state_get", schedule=schedule)
     if not state:
         return None

@@ -133,7 +133,7 @@ class Subject:
 
 
 class ToolConformance:
-    """For every backend. Give a `subject` fixture, a new one for each test."""
+    """The suite for every backend. Give a `subject` fixture, a new one for each test."""
 
     async def test_a_call_has_one_result_that_is_its_own(self, subject: Subject) -> None:
         result = await subject.call(7, do="echo", value="hello")
@@ -223,7 +223,7 @@ class ToolConformance:
 
 
 class WireConformance(ToolConformance):
-    """For backends whose answers travel by themselves and name the call they belong to."""
+    """The suite for backends whose answers travel by themselves and name the call they belong to."""
 
     async def test_the_first_of_two_answers_counts(self, subject: Subject) -> None:
         result = await subject.call(1, do="twice")

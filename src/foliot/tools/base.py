@@ -36,7 +36,7 @@ class MayAct(Protocol):
 
 
 class Caller(Struct, frozen=True, gc=False):
-    """On whose behalf a call is made. The runtime fills this in; nothing a model writes ever reaches it.
+    """The identity on whose behalf a call is made. The runtime fills this in; nothing a model writes ever reaches it.
 
     `allowed_tools` need no further permission; `advertised` are the tools this run was given (None: no run, no list).
     `user`, `by`, `via` and `ordered_by` are those of `Identity`. `ancestors` are the agents above this one, the
@@ -121,7 +121,7 @@ class Invocation(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """When a failed call is tried again: after `backoff` seconds, twice as long each time, at most `max_backoff`."""
+    """The retry rule of a call: after `backoff` seconds, twice as long each time, at most `max_backoff`."""
 
     max_attempts: int = 1
     backoff: float = 0.0

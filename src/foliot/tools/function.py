@@ -66,7 +66,9 @@ _NUMPY: Final = re.compile(r"(\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?$")
 
 
 def summary(text: str) -> str:
-    """All that comes before the first section on parameters, results or errors. `text` is what `inspect.getdoc` gives.
+    """Returns the text before the first section on parameters, results or errors.
+
+    `text` is what `inspect.getdoc` gives.
 
     A heading counts when its section follows: something indented, or a rule of dashes.
     """

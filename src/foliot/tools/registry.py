@@ -119,7 +119,9 @@ class Registry:
         return name in self._tools or (self._parent is not None and name in self._parent)
 
     def definitions(self, wanted: Callable[[ToolDefinition], bool] | None = None) -> list[ToolDefinition]:
-        """All that can be resolved here: own tools first, each name once per version, in order of registration."""
+        """Lists the tools that can be resolved here: own ones first, each name once per version, in order of
+        registration.
+        """
         own = [tool.definition for versions in self._tools.values() for tool in versions.values()]
         below = self._parent.definitions() if self._parent is not None else []
         listed = [*own, *(each for each in below if each.name not in self._tools)]

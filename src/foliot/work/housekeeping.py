@@ -46,7 +46,7 @@ _BY: Final = "retention"
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """For how many seconds ended runs and tasks, and audit records, are kept; and how large a store file may grow.
+    """The seconds for which ended runs and tasks, and audit records, are kept; and the largest size of a store file.
 
     None is for ever, and any size. `changes` of resources are kept for watches that resume.
     """

@@ -217,7 +217,7 @@ def delete_context(name: str) -> int:
 
 
 def _kept(context: Context) -> str:
-    """Where the token of a context is; never the token."""
+    """Describes where the token of a context is; never the token itself."""
     return "kept here" if context.token else f"in {context.token_file}" if context.token_file else "none"
 
 

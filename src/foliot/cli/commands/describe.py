@@ -161,7 +161,7 @@ async def _changes(client: Client, document: Document, now: datetime) -> str:
 
 
 async def _history(client: Client, document: Document) -> list[Change]:
-    """Its changes that the store still keeps, oldest first; those far back are not worth the reading."""
+    """Returns the changes that the store still keeps, oldest first; those far back are not worth the reading."""
     metadata = document["metadata"]
     last = int(metadata.get("resourceVersion") or 0)
     only = (Requirement("metadata.name", "=", (metadata["name"],)),)

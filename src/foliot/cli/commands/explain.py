@@ -57,7 +57,9 @@ class Node:
     required: bool = False
 
     def resolved(self) -> Schema:
-        """Without references, alternatives with null, and wrappers of one; outer descriptions and defaults win."""
+        """Returns the schema without references, alternatives with null, and wrappers of one; outer descriptions and
+        defaults win.
+        """
         schema = self.schema
         outer: dict[str, Any] = {}
         while True:

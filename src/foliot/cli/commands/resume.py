@@ -308,7 +308,10 @@ async def _check_endpoint(ref: str, namespace: str) -> None:
 
 
 async def _compare(work: Work, original: str, fork: str) -> None:
-    """Both runs, one under the other: how they ended, what they took, what they said. On stderr, as all but answers."""
+    """Prints both runs, one under the other: how they ended, what they took, what they answered.
+
+    On stderr, as all but answers.
+    """
     said: list[str] = []
     out("\n" + paint("Side by side", bold=True), err=True)
     for label, run_id in (("original", original), ("fork", fork)):

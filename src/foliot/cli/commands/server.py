@@ -79,7 +79,7 @@ def take(**flags: Unpack[Flags]) -> None:
 
 
 def check_reach(listen: Listen, *, local: bool, known: bool, insecure: bool) -> None:
-    """Before others can reach the server. `known`: somebody can show who they are.
+    """Checks the address before others can reach the server. `known`: callers can authenticate.
 
     Raises `UsageError` when nobody can, and warns when who they are would be sent in clear; not when `insecure` is so
     on purpose.

@@ -146,7 +146,7 @@ class TokenPlace(Protocol):
         ...
 
     async def list(self) -> list[TokenData]:
-        """All of them, oldest first, also those that are revoked."""
+        """Lists all tokens, oldest first, also those that are revoked."""
         ...
 
     async def revoke(self, word: str) -> str:
@@ -237,7 +237,7 @@ class OnServer:
 
 
 def _shown(data: TokenData) -> TokenData:
-    """With times as people read them: to the second."""
+    """Shortens times for people: to the second."""
     return {name: f"{value[:19]}Z" if name.endswith("At") else value for name, value in data.items()}
 
 

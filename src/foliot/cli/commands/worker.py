@@ -111,7 +111,7 @@ async def _work(offer: Offer, grace: float, signals: StopSignals, *, once: bool,
 
 @contextlib.asynccontextmanager
 async def _mcp_kept_in_step(runtime: Runtime, *, wanted: bool) -> AsyncGenerator[None]:
-    """While this lasts, the Tools of MCP servers are compared with what the servers offer, if MCP is installed."""
+    """Keeps the Tools of MCP servers in step with what the servers offer, meanwhile, if MCP is installed."""
     from importlib.util import find_spec
 
     if not wanted or find_spec("mcp") is None:
@@ -137,7 +137,7 @@ async def _mcp_kept_in_step(runtime: Runtime, *, wanted: bool) -> AsyncGenerator
 
 @contextlib.asynccontextmanager
 async def _measured(runtime: Runtime, worker: Worker, port: int | None) -> AsyncGenerator[None]:
-    """While this lasts, what the worker does is counted and can be scraped, if a port was named."""
+    """Counts what the worker does, for a scraper, meanwhile, if a port was named."""
     if port is None:
         yield
         return

@@ -36,7 +36,7 @@ def path_of(settings: Settings) -> Path:
 
 
 async def look_before_opening(settings: Settings) -> Findings:
-    """Without opening it as a store, which would make it or bring it up to date. An error here means: do not open."""
+    """Checks the store without opening it, which would create or migrate it. An error here means: do not open."""
     if is_embedded(settings):
         for finding in _embedded(path_of(settings)):
             yield finding
@@ -46,7 +46,7 @@ async def look_before_opening(settings: Settings) -> Findings:
 
 
 async def look_inside(database: Database, settings: Settings) -> Findings:
-    """With the store open: whether it answers and takes a write."""
+    """Checks the open store: whether it answers and takes a write."""
     began = time.perf_counter()
     await database.read("feed_bounds")
     read = time.perf_counter() - began

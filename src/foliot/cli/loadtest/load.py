@@ -125,7 +125,7 @@ class Outcome(Struct):
 
 
 def run_name(now: float) -> str:
-    """When it began, and something that tells apart two that began in one second."""
+    """Returns a name from the start time, with a suffix that tells apart two that began in one second."""
     return f"lt-{datetime.fromtimestamp(now, UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
@@ -222,7 +222,10 @@ async def _abandon(runtime: Runtime, load: Load, name: str) -> bool:
 async def wait_for_end(
     runtime: Runtime, load: Load, outcomes: list[Outcome], told: Callable[[int, int], None]
 ) -> set[str]:
-    """Until every task has ended, or the time is over: the names of those that have not. `told` hears how many have."""
+    """Waits until every task has ended, or the time is over; returns the names of the others.
+
+    `told` hears how many have.
+    """
     open_names = {outcome.name for outcome in outcomes if outcome.created}
     total = len(open_names)
     deadline = time.monotonic() + load.run_timeout

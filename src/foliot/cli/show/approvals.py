@@ -115,7 +115,7 @@ def decided_about(document: Document) -> str:
 
 
 def _arguments(title: str, values: dict[str, Any], run: str) -> str:
-    """All of them, names in order, with notes on what an eye would miss."""
+    """Formats all arguments, names in order, with notes on what an eye would miss."""
     notes = [f"  {paint('note:', fg='yellow')} {note}" for note in _notes(values, run)]
     return "\n".join([_section(title, safe_json(values, sort_keys=True).split("\n")), *notes])
 

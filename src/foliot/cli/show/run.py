@@ -42,7 +42,7 @@ class View(Protocol):
     def begin(self, opening: Opening) -> None: ...
 
     def show(self, item: Live) -> None:
-        """Something happened. Called in order; returns at once."""
+        """Shows an event or a piece. Called in order; returns at once."""
         ...
 
     def tick(self) -> None:
@@ -50,11 +50,11 @@ class View(Protocol):
         ...
 
     def note(self, text: str) -> None:
-        """Something to tell the person that is not part of the run."""
+        """Shows a note to the person that is not part of the run."""
         ...
 
     def end(self, result: RunResult | None, seconds: float) -> bool:
-        """Nothing more comes. None when the run was left as it is, to be resumed.
+        """Ends the view. `result` is None when the run was left as it is, to be resumed.
 
         True when the answer has been shown, so that it need not be printed.
         """

@@ -93,7 +93,7 @@ class TerminalView:
         self._print([Line("note", text, wrap=True)])
 
     def printed(self, line: str) -> None:
-        """Something a tool printed: it scrolls up with what is settled."""
+        """Prints output of a tool: it scrolls up with what is settled."""
         self._print([Line("quiet", line, indent=4, wrap=True)])
 
     def end(self, result: RunResult | None, seconds: float) -> bool:

@@ -40,7 +40,10 @@ class TaskView(Protocol):
     def note(self, text: str) -> None: ...
 
     def end(self, story: TaskStory | None, seconds: float) -> bool:
-        """None: it was left as it is. Whether the result has been shown where a person reads it."""
+        """Ends the view; `story` is None when the task was left as it is.
+
+        Returns whether the person has seen the result.
+        """
         ...
 
 
@@ -108,7 +111,7 @@ class PlainTaskView:
 
 
 class QuietTaskView:
-    """Nothing but what a person must know."""
+    """A view that shows nothing but what a person must know."""
 
     draws = False
 

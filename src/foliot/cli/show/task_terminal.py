@@ -107,7 +107,7 @@ class TerminalTaskView:
         self._region.refresh()
 
     def printed(self, line: str) -> None:
-        """Something a tool printed: it stands above the graph."""
+        """Prints output of a tool above the graph."""
         self._console.print(Text(f"    {visible(line)}", style="dim"))
 
     def note(self, text: str) -> None:

@@ -93,7 +93,7 @@ class _Watch:
         self._begun = False
 
     async def watch(self) -> Watched:
-        """Until it has ended, rests, or the person leaves."""
+        """Watches the run until it has ended, rests, or the person leaves."""
         started, watched = time.monotonic(), Watched(None)
         task = asyncio.create_task(self._followed())
         try:

@@ -237,7 +237,7 @@ def _threads() -> list[str]:
 
 
 async def _tell_wait(work: Work, run_id: str) -> None:
-    """For whom it waits and what to type, on stderr."""
+    """Prints what the run waits for and the commands to type, on stderr."""
     told = await work.why_run(run_id)
     out(f"\n{one_line(told.headline)}", err=True)
     for line in told.chain:

@@ -149,7 +149,7 @@ async def _until_it_rests(following: _Following, *, here: bool | None, stays: bo
 
 
 async def _pause(following: _Following, cursor: str | None) -> None:
-    """Until something may have happened, or the person has enough of it."""
+    """Waits until something may have happened, or the person leaves."""
     await asyncio.sleep(PAUSE)
     change = following.work.changed(following.namespace, following.name, cursor=cursor, timeout=LOOK_EVERY)
     changed = asyncio.create_task(change)
@@ -188,7 +188,7 @@ def _is_free(row: RunRow, now: float) -> bool:
 
 
 def _do_it_here(following: _Following, runtime: Runtime, *, here: bool | None) -> None:
-    """Nobody else would; so this process does, unless it must not: then the person is told, once."""
+    """Starts a worker in this process, or notes once that no worker could do the task."""
     if here is not False:
         _start_worker(following, runtime)
     elif not following.complained:

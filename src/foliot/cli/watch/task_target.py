@@ -43,7 +43,7 @@ class Order:
 
     @property
     def is_plain(self) -> bool:
-        """Nothing was given but the target: what is declared is wanted as it is."""
+        """Whether only the target was given: the declared Task is run as it is."""
         return not (self.message or self.name or self.input or self.labels or self.changes)
 
 

@@ -67,7 +67,7 @@ def _document(name: str, namespace: str, spec: dict[str, Any], status: dict[str,
 
 
 def creation(document: Document) -> list[Put]:
-    """Both halves of a new object: a store takes a status only by a change of its own."""
+    """Returns both writes of a new object: a store takes a status only by a change of its own."""
     return [Put(document, expect="absent", own=True), Put(document, only="status")]
 
 

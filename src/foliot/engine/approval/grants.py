@@ -44,7 +44,7 @@ People: TypeAlias = Callable[[str], Awaitable[Person]]
 
 
 async def by_name(name: str) -> Person:
-    """Somebody of whom no other name is known."""
+    """Returns a person of whom no other name is known."""
     return Person(name)
 
 

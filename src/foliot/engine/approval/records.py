@@ -51,11 +51,13 @@ class DecisionRecord:
         self._kept: list[AuditRecord] = []
 
     def stored(self, written: Sequence[Written]) -> Tx[None]:
-        """With the approval as it is stored: the `also` of a store."""
+        """Appends the record with the approval as it is stored, inside the store's transaction."""
         return self._append(written[-1].document)
 
     def beside(self, document: Document) -> Beside | None:
-        """For a decision that is stored as something else than this document. None when there is nothing to write."""
+        """Returns the record of a decision that is stored apart from this document; None when there is nothing to
+        write.
+        """
         if self._trail is None and self._also is None:
             return None
         append = partial(self._append, document)

@@ -68,7 +68,7 @@ class CallEntry(Struct, gc=False):
 
 
 class CallerEntry(Struct, frozen=True, gc=False):
-    """On whose behalf. `by` is who acted for the user, `via` the way in, `ancestors` the agents above.
+    """The identity behind a call. `by` is who acted for the user, `via` the way in, `ancestors` the agents above.
 
     `ordered_by` are the others whose order it is (see `Identity`).
     """

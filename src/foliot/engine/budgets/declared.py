@@ -76,7 +76,7 @@ FRESH_FOR: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Payer:
-    """On whose account something is spent. `agents` are the one at work and those that delegated to it, nearest first.
+    """The account that pays. `agents` are the one at work and those that delegated to it, nearest first.
 
     `root` is the run that all of them belong to: what is delegated is spent by whoever delegates.
     """

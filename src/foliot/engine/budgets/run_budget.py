@@ -220,7 +220,7 @@ class _Payment:
             await self._service.settle(self._hold, self._rest(used))
 
     def cut(self, used: Usage) -> None:
-        """Nobody waits for the answer any more; `used` is what its attempts took that is known."""
+        """Settles a question that was abandoned; `used` is the known usage of its attempts."""
         if self._hold is None:
             return
         rest = self._rest(used)

@@ -301,7 +301,7 @@ class BudgetService:
         )
 
     def _keep(self, hold: Hold) -> None:
-        """While something is held, keep it from being taken for a dead process's."""
+        """Keeps a reservation alive, so that it is not taken for a dead process's."""
         self._held.add(hold)
         if self.clock() - self._swept_at >= SWEEP_EVERY:
             self._swept_at = self.clock()
@@ -352,7 +352,9 @@ class BudgetService:
         task.add_done_callback(over)
 
     async def _release(self, act: Act) -> None:
-        """Until it is written; and until it is found, where the store never said whether it was reserved."""
+        """Releases a reservation, retrying until it is written, or found where the store never said whether it was
+        made.
+        """
         pause = FIRST_PAUSE
         while True:
             try:

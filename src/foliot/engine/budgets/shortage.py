@@ -1,4 +1,4 @@
-"""No room in a budget: which one, how it stands, and for how long. Pure."""
+"""Shortages: which budget has no room, how it stands, and for how long. Pure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Shortage(Struct, frozen=True):
 
 
 def worst_of(short: Sequence[tuple[BudgetRule, Short]], estimate: Amount, now: float) -> Shortage:
-    """Of several budgets without room, the one that is told: one that ends the run, else the one that lasts longest."""
+    """Chooses the shortage to report among several: one that ends the run, else the one that lasts longest."""
     told = [shortage(rule, each, estimate, now) for rule, each in short]
     return max(told, key=lambda each: (each.then == "fail", math.inf if each.until is None else each.until))
 

@@ -1,4 +1,4 @@
-"""Where the models of a run are asked: ModelEndpoints from the store, `provider:model` names, or gateways in Python."""
+"""The models of a run: ModelEndpoints from the store, `provider:model` names, or gateways in Python."""
 
 from __future__ import annotations
 
@@ -389,7 +389,7 @@ class RunModels:
         return found
 
     def _by_provider(self, ref: str) -> EndpointConfig:
-        """With the key and the address that the provider's own tools would find in the environment."""
+        """Builds an endpoint with the key and address that the provider's own tools would find in the environment."""
         name, _, model = ref.partition(":")
         key = url = ""
         with contextlib.suppress(InvalidInput):  # whoever asks it is told
@@ -407,7 +407,7 @@ class RunModels:
         return EndpointConfig(name=ref, gateway=gateway, limits=limits_in_file(name, gateway.model))
 
     async def _of_python(self, endpoint: PythonEndpoint) -> EndpointConfig:
-        """With its own key, or as for a manifest; else with what the provider's own tools would find."""
+        """Builds an endpoint with its own key, or as for a manifest; else as the provider's own tools would."""
         from foliot.resources.definitions.model_endpoint import ModelEndpoint
 
         document = endpoint.document

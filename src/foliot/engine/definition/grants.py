@@ -228,7 +228,7 @@ def chosen_address(document: Document, environ: Mapping[str, str] = os.environ) 
 
 
 def addresses(document: Document, environ: Mapping[str, str] = os.environ) -> list[tuple[str, str]]:
-    """Where whoever declared a resource has Foliot connect to, as URLs, each with its field."""
+    """Returns the addresses that a resource has Foliot connect to, as URLs, each with its field."""
     if document["kind"] == "ModelEndpoint":
         chosen = chosen_address(document, environ)
         return [("spec.base_url", chosen)] if chosen else []

@@ -64,7 +64,7 @@ class Tenure:
         return self._clock() < self.until and self._loop.time() < self._ends
 
     def left(self) -> float:
-        """For how many seconds something may still be tried under it, whatever was done to the wall clock."""
+        """The seconds for which the lease may still be used, whatever was done to the wall clock."""
         return self._ends - self._loop.time()
 
     def watch(self, lapsed: Callable[[bool], None]) -> None:

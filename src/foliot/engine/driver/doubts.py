@@ -140,7 +140,7 @@ def is_alone(state: State) -> bool:
 
 
 def _may_be_held(call: Call) -> bool:
-    """Not one that a person has said to run, nor one that its tool lets repeat, nor one that is held anyway."""
+    """Whether the call may be held: no person cleared it, its tool allows no repeat, and it is not held already."""
     return not call.cleared and call.earlier is None and not is_repeatable(call)
 
 

@@ -86,7 +86,7 @@ _NOTHING_ELSE: dict[str, Any] = {}
 
 
 class _AtOnce:
-    """Something to await that is there already."""
+    """An awaitable that is done already."""
 
     def __await__(self) -> Generator[Any, Any, None]:
         yield from ()
@@ -226,7 +226,10 @@ class Driver:
                 self._purse.close()
 
     def deliver(self, signal: Signal) -> None:
-        """Something from outside the run: an input, a decision, a cancellation. Taken in at the next opportunity."""
+        """Takes a signal from outside the run: an input, a decision, a cancellation.
+
+        It is handled at the next opportunity.
+        """
         if signal.id in self._seen:
             return
         self._seen.add(signal.id)
@@ -267,7 +270,7 @@ class Driver:
         return [task for task in (*self._calling.values(), *self._stopping) if not task.done()]
 
     def fail(self, error: Exception) -> None:
-        """Something broke that nobody expected: the run must not be held on for ever by a lease that is kept."""
+        """Ends the driver after an unexpected error: a lease that is renewed must not hold the run for ever."""
         self._broken = self._broken or error
         self._wake()
 
@@ -704,7 +707,7 @@ class Driver:
             self._alarm.set_result(None)
 
     def _mail_comes(self) -> Awaitable[None]:
-        """Until something is in the mailbox or the lease is lost. Effects keep their own deadlines."""
+        """Waits until something is in the mailbox or the lease is lost. Effects keep their own deadlines."""
         if self._mail or self._lost or self._broken is not None:
             return _AT_ONCE
         self._alarm = asyncio.Future(loop=self._loop)  # as the loop would make it, without a call

@@ -286,7 +286,7 @@ def _consent(intent: CallIntent, parked: Parked) -> ApprovalRequested:
 
 
 def _not_covered(intent: CallIntent, parked: Parked) -> ToolFinished:
-    """It was approved once, and the gate does not believe it. Asking again would go round in circles: it is refused."""
+    """Refuses a call whose earlier approval the gate does not accept: asking again would go round in circles."""
     message = f"the approval that was given does not cover the call as it stands ({parked.reason}); it was not run"
     failure = ToolFailure("permission_denied", "approval_not_valid", message, kind="denied")
     return ToolFinished(failed(intent.call_id, intent.name, failure), synthetic="denied")

@@ -59,7 +59,7 @@ class Keeper:
 
     @contextmanager
     def keep(self, driver: Driver) -> Generator[None]:
-        """While this lasts, the lease of the driver's run is renewed and its signals are delivered.
+        """Renews the lease of the driver's run and delivers its signals, meanwhile.
 
         Of two claims of one run the older one is lost, whichever came here first.
         """

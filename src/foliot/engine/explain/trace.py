@@ -38,7 +38,7 @@ MarkKind: TypeAlias = Literal[
 
 
 class Mark(Struct):
-    """Something that happened beside answers and calls. `seconds` is how long it lasted, where that means something."""
+    """An event beside answers and calls. `seconds` is how long it lasted, where that means something."""
 
     kind: MarkKind
     at: float
@@ -134,7 +134,7 @@ class StepTrace(Struct):
 
     @property
     def spent(self) -> Usage:
-        """All that the step took."""
+        """The whole usage of the step."""
         return total((self.usage, self.wasted)) if self.wasted.total_tokens else self.usage
 
     @property

@@ -399,7 +399,7 @@ def _what_is_known(call: CallTrace) -> str:
 
 
 def _until_when(worker: str, *, again: bool) -> str:
-    """Until when a call may still act that a worker had under way as it lost the run.
+    """Describes how long a call may still act that a worker had in progress as it lost the run.
 
     One that only slept goes on with a plain function where it was, before it can learn that the run is lost.
     """
@@ -443,7 +443,7 @@ def _cut_off(trace: Trace) -> list[str]:
 
 
 def cost_of(trace: Trace) -> list[str]:
-    """Where tokens and money went: the sum, the dearest steps, and why the input grows."""
+    """Describes the usage of tokens and money: the sum, the dearest steps, and why the input grows."""
     usage = trace.usage
     if not usage.total_tokens:
         return []
@@ -483,7 +483,7 @@ def _share(step: StepTrace, whole: int) -> str:
 
 
 def time_of(trace: Trace, now: float) -> str:
-    """Where the time went."""
+    """Describes the time: how much of it the model, tools and waits took."""
     model = sum(ask.seconds or 0.0 for step in trace.steps for ask in step.asks)
     tools = sum(call.seconds or 0.0 for call in trace.calls)
     waited = trace.waited

@@ -69,7 +69,7 @@ class Reader:
         self._heard = heard
 
     def taken(self) -> list[Live]:
-        """All that is there, without waiting."""
+        """Returns all items that are there, without waiting."""
         items, self._items = list(self._items), deque()
         self._pieces = 0
         return items
@@ -86,7 +86,7 @@ class Reader:
             self._heard()
 
     def close(self) -> None:
-        """Nothing more will come; what is there can still be read."""
+        """Ends the reader; items that have arrived can still be read."""
         self._closed = True
         self._alarm.set()
 

@@ -121,7 +121,7 @@ class Relay:
                     subscription.close()
 
     async def close(self) -> None:
-        """Nothing more is carried. What was gathered is still sent."""
+        """Stops the relay. Pieces that were gathered are still sent."""
         self._hub.carry_to(None, {})
         if self._timer is not None:
             self._timer.cancel()
@@ -135,15 +135,15 @@ class Relay:
     # --- what is driven here ---------------------------------------------------------------------------------------
 
     def streamed(self, run_id: str, step: int, delta: Delta) -> None:
-        """For the hub: somebody wants this piece."""
+        """Carries a piece of an answer that another process reads. Called by the hub."""
         self._put(run_id, [_Text(step, delta)])
 
     def output(self, run_id: str, call_id: str, text: str) -> None:
-        """For the hub: somebody wants this piece."""
+        """Carries a piece of tool output that another process reads. Called by the hub."""
         self._put(run_id, [_Print(call_id, part) for part in _parts(text)])
 
     def flush(self, run_id: str) -> None:
-        """For the hub: an event was recorded, and what came before it should arrive before it."""
+        """Sends the gathered pieces before an event that was recorded. Called by the hub."""
         if items := self._outbox.pop(run_id, None):
             self._send(run_id, items)
 
@@ -187,7 +187,7 @@ class Relay:
                 await stop_tasks(hearing)
 
     def _ask(self) -> None:
-        """Both ways round: whoever listens only now has missed what was said before."""
+        """Announces this process and asks for announcements: a late listener has missed the earlier ones."""
         self._say(_Wish(self._name, asks=True))
         self._changed.set()
 

@@ -22,7 +22,7 @@ def callers_trace() -> str:
 
 @contextmanager
 def asked_within(traceparent: str) -> Generator[None]:
-    """While this lasts, work that begins is part of this trace. What is no `traceparent` counts as none."""
+    """Makes work that begins meanwhile a part of this trace. A text that is no `traceparent` counts as none."""
     token = _trace.set(str(read_context(traceparent) or "") if traceparent else "")
     try:
         yield
@@ -47,7 +47,7 @@ def log_fields() -> Mapping[str, str]:
 
 @contextmanager
 def logged_with(**fields: str) -> Generator[None]:
-    """While this lasts, lines carry these fields besides those around them; empty ones are left out."""
+    """Adds these fields to log lines meanwhile; empty ones are left out."""
     token = _fields.set({**_fields.get(), **{name: value for name, value in fields.items() if value}})
     try:
         yield

@@ -123,7 +123,7 @@ def fold(plan: Plan, facts: Iterable[tuple[float, t.TaskEvent]]) -> GraphState:
 
 
 def phase(state: GraphState) -> TaskPhase:
-    """Where the task is, as far as the graph knows: whether its runs wait for a person only they know."""
+    """Returns the phase of the task as far as the graph knows: whether its runs wait for a person only they know."""
     match state.ended:
         case None:
             return "running" if state.accepted else "queued"

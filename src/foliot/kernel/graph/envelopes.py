@@ -146,7 +146,7 @@ def round_for(state: GraphState, node: str, sender: str, laps: dict[str, int]) -
 
 
 def common_branch(branches: Sequence[str]) -> str:
-    """Where these branches came from: `b001` of `b001.001` and `b001.002`. Of strangers, the first."""
+    """Returns the common origin of branches: `b001` of `b001.001` and `b001.002`. Of unrelated ones, the first."""
     parts = [branch.split(".") for branch in branches]
     shared: list[str] = []
     for steps in zip(*parts, strict=False):

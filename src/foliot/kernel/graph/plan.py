@@ -50,7 +50,7 @@ class Node(Struct, frozen=True, omit_defaults=True):
 
 
 class Retry(Struct, frozen=True, omit_defaults=True):
-    """When the run of a message is tried again. `non_retryable` are parts of an error's text that forbid it."""
+    """The retry rule for the run of a message. `non_retryable` are parts of an error's text that forbid a retry."""
 
     max_attempts: int = 1
     backoff: Number = 0.0

@@ -130,7 +130,7 @@ class GraphState(Struct, omit_defaults=True):
 
 
 def new_state() -> GraphState:
-    """Before `TaskAccepted`."""
+    """Returns the state before `TaskAccepted`."""
     return GraphState()
 
 

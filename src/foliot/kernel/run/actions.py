@@ -24,7 +24,7 @@ from foliot.kernel.run.spec import ToolRule
 
 
 class Note(Struct, frozen=True, gc=False):
-    """Nothing to do in the world: record `events`, and decide again."""
+    """Record `events`, and decide again: there is nothing to do in the world."""
 
     events: tuple[Event, ...]
 
@@ -91,7 +91,7 @@ class Compact(Struct, frozen=True):
 
 
 class Await(Struct, frozen=True, gc=False):
-    """Nothing new to start: the next fact comes from what is under way (the model, these calls).
+    """Wait for the next fact from what is in progress (the model, these calls): there is nothing new to start.
 
     `stop`: the run is ending; ask these calls to stop, and report a result for each within a bounded time.
     """
@@ -104,7 +104,10 @@ class Await(Struct, frozen=True, gc=False):
 
 
 class Wait(Struct, frozen=True):
-    """Nothing can go on: let the lease go. `waiting` says who must act; when `until` passes, report `RunResumed`."""
+    """Release the lease: nothing can continue.
+
+    `waiting` says who must act; when `until` passes, report `RunResumed`.
+    """
 
     waiting: RunWaiting
     events: tuple[Event, ...] = ()

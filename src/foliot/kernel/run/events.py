@@ -71,7 +71,7 @@ EQUALITY: Final = 2
 
 
 class Fork(Struct, frozen=True, omit_defaults=True):
-    """Where a forked run branched off: behind `seq` of run `run_id`."""
+    """The origin of a forked run: it branched off behind `seq` of run `run_id`."""
 
     run_id: str
     seq: int
@@ -120,7 +120,7 @@ class RunClaimed(Fact, frozen=True, tag="run.claimed"):
 
 
 class RunWaiting(Fact, frozen=True, tag="run.waiting"):
-    """Nothing can go on before `owner` acts. `calls` are the ids it concerns; `until` is when to look again."""
+    """The run waits until `owner` acts. `calls` are the ids it concerns; `until` is when to look again."""
 
     reason: WaitReason
     owner: WaitOwner
@@ -216,7 +216,7 @@ class ModelResponded(Fact, frozen=True, tag="model.responded"):
 
 
 class ModelFailed(Fact, frozen=True, tag="model.failed"):
-    """No answer that can be used, after the shell's own retries and fallbacks.
+    """The model gave no usable answer, after the shell's own retries and fallbacks.
 
     `kind` is the gateway's ("auth", "request", "rate_limit", "overloaded", "timeout", "garbage"); "context_overflow"
     asks for a compaction when the spec allows one.

@@ -23,7 +23,7 @@ def user_message(text: str) -> Message:
 
 
 def budget_note(step: int, limit: int) -> str:
-    """Where a run stands among its steps, and what follows from it."""
+    """Returns the note to the model on how many of its steps are used, and what follows from it."""
     used = step * 100 // limit
     told = f"[Iteration Budget] Iteration {step} of {limit} ({used}% used)."
     if used > 75:

@@ -302,7 +302,7 @@ def _conclude(state: State, answer: Answer, *, may_ask: bool) -> Action:
 
 
 def _last_answer(state: State) -> Action | None:
-    """With `on_limit: finish` the last step that is allowed is asked for without tools, so that it can be an answer."""
+    """Asks for the last allowed step without tools under `on_limit: finish`, so that it can be an answer."""
     limit = state.spec.limits.max_steps
     if state.spec.on_limit != "finish" or state.final or limit is None or not state.tools:
         return None

@@ -269,7 +269,7 @@ class State:
 
     @property
     def identity(self) -> Identity:
-        """On whose behalf the run acts. Older journals do not say it; their spec may have a name."""
+        """The identity on whose behalf the run acts. Older journals do not have it; their spec may have a name."""
         if self.created is not None and self.created.identity != NOBODY:
             return self.created.identity
         user = self.spec.extra.get("user", "")
@@ -282,7 +282,7 @@ class State:
 
     @property
     def deadline(self) -> float | None:
-        """When the time limit of this attempt ends.
+        """The end of this attempt's time limit.
 
         Waiting for a person, an input, capacity, a budget or its turn at a model does not use it up.
         """

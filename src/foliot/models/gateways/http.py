@@ -384,7 +384,7 @@ class HttpGateway:
         )
 
     def _encode(self, request: ModelRequest, names: ToolNames, stream: bool, notes: list[str]) -> tuple[str, bytes]:
-        """Where to post, and what."""
+        """Encodes the request; returns the path to post to, and the body."""
         try:
             body = _ENCODER.encode(self._wire.build_body(request, names, stream=stream, notes=notes))
             return self._wire.path(request.model, stream=stream), body

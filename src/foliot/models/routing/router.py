@@ -129,7 +129,7 @@ Circuits: TypeAlias = Callable[[str], Circuit]
 
 
 class Used(Protocol):
-    """Anything that an endpoint gave, with what it took."""
+    """A result of an endpoint, with its usage."""
 
     @property
     def usage(self) -> Usage: ...

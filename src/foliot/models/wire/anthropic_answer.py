@@ -207,7 +207,7 @@ class _Reader:
 
 
 def _origin(block: _Block) -> str | None:
-    """Where a call comes from that the model has not made directly, which goes back with it."""
+    """Returns the origin of a call that the model did not make directly; it goes back with the call."""
     kept: dict[str, Any] = {}
     if (caller := mapping_of(block.caller)) and caller.get("type") != "direct":
         kept["caller"] = caller

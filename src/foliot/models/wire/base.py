@@ -65,7 +65,7 @@ class Wire(Protocol):
     def names(self, request: ModelRequest) -> ToolNames: ...
 
     def path(self, model: str, *, stream: bool) -> str:
-        """Where to post, below the base URL, query included."""
+        """Returns the path to post to, below the base URL, query included."""
         ...
 
     def build_body(

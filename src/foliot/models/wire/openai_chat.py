@@ -53,7 +53,10 @@ ReasoningReplay = Literal["none", "reasoning_content", "reasoning", "reasoning_d
 
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
-    """Where compatible servers differ. `from_config` guesses by the host; every guess can be overruled by an option."""
+    """The differences between compatible servers.
+
+    `from_config` guesses by the host; an option can overrule every guess.
+    """
 
     max_tokens_field: str = "max_completion_tokens"
     own_field: bool = False

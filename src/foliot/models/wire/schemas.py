@@ -57,7 +57,7 @@ class Inexpressible(Exception):
 
 
 class _Nothing(Inexpressible):
-    """No value fits; among several choices such a one can be left out."""
+    """No value fits the schema; among several choices such a one can be left out."""
 
 
 class _Overgrown(Inexpressible):

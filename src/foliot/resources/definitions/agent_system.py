@@ -96,7 +96,7 @@ class Edge(Model):
 
 
 class Join(Model):
-    """When a node with several ways in starts."""
+    """The condition on which a node with several ways in starts."""
 
     mode: Annotated[Literal["wait_for_all", "quorum"], ANY_CASE] = Field(
         default="wait_for_all", description="When all have arrived, or enough of them."

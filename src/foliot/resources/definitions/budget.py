@@ -61,7 +61,7 @@ _PAYER_SCHEMA: Final = {
 
 
 class BudgetScope(Model):
-    """Whose spending counts. What is not given does not matter; all that is given must fit."""
+    """The spenders whose spending counts. All members that are given must fit; others do not matter."""
 
     agent: Annotated[str, AfterValidator(_payer), WithJsonSchema(_PAYER_SCHEMA)] = Field(
         default="", description="One agent, with all it delegates; `*` gives each agent a budget of its own."

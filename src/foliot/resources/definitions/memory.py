@@ -17,7 +17,7 @@ _SCHEMES: Final = {"http": ("http", "https"), "pgvector": ("postgres", "postgres
 
 
 class MemorySpec(Model):
-    """Where memory is kept."""
+    """The storage of a memory."""
 
     rules: ClassVar = (
         implies(says("provider", "http"), fits("endpoint", r"^\s*[Hh][Tt][Tt][Pp][Ss]?://?.*[^/\s]")),

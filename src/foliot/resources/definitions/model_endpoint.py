@@ -87,7 +87,7 @@ class ModelPricing(Model):
 
 
 class ModelEndpointSpec(Model):
-    """Where a model is asked."""
+    """The provider, model and access of an endpoint."""
 
     required: ClassVar = {"default_model": ""}
     excused: ClassVar = {"default_model": says("provider", *_OFFLINE)}
@@ -140,4 +140,4 @@ class ModelEndpointSpec(Model):
 
 
 class ModelEndpoint(Resource[ModelEndpointSpec, Status]):
-    """Where a model is asked."""
+    """A model endpoint: a provider's API that agents ask."""

@@ -66,7 +66,7 @@ class GrantedTo(Model):
 
 
 class Granted(Model):
-    """To what they may refer."""
+    """The resources that may be referred to."""
 
     required: ClassVar = {"kind": ""}
 

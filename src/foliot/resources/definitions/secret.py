@@ -26,7 +26,10 @@ _KEY: Final = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
 
 def _hosts(values: list[str]) -> list[str]:
-    """In lower case, each once. Ports are not told apart: who listens on a host can listen on all of its ports."""
+    """Normalises hosts: lower case, each once.
+
+    Ports are ignored: who listens on a host can listen on all of its ports.
+    """
     hosts = distinct_lowered(value.strip().rstrip(".") for value in values)
     for index, host in enumerate(hosts):
         try:

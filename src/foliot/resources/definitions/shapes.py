@@ -139,7 +139,7 @@ class RateLimit(Model):
 
 
 class CallRetry(Model):
-    """When a call is tried again: after `backoff`, twice as long each time, at most `max_backoff`."""
+    """The retry rule of calls: after `backoff`, twice as long each time, at most `max_backoff`."""
 
     max_attempts: Attempts = Field(default=1, description="Attempts in all; 1 means no retry.")
     backoff: Duration = Field(default="0s", description="The wait before the second attempt.")

@@ -41,7 +41,7 @@ def _priority(value: Any) -> Any:
 
 
 class TaskRetry(Model):
-    """When a failed task is tried again."""
+    """The retry rule of a failed task."""
 
     max_attempts: Attempts = Field(default=1, description="Attempts in all; 1 means no retry.")
     backoff: Duration = Field(default="0s", description="The wait before the second attempt, then twice as long.")
@@ -51,7 +51,7 @@ class TaskRetry(Model):
 
 
 class MessageRetry(Model):
-    """When one agent's part of a task is tried again."""
+    """The retry rule of one agent's part of a task."""
 
     max_attempts: Attempts = Field(default=0, description="As retry.max_attempts when not given.")
     backoff: Duration | None = Field(default=None, description="As retry.backoff when not given.")

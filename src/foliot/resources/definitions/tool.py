@@ -325,7 +325,7 @@ _check_endpoint = check_url("http", "https")
 
 
 class Tool(Resource[ToolSpec, Status]):
-    """Something a model can call."""
+    """A tool that a model can call."""
 
     def problems(self) -> Iterator[Problem]:
         for field in ("requires_prior", "after"):

@@ -194,7 +194,7 @@ class _Scanner:
                 return value, (start, start, entries)
 
     def _more(self, closing: str, opened: int, unclosed: str) -> bool:
-        """Behind an item: whether another follows. Steps over the comma or the closing character."""
+        """Steps over the comma or the closing character behind an item; returns whether another item follows."""
         character = self._peek()
         if character == closing:
             self._at += 1

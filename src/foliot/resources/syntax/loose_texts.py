@@ -69,7 +69,10 @@ def _shape_of_model(model: type[Model]) -> _Shape:
 
 
 def _shape(annotation: Any, metadata: list[Any]) -> _MaybeShape:
-    """None where no loose text can stand. A union has the texts of all its choices."""
+    """Returns the shape of the loose texts in a field; None where there can be none.
+
+    A union has those of all its choices.
+    """
     if any(isinstance(each, BeforeValidator) and each.func is as_text for each in metadata):
         return _Shape(text=True)
     if isinstance(annotation, type) and issubclass(annotation, Model):

@@ -1,4 +1,4 @@
-"""Where each value of a document stands in its text, and what can be wrong with the text itself.
+"""Places of values in the text of a document, and flaws of the text itself.
 
 A parser keeps the marks its events came with in a tree of the same shape as the value. Lines and columns are worked
 out only when something is to be reported: 999 of 1,000 manifests never need them, and asking for them at once would
@@ -43,7 +43,7 @@ LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """Something wrong with the text itself, before anyone asks what it means. Lines and columns count from 1."""
+    """A flaw of the text itself, before anyone asks what it means. Lines and columns count from 1."""
 
     line: int
     column: int
@@ -72,12 +72,14 @@ class Places:
         return self._find()
 
     def of_value(self, path: Path) -> tuple[int, int]:
-        """Where the value at `path` begins; where the key of its nearest ancestor stands, when it is not there."""
+        """Returns the place of the value at `path`; if it is missing, that of the key of its nearest ancestor."""
         entry, missing = self._nearest(path)
         return self.found[1](entry[0] if missing else entry[1])
 
     def of_key(self, path: Path) -> tuple[int, int]:
-        """Where the key of the value at `path`, or of its nearest ancestor, stands; for an item of a list, the item."""
+        """Returns the place of the key of the value at `path`, or of its nearest ancestor; for an item of a list, the
+        item.
+        """
         return self.found[1](self._nearest(path)[0][0])
 
     def entry(self, path: Path) -> Entry | None:

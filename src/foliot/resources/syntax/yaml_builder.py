@@ -123,7 +123,7 @@ class Builder:
 
     @property
     def innermost_mark(self) -> Any:
-        """Where the collection begins that is being read; None between documents."""
+        """The mark at which the innermost open collection begins; None between documents."""
         return self._top.mark if len(self._stack) > 1 else None
 
     # --- documents

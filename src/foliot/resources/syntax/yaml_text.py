@@ -122,7 +122,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _quoted(text: str) -> str:
-    """In double quotes. JSON's escapes are YAML's too; what YAML cannot show raw is escaped on top."""
+    """Quotes a text with double quotes. JSON's escapes are YAML's too; what YAML cannot show raw is escaped on top."""
     return _ESCAPED.sub(_escaped, json.dumps(text, ensure_ascii=False))
 
 

@@ -72,7 +72,7 @@ class Believed(Generic[C]):
         self._forgotten = 0
 
     def forget(self) -> None:
-        """Something was taken back here: ask again about all of them, also where the store does not tell at once."""
+        """Forgets all known credentials after one was revoked here, also where the store does not notify at once."""
         self._forgotten += 1
         self._known.clear()
 
@@ -232,7 +232,7 @@ class TokenAuth:
         return holder.caller
 
     async def _what_to_do(self) -> str:
-        """For whoever comes with a token that is none. Only on the machine itself is it told that there are none."""
+        """Returns the hint for a wrong token. Only on the machine itself does it say that there are no tokens."""
         if self._local and not await self.configured():
             return (
                 "this server has no tokens yet: `foliot tokens create NAME --role operator` prints one, the key "

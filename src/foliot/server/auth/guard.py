@@ -60,7 +60,10 @@ class GuardedRoute(LateRoute):
 
 
 class GuardedApp:
-    """Another ASGI application below a path: `app.mount(path, GuardedApp(path, other))`. Its row is `("*", path)`."""
+    """An ASGI application mounted below a path:
+
+    `app.mount(path, GuardedApp(path, other))`. Its row is `("*", path)`.
+    """
 
     def __init__(self, path: str, app: ASGIApp) -> None:
         self.path = path

@@ -91,7 +91,9 @@ class Caller:
         )
 
     def identity(self, namespace: str, via: str, *, user: str = "") -> Identity:
-        """On whose behalf they act there. `user` is what a request says: another name than their own needs a right.
+        """Returns the identity they act with there.
+
+        `user` is from the request: another name than their own needs a right.
 
         Raises `Denied`, and `UsageError` for what is no name.
         """

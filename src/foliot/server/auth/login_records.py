@@ -46,7 +46,7 @@ async def tell(
 
 
 async def tell_denied(request: Request, error: FoliotError) -> None:
-    """If this error says that a known caller was refused something: the same again within a minute is told once."""
+    """Records the refusal of a known caller; the same again within a minute is recorded once."""
     if not isinstance(error, Denied):
         return
     held: Held | None = request.scope.get(HELD)

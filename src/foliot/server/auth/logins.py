@@ -116,7 +116,7 @@ class Logins:
         return await self.users.set_up(token, name, password=kept, grants=FIRST_ADMIN, now=self._clock())
 
     async def change_password(self, session: LoginSession, current: str, new: str, peer: str) -> int:
-        """By whoever is logged in and knows the old one; all sessions end. The number of them.
+        """Changes the password of a logged-in user who knows the old one; all sessions end. Returns their number.
 
         Raises `WrongLogin`, `TooMany`, `InvalidInput` for a new one that is no good, `UsageError` without an account.
         """
@@ -132,7 +132,10 @@ class Logins:
         return await self.users.set_password(session.name, kept, now=self._clock(), instead_of=account.password)
 
     async def reset_password(self, name: str, new: str) -> int:
-        """By an admin; all sessions of the account end. The number of them. Raises `NotFound`, `InvalidInput`."""
+        """Sets the password of an account for an admin; all its sessions end.
+
+        Returns their number. Raises `NotFound`, `InvalidInput`.
+        """
         check_password(new, name)
         return await self.users.set_password(name, await self.passwords.hash(new), now=self._clock())
 

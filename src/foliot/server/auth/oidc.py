@@ -134,7 +134,7 @@ class Provider:
         return Provider(settings.oidc_issuer, settings.oidc_client_id, settings.oidc_client_secret)
 
     async def login_url(self, **params: str) -> str:
-        """Where a browser is sent to log in. Raises `Unavailable`."""
+        """Returns the URL to which a browser is sent to log in. Raises `Unavailable`."""
         endpoint = (await self._about.get())["authorization_endpoint"]
         query = urlencode({"response_type": "code", "client_id": self.client_id, **params}, quote_via=quote)
         return f"{endpoint}{'&' if '?' in endpoint else '?'}{query}"

@@ -117,7 +117,7 @@ _LOCAL_PATH: Final = re.compile(r"/(?![/\\])[\x21-\x5b\x5d-\x7e]{0,500}|/")
 
 
 class Sent(NamedTuple):
-    """Where a browser is sent, and what it takes along in its cookie."""
+    """The URL to which a browser is sent, and the content of its cookie."""
 
     url: str
     cookie: str

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Unreadable(ManifestError):
-    """Nothing of the body is a manifest: it is empty, or neither JSON nor YAML. One that breaks a rule is 422."""
+    """The body contains no manifest: it is empty, or neither JSON nor YAML. A manifest that breaks a rule is 422."""
 
     http = 400
 
@@ -237,7 +237,7 @@ def as_object(value: Any) -> dict[str, Any]:
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:
-    """For an application that reads a body which was read already: first that, then whatever comes."""
+    """Returns a `receive` that repeats a body which was read already, and then continues."""
     first = True
 
     async def received() -> Message:
@@ -269,7 +269,7 @@ def _parsed(body: bytes, namespace: str | None, complete: Complete | None) -> Bu
 
 
 def _completed(kind: Kind, name: str | None, raw: dict[str, Any]) -> dict[str, Any]:
-    """With what the path says already, where a JSON body leaves it out."""
+    """Completes a JSON body with the kind and the name that the path gives."""
     if not raw.get("kind"):
         raw = {**raw, "kind": kind.name}
     metadata: Any = raw.get("metadata")

@@ -50,7 +50,7 @@ class CrossOrigin:
         self._origins = frozenset(origins)
 
     def headers(self, origin: str) -> Headers:
-        """For an answer to a page of this origin; none when it may not see it."""
+        """Returns the headers for an answer to a page of this origin; only `vary` when it may not see it."""
         # Caches must keep the answers to different pages apart, also that to a page which gets none.
         told: Headers = [(b"vary", b"Origin")]
         if origin in self._origins:

@@ -149,7 +149,7 @@ def one_key(header: str | None, body: str) -> str:
 
 
 def last_event(request: Request, position: str | None) -> str | None:
-    """Where a stream goes on: what a client that reconnects says, else what the address says."""
+    """Returns the position from which a stream continues: a reconnecting client's header, else the address."""
     return request.headers.get("last-event-id") or position or None
 
 

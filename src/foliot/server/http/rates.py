@@ -101,7 +101,9 @@ class Rates:
             self.count(peer_of(scope))
 
     def check_peer(self, scope: _Scope) -> None:
-        """Before a credential is looked at. Raises `TooMany` when too many from there were wrong, and this one is new.
+        """Checks the sender before its credential.
+
+        Raises `TooMany` when too many from there were wrong, and this one is new.
 
         Otherwise whoever guesses would see from the answer when they are right.
         """

@@ -32,7 +32,7 @@ BACKLOG: Final = 2048
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Where to listen, and with which certificate. Port 0 is any that is free.
+    """The address to listen on, and the certificate. Port 0 is any that is free.
 
     With `client_ca` only those are talked to who show a certificate that it has signed.
     """

@@ -211,7 +211,7 @@ def host_of(origin: str) -> str:
 
 
 class _Message(Struct):
-    """Of a JSON-RPC message: a request has both, a notification no id, an answer no method."""
+    """The head of a JSON-RPC message: a request has both, a notification no id, an answer no method."""
 
     method: str | UnsetType = UNSET
     id: Any = UNSET

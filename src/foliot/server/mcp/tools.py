@@ -60,7 +60,7 @@ _BY_ARGUMENTS: Final = frozenset({"arguments", "conditions", "preconditions", "b
 
 
 async def list_tools(runtime: Runtime, who: Who) -> list[types.Tool]:
-    """All of them, by name; none for somebody who may only look."""
+    """Lists the tools by name; none for a caller who may only read."""
     if not who.caller.may("operator", who.namespace):
         return []
     found: dict[str, types.Tool] = {}

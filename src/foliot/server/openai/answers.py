@@ -32,7 +32,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class HungUp(FoliotError):
-    """Nobody reads the answer any more."""
+    """The client has disconnected and does not read the answer."""
 
     code, http = "hung_up", 499
 

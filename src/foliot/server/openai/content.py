@@ -37,7 +37,7 @@ def handed_out(run_id: str, call_id: str) -> str:
 
 
 def parse_call(id: str) -> CallRef | None:
-    """None for an id that was never handed out here."""
+    """Parses the id of a call; None for an id that was never handed out here."""
     found = _CALL.fullmatch(id)
     return CallRef(found[1], found[2]) if found else None
 
@@ -56,7 +56,7 @@ class Conversation:
 
     @cached_property
     def messages(self) -> list[Message]:
-        """All of them, when nothing is added any more."""
+        """The messages, once nothing is added any more."""
         return [Message(role, tuple(parts)) for role, parts in self._said]
 
     @property

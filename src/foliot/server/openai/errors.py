@@ -112,7 +112,7 @@ def report(scope: Scope, error: FoliotError) -> Response:
 
 
 def _elsewhere(error: FoliotError, path: str) -> FoliotError:
-    """Of what OpenAI serves and Foliot does not, it is said what is served."""
+    """Names the served paths in the error for a path that OpenAI serves and Foliot does not."""
     if not isinstance(error, NotFound):
         return error
     return NotFound(f"there is nothing at {path[:200]}", hint=_SERVED, openai_code="unknown_url")

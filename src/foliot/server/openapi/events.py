@@ -12,7 +12,7 @@ _FAILED: Final = ref("Problem")
 
 
 def changes(resource: str) -> Mapping[str, Schema]:
-    """Of a watch of such resources."""
+    """Returns the schemas of the events in a watch of such resources."""
     changed = shape({"type": {"enum": ["added", "updated", "deleted"]}, "resource": ref(resource)})
     return {"resource": changed, "bookmark": ref("BookmarkEvent"), "error": _FAILED}
 

@@ -48,8 +48,9 @@ def _of(kind: Kind, operation: dict[str, Any]) -> dict[str, Any]:
 
 
 def schemas() -> dict[str, Any]:
-    """For each kind: as it is declared (`Agent`), as a body that its path explains (`AgentBody`), as it is answered
-    (`StoredAgent`, `AgentList`)."""
+    """Returns the schemas of each kind: as it is declared (`Agent`), as a body that its path completes (`AgentBody`),
+    and as it is answered (`StoredAgent`, `AgentList`).
+    """
     made: dict[str, Any] = moved(bundle_schema(exact=False)["$defs"])
     for name in KINDS:
         declared: Schema = made[name]

@@ -47,7 +47,7 @@ class Operation:
     media: str = JSON
 
     def responses(self) -> dict[str, Any]:
-        """Of success, by status."""
+        """Returns the responses of success, by status."""
         made = {code: {"description": TEXTS[code], **self._content(code)} for code in self.codes}
         for code, schema in self.others.items():
             text = TEXTS.get(code) or NAMES[int(code)][1]

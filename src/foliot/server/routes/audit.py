@@ -125,7 +125,7 @@ def _operations(services: Services) -> LocalOperations:
 
 
 def _spaces(caller: Caller, namespace: str | None) -> list[str]:
-    """Where to look; empty text is everywhere."""
+    """Returns the namespaces to look in; empty text is everywhere."""
     chosen = (namespace or "").strip()
     if chosen:
         return [chosen] if caller.sees(chosen) else []

@@ -143,7 +143,7 @@ async def log_out(request: Request, services: ServicesDep) -> Response:
 
 @router.post("/v1/auth/change-password")
 async def change_password(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
-    """Another password for whoever is logged in and knows the old one. All their sessions end, this one too."""
+    """Changes the password of the logged-in user, who knows the old one. All their sessions end, this one too."""
     auth = _logins(services)
     held: Held | None = request.scope.get(HELD)
     if held is None:
@@ -165,7 +165,7 @@ async def change_password(request: Request, services: ServicesDep, caller: Calle
 
 @router.post("/v1/auth/admin/reset-password")
 async def reset_password(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
-    """Another password for somebody else. All their sessions end."""
+    """Sets the password of another user. All their sessions end."""
     body = await form(request, ResetPassword)
     auth = _logins(services)
     logins = auth.logins
@@ -201,7 +201,7 @@ async def begin_oidc(
 
 @router.get("/v1/auth/oidc/callback")
 async def end_oidc(request: Request, services: ServicesDep) -> Response:
-    """Where the identity provider sends the browser back to: begins a session, and goes on."""
+    """Receives the browser back from the identity provider: begins a session, and redirects."""
     auth, oidc = _provider(services)
     cookies = auth.logins.cookies
     try:
@@ -235,7 +235,7 @@ def _provider(services: Services) -> tuple[TokenAuth, OidcLogins]:
 
 
 async def _entrance(request: Request, services: Services) -> TokenAuth:
-    """Where one can log in, for a request that no page of another site can have sent."""
+    """Returns the logins for a request that no page of another site can have sent."""
     auth = _logins(services)
     check_origin(request.scope, auth.logins.public_url)
     check_json(request.scope)

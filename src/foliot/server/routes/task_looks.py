@@ -57,7 +57,7 @@ async def metrics(
     branch_id: Branch = None,
     trace_id: TraceId = None,
 ) -> Response:
-    """Its messages counted, and how long they took: in all, by agent, by edge."""
+    """Counts its messages, and how long they took: in all, by agent, by edge."""
     which = chosen(phase or lifecycle, from_agent, to_agent, branch_id, trace_id)
     story = await services.runtime.tasking.stories.of(space(namespace), name)
     return Json(metrics_of(story, which, iso(time.time())))
@@ -74,7 +74,7 @@ async def logs(name: Name, services: ServicesDep, namespace: Namespace = None, c
 
 @router.get("/v1/tasks/{name}/runs")
 async def runs(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
-    """Its runs, oldest first."""
+    """Lists its runs, oldest first."""
     await services.runtime.tasking.tasks.get(space(namespace), name)
     rows = await services.runtime.tasking.stories.rows(space(namespace), name)
     return Json({"name": name, "runs": [msgspec.to_builtins(row) for row in rows]})

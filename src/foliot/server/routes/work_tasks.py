@@ -79,7 +79,7 @@ def who(caller: Caller, given: str) -> str:
 
 
 def spaces(caller: Caller, namespace: str | None) -> list[str | None]:
-    """Where to look for a list: the namespace that was asked for, or all that the caller can see (None is all)."""
+    """Returns the namespaces of a list: the one that was asked for, or all that the caller can see (None is all)."""
     if namespace:
         return [namespace] if caller.sees(namespace) else []
     return [None] if caller.namespaces is None else [*caller.namespaces]

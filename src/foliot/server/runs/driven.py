@@ -95,7 +95,7 @@ async def fork_run(services: Services, info: RunInfo, order: ForkOrder, identity
 
 
 def _taken(id: str) -> Conflict:
-    """In the same words whosever it is."""
+    """Builds the same error whoever owns the work."""
     return Conflict(f"the id {id!r} belongs to other work", hint="choose another id")
 
 
@@ -118,5 +118,5 @@ async def _driven(services: Services, run_id: str, drive: Coroutine[Any, Any, Ru
 
 
 def declared_work(runtime: Runtime) -> DeclaredWork:
-    """It accepts and ends work on the runtime, which is open already, and stays so."""
+    """Returns the declared work of the runtime, which is open already, and stays so."""
     return DeclaredWork(runtime.tasking.database, lambda: nullcontext(runtime.tasking.tasks))

@@ -58,7 +58,7 @@ class TakingUp:
         self._rests: dict[str, tuple[int, float]] = {}
 
     async def run(self) -> None:
-        """Until cancelled. A store that does not answer is asked again."""
+        """Takes over abandoned runs until cancelled. A store that does not answer is asked again."""
         while True:
             try:
                 await self.look()

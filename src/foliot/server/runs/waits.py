@@ -9,13 +9,13 @@ from foliot.server.streams.pieces import Asked, Rested
 
 
 def waiting_text(rested: Rested, where: str) -> str:
-    """For people."""
+    """Describes the wait for people."""
     lines = [one_line(_line(asked)) for asked in rested.asked] or [one_line(rested.message) or "It waits."]
     return "\n".join([f"Run {where} is not finished: it waits.", *lines])
 
 
 def waiting_data(rested: Rested) -> dict[str, Any]:
-    """For programs."""
+    """Describes the wait for programs."""
     return {
         "type": "waiting",
         "message": rested.message,

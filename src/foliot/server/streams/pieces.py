@@ -147,7 +147,7 @@ class Teller:
                 return []
 
     def rest(self) -> Rested:
-        """Where the run stands when nothing more happens to it."""
+        """Returns the state of a run in which nothing more happens."""
         message = self.waiting.message if self.waiting is not None else ""
         return Rested(tuple(self.asked.values()), message, self._own_usage())
 

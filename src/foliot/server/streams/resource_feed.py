@@ -66,7 +66,7 @@ class Ring:
         self._waiting: set[asyncio.Future[None]] = set()
 
     def put(self, upto: int, frames: Sequence[tuple[int, bytes]]) -> None:
-        """These are all frames behind the head up to the position `upto`. Wakes who waits, if there are any."""
+        """Adds all frames behind the head up to the position `upto`, and wakes the readers that wait."""
         if not frames:
             self.head = upto  # nobody needs to know
             return
@@ -103,7 +103,7 @@ class Ring:
         return piece.upto, piece.behind(after)
 
     async def wait(self) -> None:
-        """Until there is something new."""
+        """Waits until there is something new."""
         alarm: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.add(alarm)
         try:

@@ -128,7 +128,7 @@ class EventStream(Response):
                     await line.end()
 
     async def _beat(self, ends: set[asyncio.Task[Any]], line: _Line, scope: Scope) -> None:
-        """Until one of these has ended. No task is made for a frame, only for a sign of life, which may have to wait.
+        """Sends signs of life until one of these has ended. Only they need a task, because they may have to wait.
 
         Looking twice as often as silence may last means that it never lasts longer. Raises what `still` raises.
         """

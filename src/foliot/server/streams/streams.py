@@ -156,9 +156,11 @@ class Streams:
         slot: AbstractContextManager[Any] | None = None,
         told: Callable[[FoliotError], bytes] | None = None,
     ) -> EventStream:
-        """These frames as the answer to a request. It is one of the streams that the caller may have, and lasts no
-        longer than what lets the caller in. `slot` is what `hold` gave, `told` how clients read an error, also that the
-        server stopped before the last frame."""
+        """Streams these frames as the answer to a request.
+
+        It is one of the streams that the caller may have, and lasts no longer than the caller's credential. `slot` is
+        what `hold` gave; `told` encodes an error for these clients, also that the server stopped before the last frame.
+        """
         return EventStream(
             frames,
             closing=self._closing,

@@ -92,7 +92,7 @@ class TaskFeed:
         return newest, self._recent[bisect_right(self._recent, number, key=lambda each: each.number) :]
 
     async def mind(self, uids: Sequence[str]) -> None:
-        """Somebody was shown these tasks: see to it that a change of one will be told, however old it is."""
+        """Marks tasks that were shown to a client: a change of one will be reported, however old it is."""
         found = await self._database.read("task_feed_live", uids=msgspec.json.encode(uids).decode())
         keys = [key for row in found if (key := row["key"]) not in self._marks]
         for start in range(0, len(keys), _AT_ONCE):
@@ -125,8 +125,11 @@ class TaskFeed:
             await asyncio.sleep(max(SHORTEST_ROUND, SHARE * (time.perf_counter() - began)))
 
     async def _compare(self, *, begins: bool) -> None:
-        """Of old tasks that wait for their turn there may be very many: those that were told of are looked at in the
-        beginning, and then, as all others, only when they are taken up or have ended."""
+        """Compares the marks of tasks with the last ones.
+
+        Of old tasks that wait there may be very many: those that were reported are looked at in the beginning, and
+        then, as all others, only when they are claimed or have ended.
+        """
         floor = (await self._database.read("task_feed_newest"))[0]["key"] - FOLLOWED
         also = keys_array(self._at_work)
         rows = await self._database.read("task_feed_marks", floor=floor, also=also, all=1 if begins else 0)

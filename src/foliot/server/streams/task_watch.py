@@ -35,7 +35,7 @@ _TYPES: Final = {"created": "added", "updated": "updated", "deleted": "deleted"}
 
 
 class Place(NamedTuple):
-    """Behind this change of resources and this number of work."""
+    """A position: behind this change of resources and this number of work."""
 
     revision: int
     number: int
@@ -45,7 +45,7 @@ class Place(NamedTuple):
 
 
 async def newest_place(services: Services) -> Place:
-    """Where a watch takes over from a list that is made after this, without a gap.
+    """Returns the position from which a watch continues a list that is made after this, without a gap.
 
     While nobody watches no numbers are given, so what had changed until now may be told once more.
     """
@@ -54,8 +54,9 @@ async def newest_place(services: Services) -> Place:
 
 
 async def place_named(services: Services, position: str | None) -> Place | None:
-    """Where a client wants to go on; None is from the beginning, and so is the revision of one resource, which says
-    nothing of work. Raises `BadParameter`, and `Gone` now, while there can still be a status."""
+    """Parses the position from which a client continues; None is from the beginning, and so is the revision of one
+    resource, which says nothing of work. Raises `BadParameter`, and `Gone` now, while there can still be a status.
+    """
     if position is None or (position.isascii() and position.isdigit()):
         return None
     found = _PLACE.fullmatch(position)

@@ -104,7 +104,7 @@ async def _is_declared(services: Services, namespace: str, name: str) -> bool:
 
 
 def _spaces(caller: Caller, wanted: Wanted) -> Sequence[str | None]:
-    """Where the work is looked for, one after the other; None is everywhere."""
+    """Returns the namespaces to search, one after the other; None is everywhere."""
     if wanted.filter.namespace is not None:
         return [wanted.filter.namespace] if caller.sees(wanted.filter.namespace) else []
     return caller.namespaces or ((None,) if caller.namespaces is None else ())

@@ -197,7 +197,7 @@ def _block(pairs: Iterable[tuple[MessageStory, dict[str, Any]]]) -> dict[str, An
 
 
 def _p95(seconds: Sequence[float]) -> int:
-    """By nearest rank."""
+    """Returns the 95th percentile in milliseconds, by nearest rank."""
     if not seconds:
         return 0
     return round(1000 * sorted(seconds)[-(-95 * len(seconds) // 100) - 1])

@@ -43,7 +43,7 @@ class LoginSession(Struct, frozen=True):
 
 
 class SqlLoginSessions:
-    """On either database."""
+    """The login sessions, on either database."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -81,7 +81,7 @@ class SqlLoginSessions:
         return session if session is not None and session.good(now) else None
 
     async def seen(self, session: LoginSession, *, idle: float, now: float) -> None:
-        """It was used: it may rest for `idle` seconds again."""
+        """Extends a session that was used: it may rest for `idle` seconds again."""
         until = min(now + idle, session.ends_at)
         await self._db.write(run, "session_seen", digest=session.digest, idle_until=until)
 
@@ -149,7 +149,7 @@ class Pace(NamedTuple):
 
 
 class SqlLoginAttempts:
-    """On either database."""
+    """The counted login attempts, on either database."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -188,7 +188,7 @@ class SqlLoginAttempts:
 
 
 class SqlLoginFlows:
-    """On either database."""
+    """The logins in progress at an identity provider, on either database."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -209,7 +209,7 @@ class SqlLoginFlows:
         await self._db.write(body)
 
     async def take(self, state: str, browser: str, *, now: float) -> str | None:
-        """Where to go on, for a browser that is expected; None otherwise. A state is good for one attempt."""
+        """Takes the login in progress of an expected browser; None otherwise. A state is good for one attempt."""
 
         def body() -> Tx[list[Row]]:
             return (yield from rows("flow_take", state=digest_of(state)))

@@ -40,7 +40,7 @@ class Claimed(Struct, frozen=True):
 
 
 class UnderWay(Struct, frozen=True):
-    """Somebody is doing it."""
+    """Another request with the same key is in progress."""
 
 
 class OtherRequest(Struct, frozen=True):
@@ -51,7 +51,7 @@ Found: TypeAlias = Kept | Claimed | UnderWay | OtherRequest
 
 
 class SqlRequestKeys:
-    """On either database."""
+    """The idempotency keys of requests, on either database."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -109,7 +109,7 @@ class SqlRequestKeys:
         await self._db.write(body)
 
     async def drop(self, claimed: Claimed) -> None:
-        """Nothing was done: the key is free."""
+        """Deletes the key of a request that failed before it changed anything."""
 
         def body() -> Tx[int]:
             return (yield from run("request_key_drop", id=claimed.id, claim=claimed.claim))

@@ -57,7 +57,7 @@ class TokenInfo(Struct, frozen=True):
 
 
 class SqlTokens:
-    """On either database."""
+    """The tokens, on either database."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -124,7 +124,7 @@ class SqlTokens:
         return bool(await self._db.read("token_any"))
 
     async def list(self) -> list[TokenInfo]:
-        """All of them, oldest first, also those that are revoked."""
+        """Lists all tokens, oldest first, also those that are revoked."""
         return [_info(row) for row in await self._db.read("token_list")]
 
     async def find(self, word: str) -> TokenInfo | None:

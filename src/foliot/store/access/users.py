@@ -66,7 +66,7 @@ def user_name(text: str) -> str:
 
 
 class SqlUsers:
-    """On either database. What `also` writes is stored together with what is done, or not at all."""
+    """The accounts, on either database. What `also` writes is stored together with the change, or not at all."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -130,11 +130,11 @@ class SqlUsers:
         return bool(await self._db.read("user_any"))
 
     async def list(self) -> list[UserInfo]:
-        """All of them by name, also those that are disabled."""
+        """Lists all accounts by name, also those that are disabled."""
         return [_info(row) for row in await self._db.read("user_list")]
 
     async def set_password(self, name: str, password: str, *, now: float, instead_of: str | None = None) -> int:
-        """Another password; all sessions end. The number of sessions that ended. Raises `NotFound`.
+        """Sets the password; all sessions end. Returns the number of sessions that ended. Raises `NotFound`.
 
         With `instead_of` only while that hash is the one that is kept; else `Conflict`.
         """

@@ -103,7 +103,7 @@ class Check:
             self.head = Head(link.seq, link.hash)
 
     def end(self, head: Head | None) -> Break | None:
-        """No more records: whether they begin and end where they should."""
+        """Checks, after the last record, that the records begin and end where they should."""
         if self.found is None:
             self.found = self._wrong_beginning() or self._wrong_end(head)
         return self.found

@@ -66,7 +66,7 @@ class Verified:
 
 
 class SqlAuditLog:
-    """On either database; any number of processes may write to one log."""
+    """The audit log, on either database; any number of processes may write to one log."""
 
     def __init__(self, database: Database) -> None:
         self._db = database

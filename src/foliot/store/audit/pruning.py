@@ -77,7 +77,7 @@ def _entry(cut: Pruned, start: int, by: str, now: float) -> dict[str, Any]:
 
 
 async def _forget(database: Database, last: int) -> None:
-    """In small transactions: others write to the same store meanwhile."""
+    """Deletes records in small transactions: others write to the same store meanwhile."""
     while found := await database.read("audit_read", after=0, count=1):
         first: int = found[0]["seq"]
         if first > last:

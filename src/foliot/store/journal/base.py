@@ -132,7 +132,7 @@ class Signal(Struct, frozen=True):
 
 
 class LeaseLost(Conflict):
-    """Another process holds the run now, or it was ended: stop at once, write nothing more."""
+    """The lease is lost: another process holds the run, or it was ended. Stop at once, write nothing more."""
 
     code = "lease_lost"
 

@@ -509,7 +509,7 @@ def _signal(signal: Signal, also: Beside | None) -> Tx[None]:
 
 
 def lock_runs(keys: Sequence[int]) -> Tx[list[Row]]:
-    """These runs as they are, in the order of their keys; nobody else moves them on before this transaction ends."""
+    """Locks these runs and returns their rows, in the order of their keys; others wait until the transaction ends."""
     return (yield from rows("run_lock", keys=msgspec.json.encode(list(keys)).decode()))
 
 

@@ -104,7 +104,7 @@ class Statement:
 
 
 class SqlBudgetLedger:
-    """On either database; any number of processes share it."""
+    """The ledger of budgets, on either database; any number of processes share it."""
 
     def __init__(self, database: Database) -> None:
         self._db = database

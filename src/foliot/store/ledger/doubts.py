@@ -205,7 +205,7 @@ class DoubtTable:
         return [Doubt(**row) for row in await self._db.read("doubt_of_run", run_id=run_id)]
 
     async def of_keys(self, namespace: str, keys: Iterable[str]) -> list[Doubt]:
-        """All that runs of a namespace say of these effects."""
+        """Returns all doubts that runs of a namespace have about these effects."""
         return [Doubt(**row) for row in await self._db.read("doubt_of_keys", namespace=namespace, keys=_listed(keys))]
 
     async def settle(self, word: Word, *, run_id: str, also: Beside | None = None) -> None:

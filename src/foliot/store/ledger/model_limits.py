@@ -51,7 +51,7 @@ class Taken(NamedTuple):
 
 
 class SqlModelLimits:
-    """On either database."""
+    """The shared limits of models, on either database."""
 
     def __init__(self, database: Database) -> None:
         self._db = database

@@ -63,7 +63,7 @@ class Trouble:
 
 
 class SqlLimits:
-    """On either database."""
+    """The shared limits of tools, on either database."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -85,7 +85,7 @@ class SqlLimits:
         return [row["holder"] for row in await self._db.read("tool_place_holders", key=key)]
 
     async def forget(self, holders: Iterable[str]) -> None:
-        """These processes have died: their places are free."""
+        """Frees the places of processes that have died."""
         await self._db.write(many, "tool_place_forget", [{"holder": holder} for holder in holders])
 
     # --- circuits ------------------------------------------------------------------------------------------------

@@ -45,14 +45,14 @@ class OutOfOrder(Exception):
 
 
 class LeftOut:
-    """In the place of the result of a body that was not run. `alone`: it does not say what it locks."""
+    """The result of a body that was not run. `alone`: it does not declare its locks."""
 
     def __init__(self, *, alone: bool) -> None:
         self.alone = alone
 
 
 class Refused:
-    """In the place of the result of a body that raised before it had changed anything."""
+    """The result of a body that raised before it had changed anything."""
 
     def __init__(self, error: FoliotError) -> None:
         self.error = error
@@ -149,7 +149,7 @@ class Batch:
         return [part.outcome for part in parts]
 
     async def _drive(self, number: int, part: Part) -> None:
-        """Until the body ends, or wants a lock of a level that has not come yet."""
+        """Drives the body until it ends, or wants a lock of a level that has not come yet."""
         while (statement := part.statement) is not None:
             locks = locks_of(statement.name)
             if locks is None:

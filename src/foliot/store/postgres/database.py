@@ -80,7 +80,7 @@ class ChangeSignal:
         self._seen[task] = self._count
 
     def wake(self, _payload: str | None = None) -> None:
-        """Something was committed, here or elsewhere, or the store is closing."""
+        """Wakes the waiting callers: something was committed, here or elsewhere, or the store is closing."""
         self._count += 1
         for woken in self._waiting:
             if not woken.done():
@@ -126,7 +126,7 @@ class PostgresDatabase:
     """One PostgreSQL database. Make it with `await PostgresDatabase.open(url)`."""
 
     def __init__(self, url: str, connections: Connections, waits: Waits) -> None:
-        """For `open`; the database must have been migrated."""
+        """Use `open`; the database must have been migrated."""
         self._place = place(url)
         self._connections = connections
         self._waits = waits

@@ -10,7 +10,7 @@ from foliot.store.postgres.driver import ServerError
 
 
 def place(url: str) -> str:
-    """Where the database is, without user and password. Raises `InvalidInput` when the URL cannot be read."""
+    """Returns the address of the database, without user and password. Raises `InvalidInput` for an unreadable URL."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or "localhost"

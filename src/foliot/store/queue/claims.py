@@ -168,7 +168,7 @@ def _suits(offer: Offer, requirements: str, lacking: Set[str]) -> bool:
 async def waiting_for_others(
     db: Database, offer: Offer, run_ids: Sequence[str], *, now: float, lacking: Set[str] = frozenset()
 ) -> set[str]:
-    """Of these runs those that are due and that nobody holds, but that this worker may not take."""
+    """Returns the due and free ones among these runs that this worker may not take."""
     if not run_ids:
         return set()
     found = await db.read("queue_due", run_ids=msgspec.json.encode(run_ids).decode(), now=now)
@@ -307,7 +307,7 @@ class Gate:
         return room if probe is None else min(room, int(probe))
 
     def refuse(self, line: Line) -> None:
-        """Nothing more of this line: say why."""
+        """Counts why no more of this line is taken."""
         if self.room(line):
             self.refused["taken"] += 1
         else:
@@ -378,7 +378,7 @@ def _set_right(row: Row, leased: float) -> Tx[bool]:
 
 
 def _cursor(names: Sequence[str], *, from_top: bool) -> str:
-    """Where a look finds the lines that this one did not see; "" when it saw all of them."""
+    """Returns the cursor at which the next look finds the lines that this one did not see; "" when it saw all."""
     if not from_top:
         return names[-1] if len(names) == LOOKED_AT else ""
     most = max(Counter(name[: queue.SPACE] for name in names).values(), default=0)
@@ -386,7 +386,7 @@ def _cursor(names: Sequence[str], *, from_top: bool) -> str:
 
 
 def _next_due(lines: Iterable[Line], bounds: Bounds, now: float, leased: float) -> float | None:
-    """When something will be due: a pause or a timer is over, a lease ends, an open class may be tried."""
+    """Returns when something will be due: a pause or a timer is over, a lease ends, an open class may be tried."""
     times = [line.next_at for line in lines if line.next_at is not None]
     times += [line.lapses_at - leased + now for line in lines if line.lapses_at is not None]
     classes = {line.class_key for line in lines}

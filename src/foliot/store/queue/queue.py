@@ -45,7 +45,7 @@ class QueueItem(Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """Where it stands: behind what is as urgent and in every other way like it.
+        """The line it stands in: behind items that are as urgent and in every other way like it.
 
         Urgent lines sort first, and those of a namespace beside one another.
         """
@@ -86,12 +86,12 @@ def enqueue(items: Sequence[QueueItem]) -> Tx[None]:
 
 
 def hold(key: int, until: float) -> Tx[bool]:
-    """Somebody took the run by its name. False when it is no run of a task."""
+    """Marks a run as held that was taken by its name. False when it is no run of a task."""
     return bool((yield from run("queue_hold", run=key, until=until)))
 
 
 def let_go(key: int, due_at: float | None) -> Tx[None]:
-    """Nobody holds the run any more; it is due again at `due_at`, or when somebody signals."""
+    """Releases the run; it is due again at `due_at`, or when it is signalled."""
     yield from run("queue_let_go", run=key, due_at=due_at)
 
 
@@ -112,7 +112,7 @@ def remove(key: int) -> Tx[None]:
 
 
 def wake(run_id: str, now: float) -> Tx[bool]:
-    """Somebody signalled: a run that nobody holds is due now. False when there was nothing to wake."""
+    """Makes a signalled run that nobody holds due now. False when there was nothing to wake."""
     return bool((yield from run("queue_wake", run_id=run_id, now=now)))
 
 

@@ -27,7 +27,7 @@ class Unattended(Struct, frozen=True):
 
 
 async def unattended(db: Database, *, now: float, is_gone: Callable[[str | None], bool]) -> list[Unattended]:
-    """All of them, oldest first. `is_gone` says whether a worker has certainly died.
+    """Lists unattended runs, oldest first. `is_gone` says whether a worker has certainly died.
 
     A run that waits is among them when its time has come, or when somebody has told it something.
     """

@@ -43,7 +43,7 @@ class WorkerInfo(Struct, frozen=True):
     clock_off: float = 0.0
 
     def state(self, now: float) -> State:
-        """Its phase, or `lost` when it should have given a sign of life long ago."""
+        """Returns the phase, or `lost` when a sign of life is long overdue."""
         if self.phase != "stopped" and self.heartbeat_at < now - STALE_AFTER:
             return "lost"
         return self.phase
@@ -98,7 +98,7 @@ async def others(db: Database, offer: Offer, *, holders: bool = True) -> set[str
 
 
 async def list_workers(db: Database) -> list[WorkerInfo]:
-    """By name, the stopped and the lost ones of the last day included."""
+    """Lists workers by name, including the stopped and the lost ones of the last day."""
     loads = {row["identity"]: row["current"] for row in await db.read("worker_loads")}
     return [_info(row, loads.get(row["identity"], 0)) for row in await db.read("worker_list")]
 

@@ -28,7 +28,7 @@ def issue(place: Place, filter: Filter) -> str:
 
 
 def resolve(cursor: str, filter: Filter) -> Place:
-    """Where the cursor points. Raises `InvalidInput` when it was not issued for this filter, or was changed."""
+    """Decodes a cursor. Raises `InvalidInput` when it was not issued for this filter, or was changed."""
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
         after, revision, check = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))

@@ -281,7 +281,7 @@ def _take_back(also: Also | None, written: Sequence[Written]) -> Tx[None]:
 
 
 def _foreseen(written: Written) -> Written:
-    """Without what the store would have given. What would not change, or be deleted, has its own already."""
+    """Removes what only the store could have given. A change that is none, or a deletion, keeps what it has."""
     if written.action in ("unchanged", "deleted"):
         return written
     given = ("resourceVersion", "updatedAt", *(("uid", "createdAt") if written.action == "created" else ()))

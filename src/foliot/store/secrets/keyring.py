@@ -39,7 +39,7 @@ VARIABLE = "FOLIOT_SECRET_KEY"
 
 
 class KeySource(Protocol):
-    """Where keys come from. `Settings` is one."""
+    """A source of keys. `Settings` is one."""
 
     @property
     def secret_key(self) -> str | None: ...

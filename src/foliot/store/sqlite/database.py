@@ -68,7 +68,7 @@ class SqliteDatabase:
     def __init__(
         self, path: Path, reader: Connection, lease_offset: float | None = None, waits: Waits | None = None
     ) -> None:
-        """For `open`; `reader` is a connection to the prepared file, which keeps its log from being removed."""
+        """Use `open`; `reader` is a connection to the prepared file, which keeps its log from being removed."""
         self.path = path
         self._waits = waits or Waits()
         self._life = _lives

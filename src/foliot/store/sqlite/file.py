@@ -135,7 +135,7 @@ class OpenFiles:
     __slots__ = ("_all_at", "_known", "_path", "_paths")
 
     def __init__(self, path: Path) -> None:
-        """Of a store from which something was read: its log is there."""
+        """Remembers the files of a store from which something was read: its log exists."""
         self._path = path
         self._paths = (str(path), f"{path}-wal", f"{path}-shm")
         self._known = [_which(each) for each in self._paths]

@@ -114,7 +114,7 @@ class Company:
 
 @asynccontextmanager
 async def company(url: str) -> AsyncGenerator[Company]:
-    """On an empty database of which nobody else uses anything."""
+    """Opens a company on an empty database that nobody else uses."""
     database = await PostgresDatabase.open(url)
     try:
         seed = await sow(database)

@@ -37,7 +37,7 @@ def _names() -> dict[str, str]:
 
 
 class Gate:
-    """Where one player stands: at the gate before `step`, executing it, or in code of its own."""
+    """The position of one player: at the gate before `step`, executing it, or in code of its own."""
 
     def __init__(self, label: str, connection: Connection, pid: int, bell: asyncio.Event) -> None:
         self.label = label
@@ -164,7 +164,7 @@ class _Nobody:
         """Told to nobody."""
 
     def wake(self) -> None:
-        """Nobody sleeps."""
+        """Does nothing: nobody sleeps."""
 
 
 class Seat(PostgresDatabase):

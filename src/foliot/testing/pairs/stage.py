@@ -246,7 +246,7 @@ class Stage:
         await self._connection.execute(statement)
 
     def touched(self, tables: frozenset[str]) -> None:
-        """These may be other than they were seeded."""
+        """Marks tables that may differ from the seed."""
         self._dirty |= tables
 
     async def reset(self) -> None:
@@ -271,7 +271,7 @@ class Stage:
         return text
 
     async def look(self, tables: frozenset[str]) -> Snapshot:
-        """These tables as they are now, and what is wrong with the whole state."""
+        """Reads these tables as they are now, and the broken invariants of the whole state."""
         found: dict[str, list[dict[str, Any]]] = {table: [] for table in tables}
         problems: set[str] = set()
         for row in await self._connection.fetch(self._look_text(tables | {"run", "task"})):

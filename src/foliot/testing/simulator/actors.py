@@ -69,7 +69,7 @@ class ProcessModels:
 
 
 def answer(chance: Random, clumsy: float, request: ModelRequest) -> ModelResponse:
-    """Something that a model might say. Raises a `ModelError`, and sometimes what no gateway should raise."""
+    """Returns an answer that a model might give. Raises a `ModelError`, and sometimes what no gateway should raise."""
     if chance.random() < clumsy:
         _fail(chance)
     parts: list[Part] = []

@@ -75,7 +75,9 @@ def nothing_acts_before_it_is_durable(history: History) -> Iterator[str]:
 
 
 def finished_work_is_not_done_again(history: History) -> Iterator[str]:
-    """No second answer of a step, no question for a step that has one, no call begun that has its result."""
+    """Checks that there is no second answer of a step, no question for an answered step, no call begun that has a
+    result.
+    """
     answered: set[tuple[str, int]] = set()
     finished: set[tuple[str, str]] = set()
     for item, state in _folded(history):
@@ -114,7 +116,9 @@ def once_effects_happen_once(history: History) -> Iterator[str]:
 
 
 def calls_in_doubt_are_not_made_again(history: History) -> Iterator[str]:
-    """No `once` call begins beside the same call of its run that may have acted, unless a person said "run"."""
+    """Checks that no `once` call begins beside the same call of its run that may have acted, unless a person said
+    "run".
+    """
     for item, state in _folded(history):
         if not isinstance(item, Begun) or state is None or (call := state.call(item.call_id)) is None:
             continue
@@ -235,7 +239,7 @@ def only_the_holder_writes(history: History) -> Iterator[str]:
 
 
 def every_run_comes_to_rest(history: History) -> Iterator[str]:
-    """When faults have stopped each run ends, or waits for a person."""
+    """Checks that each run ends or waits for a person once faults have stopped."""
     for run_id in history.specs:
         row = history.rows.get(run_id)
         if row is None:

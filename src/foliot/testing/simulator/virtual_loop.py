@@ -31,7 +31,7 @@ OWNER: ContextVar[Schedulable | None] = ContextVar("foliot-simulated-process", d
 
 
 class Stuck(Exception):
-    """Nothing is left to do, or the bound on callbacks or time was passed, before the awaited thing happened."""
+    """The loop ran out of work, or passed its bound on callbacks or time, before the awaited thing happened."""
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
@@ -148,7 +148,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         _call(handle)
 
     def _jump(self) -> None:
-        """To the next timer, and to all that go off at the same moment."""
+        """Jumps to the next timer, and to all that go off at the same moment."""
         timers = self._timers
         while timers and timers[0][2].cancelled():
             heapq.heappop(timers)

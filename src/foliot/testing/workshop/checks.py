@@ -97,14 +97,14 @@ def run_problems(truth: Truth, commands: Mapping[str, Command]) -> Iterator[str]
 
 
 def effect_problems(acts: Mapping[str, int], tools: Mapping[str, str], rerun: set[str]) -> Iterator[str]:
-    """No `once` effect twice, unless a person said so."""
+    """Checks that no `once` effect happened twice, unless a person said so."""
     for key, count in acts.items():
         if count > 1 and tools[key] in ONCE and key not in rerun:
             yield f"{tools[key]} ({key}) took effect {count} times"
 
 
 def theft_problems(truth: Truth) -> Iterator[str]:
-    """No run is taken from a worker that lives before its lease is over, whatever clocks say."""
+    """Checks that no run is taken from a living worker before its lease is over, whatever clocks say."""
     for run, victim, until, thief, at in truth.thefts():
         yield f"run {run} of {victim} was stolen by {thief} at {at:.1f}, with a lease until {until:.1f}"
 

@@ -68,7 +68,7 @@ class Truth:
         self._watched = True
 
     def thefts(self) -> list[tuple[Any, ...]]:
-        """Of each: the run, who held it until when, who took it and when."""
+        """Returns the thefts: the run, who held it until when, who took it and when."""
         if not self._watched:
             return []
         return self._connection.execute("SELECT run, victim, until, thief, at FROM theft").fetchall()
@@ -235,15 +235,15 @@ class Wire:
         await asyncio.sleep(timeout)
 
     def version(self) -> object | None:
-        """It cannot be told without asking."""
+        """Returns None: the version cannot be told without asking."""
         return None
 
     async def size(self) -> Size:
-        """In memory it has none."""
+        """Returns a size of zero: the database is in memory."""
         return Size(0, 0, shrinks=True)
 
     async def shrink(self) -> int:
         return 0
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing: there is nothing to release."""

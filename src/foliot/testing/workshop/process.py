@@ -72,10 +72,10 @@ class Colleague(Mortal):
 
 
 class Desk(Colleague):
-    """Where people sit. Nothing befalls it."""
+    """The process of the people. Nothing befalls it."""
 
     async def occasion(self, where: str, run_id: str = "") -> None:
-        """None."""
+        """Does nothing: no fault befalls a desk."""
 
     def occasion_without_waiting(self, where: str, run_id: str = "") -> bool:
         return False

@@ -46,7 +46,7 @@ class Slip:
             self._broker.carry(self.ticket, delay)
 
     async def extend(self) -> None:
-        """Nobody else has it."""
+        """Does nothing: no one else has the ticket."""
 
 
 class UnsureTransport:

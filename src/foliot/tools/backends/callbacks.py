@@ -122,7 +122,7 @@ class Callbacks:
             await asyncio.sleep(self._look_every)
 
     def url(self, request_id: str, *, deadline: float | None = None) -> str:
-        """Where the result of this request can be pushed to; blank when there is no public address."""
+        """Returns the URL to which the result of this request can be pushed; blank when there is no public address."""
         if not self._base:
             return ""
         until = str(int(deadline if deadline is not None else self._clock() + DEFAULT_LIFE) + 1)

@@ -136,7 +136,7 @@ def retry_after(headers: Mapping[str, str], *, now: float | None = None) -> floa
 
 
 def endpoint_of(definition: ToolDefinition) -> str:
-    """Where the tool is. Raises `ToolPolicyInvalid` when nobody said."""
+    """Returns the endpoint of the tool. Raises `ToolPolicyInvalid` when it has none."""
     if not definition.endpoint.strip():
         raise ToolPolicyInvalid(
             f"tool {definition.name!r} has no endpoint", hint="set spec.endpoint of the Tool", tool=definition.name

@@ -69,7 +69,7 @@ _PLACE: Final = re.compile(
 
 
 class Place(Struct, frozen=True):
-    """Where a service is. `plaintext`: without TLS."""
+    """The address of a service. `plaintext`: without TLS."""
 
     host: str
     port: int
@@ -204,7 +204,7 @@ def _target(place: Place, addresses: Sequence[str]) -> str:
 
 
 async def _connect(channel: Any, place: Place) -> None:
-    """Until the channel is ready. What fails here has certainly not reached the tool."""
+    """Waits until the channel is ready. A failure here has certainly not reached the tool."""
     states = load_grpc().ChannelConnectivity
     while (state := channel.get_state(try_to_connect=True)) is not states.READY:
         if state in (states.TRANSIENT_FAILURE, states.SHUTDOWN):

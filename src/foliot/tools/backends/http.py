@@ -361,7 +361,7 @@ class WebhookCallbackTool:
             return ready, self._pause(answer.headers)
 
     async def _wait(self, endpoint: str, id: str, pushed: asyncio.Future[ToolResponse], wait: float) -> ToolResponse:
-        """Until a push or a poll brings the response. A poll under way is given up when the push comes."""
+        """Waits for the response by push or poll. A poll in progress is abandoned when the push comes."""
         place = _below(endpoint, id)
         refusals = 0
         while True:

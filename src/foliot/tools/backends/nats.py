@@ -77,7 +77,7 @@ class NatsTool:
         clock: Callable[[], float] = time.time,
         look_every: float = LOOK_EVERY,
     ) -> None:
-        """With a `signer` calls are signed, and only what is signed with its key counts as a result.
+        """Makes the tool. With a `signer` calls are signed, and only results signed with its key count.
 
         Raises `ToolPolicyInvalid` when the definition cannot be carried out.
         """
@@ -183,7 +183,7 @@ class NatsTool:
             stop_listening()
 
     async def _publish(self, call: Invocation, message: CallMessage, answered: asyncio.Future[Any]) -> Any:
-        """Until JetStream has it. Publishing again is harmless: the call is stored once."""
+        """Publishes the call until JetStream has it. Publishing again is harmless: the call is stored once."""
         from nats.errors import Error, MaxPayloadError
         from nats.js.errors import APIError, NoStreamResponseError
 

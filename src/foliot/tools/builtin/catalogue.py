@@ -137,7 +137,7 @@ def builtin_tools(
     agents: Agents | None = None,
     memory: SharedMemory | None = None,
 ) -> list[Tool]:
-    """These tools, in this order. `definitions` are what `list_tools` lists, by default the tools made here.
+    """Makes these tools, in this order. `definitions` are what `list_tools` lists, by default the tools made here.
 
     Raises `NotFound` for a name that is none, `InvalidInput` for a tool that needs what was not given.
     """

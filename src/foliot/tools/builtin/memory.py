@@ -25,7 +25,7 @@ class SharedMemory(Protocol):
         ...
 
     async def entries(self, run_id: str) -> Sequence[tuple[str, str]]:
-        """All of them, by key."""
+        """Returns all entries, by key."""
         ...
 
 

@@ -76,7 +76,7 @@ class PathPattern:
         return self.accepts(states, name)
 
     def _closed(self, states: set[tuple[int, int]]) -> States:
-        """With the places behind each `**`, which may stand for no folder at all."""
+        """Adds the places behind each `**`, which may stand for no folder at all."""
         waiting = list(states)
         while waiting:
             which, at = waiting.pop()
@@ -218,7 +218,7 @@ class Ignored:
     above: Ignored | None = None
 
     def below(self, text: str, depth: int) -> Ignored:
-        """With the file of a folder that stands `depth` names below the workspace."""
+        """Adds the ignore file of a folder that stands `depth` names below the workspace."""
         rules = tuple(rule for line in text.splitlines()[:MOST_RULES] if (rule := _rule(line)) is not None)
         return Ignored(rules[::-1], depth, self) if rules else self
 

@@ -217,7 +217,7 @@ def _outcome(ended: Terminal) -> tuple[dict[str, str], str]:
 
 
 def page_of(whole: bytes, offset: int, most: int) -> tuple[int, int]:
-    """Where a page begins and ends: on whole characters, and with at least one if there is one left."""
+    """Returns the bounds of a page: on whole characters, and with at least one if there is one left."""
     start = min(offset, len(whole))
     while start < len(whole) and _continues(whole[start]):
         start += 1

@@ -118,7 +118,7 @@ class Profile:
         exclude: Iterable[str] = (),
         max_effect: Effect = "once",
     ) -> Profile:
-        """With names as people write them."""
+        """Makes a profile from names as people write them."""
         return cls(
             None if tools is None else frozenset(map(tool_token, tools)),
             None if categories is None else frozenset(word.lower() for word in categories),
@@ -286,7 +286,7 @@ CONDITIONS = "conditions"
 
 
 class Conditions:
-    """Of the conditions that hold, the strictest decides; one that cannot be evaluated refuses."""
+    """Applies the strictest of the conditions that hold; one that cannot be evaluated refuses."""
 
     layer = CONDITIONS
 

@@ -281,7 +281,7 @@ class Rules:
 
 
 class RuleSource(Protocol):
-    """Where rules come from."""
+    """A source of rules."""
 
     async def rules(self, namespace: str) -> Rules:
         """The rules as they are now. Whatever this raises, the call is refused."""

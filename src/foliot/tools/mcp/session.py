@@ -335,8 +335,8 @@ class Session:
             self._list_changed.set()
 
     async def _logged(self, params: LoggingMessageNotificationParams) -> None:
-        """To the call it belongs to. Pipes do not say which one that is, so it must be the only one: what a server logs
-        for one agent is not shown to another.
+        """Passes a log line to the call it belongs to. Pipes do not say which one that is, so it must be the only one:
+        the log of one agent's call is not shown to another.
         """
         exchange = EXCHANGE.get()
         if exchange not in self.in_flight:

@@ -168,7 +168,7 @@ class McpTool:
             raise self._denied(server, tool, refused.message, refused.hint or "")
 
     def _denied(self, server: ServerSpec, tool: str, message: str, hint: str, changed: str = "") -> ToolDenied:
-        """With what to do in the message: a result carries no hint."""
+        """Builds the refusal, with the hint in the message: a result carries no hint."""
         more: dict[str, Any] = {"changed": changed} if changed else {}
         message = f"{message}; {hint}" if hint else message
         return ToolDenied(message, layer="pin", mcp_server=server.name, mcp_tool=tool, **more)

@@ -110,7 +110,7 @@ class KnownCaller:
 
 
 class Callers:
-    """All that a server knows. Without any, nobody is let in."""
+    """The callers that a server knows. Without any, every call is refused."""
 
     def __init__(self, known: Iterable[KnownCaller] = ()) -> None:
         self._known = {each.name: each for each in known}
@@ -125,7 +125,7 @@ class Callers:
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """Where calls come besides `tool.execute`."""
+        """The prefixes of the subjects to serve besides `tool.execute`."""
         return tuple(sorted(self._by_prefix))
 
     def identify(self, subject: str, headers: Headers | None, data: bytes) -> KnownCaller:

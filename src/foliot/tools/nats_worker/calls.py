@@ -90,7 +90,7 @@ class Publisher(Protocol):
         ...
 
     def output(self, call: CallMessage, to: KnownCaller) -> tuple[OnOutput, Callable[[], Awaitable[None]]]:
-        """Where pieces of output go, and what to await when there are no more."""
+        """Returns the sink for pieces of output, and what to await when there are no more."""
         ...
 
 
@@ -225,8 +225,10 @@ class Handler:
     async def _turn_away(
         self, call: CallMessage, subject: str, why: str, known: KnownCaller | None = None
     ) -> Disposition:
-        """Nothing else is kept and nothing is looked up. Without `known` what is said goes to everybody: who sent it is
-        not known."""
+        """Refuses a call from an unknown caller; nothing is looked up.
+
+        Without `known` the refusal is published openly, because the sender is not known.
+        """
         await self._record_unknown(call, subject, why)
         log.warning("a call of %s over NATS was refused: %s", call.name[:80], why)
         label = call.name if self._tools.definition(call.name) is not None else UNKNOWN_TOOL
@@ -342,7 +344,9 @@ class Handler:
         return True
 
     async def _ask_for_approval(self, call: CallMessage, known: KnownCaller) -> Disposition:
-        """Not an outcome and not an error: the same call comes again when somebody has agreed."""
+        """Reports that the call needs approval: neither an outcome nor an error; the same call comes again after
+        approval.
+        """
         self._metrics.count("rejections_total", tool_name=call.name, reason="approval_required")
         text = f"approval_required: Tool '{call.name}' requires human approval before execution"
         failure = {"code": "permission_denied", "reason": "approval_required", "kind": "permission", "retryable": False}

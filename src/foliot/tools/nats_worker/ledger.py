@@ -63,7 +63,7 @@ _started = msgspec.json.Decoder(_Started)
 
 
 class Ledger:
-    """On a JetStream key-value bucket, so that every server of a deployment sees the same."""
+    """A ledger on a JetStream key-value bucket, so that every server of a deployment sees the same."""
 
     def __init__(self, bucket: KeyValue, *, largest: int) -> None:
         self._bucket = bucket

@@ -197,17 +197,20 @@ def _open(data: bytes, category: Category) -> _Raw:
 
 
 def call_subject(tool: str, prefix: str = "") -> str | None:
-    """Where calls of this tool go; None for a name that a subject cannot hold. `prefix` is empty or ends with a dot."""
+    """Returns the subject for calls of this tool; None for a name it cannot hold.
+
+    `prefix` is empty or ends with a dot.
+    """
     return f"{prefix}{EXECUTE}.{tool}" if _TOOL.fullmatch(tool) else None
 
 
 def result_subject(call_id: str, prefix: str = "") -> str | None:
-    """Where the result goes; None for an id that is not one token."""
+    """Returns the subject of the result; None for an id that is not one token."""
     return f"{prefix}{RESULT}.{call_id}" if call_id and "." not in call_id and _TOOL.fullmatch(call_id) else None
 
 
 def output_subject(execution: str, prefix: str = "") -> str:
-    """Where pieces of output go."""
+    """Returns the subject for pieces of output."""
     return f"{prefix}{OUTPUT}.{execution}"
 
 
@@ -236,12 +239,12 @@ def execution_id(request_id: str, call_id: str, ordinal: int) -> str:
 
 
 def outcome_key(execution: str, owner: str) -> str:
-    """Where the outcome of an execution is kept. Callers choose ids, so each has a space of its own."""
+    """Returns the key of an execution's outcome. Callers choose ids, so each has a space of its own."""
     return f"v2.{_digest(_owned(execution, owner))}"
 
 
 def started_key(execution: str, owner: str) -> str:
-    """Where it is noted that an execution with an effect has begun."""
+    """Returns the key under which the start of an execution with an effect is noted."""
     return f"started.v2.{_digest(_owned(execution, owner))}"
 
 
@@ -334,7 +337,7 @@ def refusal(call: CallMessage, error: str, kind: str, **metadata: Any) -> Result
 
 
 def compact(call: CallMessage, size: int) -> ResultMessage:
-    """In place of a result that is too large to be kept or sent."""
+    """Returns the result in place of one that is too large to be kept or sent."""
     return refusal(call, "too_large", "internal", size=size, failure={"kind": "too_large", "retryable": False})
 
 

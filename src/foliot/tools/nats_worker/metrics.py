@@ -127,7 +127,7 @@ class Health:
         self._state = state
 
     def trouble(self, what: str, reason: str) -> None:
-        """Something does not work as it should, until `well` is said of it."""
+        """Marks a part as failing, until `well` is reported for it."""
         self._reasons[what] = reason
 
     def well(self, what: str) -> None:

@@ -217,7 +217,7 @@ async def ensure_stream(js: Any, *, name: str = STREAM, prefixes: Sequence[str] 
 
 
 async def wait_for_stream(js: Any, *, name: str, tries: int, sleep: Callable[[float], Awaitable[None]]) -> None:
-    """Until the stream is there: whoever runs the deployment makes it. Raises `Unavailable`."""
+    """Waits until the stream exists: the operator of the deployment creates it. Raises `Unavailable`."""
     from nats.errors import Error
     from nats.js.errors import NotFoundError
 
@@ -289,7 +289,7 @@ class ToolServer:
         agents: AgentLookup | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Without `callers` every call is refused."""
+        """Makes the server. Without `callers` every call is refused."""
         self._config = config or ServerConfig()
         self._config.check()
         self._callers = callers or Callers()

@@ -53,7 +53,7 @@ class Patience:
     body: float = 900.0
 
     def of(self, timeout: float | None) -> Patience:
-        """With whoever may take longer on the whole: a call that is allowed an hour may compute or stream for that."""
+        """Returns a patience that allows a longer call: one with an hour may compute or stream for that long."""
         if timeout is None or timeout <= self.head:
             return self
         return Patience(timeout, max(self.silence, timeout), max(self.body, timeout))

@@ -1,4 +1,4 @@
-"""Where tools may connect to.
+"""The outbound guard: the addresses that tools may connect to.
 
 A tool's address may come from a manifest, an argument that a model wrote, a redirect or a server's answer: none of them
 may lead into the network that Foliot itself runs in. The guard takes a host apart as the client that connects will,
@@ -263,7 +263,10 @@ class Guard:
         self._known: dict[tuple[str, int], tuple[float, tuple[Address, ...]]] = {}
 
     async def check_url(self, url: URL | str, *, schemes: Sequence[str] = WEB) -> Target:
-        """Where this URL leads. Raises `OutboundRefused`, `ToolUnreachable`; never repeats more of it than the host."""
+        """Resolves and checks a URL.
+
+        Raises `OutboundRefused`, `ToolUnreachable`; never repeats more of it than the host.
+        """
         scheme, host, port = _take_apart(url, schemes)
         return Target(scheme, host, port, await self.check_host(host, port))
 

@@ -54,7 +54,10 @@ def use_of(call: Invocation, digest: str) -> str:
 
 
 class Approval:
-    """Without stored grants the journal of the run is the record: the kernel takes a decision only for its own call."""
+    """The approval gate.
+
+    Without stored grants the journal is the record: the kernel takes a decision only for its own call.
+    """
 
     layer = LAYER
 

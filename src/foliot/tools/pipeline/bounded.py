@@ -144,7 +144,7 @@ class Bounded:
                 timer.cancel()
 
     def _wait(self, waits_for: Any) -> Generator[Any, Any, BaseException | None]:
-        """Until the work can go on; what is to be raised in it then, if anything."""
+        """Waits until the work can continue; returns the exception to raise in it, if any."""
         if getattr(waits_for, "_asyncio_future_blocking", None) is None:
             return (yield from _turn(waits_for))  # only a turn of the loop, or nothing that asyncio knows
         waits_for._asyncio_future_blocking = False  # as the task would do, were it handed over
@@ -213,7 +213,7 @@ class Bounded:
         self._cancel()
 
     def _close_if_deaf(self, cancelling: int) -> None:
-        """Somebody cancelled the caller, and the work has not given in. A timeout inside would have taken it back."""
+        """Closes work that ignores the cancellation of its caller. A timeout inside would have taken it back."""
         if self._task.cancelling() >= cancelling > 0 and not self._closing:
             self._closing = True
             self._cancel()

@@ -22,7 +22,7 @@ class Circuit(Protocol):
 
     @property
     def calm(self) -> bool:
-        """Nothing is known against the tool, and what is known is not too old."""
+        """Returns whether nothing is known against the tool, by recent knowledge."""
         ...
 
     async def enter(self) -> bool:
@@ -30,11 +30,11 @@ class Circuit(Protocol):
         ...
 
     async def failed(self) -> None:
-        """It failed in a way that speaks of its health."""
+        """Records a failure that speaks of the tool's health."""
         ...
 
     async def well(self) -> None:
-        """It answered."""
+        """Records that the tool answered."""
         ...
 
     def broken_off(self) -> None:

@@ -1,4 +1,4 @@
-"""In which order the calls of one step may run side by side.
+"""The order of the calls in one step: which run side by side, and which one after another.
 
 Two calls must follow each other when the tool of one declares `after` the other's, or when both touch the same thing
 (a resource key with the arguments filled in) and at least one of them may change it; then the model's order decides.

@@ -289,7 +289,7 @@ class Pipeline:
         return Judgement.of(said)
 
     async def call(self, call: Invocation, *, on_output: OnOutput | None = None) -> ToolResult:
-        """Both halves at once, for callers that keep no journal."""
+        """Admits and runs a call in one go, for callers that keep no journal."""
         try:
             admitted = await self.admit(call)
         except Unavailable as error:
@@ -375,7 +375,7 @@ def _progress(running: Running) -> str:
 
 
 def ungoverned(error: Unavailable) -> ToolError:
-    """Where the database is, and why it does not answer, is not for whoever calls."""
+    """Builds the refusal while the rules cannot be read; callers learn nothing of the database and its trouble."""
     log.warning("a call was refused because what governs it cannot be looked up: %s", error.message)
     return ToolError("what governs the call cannot be looked up now, so it was not run", retryable=True)
 

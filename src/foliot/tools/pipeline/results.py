@@ -112,7 +112,7 @@ class Masker(Protocol):
         ...
 
     def stream(self) -> Stream:
-        """For a text that comes in pieces: a secret may lie across two of them."""
+        """Returns a masker for a text in pieces: a secret may lie across two of them."""
         ...
 
 
@@ -131,7 +131,7 @@ class Mask:
 
 
 def masked_output(masker: Masker, heard: OnOutput) -> tuple[OnOutput, Callable[[], None]]:
-    """Where a tool's output goes instead; and what to do when it has ended."""
+    """Returns a masked sink for a tool's output, and the function to call at its end."""
     stream = masker.stream()
 
     def on_output(text: str) -> None:

@@ -92,7 +92,7 @@ class Running:
             self._processes.ask_to_end()
 
     async def check_right(self) -> None:
-        """For a stage that has waited. Raises `ToolCancelled` when the caller may not act any more.
+        """Checks after a wait that the caller may still act. Raises `ToolCancelled` if not.
 
         A machine that was suspended meanwhile wakes up with its work in other hands.
         """

@@ -170,7 +170,7 @@ def _ordered(scopes: Collection[str]) -> tuple[str, ...]:
 
 
 def _life(expires_in: Any) -> float:
-    """For how long to use a token: a little less than it lives, so that it does not end on the way."""
+    """Returns how long to use a token: a little less than it lives, so that it does not expire on the way."""
     try:
         life = float(expires_in)
     except (TypeError, ValueError):

@@ -172,7 +172,7 @@ class Masker:
         return MaskedStream(self)
 
     def unfinished(self, text: str) -> int:
-        """Where the end of `text` begins that may be the beginning of a value; its length when there is none."""
+        """Returns where an end of `text` begins that may be the start of a value; its length when there is none."""
         if not self._values:
             return len(text)
         net = self._known()
@@ -262,7 +262,7 @@ class _Words:
         return bool(self._words)
 
     def find(self, text: str) -> list[tuple[int, int]]:
-        """Where words stand in a text, in its characters; where they overlap the first, and of those the longest."""
+        """Finds the spans of words in a text, in characters; where they overlap the first, and of those the longest."""
         raw = text.encode("utf-8", "surrogatepass")
         spans = self.find_in(raw)
         if spans and len(raw) != len(text):
@@ -288,7 +288,7 @@ class _Words:
 
 
 class _Places:
-    """Where the characters of a view stand in the text that it was made of. Made only once something was found."""
+    """Maps the characters of a view to the text that it was made of. Made only once something was found."""
 
     def __init__(self, text: str, pattern: re.Pattern[str], read: Callable[[re.Match[str]], str]) -> None:
         self._begins = list[int]()

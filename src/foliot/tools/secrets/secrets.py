@@ -1,4 +1,4 @@
-"""Where the secrets of tools come from: the store first, then variables of the environment with one prefix.
+"""Secrets of tools: from the store first, then from variables of the environment with one prefix.
 
 A value is looked up when a call is made and kept nowhere, except in the `Masker` that hides it. A resolver that does
 not have a secret raises `NotFound` and the next is asked; any other failure ends the search, because to go on could
@@ -133,7 +133,7 @@ class EnvironmentSecrets:
         raise NotFound(f"secret {ref} is not in the environment", hint=f"set {next(self.variables(ref))}")
 
     def variables(self, ref: SecretRef) -> Iterator[str]:
-        """Where it is looked for, in order."""
+        """Yields the names of the variables to look for, in order."""
         keyed = f"{ref.name}:{ref.key}"
         names = (ref.name, keyed) if ref.key == DEFAULT_KEY else (keyed,)
         own = [f"{_normal(ref.namespace)}__"] if _ONE_SPELLING.fullmatch(ref.namespace) else []

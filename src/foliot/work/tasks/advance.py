@@ -59,7 +59,7 @@ PREFIX = "execclass_"
 
 
 class ExecutionPolicy(Struct, frozen=True, omit_defaults=True):
-    """Where a run is done and what it may do there. A blank field means its default.
+    """The execution rules of a run: its host and what it may do there. A blank field means its default.
 
     `resources` are cpu (millicores), memory (bytes) and gpu (how many), and whatever else a host understands.
     """
@@ -334,7 +334,7 @@ def summary_of(before: dict[str, Any], moves: Moves) -> dict[str, Any]:
 
 
 def deadline_of(command: Command, since: float) -> float | None:
-    """When the time of an attempt is over that began at `since`."""
+    """Returns the deadline of an attempt that began at `since`."""
     return None if command.timeout is None else since + command.timeout
 
 

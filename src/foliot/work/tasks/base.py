@@ -73,7 +73,7 @@ class Command(Struct, frozen=True, omit_defaults=True):
 
     @property
     def acts_as(self) -> Identity:
-        """On whose behalf it is done, also for what was accepted before identities were kept."""
+        """The identity on whose behalf it is done, also for commands from before identities were kept."""
         return self.identity if self.identity != NOBODY else acting(self.user, self.by, "")
 
 
@@ -226,7 +226,10 @@ class Performer(Protocol):
     """Drives one claimed run until it ends or is let go."""
 
     async def prepare(self, leases: Sequence[Lease]) -> None:
-        """These were just claimed and are performed next: what all of them need may be read at once. Never raises."""
+        """Prepares leases that were just claimed and are performed next: their common data may be read at once.
+
+        Never raises.
+        """
         ...
 
     async def perform(self, lease: Lease) -> None:

@@ -53,7 +53,7 @@ def owned_key(owner: str, key: str) -> str | None:
 
 
 def normalise(command: Command) -> Command:
-    """Without blanks around what was given. Raises `InvalidInput` with everything that is wrong."""
+    """Strips blanks from the texts of a command. Raises `InvalidInput` with everything that is wrong."""
     text = {name: value.strip() for name in _TEXTS if isinstance(value := getattr(command, name), str)}
     command = replace(command, **{**text, "namespace": text["namespace"] or "default"})
     if problems := list(_problems(command)):
@@ -95,7 +95,7 @@ def _problems(command: Command) -> list[str]:
 
 
 def content_digest(command: Command) -> str:
-    """Of what is asked for: two commands with the same one ask for the same thing, however they were written."""
+    """Returns the digest of the request: two commands with the same one ask for the same thing, however written."""
     asked = replace(command, **_NOT_CONTENT)
     if command.identity.by:
         # Whoever acts for others asks for something else when it is for somebody else.
@@ -209,7 +209,7 @@ def ordered_after(identity: Identity, template: Document, *, by_operator: bool =
 
 
 def _given(part: dict[str, Any] | None) -> dict[str, Any]:
-    """Without what was left to the default."""
+    """Drops members that were left to the default."""
     return {name: value for name, value in (part or {}).items() if value}
 
 

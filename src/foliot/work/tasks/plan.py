@@ -94,7 +94,7 @@ def _join(graph: Graph, agent: str) -> Join | None:
 
 
 def retry_of(task_spec: Mapping[str, Any]) -> Retry:
-    """When a message is tried again: `message_retry`, and what it does not say from `retry`.
+    """Reads the retry rule of messages: `message_retry`, and what it does not give from `retry`.
 
     Durations are texts such as `2s`, or numbers of seconds. Raises `InvalidInput`.
     """

@@ -135,7 +135,7 @@ class TaskSettlement:
         self._clock = clock
 
     def instead(self, state: State, terminal: Terminal) -> RunRetried | None:
-        """Another attempt, while the rule of the task allows one and the failure is of a kind that may pass.
+        """Returns another attempt while the task's rule allows one and the failure is of a kind that may pass.
 
         A model that is busy is waited for without counting an attempt: see `kernel.retry.RETRIES`.
         """

@@ -47,7 +47,7 @@ class Followed:
         return set() if before is not None and _declared(before) == _declared(document) else {uid}
 
     async def _load(self) -> set[str]:
-        """All of them. What this finds of a change that came meanwhile is found again by the next look."""
+        """Loads all documents. A change that comes meanwhile is found again by the next look."""
         page = await self._store.list(everything := Filter(self._kind))
         revision, found = page.revision, list(page.items)
         while page.cursor is not None:

@@ -429,7 +429,7 @@ class Webhooks:
         raise Conflict(f"the name {command.name!r} is taken by another task")
 
     def _too_often(self, webhook: Webhook, now: float) -> float:
-        """For how many seconds no more are taken; 0 when this one is."""
+        """Returns for how many seconds no more are taken; 0 when this one is."""
         rate = webhook.rate
         if rate is None:
             return 0.0
@@ -444,7 +444,7 @@ def _trouble(error: FoliotError, reason: str, event_id: str = "") -> _Refused:
 
 
 def _status_of(error: Exception) -> int:
-    """For trouble that is not the sender's: 503 when it passes, and senders try again."""
+    """Returns the status for trouble that is not the sender's: 503 when it passes, and senders try again."""
     return 503 if isinstance(error, FoliotError) and error.retryable else 500
 
 

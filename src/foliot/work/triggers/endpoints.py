@@ -58,7 +58,7 @@ class WebhookEndpoints:
         return await self._show(webhook, document, fresh)
 
     async def run(self) -> None:
-        """Until cancelled. A store that does not answer is waited for."""
+        """Keeps endpoints up to date until cancelled. A store that does not answer is waited for."""
         while True:
             try:
                 await self.tick()

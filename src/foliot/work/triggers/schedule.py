@@ -265,7 +265,7 @@ def verdicts(timing: Timing, rule: CatchUp, uid: str, *, after: float, now: floa
 
 
 def start_of(timing: Timing, rule: CatchUp, uid: str, slot: int) -> float:
-    """When the task of a slot is to be made."""
+    """Returns when the task of a slot is to be made."""
     return slot + delay_of(uid, slot, rule.jitter, timing.after(slot) if rule.jitter else None)
 
 

@@ -287,7 +287,7 @@ class Scheduler:
         self._swept = False
 
     async def run(self) -> None:
-        """Until cancelled. A store that does not answer is waited for."""
+        """Runs schedules until cancelled. A store that does not answer is waited for."""
         while True:
             due = self._clock() + PACE
             try:
@@ -346,7 +346,7 @@ class Scheduler:
     # --- resting -------------------------------------------------------------------------------------------------
 
     async def _rest(self, due: float) -> None:
-        """Until something is due, or may have been declared."""
+        """Waits until something is due, or may have been declared."""
         began = time.monotonic()
         rest = min(due - self._clock(), LONGEST_REST)
         if rest <= 0:

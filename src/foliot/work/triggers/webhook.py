@@ -280,7 +280,7 @@ def as_text(value: Any) -> str:
 
 
 def storable(text: str) -> str:
-    """Without what no database keeps: NUL, and halves of surrogate pairs that JSON can spell."""
+    """Replaces what no database keeps: NUL, and halves of surrogate pairs that JSON can spell."""
     return _UNSTORABLE.sub("\ufffd", text) if _UNSTORABLE.search(text) else text
 
 

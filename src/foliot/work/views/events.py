@@ -56,7 +56,10 @@ class Batch(Struct, frozen=True):
 
 
 class Place(Struct, frozen=True):
-    """Of every run up to `finished`, from the oldest on, everything was read. `runs` are the others, by last seq."""
+    """A position in the events: every run up to `finished`, from the oldest on, was read.
+
+    `runs` are the others, by last seq.
+    """
 
     seq: int = 0
     finished: str = ""
@@ -81,7 +84,10 @@ def decode_cursor(cursor: str | None) -> Place:
 
 
 def as_data(task: str, happening: Happening) -> dict[str, Any]:
-    """For programs: `{"type", "task", "seq", "at", "data"}`, with `run` and `agent` for what happened in a run."""
+    """Encodes an event for programs:
+
+    `{"type", "task", "seq", "at", "data"}`, with `run` and `agent` for one of a run.
+    """
     if isinstance(happening, TaskHappening):
         data = msgspec.json.decode(encode_fact(happening.fact))
         data.pop("type", None)

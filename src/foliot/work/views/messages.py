@@ -137,7 +137,7 @@ def _end_of(ended: t.MessageEnded, to: list[str], last: bool) -> tuple[str, dict
 
 
 def _forwarded(happenings: Iterable[Happening]) -> dict[str, list[str]]:
-    """By message, whom the agent that it had reached handed on to."""
+    """Maps each message to the agents that its receiver handed on to."""
     found: dict[str, list[str]] = {}
     for each in happenings:
         if isinstance(each.fact, t.MessageSent) and (before := each.fact.message.parent_id):

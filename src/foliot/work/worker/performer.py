@@ -45,7 +45,7 @@ _commands = msgspec.json.Decoder(Command)
 
 
 class Brief(Struct, frozen=True):
-    """Of one lease: the task and the message of its run.
+    """The task and the message of a leased run.
 
     `told` is the whole journal of a run that was never begun, and None for one whose journal must be read. `quiet`:
     nothing had been signalled to the run when this was read.
@@ -68,7 +68,10 @@ class Briefs:
         self._tasks: OrderedDict[int, TaskRef] = OrderedDict()
 
     async def read(self, leases: Sequence[Lease]) -> None:
-        """For these leases, which were just taken: nobody else can write to their runs. Raises `Unavailable`."""
+        """Reads the briefs of leases that were just taken: no one else can write to their runs.
+
+        Raises `Unavailable`.
+        """
         run_ids = msgspec.json.encode([lease.run_id for lease in leases]).decode()
         found = {row["run_id"]: row for row in await self._db.read("queue_brief", run_ids=run_ids)}
         for lease in leases:

@@ -76,7 +76,7 @@ class Pace:
         return wait
 
     def rung(self) -> None:
-        """Somebody said that there is work: what comes next is not a long silence."""
+        """Shortens the pause after a ring: work is expected soon."""
         self._patience = self._floor
 
     def failed(self) -> float:
@@ -86,7 +86,7 @@ class Pace:
 
 
 class Round:
-    """Where a worker looks next: from the top, and where there is more than one look sees, also all the way round.
+    """The order of a worker's looks: from the top, and where there is more than one look sees, also all the way round.
 
     In turns, so that neither what is urgent nor what stands far behind has to wait for the other.
     """
@@ -97,7 +97,7 @@ class Round:
 
     @property
     def place(self) -> str:
-        """Where to look now; "" is the top."""
+        """The place to look at now; "" is the top."""
         return "" if self._from_top else self._place
 
     def looked(self, claims: Claims) -> None:
@@ -237,7 +237,7 @@ class Worker:
     # --- waiting -------------------------------------------------------------------------------------------------
 
     async def _listen(self) -> Sequence[Delivery]:
-        """Until there may be something to take and a place for it; or until it is drained."""
+        """Waits until there may be a run to take and a place for it, or until the worker is drained."""
         loop = asyncio.get_running_loop()
         while self._phase == "ready":
             free = self.offer.capacity - len(self._at_work)
@@ -384,7 +384,7 @@ class Worker:
         await _each(self._pass_on(delivery, elsewhere) for delivery in rest)
 
     async def _for_others(self, deliveries: Sequence[Delivery]) -> set[str]:
-        """Of the runs in these deliveries those that wait for a worker of another sort."""
+        """Returns the runs in these deliveries that wait for a worker of another sort."""
         run_ids = [delivery.ticket.run_id for delivery in deliveries if delivery.ticket is not None]
         try:
             now = self._clock()
@@ -510,12 +510,12 @@ class Worker:
 
 
 def _name(lease: Lease) -> str:
-    """Of one claim: what is left of an older claim of the same run must not be taken for it."""
+    """Names one claim: an older claim of the same run must not be taken for it."""
     return f"run {lease.run_id} epoch {lease.epoch}"
 
 
 async def _each(settling: Iterable[Awaitable[None]]) -> None:
-    """All of them. A delivery that cannot be settled comes again, which is harmless."""
+    """Awaits all of them. A delivery that cannot be settled comes again, which is harmless."""
     for outcome in await asyncio.gather(*settling, return_exceptions=True):
         if isinstance(outcome, Exception):
             log.debug("a delivery could not be settled: %s", outcome)
