@@ -543,15 +543,6 @@ async def test_the_providers_count_corrects_later_estimates(world: World):
     assert world.router.tokens.estimate(ASK, model="fake:m") == raw * 2
 
 
-async def test_a_bound_gateway_is_a_gateway_like_any_other(world: World):
-    world.add("main", ["hi"])
-    gateway = world.router.gateway("main")
-    answer = await gateway.respond(ASK)
-    await gateway.close()
-    assert (answer.message.text, answer.endpoint) == ("hi", "main")
-    assert world.built[0].closed == 0
-
-
 async def test_a_cancelled_call_gives_its_place_back(world: World):
     async def hang(request: ModelRequest) -> str:
         await asyncio.Event().wait()

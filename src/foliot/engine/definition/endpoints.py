@@ -40,10 +40,9 @@ from foliot.models.routing.router import (
     Circuit,
     Circuits,
     Pieces,
+    Question,
     Router,
-    in_line,
-    told_of_extra,
-    told_of_fallback,
+    first_answer,
     without_extra,
 )
 from foliot.models.routing.tokens import estimate_request
@@ -167,26 +166,19 @@ class RunModels:
 
         Raises a `ModelError` when nobody answered; which one, see `Router.respond`.
         """
-        refs = refs_of(spec)
+        refs = tuple(dict.fromkeys(refs_of(spec)))
         if len(refs) == 1:
             return await self._ask(spec.namespace, refs[0], request, on_delta)
-        pieces = None if on_delta is None else Pieces(on_delta)
-        failures: list[tuple[str, ModelError]] = []
-        for position, ref in enumerate(refs):
-            asked = request if position == 0 else await self._for_fallback(refs[0], ref, request)
-            try:
-                response = await self._ask(spec.namespace, ref, asked, pieces, last=False)
-                return told_of_fallback(told_of_extra(response, request, asked, refs[0], ref), ref, failures)
-            except ModelError as error:
-                if isinstance(error, ModelDelayed):
-                    error.in_line_for(partial(told_of_extra, wanted=request, asked=asked, first=refs[0], fallback=ref))
-                failures.append((ref, error))
-                falls = position > 0 or isinstance(error, ModelDelayed) or error.kind in FALL_BACK_ON
-                if position + 1 == len(refs) or error.spent_out or not falls:
-                    break
-                if pieces is not None and not isinstance(error, ModelDelayed):
-                    pieces.restart(f"{ref} failed ({error.kind}); asking {refs[position + 1]}")
-        return await in_line(failures)
+
+        async def prepare(ref: str) -> Question:
+            asked = request if ref == refs[0] else await self._for_fallback(refs[0], ref, request)
+
+            async def ask(pieces: Pieces | None) -> ModelResponse:
+                return await self._ask(spec.namespace, ref, asked, pieces, last=False)
+
+            return Question(asked, ask)
+
+        return await first_answer(refs, prepare, request, on_delta=on_delta, fall_back_on=FALL_BACK_ON)
 
     async def _ask(
         self, namespace: str, ref: str, request: ModelRequest, on_delta: OnDelta | None, *, last: bool = True

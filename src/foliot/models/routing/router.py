@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from inspect import isawaitable
 from secrets import token_hex
@@ -181,10 +181,6 @@ class Router:
         self._trouble: dict[str, str] = {}  # what an endpoint failed with last, for whoever finds its circuit open
         self._gateways = GatewayCache(self._open)
 
-    def gateway(self, ref: str) -> Gateway:
-        """The endpoint `ref` as a plain `Gateway`. Closing it does nothing: the router keeps the connections."""
-        return _Bound(self, ref)
-
     async def respond(
         self, ref: str, request: ModelRequest, *, on_delta: OnDelta | None = None, last: bool = True
     ) -> ModelResponse:
@@ -197,33 +193,25 @@ class Router:
         so a place is taken in the line whose turn comes first.
         """
         first = await self._find(ref)
-        chain = list(dict.fromkeys((first.name, *first.fallbacks)))
-        pieces = None if on_delta is None else Pieces(on_delta)
-        failures: list[tuple[str, ModelError]] = []
+        chain = dict.fromkeys((first.name, *first.fallbacks))
         alone = last and len(chain) == 1
-        for position, name in enumerate(chain):
-            after = chain[position + 1] if position + 1 < len(chain) else None
-            asked = request
-            try:
-                endpoint = first if position == 0 else await self._find(name, first.name)
-                if position == 0:
-                    return await self._ask(endpoint, self._question(_named(request, endpoint), pieces), queue=alone)
-                asked = _for_fallback(request, endpoint, keeps_extra=self._is_same_provider(first, endpoint))
-                response = await self._ask(endpoint, self._question(asked, pieces), queue=alone)
-                return told_of_fallback(told_of_extra(response, request, asked, first.name, name), name, failures)
-            except ModelError as error:
-                if isinstance(error, ModelDelayed):
-                    error.in_line_for(
-                        partial(told_of_extra, wanted=request, asked=asked, first=first.name, fallback=name)
-                    )
-                failures.append((name, error))
-                falls = position > 0 or isinstance(error, ModelDelayed) or error.kind in first.fall_back_on
-                # A broken fallback must not hide that the next one may work; a broken first one follows its own rule.
-                if after is None or error.spent_out or not falls:
-                    break
-                if pieces is not None and not isinstance(error, ModelDelayed):
-                    pieces.restart(f"{name} failed ({error.kind}); asking {after}")
-        return await in_line(failures, last=last)
+
+        async def prepare(name: str) -> Question:
+            if name == first.name:
+                endpoint, asked = first, _named(request, first)
+            else:
+                endpoint = await self._find(name, first.name)
+                keeps_extra = self._is_same_provider(first, endpoint)
+                asked = _for_fallback(request, endpoint, keeps_extra=keeps_extra)
+
+            async def ask(pieces: Pieces | None) -> ModelResponse:
+                return await self._ask(endpoint, self._question(asked, pieces), queue=alone)
+
+            return Question(asked, ask)
+
+        return await first_answer(
+            tuple(chain), prepare, request, on_delta=on_delta, fall_back_on=first.fall_back_on, last=last
+        )
 
     async def embed(
         self, ref: str, texts: Sequence[str], *, model: str = "", dimensions: int | None = None
@@ -623,20 +611,6 @@ def _sold(got: Embeddings | Reranked | Transcript) -> Sold:
     return Sold(searches=got.searches) if isinstance(got, Reranked) else TOKENS_ALONE
 
 
-class _Bound:
-    """One endpoint of a router, as a gateway."""
-
-    def __init__(self, router: Router, ref: str) -> None:
-        self._router = router
-        self._ref = ref
-
-    async def respond(self, request: ModelRequest, *, on_delta: OnDelta | None = None) -> ModelResponse:
-        return await self._router.respond(self._ref, request, on_delta=on_delta)
-
-    async def close(self) -> None:
-        return None
-
-
 def _delayed(endpoint: EndpointConfig, turn: Turn, again: StandInLine | None) -> ModelDelayed:
     if turn.bound == "the provider":
         why = f"the provider of model endpoint {endpoint.name!r} asked to be left alone"
@@ -652,7 +626,52 @@ def _delayed(endpoint: EndpointConfig, turn: Turn, again: StandInLine | None) ->
     return ModelDelayed(message, wait=turn.wait, endpoint=endpoint.name, stand_in_line=again)
 
 
-async def in_line(failures: list[tuple[str, ModelError]], *, last: bool = True) -> ModelResponse:
+class Question(NamedTuple):
+    """A request in the words of one endpoint, and how to ask it there."""
+
+    request: ModelRequest
+    ask: Callable[[Pieces | None], Awaitable[ModelResponse]]
+
+
+async def first_answer(
+    names: Sequence[str],
+    prepare: Callable[[str], Awaitable[Question]],
+    request: ModelRequest,
+    *,
+    on_delta: OnDelta | None,
+    fall_back_on: Collection[str],
+    last: bool = True,
+) -> ModelResponse:
+    """Ask endpoints in order until one answers: the chain of an endpoint and that of an agent alike.
+
+    The first one is left for the second when it has no room now, or fails with a kind in `fall_back_on`. A fallback is
+    left for the next whatever it fails with: a broken one must not hide that the next may work. `last` as for
+    `Router.respond`. Raises the `ModelError` that `most_hopeful` chooses.
+    """
+    pieces = None if on_delta is None else Pieces(on_delta)
+    failures: list[tuple[str, ModelError]] = []
+    for position, name in enumerate(names):
+        asked = request
+        try:
+            asked, ask = await prepare(name)
+            response = await ask(pieces)
+            if position == 0:
+                return response
+            return told_of_fallback(told_of_extra(response, request, asked, names[0], name), name, failures)
+        except ModelError as error:
+            delayed = isinstance(error, ModelDelayed)
+            if delayed and position > 0:
+                error.in_line_for(partial(told_of_extra, wanted=request, asked=asked, first=names[0], fallback=name))
+            failures.append((name, error))
+            falls = position > 0 or delayed or error.kind in fall_back_on
+            if position + 1 == len(names) or error.spent_out or not falls:
+                break
+            if pieces is not None and not delayed:
+                pieces.restart(f"{name} failed ({error.kind}); asking {names[position + 1]}")
+    return await _in_line(failures, last=last)
+
+
+async def _in_line(failures: list[tuple[str, ModelError]], *, last: bool) -> ModelResponse:
     """End a question that nobody answered: by the error to raise, or in a line, where there is nobody else to ask."""
     chosen = most_hopeful(failures)
     failed = next((error for _, error in reversed(failures) if not isinstance(error, ModelDelayed)), None)
