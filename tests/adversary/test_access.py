@@ -15,7 +15,7 @@ from typing import Any
 import asyncpg
 import httpx2 as httpx
 import pytest
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from foliot import Client
 from foliot.client.http import Http, Server
@@ -51,7 +51,7 @@ async def runtime(settings: Settings) -> AsyncIterator[Runtime]:
 
 
 @pytest.fixture
-async def app(runtime: Runtime, settings: Settings) -> AsyncIterator[FastAPI]:
+async def app(runtime: Runtime, settings: Settings) -> AsyncIterator[Starlette]:
     """The application as `foliot up` makes it."""
     key = LocalKey.made(settings.home)
     auth = TokenAuth(runtime.tasking.database, local=True, local_key=key, settings=settings)
@@ -60,7 +60,7 @@ async def app(runtime: Runtime, settings: Settings) -> AsyncIterator[FastAPI]:
 
 
 @pytest.fixture
-async def url(app: FastAPI) -> AsyncIterator[str]:
+async def url(app: Starlette) -> AsyncIterator[str]:
     """The same behind a real socket on loopback."""
     async with HttpServer(app, Listen("127.0.0.1", 0), grace=5) as server:
         yield server.url
@@ -78,7 +78,7 @@ def _filled(path: str) -> str:
 PRIVATE = sorted((method, path) for (method, path), row in ROUTES.items() if row.rule.where != "public")
 
 
-async def test_no_route_that_is_not_public_answers_somebody_without_a_credential(app: FastAPI) -> None:
+async def test_no_route_that_is_not_public_answers_somebody_without_a_credential(app: Starlette) -> None:
     """Through a proxy without X-Forwarded-For each request looks like this: from loopback, with any Host."""
     transport = httpx.ASGITransport(app, client=("127.0.0.1", 4711))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as http:
@@ -105,7 +105,7 @@ async def test_no_route_that_is_not_public_answers_somebody_without_a_credential
         {"X-Remote-User": "root"},
     ],
 )
-async def test_where_a_request_says_it_comes_from_lets_nobody_in(app: FastAPI, headers: dict[str, str]) -> None:
+async def test_where_a_request_says_it_comes_from_lets_nobody_in(app: Starlette, headers: dict[str, str]) -> None:
     transport = httpx.ASGITransport(app, client=("127.0.0.1", 4711))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as http:
         answer = await http.get("/v1/agents", headers=headers)
@@ -318,7 +318,7 @@ PASSWORD = "a few words in a row"
 class People:
     """Accounts and tokens over HTTP, as an admin and as each of them."""
 
-    def __init__(self, app: FastAPI, runtime: Runtime) -> None:
+    def __init__(self, app: Starlette, runtime: Runtime) -> None:
         self.runtime = runtime
         self._app = app
 
@@ -476,7 +476,7 @@ async def test_over_mcp_a_page_that_is_not_known_is_refused_also_with_a_good_tok
     assert (answer.status_code == 403 and answer.json()["code"] == "cross_site") is refused, answer.text
 
 
-async def test_over_tls_a_browser_is_told_to_stay_with_it(app: FastAPI) -> None:
+async def test_over_tls_a_browser_is_told_to_stay_with_it(app: Starlette) -> None:
     seen: dict[str, bool] = {}
     for url in ("https://foliot.example", "http://foliot.example"):
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=url) as http:

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
@@ -78,12 +78,12 @@ async def runtime(settings: Settings) -> AsyncIterator[Runtime]:
 
 
 @pytest.fixture
-async def app(runtime: Runtime, settings: Settings) -> FastAPI:
+async def app(runtime: Runtime, settings: Settings) -> Starlette:
     return create_app(runtime, settings=settings, auth=Anonymous())
 
 
 @pytest.fixture
-async def http(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+async def http(app: Starlette) -> AsyncIterator[httpx.AsyncClient]:
     """A client that talks to the application in this process."""
     transport = httpx.ASGITransport(app, raise_app_exceptions=True)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:

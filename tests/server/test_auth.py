@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import httpx2 as httpx
 import pytest
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
@@ -41,7 +41,7 @@ async def auth(runtime: Runtime, clock: Clock) -> AsyncIterator[TokenAuth]:
 
 
 @pytest.fixture
-async def app(runtime: Runtime, settings: Settings, auth: TokenAuth) -> FastAPI:
+async def app(runtime: Runtime, settings: Settings, auth: TokenAuth) -> Starlette:
     return create_app(runtime, settings=settings, auth=auth)
 
 

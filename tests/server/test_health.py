@@ -3,7 +3,7 @@ from __future__ import annotations
 from unittest.mock import patch
 
 import httpx2 as httpx
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from foliot.errors import Unavailable
 from foliot.runtime.runtime import Runtime
@@ -26,7 +26,7 @@ async def test_without_its_store_it_lives_but_is_not_ready(http: httpx.AsyncClie
     assert (await http.get("/readyz")).status_code == 200
 
 
-async def test_a_server_that_stops_takes_no_more_requests(http: httpx.AsyncClient, app: FastAPI) -> None:
+async def test_a_server_that_stops_takes_no_more_requests(http: httpx.AsyncClient, app: Starlette) -> None:
     app.state.services.closing.set()
 
     assert (await http.get("/readyz")).status_code == 503

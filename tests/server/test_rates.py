@@ -5,9 +5,9 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
-from fastapi import FastAPI
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.applications import Starlette
 
 from foliot.errors import FoliotError
 from foliot.runtime.runtime import Runtime
@@ -153,7 +153,7 @@ class TestOverHttp:
         await auth.close()
 
     @pytest.fixture
-    async def app(self, runtime: Runtime, settings: Settings, auth: TokenAuth, limits: Limits) -> FastAPI:
+    async def app(self, runtime: Runtime, settings: Settings, auth: TokenAuth, limits: Limits) -> Starlette:
         return create_app(runtime, settings=settings, auth=auth, limits=limits)
 
     @pytest.fixture
@@ -194,7 +194,7 @@ class TestOverHttp:
 
         assert statuses == {200}
 
-    async def test_whoever_knows_the_local_key_is_not_counted(self, app: FastAPI, settings: Settings) -> None:
+    async def test_whoever_knows_the_local_key_is_not_counted(self, app: Starlette, settings: Settings) -> None:
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as http:
             nonce = "0" * 32

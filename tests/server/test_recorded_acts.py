@@ -9,7 +9,7 @@ from typing import Any
 import apsw
 import httpx2 as httpx
 import pytest
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from foliot.errors import NotFound
 from foliot.runtime.runtime import Runtime
@@ -60,7 +60,7 @@ async def runtime(settings: Settings) -> AsyncIterator[Runtime]:
 
 
 @pytest.fixture
-async def http(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+async def http(app: Starlette) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(app, raise_app_exceptions=True)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client

@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
-from fastapi import FastAPI
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from starlette.applications import Starlette
 
 from foliot.catalog.apply import apply_documents
 from foliot.cli.logs import configure
@@ -105,7 +105,7 @@ class TestTheAccessLog:
         assert line.path.isprintable()
         assert line.status == 400
 
-    async def test_what_is_no_request_has_a_line_too(self, app: FastAPI, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_what_is_no_request_has_a_line_too(self, app: Starlette, caplog: pytest.LogCaptureFixture) -> None:
         async with HttpServer(app, Listen("127.0.0.1", 0)) as server, asyncio.timeout(60):
             reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rpartition(":")[2]))
             writer.write(b"sesame\r\n\r\n")
@@ -206,7 +206,7 @@ class TestTraces:
         assert f"{spans['invoke_agent echo'].context.trace_id:032x}" == TRACE
 
     async def test_the_next_request_of_a_connection_is_in_its_own_trace(
-        self, world: None, runtime: Runtime, app: FastAPI
+        self, world: None, runtime: Runtime, app: Starlette
     ) -> None:
         async with (
             HttpServer(app, Listen("127.0.0.1", 0)) as server,
@@ -221,6 +221,6 @@ class TestTraces:
         assert sorted(traces) == ["", "", PARENT["traceparent"]]
 
 
-async def _runs(app: FastAPI) -> list[str]:
+async def _runs(app: Starlette) -> list[str]:
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
         return [each["id"] for each in (await http.get("/v1/runs")).json()["items"]]

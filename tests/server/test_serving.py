@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from foliot.errors import Unavailable, UsageError
 from foliot.runtime.runtime import Runtime
@@ -31,7 +31,7 @@ def endpoint(name: str, model: str = "m", space: str = "default") -> dict[str, A
 
 
 @pytest.fixture
-async def server(app: FastAPI) -> AsyncIterator[HttpServer]:
+async def server(app: Starlette) -> AsyncIterator[HttpServer]:
     async with HttpServer(app, Listen("127.0.0.1", 0)) as server:
         yield server
 
@@ -104,7 +104,7 @@ async def test_a_place_that_is_no_place_is_refused_before_the_stream_begins(
     assert (answer.status_code, answer.json()["code"]) == (status, code)
 
 
-async def test_a_server_that_stops_ends_its_streams_and_nobody_waits(app: FastAPI, streaming: Any) -> None:
+async def test_a_server_that_stops_ends_its_streams_and_nobody_waits(app: Starlette, streaming: Any) -> None:
     async with HttpServer(app, Listen("127.0.0.1", 0)) as server:
         http = httpx.AsyncClient(base_url=server.url, timeout=110)
         async with http, streaming(http, PATH) as stream:
@@ -156,14 +156,14 @@ def test_no_part_of_an_answer_waits_for_an_acknowledgement() -> None:
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-async def test_an_address_that_is_taken_is_said_in_words(app: FastAPI, server: HttpServer) -> None:
+async def test_an_address_that_is_taken_is_said_in_words(app: Starlette, server: HttpServer) -> None:
     port = int(server.url.rpartition(":")[2])
 
     with pytest.raises(Unavailable, match="cannot listen"):
         await HttpServer(app, Listen("127.0.0.1", port)).__aenter__()
 
 
-async def test_a_certificate_that_is_none_is_said_in_words(app: FastAPI, tmp_path: Path) -> None:
+async def test_a_certificate_that_is_none_is_said_in_words(app: Starlette, tmp_path: Path) -> None:
     (tmp_path / "cert.pem").write_text("nonsense")
 
     with pytest.raises(UsageError, match="certificate"):

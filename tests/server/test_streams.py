@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from foliot.errors import Unavailable
 from foliot.runtime.runtime import Runtime
@@ -29,12 +29,12 @@ SOON = 60.0
 
 
 @pytest.fixture
-async def app(runtime: Runtime, settings: Settings) -> FastAPI:
+async def app(runtime: Runtime, settings: Settings) -> Starlette:
     return create_app(runtime, settings=dataclasses.replace(settings, max_streams=3), auth=Anonymous())
 
 
 @pytest.fixture
-async def server(app: FastAPI) -> AsyncIterator[HttpServer]:
+async def server(app: Starlette) -> AsyncIterator[HttpServer]:
     async with HttpServer(app, Listen("127.0.0.1", 0)) as server:
         yield server
 
@@ -51,7 +51,7 @@ def endpoint(name: str, model: str = "m") -> Put:
     return Put({"apiVersion": "foliot.dev/v1", "kind": "ModelEndpoint", "metadata": metadata, "spec": spec})
 
 
-def services_of(app: FastAPI) -> Services:
+def services_of(app: Starlette) -> Services:
     return app.state.services
 
 
@@ -62,7 +62,7 @@ async def until(condition: Any) -> None:
 
 
 async def test_a_caller_has_only_so_many_streams_and_gets_one_back_by_leaving(
-    http: httpx.AsyncClient, app: FastAPI, streaming: Any
+    http: httpx.AsyncClient, app: Starlette, streaming: Any
 ) -> None:
     slots = services_of(app).streams.slots
     async with streaming(http, PATH), streaming(http, "/v1/events/watch"):
@@ -96,7 +96,7 @@ async def test_the_header_of_a_client_that_reconnects_beats_the_address(
     assert event.data["resource"]["metadata"]["name"] == "c"
 
 
-async def test_a_server_that_stops_says_so_to_its_streams(app: FastAPI) -> None:
+async def test_a_server_that_stops_says_so_to_its_streams(app: Starlette) -> None:
     async with (
         HttpServer(app, Listen("127.0.0.1", 0)) as server,
         httpx.AsyncClient(base_url=server.url, timeout=SOON) as http,
@@ -112,7 +112,7 @@ async def test_a_server_that_stops_says_so_to_its_streams(app: FastAPI) -> None:
 
 
 async def test_a_client_that_reads_nothing_holds_up_nobody_and_costs_little(
-    http: httpx.AsyncClient, app: FastAPI, server: HttpServer, runtime: Runtime, streaming: Any
+    http: httpx.AsyncClient, app: Starlette, server: HttpServer, runtime: Runtime, streaming: Any
 ) -> None:
     host, port = server.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
@@ -146,7 +146,7 @@ async def test_a_stream_that_breaks_off_in_the_middle_of_a_piece_goes_on_behind_
 
 
 async def test_a_store_that_is_compacted_under_a_watch_ends_it_with_410(
-    http: httpx.AsyncClient, app: FastAPI, runtime: Runtime
+    http: httpx.AsyncClient, app: Starlette, runtime: Runtime
 ) -> None:
     await runtime.resources.write([endpoint(f"n{number}") for number in range(20)])
 

@@ -15,7 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from foliot import Client
 from foliot.errors import Unavailable, UsageError
@@ -82,7 +82,7 @@ def theirs(tmp_path: Path) -> Authority:
 
 
 @pytest.fixture
-async def url(app: FastAPI, ours: Authority, tmp_path: Path) -> AsyncIterator[str]:
+async def url(app: Starlette, ours: Authority, tmp_path: Path) -> AsyncIterator[str]:
     """A server that speaks only to those who have a certificate of ours."""
     cert, key = ours.sign("server", client=False)
     given = {"listen": "127.0.0.1:0", "tls_cert": str(cert), "tls_key": str(key), "tls_client_ca": str(ours.file)}
@@ -145,7 +145,7 @@ def test_half_of_tls_is_refused(tmp_path: Path, given: dict[str, str], missing: 
         listen_of(load_settings({"home": str(tmp_path), **given}, {}))
 
 
-async def test_an_authority_that_is_none_is_said_in_words(app: FastAPI, ours: Authority, tmp_path: Path) -> None:
+async def test_an_authority_that_is_none_is_said_in_words(app: Starlette, ours: Authority, tmp_path: Path) -> None:
     cert, key = ours.sign("server", client=False)
     (tmp_path / "ca.pem").write_text("nothing")
     given = {"tls_cert": str(cert), "tls_key": str(key), "tls_client_ca": str(tmp_path / "ca.pem")}

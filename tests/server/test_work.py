@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from foliot.runtime.runtime import Runtime
 from foliot.server.http.serve import HttpServer, Listen
@@ -63,7 +63,7 @@ async def runtime(settings: Settings) -> AsyncIterator[Runtime]:
 
 
 @pytest.fixture
-async def http(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+async def http(app: Starlette) -> AsyncIterator[httpx.AsyncClient]:
     async with (
         HttpServer(app, Listen("127.0.0.1", 0)) as server,
         httpx.AsyncClient(base_url=server.url, timeout=110) as client,

@@ -15,7 +15,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
 
-from fastapi import APIRouter, FastAPI
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
 
 from foliot.client.local import LocalClient
 from foliot.common.cancellation import stop_tasks
@@ -24,17 +25,15 @@ from foliot.runtime.telemetry import measured
 from foliot.server.auth.guard import check_routes
 from foliot.server.context import Authenticator, Services
 from foliot.server.http.envelope import Envelope, Limits
-from foliot.server.http.index import index_routes
-from foliot.server.http.problems import report_errors
+from foliot.server.http.problems import error_handlers
 from foliot.server.http.rates import Rates
+from foliot.server.http.routing import PathRouter, Route, RouteGroup
 from foliot.server.mcp.http import Door
 from foliot.server.openai.errors import report
 from foliot.server.runs.driven import declared_work
 from foliot.settings.settings import Settings
-from foliot.version import __version__
 from foliot.work.triggers.endpoints import WebhookEndpoints
 
-# In the order in which paths are matched: particular ones before those with a {kind}.
 ROUTERS: Final = (
     "health",
     "metrics",
@@ -64,21 +63,14 @@ ROUTERS: Final = (
 )
 
 
-ABOUT: Final[dict[str, Any]] = {
-    "title": "Foliot",
-    "version": __version__,
-    "summary": "Durable runs of agents, with tools that are governed.",
-}
-
-
-def create_app(runtime: Runtime, *, settings: Settings, auth: Authenticator, limits: Limits | None = None) -> FastAPI:
+def create_app(runtime: Runtime, *, settings: Settings, auth: Authenticator, limits: Limits | None = None) -> Starlette:
     """The server of an open runtime. Raises `FoliotError` when handlers and the route table do not match."""
     limits = limits or Limits()
     services = Services(runtime, settings, auth, _client(runtime, settings))
     services.rates = Rates(limits.rate, limits.burst, limits.auth_failures)
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+    async def lifespan(_: Starlette) -> AsyncGenerator[None]:
         addresses = WebhookEndpoints(services.database, services.resources)
         attending = asyncio.create_task(addresses.run())
         counting = ExitStack()
@@ -94,47 +86,32 @@ def create_app(runtime: Runtime, *, settings: Settings, auth: Authenticator, lim
             await door.close()
             await services.drives.close()
 
-    app = FastAPI(
-        **ABOUT,
-        lifespan=lifespan,
-        # Served by a guarded route of our own; the pages that show it load scripts from elsewhere.
-        openapi_url=None,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-        # Runs are traced by what their journals say; and what a request failed with is for our log alone.
-        telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
+    routes = load_routes()
+    check_routes(routes)
+    app = Starlette(
+        middleware=[Middleware(Envelope, limits=limits, report=report)], exception_handlers=error_handlers(report)
     )
+    app.router = PathRouter(routes, lifespan)
     app.state.services = services
     app.state.mcp = door = Door(runtime, services.drives, services.closing, services.streams)
-    report_errors(app, report)
-    include_routers(app)
-    check_routes(app)
-    index_routes(app)
-    app.add_middleware(Envelope, limits=limits, report=report)
     return app
 
 
 def described() -> dict[str, Any]:
-    """The description of the API without a server: the same as its `/openapi.json`."""
+    """Return the description of the API without a server: the same as its `/openapi.json`."""
     from foliot.server.openapi.document import describe
 
-    app = FastAPI(**ABOUT)
-    # The routes that a FastAPI application adds by itself are not ours.
-    app.router.routes.clear()
-    include_routers(app)
-    return describe(app)
+    return describe(load_routes())
 
 
-def include_routers(app: FastAPI) -> None:
-    """Add every route."""
-    for name in ROUTERS:
-        app.router.routes.extend(_router(name).routes)  # as they are: their paths are whole
+def load_routes() -> tuple[Route, ...]:
+    """Return the routes of all modules."""
+    return tuple(route for name in ROUTERS for route in _router(name))
 
 
-def _router(name: str) -> APIRouter:
+def _router(name: str) -> RouteGroup:
     router = import_module(f"foliot.server.routes.{name}").router
-    assert isinstance(router, APIRouter), f"server/routes/{name}.py exports no router"
+    assert isinstance(router, RouteGroup), f"server/routes/{name}.py exports no router"
     return router
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from weakref import WeakValueDictionary
 
-from fastapi import Depends
 from starlette.requests import Request
 
 from foliot.client.local import LocalClient
@@ -69,14 +68,20 @@ class Services:
         return self.runtime.tasking.database
 
 
-async def services_of(request: Request) -> Services:
+def services_of(request: Request) -> Services:
     return cast("Services", request.app.state.services)
 
 
-async def caller_of(request: Request) -> Caller:
+def caller_of(request: Request) -> Caller:
     """Whom the guard let in. Routes that are public have none."""
     return request.scope[CALLER]
 
 
-ServicesDep = Annotated[Services, Depends(services_of)]
-CallerDep = Annotated[Caller, Depends(caller_of)]
+# Arguments of handlers that are known by their type.
+PARTS: Final[Mapping[type, Callable[[Request], Any]]] = {
+    Request: lambda request: request,
+    Services: services_of,
+    Caller: caller_of,
+}
+ServicesDep = Services
+CallerDep = Caller

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from foliot.errors import Conflict, FoliotError, InvalidInput
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound
 
 
 class Unauthenticated(FoliotError):
@@ -15,6 +18,31 @@ class BadParameter(InvalidInput):
     """A parameter or header that cannot be read: the request is wrong, and not what it is about."""
 
     code, http = "invalid", 400
+
+
+class ParameterError(NamedTuple):
+    """The fault of one parameter: where it is (`path`, `query`, `header`), its name as it is sent, what it must be."""
+
+    place: str
+    name: str
+    message: str
+
+
+class InvalidParameters(BadParameter):
+    """Parameters that are missing or out of bounds, all of them at once."""
+
+    def __init__(self, faults: Sequence[ParameterError]) -> None:
+        shown = [f"{each.place}.{each.name}: {each.message}" for each in faults[:3]]
+        super().__init__("; ".join(shown))
+        self.faults = tuple(faults)
+
+
+class KnownFailure(FoliotError):
+    """The failure of what was asked for and not of this server: its log does not tell of it."""
+
+
+class NoRoute(NotFound):
+    """Nothing is served at the path of a request."""
 
 
 class Malformed(InvalidInput):

@@ -10,11 +10,10 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from foliot.kernel.run.events import InputReceived
 from foliot.runtime.runtime import Runtime
-from foliot.server.auth.guard import all_routes
 from foliot.server.auth.identity import Caller, granted
 from foliot.server.context import CALLER
 from foliot.server.http.request_keys import answer_once
@@ -42,21 +41,21 @@ def kept(path: str) -> bool:
     return row.key is not None and row.key.kept
 
 
-def posts(app: FastAPI) -> list[str]:
-    return [path for _, method, path, _ in all_routes(app) if method == "POST"]
+def posts() -> list[str]:
+    return [path for method, path in ROUTES if method == "POST"]
 
 
 # --- every route ---------------------------------------------------------------------------------------------------
 
 
-async def test_every_post_takes_a_key_or_says_why_not(app: FastAPI, http: httpx.AsyncClient, runtime: Runtime) -> None:
+async def test_every_post_takes_a_key_or_says_why_not(http: httpx.AsyncClient, runtime: Runtime) -> None:
     """Each is sent with a key that was used for something else: whoever looks at keys refuses it."""
     keys = SqlRequestKeys(runtime.tasking.database)
     caller = (await http.get("/v1/auth/me")).json()["username"]
     await keys.claim(f"anonymous:{caller}", "used", "something else", now=time.time())
 
     silent: list[str] = []
-    for path in posts(app):
+    for path in posts():
         if not kept(path):
             continue
         address = path.replace("{kind}", "agents").replace(":path}", "}")
@@ -76,7 +75,7 @@ def test_a_route_that_keeps_no_answers_says_why() -> None:
     assert all(rule.kept for rule in rules if rule.again)
 
 
-def test_the_description_tells_of_the_key_wherever_there_is_one(app: FastAPI) -> None:
+def test_the_description_tells_of_the_key_wherever_there_is_one() -> None:
     from foliot.server.app import described
 
     for path, item in described()["paths"].items():
@@ -240,7 +239,7 @@ async def test_a_request_that_may_have_been_done_is_not_done_again_where_that_wo
     assert len(acts) == 1
 
 
-async def test_whoever_asks_while_it_is_under_way_waits_for_the_answer(app: FastAPI) -> None:
+async def test_whoever_asks_while_it_is_under_way_waits_for_the_answer(app: Starlette) -> None:
     begun, go = asyncio.Event(), asyncio.Event()
     done: list[int] = []
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
@@ -36,7 +36,7 @@ class Site:
 
     runtime: Runtime
     auth: TokenAuth
-    app: FastAPI
+    app: Starlette
     clock: Clock
 
     @property

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from foliot.catalog.apply import apply_documents
 from foliot.resources.reader import parse_text
@@ -191,7 +191,7 @@ async def runtime(settings: Settings, tools_module: Path) -> AsyncIterator[Runti
 
 
 @asynccontextmanager
-async def served(app: FastAPI) -> AsyncIterator[str]:
+async def served(app: Starlette) -> AsyncIterator[str]:
     """The application on a free port of this machine; its address."""
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
@@ -211,7 +211,7 @@ async def served(app: FastAPI) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-def serve() -> Callable[[FastAPI], AbstractAsyncContextManager[str]]:
+def serve() -> Callable[[Starlette], AbstractAsyncContextManager[str]]:
     return served
 
 

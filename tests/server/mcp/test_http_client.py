@@ -11,16 +11,16 @@ from typing import Any
 
 import mcp_types as types
 import pytest
-from fastapi import FastAPI
 from mcp import Client
 from mcp.shared.exceptions import MCPError
+from starlette.applications import Starlette
 
 from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
 from foliot.server.auth.identity import Caller, granted
 from foliot.settings.settings import Settings
 
-Serve = Callable[[FastAPI], AbstractAsyncContextManager[str]]
+Serve = Callable[[Starlette], AbstractAsyncContextManager[str]]
 BOTH = pytest.mark.parametrize("mode", ["auto", "legacy"])
 ON_BOTH = pytest.mark.parametrize(
     "store", ["sqlite", pytest.param("postgres", marks=pytest.mark.services)], indirect=True

@@ -9,15 +9,15 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
 from mcp import Client
+from starlette.applications import Starlette
 
 from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
 from foliot.server.auth.authentication import Anonymous
 from foliot.settings.settings import Settings
 
-Serve = Callable[[FastAPI], AbstractAsyncContextManager[str]]
+Serve = Callable[[Starlette], AbstractAsyncContextManager[str]]
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
@@ -43,7 +43,7 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 async def site(
-    runtime: Runtime, settings: Settings, serve: Callable[[FastAPI], AbstractAsyncContextManager[str]]
+    runtime: Runtime, settings: Settings, serve: Callable[[Starlette], AbstractAsyncContextManager[str]]
 ) -> AsyncIterator[Site]:
     database = runtime.tasking.database
     tokens, auth = SqlTokens(database), TokenAuth(database, local=False)

@@ -10,7 +10,7 @@ from typing import Any
 import httpx2 as httpx
 import openai
 import pytest
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from foliot.errors import Unavailable
 from foliot.runtime.runtime import Runtime
@@ -20,7 +20,7 @@ from foliot.server.http.envelope import Limits
 from foliot.settings.settings import Settings
 from foliot.store.access.tokens import SqlTokens
 
-Serve = Callable[[FastAPI], AbstractAsyncContextManager[str]]
+Serve = Callable[[Starlette], AbstractAsyncContextManager[str]]
 CHAT = "/v1/chat/completions"
 ASKED = {"model": "echo", "messages": [{"role": "user", "content": "hello"}]}
 

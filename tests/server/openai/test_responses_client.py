@@ -8,15 +8,15 @@ from typing import Any
 
 import openai
 import pytest
-from fastapi import FastAPI
 from openai.types.responses import Response
+from starlette.applications import Starlette
 
 from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
 from foliot.server.auth.authentication import Anonymous
 from foliot.settings.settings import Settings
 
-Serve = Callable[[FastAPI], AbstractAsyncContextManager[str]]
+Serve = Callable[[Starlette], AbstractAsyncContextManager[str]]
 DELTA = "response.output_text.delta"
 ON_BOTH = pytest.mark.parametrize(
     "store", ["sqlite", pytest.param("postgres", marks=pytest.mark.services)], indirect=True

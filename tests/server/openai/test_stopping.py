@@ -10,14 +10,14 @@ from typing import Any
 
 import openai
 import pytest
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
 from foliot.server.auth.authentication import Anonymous
 from foliot.settings.settings import Settings
 
-Serve = Callable[[FastAPI], AbstractAsyncContextManager[str]]
+Serve = Callable[[Starlette], AbstractAsyncContextManager[str]]
 
 
 async def holding() -> Any:

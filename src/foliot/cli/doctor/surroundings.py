@@ -27,7 +27,7 @@ EXTRAS: Final = {
     "mcp": ("mcp",),
     "grpc": ("grpc",),
     "pydantic-ai": ("pydantic_ai",),
-    "server": ("fastapi", "uvicorn"),
+    "server": ("starlette", "uvicorn"),
     "metrics": ("prometheus_client",),
     "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
 }

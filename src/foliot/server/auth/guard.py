@@ -7,22 +7,19 @@ route reaches none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable
+from functools import cached_property
 from typing import Any, Final
 
-from fastapi import APIRouter, FastAPI
-from fastapi.routing import iter_route_contexts
-from starlette.routing import Mount
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from foliot.errors import Denied, FoliotError
 from foliot.server.auth.identity import EVERYWHERE, HIDDEN, Caller
 from foliot.server.auth.rules import Rule
 from foliot.server.context import CALLER, Services
-from foliot.server.errors import MethodNotAllowed
 from foliot.server.http.query import NAMESPACE, check_names, query_of
 from foliot.server.http.request_keys import answer_once
-from foliot.server.http.routing import LateRoute
+from foliot.server.http.routing import Handler, Route, RouteGroup
 from foliot.server.route_table import ROUTES, Row
 
 DEFAULT: Final = "default"
@@ -31,53 +28,33 @@ ROLE: Final = "foliot.role"
 _HINT: Final = "see server/route_table.py"
 
 
-class GuardedRoute(LateRoute):
+class GuardedRoute(Route):
     """A route that nobody passes whom its row of the route table does not let through."""
 
-    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+    def __init__(self, method: str, path: str, handler: Handler, **told: Any) -> None:
         """Raise `FoliotError` for a handler without a row: it is never registered."""
-        super().__init__(path, endpoint, **options)
-        self.rows = {method: _row(method, path) for method in self.methods}
-        self._known: frozenset[str] | None = None
+        super().__init__(method, path, handler, **told)
+        self.row = _row(method, path)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        row = self.rows.get(scope["method"])
-        if row is None:  # a router tries routes of other methods too
-            raise MethodNotAllowed("this cannot be done here", allow=", ".join(sorted(self.rows)))
+        row = self.row
         await admit(scope, row.rule)
         if query_of(scope):
-            check_names(scope, self._names(row.rule), others=row.rule.others)
+            check_names(scope, self._known, others=row.rule.others)
         if row.key is not None:
             await answer_once(row.key, super().handle, scope, receive, send)
         else:
             await super().handle(scope, receive, send)
 
-    def _names(self, rule: Rule) -> frozenset[str]:
-        """Return the parameters that the query of a request may have."""
-        if self._known is None:
-            self._known = frozenset((*rule.query, *(each.alias for each in self.dependant.query_params)))
-        return self._known
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        """The parameters that the query of a request may have."""
+        return self.signature.query.union(self.row.rule.query)
 
 
-class GuardedApp:
-    """An ASGI application mounted below a path:
-
-    `app.mount(path, GuardedApp(path, other))`. Its row is `("*", path)`.
-    """
-
-    def __init__(self, path: str, app: ASGIApp) -> None:
-        self.path = path
-        self._row = _row("*", path)
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await admit(scope, self._row.rule)
-        await self._app(scope, receive, send)
-
-
-def new_router(*tags: str) -> APIRouter:
-    """A router whose routes are guarded. `tags` group its routes in the description of the API."""
-    return APIRouter(route_class=GuardedRoute, tags=[*tags])
+def new_router(*tags: str) -> RouteGroup:
+    """Return a group whose routes are guarded. `tags` group its routes in the description of the API."""
+    return RouteGroup(GuardedRoute, *tags)
 
 
 async def admit(scope: Scope, rule: Rule) -> None:
@@ -107,30 +84,20 @@ def namespace_of(scope: Scope) -> str:
     return query_of(scope).get(NAMESPACE, DEFAULT)
 
 
-def check_routes(app: FastAPI) -> None:
-    """Raises `FoliotError` for a route that has no guard, or no row, and for a row that has no handler."""
+def check_routes(routes: Iterable[Route]) -> None:
+    """Raise `FoliotError` for a route that has no guard, for two of the same path, and for a row without a handler."""
     found: set[tuple[str, str]] = set()
-    for what, method, path, guarded in all_routes(app):
-        if not guarded:
-            raise FoliotError(f"{what} is not guarded", hint="make its router with server.access.guard.new_router()")
-        _row(method, path)
-        found.add((method, path))
+    for route in routes:
+        place = route.method, route.path
+        if not isinstance(route, GuardedRoute):
+            raise FoliotError(
+                f"the route {' '.join(place)} is not guarded", hint="make it with auth.guard.new_router()"
+            )
+        if place in found:
+            raise FoliotError(f"the route {' '.join(place)} has two handlers", hint=_HINT)
+        found.add(place)
     for method, path in ROUTES.keys() - found:
         raise FoliotError(f"{method} {path} has a row and no handler", hint=_HINT)
-
-
-def all_routes(app: FastAPI) -> Iterator[tuple[str, str, str, bool]]:
-    """Each route of an application: what it is, its method, its path, and whether a guard stands in front."""
-    for context in iter_route_contexts(app.routes):
-        route = context.original_route
-        path = str(context.path)
-        if isinstance(route, Mount):
-            guarded = isinstance(route.app, GuardedApp) and route.app.path == path
-            yield f"the mount {path}", "*", path, guarded
-            continue
-        guarded = isinstance(route, GuardedRoute) and route.path == path
-        for method in sorted(context.methods or {"*"}):
-            yield f"the route {method} {path}", method, path, guarded
 
 
 def _row(method: str, path: str) -> Row:

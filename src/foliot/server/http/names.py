@@ -9,14 +9,13 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Annotated, Final
 
-from fastapi import Header, Path, Query
-from pydantic import AfterValidator
 from starlette.requests import Request
 
 from foliot.errors import InvalidInput, NotFound
 from foliot.resources.kinds import KINDS, Kind
 from foliot.server.auth.guard import DEFAULT
 from foliot.server.errors import BadParameter
+from foliot.server.http.parameters import Header, Path, Query
 from foliot.server.resources import Conditions
 from foliot.store.base import Filter, Key, Requirement, ResourceStore
 from foliot.store.resources import cursors
@@ -27,11 +26,7 @@ MOST: Final = 1000
 DEFAULT_PAGE: Final = 500
 
 PLURALS: Final = tuple(kind.plural for kind in KINDS.values())
-# Made by those who ask and decided by those who may, not edited.
-NOT_EDITED: Final = frozenset({"ToolApproval"})
-KindName = Annotated[
-    str, Path(alias="kind", description="The plural of a kind.", json_schema_extra={"enum": [*PLURALS]})
-]
+KindName = Annotated[str, Path(alias="kind", description="The plural of a kind.", values=PLURALS)]
 # What the store can keep as a name. What names should look like is for the resources to say.
 NAME: Final = r"^[^/\x00-\x1f\x7f]*$"
 Name = Annotated[str, Path(min_length=1, max_length=253, pattern=NAME, description="The name of the resource.")]
@@ -49,7 +44,7 @@ def clamped(limit: int) -> int:
 
 
 Limit = Annotated[
-    int, AfterValidator(clamped), Query(description=f"Items of a page. More than {MOST}, or less than 1, are {MOST}.")
+    int, Query(change=clamped, description=f"Items of a page. More than {MOST}, or less than 1, are {MOST}.")
 ]
 After = Annotated[
     str | None,

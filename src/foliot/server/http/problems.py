@@ -13,18 +13,16 @@ from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
 import msgspec
-from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Scope
+from starlette.types import ExceptionHandler, Scope
 
 from foliot.client.task_resources import InUse
 from foliot.errors import Denied, FoliotError, SecretError, SecretMissing, Unavailable
 from foliot.resources.field_owners import FieldConflict
 from foliot.resources.problems import ManifestError
-from foliot.server.errors import MethodNotAllowed, TooMany, Unauthenticated
+from foliot.server.errors import InvalidParameters, KnownFailure, MethodNotAllowed, TooMany, Unauthenticated
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +79,11 @@ def problem_of(error: FoliotError) -> Response:
     if isinstance(error, SecretError) and not isinstance(error, SecretMissing):
         log.error("a secret cannot be used: %s", error.message)
         return problem(500, error.code, "a secret of this server cannot be sealed or opened; its log says more")
-    errors = findings_of(error) if isinstance(error, ManifestError) else ()
+    errors: Sequence[Mapping[str, Any]] = ()
+    if isinstance(error, ManifestError):
+        errors = findings_of(error)
+    elif isinstance(error, InvalidParameters):
+        errors = [{"field": f"{each.place}.{each.name}", "message": each.message} for each in error.faults]
     message = public_message(error)
     conflicts = error.details["conflicts"] if isinstance(error, FieldConflict) else None
     tasks = error.details["tasks"] if isinstance(error, InUse) else None
@@ -132,8 +134,8 @@ def findings_of(error: ManifestError) -> list[dict[str, Any]]:
     ]
 
 
-def report_errors(app: FastAPI, report: Report) -> None:
-    """Have the application answer every error, as `report` says it."""
+def error_handlers(report: Report) -> dict[type[Exception], ExceptionHandler]:
+    """Return what an application answers errors with: what `report` says of them."""
 
     async def of_foliot(request: Request, error: Exception) -> Response:
         assert isinstance(error, FoliotError)
@@ -141,7 +143,7 @@ def report_errors(app: FastAPI, report: Report) -> None:
             from foliot.server.auth.login_records import tell_denied  # which needs to know what a request is
 
             await tell_denied(request, error)
-        if error.http >= 500 and not isinstance(error, Unavailable):
+        if error.http >= 500 and not isinstance(error, Unavailable | KnownFailure):
             log.error("a request failed: %s", error.message, exc_info=error)
         return report(request.scope, error)
 
@@ -151,18 +153,7 @@ def report_errors(app: FastAPI, report: Report) -> None:
         detail = "there is nothing at this path" if error.status_code == 404 else str(error.detail)
         return problem(error.status_code, code, detail, headers=error.headers)
 
-    async def of_parameters(_: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        errors = [
-            {"field": ".".join(str(step) for step in each["loc"]), "message": str(each["msg"])}
-            for each in error.errors()
-        ]
-        detail = "; ".join(f"{each['field']}: {each['message']}" for each in errors[:3])
-        return problem(400, "invalid", detail, errors=errors)
-
-    app.add_exception_handler(FoliotError, of_foliot)
-    app.add_exception_handler(HTTPException, of_framework)
-    app.add_exception_handler(RequestValidationError, of_parameters)
+    return {FoliotError: of_foliot, HTTPException: of_framework}
 
 
 def _store_is_away(message: str) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from foliot.errors import Unavailable, UsageError
 from foliot.server.context import Services
@@ -78,7 +78,7 @@ def limits_of(settings: Settings) -> Limits:
 class HttpServer:
     """`async with HttpServer(app, listen) as server` serves; leaving it finishes what is under way."""
 
-    def __init__(self, app: FastAPI, listen: Listen, *, bounds: Bounds | None = None, grace: int = GRACE) -> None:
+    def __init__(self, app: Starlette, listen: Listen, *, bounds: Bounds | None = None, grace: int = GRACE) -> None:
         self._app = app
         self._listen = listen
         self._bounds = bounds or Bounds()
@@ -135,7 +135,7 @@ class _Server(uvicorn.Server):
         self.ready.set()
 
 
-def _config(app: FastAPI, listen: Listen, bounds: Bounds, grace: int) -> uvicorn.Config:
+def _config(app: Starlette, listen: Listen, bounds: Bounds, grace: int) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
         http=bounded(bounds),

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
-from fastapi import APIRouter
-from fastapi.exceptions import RequestValidationError
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope
 
 from foliot.errors import FoliotError, InvalidInput, NotFound, SecretError, SecretMissing, Unavailable
-from foliot.server.auth.guard import GuardedRoute
-from foliot.server.auth.login_records import tell_denied
-from foliot.server.errors import MethodNotAllowed, TooMany, Unauthenticated
+from foliot.server.errors import InvalidParameters, KnownFailure, MethodNotAllowed, NoRoute, TooMany, Unauthenticated
 from foliot.server.http.problems import RETRY_AFTER, problem_of, public_message
 from foliot.server.http.responses import Json
 from foliot.server.streams.pieces import Ended
@@ -65,7 +60,7 @@ class BadRequest(InvalidInput):
         super().__init__(message, hint=hint, param=param, openai_code=code)
 
 
-class RunFailed(FoliotError):
+class RunFailed(KnownFailure):
     """The run that was asked for ended without an answer."""
 
     code = "run_failed"
@@ -104,22 +99,25 @@ def status_of(error: FoliotError) -> int:
 
 
 def report(scope: Scope, error: FoliotError) -> Response:
-    """The answer for an error that no route has answered: a problem, or what clients of OpenAI read where they call."""
+    """The answer for an error: a problem, or what clients of OpenAI read where they call."""
     path: str = scope["path"]
     if path.startswith("/v1/") and path.split("/", 3)[2] in _OPENAI:
-        return error_response(_elsewhere(error, path), told=True)
+        return error_response(_as_openai(error, path))
     return problem_of(error)
 
 
-def _elsewhere(error: FoliotError, path: str) -> FoliotError:
-    """Names the served paths in the error for a path that OpenAI serves and Foliot does not."""
-    if not isinstance(error, NotFound):
-        return error
-    return NotFound(f"there is nothing at {path[:200]}", hint=_SERVED, openai_code="unknown_url")
+def _as_openai(error: FoliotError, path: str) -> FoliotError:
+    """Name the served paths where OpenAI serves something and Foliot does not, and the first parameter that is wrong."""
+    if isinstance(error, NoRoute):
+        return NotFound(f"there is nothing at {path[:200]}", hint=_SERVED, openai_code="unknown_url")
+    if isinstance(error, InvalidParameters):
+        first = error.faults[0]
+        return BadRequest(f"{first.name} {first.message}", param=first.name)
+    return error
 
 
-def error_response(error: FoliotError, *, told: bool = False) -> Json:
-    """The answer for an error. `told`: the log has it already."""
+def error_response(error: FoliotError) -> Json:
+    """The answer for an error."""
     headers: dict[str, str] = {}
     if isinstance(error, Unauthenticated):
         headers["WWW-Authenticate"] = 'Bearer realm="foliot"'
@@ -129,8 +127,6 @@ def error_response(error: FoliotError, *, told: bool = False) -> Json:
         headers["Allow"] = str(error.details.get("allow", ""))
     elif status_of(error) >= 409:
         headers |= NO_RETRY
-    if status_of(error) >= 500 and not told and not isinstance(error, Unavailable | RunFailed):
-        log.error("a request failed: %s", error.message, exc_info=error)
     return Json({"error": error_document(error)}, status_of(error), headers)
 
 
@@ -142,39 +138,3 @@ def no_such_model(word: str) -> NotFound:
         param="model",
         openai_code="model_not_found",
     )
-
-
-# --- shape -----------------------------------------------------------------------------------------------------------
-
-# Routes whose errors have the shape that clients of OpenAI read, those of the guard included.
-
-
-class OpenAiRoute(GuardedRoute):
-    """A guarded route whose errors have OpenAI's format."""
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().handle(scope, receive, send)
-        except FoliotError as error:  # of the guard: what the endpoint raises has been answered
-            await tell_denied(Request(scope), error)
-            await error_response(error)(scope, receive, send)
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handler = super().get_route_handler()
-
-        async def answered(request: Request) -> Response:
-            try:
-                return await handler(request)
-            except FoliotError as error:
-                await tell_denied(request, error)
-                return error_response(error)
-            except RequestValidationError as error:
-                first = error.errors()[0]
-                place = ".".join(str(step) for step in first["loc"][1:])
-                return error_response(BadRequest(str(first["msg"]), param=place))
-
-        return answered
-
-
-def openai_router() -> APIRouter:
-    return APIRouter(route_class=OpenAiRoute, tags=["openai"])

@@ -1,28 +1,39 @@
-"""The description of the API, OpenAPI 3.1: what the framework knows of the routes, and what only we know.
+"""The description of the API, OpenAPI 3.1, made of the routes: nothing about one is said here.
 
-Bodies are read by the rooms below and not by the framework, answers are documents that nobody validates a second time,
-errors are problems, and what a route is stands in the route table. All of it is added here, from where it is defined;
-`foliot.server.describing` has what is defined nowhere else.
+Parameters come from the signatures of handlers, summaries from their names and docstrings, bodies, answers, errors,
+roles and keys from the route table, schemas from the types of the rooms below; `shapes.py` and `work_shapes.py` have
+those of answers that have no type.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
-from typing import Any, Final, cast
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, Final
 
-from fastapi import FastAPI
 from msgspec import Struct
 
+from foliot.resources.kinds import KINDS, Kind
 from foliot.server.auth.rules import Rule
 from foliot.server.http.problems import MEDIA_TYPE
 from foliot.server.http.request_keys import KEY
+from foliot.server.http.routing import NOT_EDITED, Route
 from foliot.server.openapi import events, kinds, shapes, work_shapes
 from foliot.server.openapi.failures import failures, responses
-from foliot.server.openapi.kinds import ANY_KIND, expanded
 from foliot.server.openapi.operation import Operation
 from foliot.server.openapi.schema import TEXT, ref
-from foliot.server.route_table import ROUTES, Row
+from foliot.server.route_table import ROUTES
+from foliot.server.routes.resources import WITHOUT_STATUS
+from foliot.version import __version__
 
+INFO: Final = {
+    "title": "Foliot",
+    "version": __version__,
+    "summary": "Durable runs of agents, with tools that are governed.",
+}
+ANY_KIND: Final = "/v1/{kind}"
 # As the description writes paths: without how a parameter is matched.
 ROWS: Final = {(method, re.sub(r":\w+}", "}", path)): row for (method, path), row in ROUTES.items()}
 SECURITY: Final[list[dict[str, list[str]]]] = [{"token": []}, {"session": []}]
@@ -37,33 +48,53 @@ SCHEMES: Final = {
 }
 
 
-def describe(app: FastAPI) -> dict[str, Any]:
-    """The whole description. It is made once for an application."""
-    described = app.openapi()  # which the application keeps
-    return described if "securitySchemes" in described.get("components", {}) else _completed(described)
+@cache
+def describe(routes: tuple[Route, ...]) -> dict[str, Any]:
+    """Return the whole description of these routes. It is made once."""
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        if ROUTES[route.method, route.path].operation is None:
+            continue
+        path = _plain(route.path)
+        if path.startswith(ANY_KIND):
+            for kind in _kinds(route, routes):
+                own = path.replace("{kind}", kind.plural)
+                paths.setdefault(own, {})[route.method.lower()] = _operation(own, route, kind)
+        else:
+            paths.setdefault(path, {})[route.method.lower()] = _operation(path, route, None)
+    tags = {tag for item in paths.values() for operation in item.values() for tag in operation["tags"]}
+    return {
+        "openapi": "3.1.0",
+        "info": INFO,
+        "paths": dict(sorted(paths.items())),
+        "tags": [{"name": tag} for tag in sorted(tags)],
+        "components": {
+            "schemas": {**kinds.schemas(), **work_shapes.derived(*forms()), **_written()},
+            "responses": responses(),
+            "securitySchemes": dict(SCHEMES),
+        },
+    }
 
 
-def _completed(described: dict[str, Any]) -> dict[str, Any]:
-    paths: dict[str, Any] = described["paths"]
-    of_kinds = list(expanded(paths))
-    for path in [path for path in paths if path.startswith(ANY_KIND)]:
-        del paths[path]
-    for path, item in paths.items():
-        for method, operation in item.items():
-            row = ROWS[method.upper(), path]
-            _complete(path, operation, row.described(), row.rule, keyed=_is_keyed(row))
-    for method, path, route, operation, kind in of_kinds:
-        row = ROWS[method.upper(), route]
-        rule = Rule(row.rule.where, row.rule.kinds.get(kind.plural, row.rule.role))
-        _complete(path, operation, row.described(kind), rule, keyed=_is_keyed(row))
-        paths.setdefault(path, {})[method] = operation
-    described["paths"] = dict(sorted(paths.items()))
-    described["tags"] = [{"name": tag} for tag in sorted(_tags(described["paths"]))]
-    components = described.setdefault("components", {})
-    components["schemas"] = {**kinds.schemas(), **work_shapes.derived(*forms()), **_written()}
-    components["responses"] = responses()
-    components["securitySchemes"] = dict(SCHEMES)
-    return described
+def _plain(path: str) -> str:
+    """Return a path as the description writes it: without how a parameter is matched."""
+    return re.sub(r":\w+}", "}", path)
+
+
+def _kinds(route: Route, routes: tuple[Route, ...]) -> Iterator[Kind]:
+    """Yield the kinds that a route for all kinds serves.
+
+    A client that is generated then has `getAgent` with an Agent as its answer, and no operation that some kinds refuse.
+    """
+    own = {(each.method, each.path) for each in routes}
+    for kind in KINDS.values():
+        if (route.method, route.path.replace("{kind}", kind.plural)) in own:
+            continue
+        if route.path.endswith("/status") and kind.name in WITHOUT_STATUS:
+            continue
+        if route.method in ("PUT", "PATCH") and kind.name in NOT_EDITED and not route.path.endswith("/status"):
+            continue
+        yield kind
 
 
 def forms() -> list[type[Struct]]:
@@ -73,33 +104,47 @@ def forms() -> list[type[Struct]]:
     return [*dict.fromkeys(shape for body in bodies if (shape := body.shape()) is not None)]
 
 
-def _is_keyed(row: Row) -> bool:
-    return row.key is not None and row.key.kept
-
-
 def _written() -> dict[str, Any]:
     own = {**shapes.ACCESS_SHAPES, **shapes.OPERATIONS_SHAPES, **shapes.SHAPES, **shapes.OPENAI}
     return {**own, **work_shapes.SHAPES, **events.SHAPES}
 
 
-def _complete(path: str, operation: dict[str, Any], told: Operation, rule: Rule, *, keyed: bool) -> None:
-    operation["operationId"] = told.id
-    operation["security"] = [] if rule.where == "public" else list(SECURITY)
-    if rule.where != "public":
-        operation["x-foliot-role"] = rule.role
-    operation["parameters"] = [_parameter(each) for each in operation.get("parameters", ())]
-    if told.body is not None:
-        operation["requestBody"] = told.body.described()
-    given = cast("dict[str, Any]", operation["responses"])
-    own = {code: each for code, each in given.items() if code != "422" and _says_something(each)}
-    told_of = failures(path, rule.where, body=told.body is not None, more=(*told.fails, *((409,) if keyed else ())))
-    operation["responses"] = {**told_of, **told.responses(), **own}
-    for code in told.others.keys() & told_of.keys():  # before it comes to that, it may be refused as any other
-        operation["responses"][code]["content"][MEDIA_TYPE] = {"schema": ref("Problem")}
+def _operation(path: str, route: Route, kind: Kind | None) -> dict[str, Any]:
+    row = ROUTES[route.method, route.path]
+    told, rule = row.described(kind), row.rule
+    keyed = row.key is not None and row.key.kept
+    tags, summary = [*route.tags], route.handler.__name__.replace("_", " ").title()
+    parameters = [each.described() for each in route.signature.parameters] + [dict(each) for each in route.reads]
+    if kind is not None:
+        rule = Rule(rule.where, rule.kinds.get(kind.plural, rule.role))
+        tags, summary = [kind.plural], f"{summary}: {kind.plural}"
+        parameters = [each for each in parameters if each["name"] != "kind"]
     if told.events is not None:
-        operation["parameters"].append(_LAST_EVENT)
+        parameters.append(_LAST_EVENT)
     if keyed:
-        operation["parameters"].append(_KEY)
+        parameters.append(_KEY)
+    made: dict[str, Any] = {
+        "tags": tags,
+        "summary": summary,
+        "description": inspect.cleandoc(route.handler.__doc__ or ""),
+        "operationId": told.id,
+        "security": [] if rule.where == "public" else list(SECURITY),
+        "parameters": parameters,
+        "responses": _responses(path, told, rule, keyed=keyed),
+    }
+    if rule.where != "public":
+        made["x-foliot-role"] = rule.role
+    if told.body is not None:
+        made["requestBody"] = told.body.described()
+    return made
+
+
+def _responses(path: str, told: Operation, rule: Rule, *, keyed: bool) -> dict[str, Any]:
+    refused = failures(path, rule.where, body=told.body is not None, more=(*told.fails, *((409,) if keyed else ())))
+    made = {**refused, **told.responses()}
+    for code in told.others.keys() & refused.keys():  # before it comes to that, it may be refused as any other
+        made[code]["content"][MEDIA_TYPE] = {"schema": ref("Problem")}
+    return made
 
 
 _LAST_EVENT: Final = {
@@ -116,29 +161,3 @@ _KEY: Final = {
     "description": "The same request again with the same key is done once, and answered as the first one was.",
     "schema": {"type": "string", "pattern": f"^{KEY}$"},
 }
-
-
-def _says_something(response: dict[str, Any]) -> bool:
-    """Whether a route told of an answer itself, and it is not what the framework says of all."""
-    content = response.get("content", {}).get("application/json", {})
-    return bool(content.get("schema")) or response.get("description") not in ("Successful Response", None)
-
-
-def _parameter(parameter: dict[str, Any]) -> dict[str, Any]:
-    """Describes a parameter as it is sent: an address has no null, and headers have capitals."""
-    schema = dict(parameter["schema"])
-    kept = [each for each in schema.pop("anyOf", ()) if each != {"type": "null"}]
-    if len(kept) == 1:
-        schema |= kept[0]
-    elif kept:
-        schema["anyOf"] = kept
-    for said in ("title", "description"):
-        schema.pop(said, None)
-    name = parameter["name"]
-    if parameter["in"] == "header":
-        name = "-".join(word.capitalize() if word != "id" else "ID" for word in name.split("-"))
-    return {**parameter, "name": name, "schema": schema}
-
-
-def _tags(paths: dict[str, Any]) -> set[str]:
-    return {tag for item in paths.values() for operation in item.values() for tag in operation.get("tags", ())}

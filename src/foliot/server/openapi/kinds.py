@@ -1,50 +1,15 @@
-"""Resources, kind by kind: a route for all of them is told as one for each, with the schema of each.
-
-A client that is generated then has `getAgent` with an Agent as its answer, and no operation that some kinds refuse.
-"""
+"""The schemas of resources, kind by kind."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator
 from typing import Any, Final
 
-from foliot.resources.kinds import KINDS, Kind
+from foliot.resources.kinds import KINDS
 from foliot.resources.schema import bundle_schema
-from foliot.server.http.names import NOT_EDITED
 from foliot.server.openapi.schema import ANYTHING, TEXT, Schema, listof, moved, ref, shape
-from foliot.server.routes.resources import WITHOUT_STATUS
 
-ANY_KIND: Final = "/v1/{kind}"
 # What of a secret is ever shown.
 _MASKED: Final = {"type": "object", "additionalProperties": {"type": "string", "pattern": "^[*]{3}"}}
-
-
-def expanded(paths: dict[str, Any]) -> Iterator[tuple[str, str, str, dict[str, Any], Kind]]:
-    """Each operation of each kind: method, path, the path of its route, the operation, and the kind."""
-    for path, item in paths.items():
-        if not path.startswith(ANY_KIND):
-            continue
-        for method, operation in item.items():
-            for kind in KINDS.values():
-                own = path.replace("{kind}", kind.plural)
-                if method in paths.get(own, {}) or not _has(kind, method, path):
-                    continue
-                yield method, own, path, _of(kind, operation), kind
-
-
-def _has(kind: Kind, method: str, path: str) -> bool:
-    if path.endswith("/status"):
-        return kind.name not in WITHOUT_STATUS
-    return not (method in ("put", "patch") and kind.name in NOT_EDITED)
-
-
-def _of(kind: Kind, operation: dict[str, Any]) -> dict[str, Any]:
-    own = copy.deepcopy(operation)
-    own["parameters"] = [each for each in own["parameters"] if each["name"] != "kind"]
-    own["tags"] = [kind.plural]
-    own["summary"] = f"{operation['summary']}: {kind.plural}"
-    return own
 
 
 def schemas() -> dict[str, Any]:

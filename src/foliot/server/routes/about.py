@@ -42,9 +42,9 @@ async def capabilities() -> Response:
     )
 
 
-@router.get("/openapi.json", include_in_schema=False)
+@router.get("/openapi.json")
 async def openapi(request: Request) -> Response:
     """The description of this API (OpenAPI 3.1)."""
     from foliot.server.openapi.document import describe  # with schemas of everything: long to load, seldom asked for
 
-    return Json(describe(request.app))
+    return Json(describe(request.app.router.table))

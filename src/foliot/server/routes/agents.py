@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import Query
 from starlette.responses import Response
 
 from foliot.server.auth.guard import new_router
 from foliot.server.context import ServicesDep
 from foliot.server.http.names import Limit, Name, Namespace, space
+from foliot.server.http.parameters import Query
 from foliot.server.http.responses import Json
 from foliot.store.base import Key
 from foliot.work.views.events import RunHappening, log_line

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any, Final
 
 import msgspec
-from fastapi import Path, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -16,6 +15,7 @@ from foliot.server.auth.identity import Caller
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.http.bodies import form
 from foliot.server.http.names import MOST, Limit, Namespace
+from foliot.server.http.parameters import Path, Query
 from foliot.server.http.responses import Json
 from foliot.store.audit.chain import Head
 from foliot.store.audit.log import AuditFilter, AuditRecord
@@ -26,7 +26,7 @@ WAYS: Final = ("tool", "agent", "day", "run")
 LARGEST: Final = 2**62
 Number = Annotated[int, Path(ge=1, lt=LARGEST, description="The number of the record.")]
 Words = Annotated[str, Query(max_length=253)]
-Since = Annotated[float, Query(ge=0, allow_inf_nan=False, description="Seconds since 1970.")]
+Since = Annotated[float, Query(ge=0, description="Seconds since 1970.")]
 Before = Annotated[int | None, Query(ge=1, lt=LARGEST, description="The last number of the page before.")]
 
 
@@ -69,7 +69,7 @@ async def totals(
     tool: Words = "",
     run: Words = "",
     since: Since = 0.0,
-    by: Annotated[str, Query(json_schema_extra={"enum": [*WAYS]})] = "tool",
+    by: Annotated[str, Query(values=(*WAYS,))] = "tool",
 ) -> Response:
     """Adds up calls by tool, agent, day or run."""
     if by not in WAYS:

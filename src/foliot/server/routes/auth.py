@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import Query
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -19,6 +18,7 @@ from foliot.server.auth.sessions import FLOW, HELD, SESSION, Held, check_json, c
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.errors import Unauthenticated
 from foliot.server.http.bodies import form
+from foliot.server.http.parameters import Query
 from foliot.server.http.responses import Json
 from foliot.store.access.logins import LoginSession
 from foliot.store.access.users import user_name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -26,6 +25,7 @@ from foliot.server.http.names import (
     parameters,
     space,
 )
+from foliot.server.http.parameters import Query
 from foliot.server.http.responses import Json
 from foliot.store.resources.selectors import parse_labels
 

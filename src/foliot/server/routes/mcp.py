@@ -23,19 +23,19 @@ class _Handed(Response):
         await self._door.handle(scope, receive, send)
 
 
-@router.post("/mcp", include_in_schema=False)
+@router.post("/mcp")
 async def post(request: Request) -> Response:
     """A message of a client."""
     return _Handed(request.app.state.mcp)
 
 
-@router.get("/mcp", include_in_schema=False)
+@router.get("/mcp")
 async def listen(request: Request) -> Response:
     """The stream on which clients of earlier revisions hear what they did not ask for."""
     return _Handed(request.app.state.mcp)
 
 
-@router.delete("/mcp", include_in_schema=False)
+@router.delete("/mcp")
 async def leave(request: Request) -> Response:
     """The end of a session of an earlier revision."""
     return _Handed(request.app.state.mcp)

@@ -8,16 +8,16 @@ from datetime import datetime
 from hashlib import sha256
 from typing import Annotated, Any, Final
 
-from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.common.threads import unhurried
 from foliot.errors import NotFound
-from foliot.server.auth.guard import namespace_of
+from foliot.server.auth.guard import namespace_of, new_router
 from foliot.server.auth.identity import Caller
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.http.envelope import REQUEST_ID
+from foliot.server.http.parameters import Query
 from foliot.server.http.responses import Json
 from foliot.server.openai.answers import (
     DONE,
@@ -31,7 +31,7 @@ from foliot.server.openai.answers import (
     on_hang_up,
 )
 from foliot.server.openai.chat import Chat
-from foliot.server.openai.errors import BadRequest, RunFailed, no_such_model, openai_router
+from foliot.server.openai.errors import BadRequest, RunFailed, no_such_model
 from foliot.server.openai.input import Order as ItemOrder
 from foliot.server.openai.input import list_input, page_of
 from foliot.server.openai.requests import Order, read_chat, read_response
@@ -41,7 +41,7 @@ from foliot.server.openai.work import Asker, Begun, begin
 from foliot.server.runs.targets import Target, find_target, list_targets
 from foliot.server.streams.pieces import Ended, Piece
 
-router = openai_router()
+router = new_router("openai")
 
 RUN_HEADER: Final = "X-Foliot-Run"
 SESSION_HEADER: Final = "x-foliot-session"
@@ -56,21 +56,19 @@ def _told(place: str, name: str, text: str, **schema: Any) -> dict[str, Any]:
 
 # What the routes look at besides paths and bodies, for the description of the API.
 _NAMESPACE: Final = _told("query", "namespace", "Where a model without a namespace is looked for; `default` if none.")
-_LOOKS: Final[dict[str, Any]] = {"parameters": [_NAMESPACE]}
-_ASKS: Final[dict[str, Any]] = {
-    "parameters": [
-        _NAMESPACE,
-        _told("header", "X-Foliot-Session", "A conversation that goes on.", maxLength=LONGEST_NAME),
-        _told("header", "Idempotency-Key", "The same request again begins nothing new.", maxLength=LONGEST_NAME),
-        _told("header", "X-Foliot-On-Disconnect", "What a hang-up does.", enum=["cancel", "continue"]),
-    ]
-}
+_LOOKS: Final = (_NAMESPACE,)
+_ASKS: Final = (
+    _NAMESPACE,
+    _told("header", "X-Foliot-Session", "A conversation that goes on.", maxLength=LONGEST_NAME),
+    _told("header", "Idempotency-Key", "The same request again begins nothing new.", maxLength=LONGEST_NAME),
+    _told("header", "X-Foliot-On-Disconnect", "What a hang-up does.", enum=["cancel", "continue"]),
+)
 
 
 # --- models ------------------------------------------------------------------------------------------------------
 
 
-@router.get("/v1/models", openapi_extra=_LOOKS)
+@router.get("/v1/models", reads=_LOOKS)
 async def list_models(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """The agents and systems that the caller can use, as models."""
     namespace = namespace_of(request.scope) if "namespace" in request.query_params else None
@@ -84,7 +82,7 @@ async def list_models(request: Request, services: ServicesDep, caller: CallerDep
     return Json({"object": "list", "data": list(found.values())})
 
 
-@router.get("/v1/models/{model:path}", openapi_extra=_LOOKS)
+@router.get("/v1/models/{model:path}", reads=_LOOKS)
 async def read_model(model: str, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """One agent or system."""
     try:
@@ -112,7 +110,7 @@ def _model(target: Target, id: str) -> dict[str, Any]:
 # --- chat --------------------------------------------------------------------------------------------------------
 
 
-@router.post("/v1/chat/completions", openapi_extra=_ASKS)
+@router.post("/v1/chat/completions", reads=_ASKS)
 async def chat(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Say something to an agent or a system, and hear its answer, whole or in pieces."""
     body = await request.body()
@@ -160,7 +158,7 @@ def _stream_chat(services: Services, begun: Begun, answer: Chat, hang_up: OnHang
 # --- responses ---------------------------------------------------------------------------------------------------
 
 
-@router.post("/v1/responses", openapi_extra=_ASKS)
+@router.post("/v1/responses", reads=_ASKS)
 async def respond(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Answers like a chat, in the newer form: it can continue an earlier answer, and run without a listener."""
     body = await request.body()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any, Final
 
 import msgspec
-from fastapi import Query
 from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,6 +20,7 @@ from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.http.bodies import form
 from foliot.server.http.envelope import REQUEST_ID
 from foliot.server.http.names import MOST, Limit, Namespace, space
+from foliot.server.http.parameters import Query
 from foliot.server.http.responses import Json
 from foliot.store.queue import limits as bounds
 from foliot.tools.governance.judge import PolicyQuestion

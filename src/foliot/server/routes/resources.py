@@ -19,7 +19,6 @@ from foliot.server.http.bodies import as_object, check_place, manifest, mapping,
 from foliot.server.http.envelope import REQUEST_ID
 from foliot.server.http.names import (
     DEFAULT_PAGE,
-    NOT_EDITED,
     After,
     Continue,
     DryRun,
@@ -45,6 +44,7 @@ from foliot.server.http.names import (
     wanted,
 )
 from foliot.server.http.responses import Json, etag, resource
+from foliot.server.http.routing import NOT_EDITED
 from foliot.server.resources import Declaring, Written
 from foliot.store.base import Document, Key, Page
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any, cast
 
 import msgspec
-from fastapi import Query
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,6 +20,7 @@ from foliot.server.errors import BadParameter
 from foliot.server.http.bodies import form
 from foliot.server.http.envelope import REQUEST_ID
 from foliot.server.http.names import Limit, Namespace, last_event
+from foliot.server.http.parameters import Query
 from foliot.server.http.request_keys import id_by_key
 from foliot.server.http.responses import Json
 from foliot.server.routes.tasks import Reason

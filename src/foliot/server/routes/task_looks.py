@@ -6,13 +6,13 @@ import time
 from typing import Annotated, Any
 
 import msgspec
-from fastapi import Query
 from starlette.responses import Response
 
 from foliot.engine.explain.trace import trace_of
 from foliot.server.auth.guard import new_router
 from foliot.server.context import ServicesDep
 from foliot.server.http.names import Name, Namespace, parameters, space
+from foliot.server.http.parameters import Query
 from foliot.server.http.responses import Json
 from foliot.server.tasks.messages import chosen, messages_of, metrics_of
 from foliot.work.views.events import iso, log_line

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Final
 
 import msgspec
-from fastapi import Query
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
@@ -40,6 +39,7 @@ from foliot.server.http.names import (
     unquoted,
     wanted,
 )
+from foliot.server.http.parameters import Query
 from foliot.server.http.responses import Json, resource
 from foliot.server.resources import Declaring
 from foliot.server.routes.resources import listed

@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
-from fastapi import Path
 from msgspec import Struct, field
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,6 +24,7 @@ from foliot.server.auth.login_records import tell
 from foliot.server.auth.rights import asked_role, asked_space
 from foliot.server.context import CallerDep, ServicesDep
 from foliot.server.http.bodies import form
+from foliot.server.http.parameters import Path
 from foliot.server.http.responses import Json
 from foliot.store.access.tokens import SqlTokens, TokenInfo
 from foliot.work.views.events import iso

@@ -6,7 +6,6 @@ from contextlib import nullcontext
 from typing import Annotated
 
 import msgspec
-from fastapi import Path
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -20,6 +19,7 @@ from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.http.bodies import form
 from foliot.server.http.envelope import REQUEST_ID
 from foliot.server.http.names import MOST, Limit, Name, Namespace, space
+from foliot.server.http.parameters import Path
 from foliot.server.http.responses import Json
 from foliot.server.routes.work_tasks import who
 from foliot.store.base import Document

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any
 
-from fastapi import Path
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
@@ -26,6 +25,7 @@ from foliot.server.auth.rights import asked_grants
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.http.bodies import form
 from foliot.server.http.envelope import REQUEST_ID
+from foliot.server.http.parameters import Path
 from foliot.server.http.responses import Json
 from foliot.store.access.users import UserInfo, user_name
 from foliot.work.views.events import iso

@@ -6,7 +6,6 @@ import contextlib
 from typing import Annotated, Any, Final, Literal, cast, get_args
 
 import msgspec
-from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -25,6 +24,7 @@ from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.http.bodies import form, form_in
 from foliot.server.http.envelope import REQUEST_ID
 from foliot.server.http.names import MOST, Limit, Name, Namespace, space
+from foliot.server.http.parameters import Query
 from foliot.server.http.responses import Json
 from foliot.server.routes.work_tasks import Act, spaces, who
 from foliot.server.runs.driven import begin_run, fork_run, resume_run

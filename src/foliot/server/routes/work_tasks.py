@@ -12,7 +12,6 @@ from contextlib import aclosing
 from typing import Annotated, Any, Final
 
 import msgspec
-from fastapi import Query
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -48,6 +47,7 @@ from foliot.server.http.names import (
     space,
     wanted,
 )
+from foliot.server.http.parameters import Query
 from foliot.server.http.responses import Json
 from foliot.server.routes.resources import listed
 from foliot.server.streams.runs import task_batches
