@@ -32,10 +32,10 @@ test: setup ## Run every test, with a real PostgreSQL and a real NATS server
 	@$(BIN)/pytest -n $(JOBS) --dist worksteal --randomly-seed=$(SEED)
 
 simulate: setup ## 10,000 seeds of each simulator; a failing one is printed with how to replay it
-	@$(BIN)/python -m foliot.testing.simulator --seeds 10000 --jobs 2
-	@$(BIN)/python -m foliot.testing.workshop --seeds 10000 --jobs 2
-	@$(BIN)/python -m foliot.testing.workshop --profile crowds --seeds 500 --jobs 2
-	@$(BIN)/python -m foliot.testing.workshop --profile threads --seeds 500 --jobs 2
+	@$(BIN)/python -m simulators.engine --seeds 10000 --jobs 2
+	@$(BIN)/python -m simulators.workshop --seeds 10000 --jobs 2
+	@$(BIN)/python -m simulators.workshop --profile crowds --seeds 500 --jobs 2
+	@$(BIN)/python -m simulators.workshop --profile threads --seeds 500 --jobs 2
 
 chaos: setup ## Kills of real processes, servers restarted under 5,000 tasks, new seeds for the adversary, long loops over both databases
 	@FOLIOT_CHAOS=1 $(BIN)/pytest tests/chaos tests/adversary tests/store -q -s -n0 --timeout=3060

@@ -13,9 +13,11 @@ import asyncio
 import gc
 import multiprocessing
 import statistics
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -24,7 +26,10 @@ from foliot.kernel.messages import Message, ModelRequest, ModelResponse, Text, T
 from foliot.models.config import GatewayConfig
 from foliot.models.gateways.openai import OpenAIChatGateway
 from foliot.models.wire.openai_chat import OpenAIChatWire
-from foliot.testing.provider import Play, WireRequest, WireServer
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the simulated provider is not part of the package
+
+from simulators.provider import Play, WireRequest, WireServer
 
 # The stream is measured twice: its chunks in one rush, of which a client may read many at once, and 2 ms apart, as a
 # model writes them. There every chunk wakes the process up, which costs more than reading it: the column "bare" shows

@@ -37,4 +37,3 @@ def watched_steps() -> Iterator[Steps]:
         yield found
     finally:
         asyncio.Handle._run = run  # pyright: ignore[reportPrivateUsage]
-        gc.unfreeze()

@@ -12,7 +12,7 @@ from foliot.bus.base import Ticket
 from foliot.bus.nats import NatsTransport
 from foliot.bus.nats_link import NatsLink, NatsOptions
 from foliot.common.waits import Waits
-from foliot.dev.proxy import Proxy
+from simulators.proxy import Proxy
 
 ENDS = 60.0
 # The client library forgets the connection of an attempt that timed out, and leaves it to the garbage collector.

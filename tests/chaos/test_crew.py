@@ -25,7 +25,6 @@ from random import Random
 import pytest
 
 from foliot import Runtime
-from foliot.dev.proxy import Proxy
 from foliot.engine.driver.signals import signal
 from foliot.errors import FoliotError
 from foliot.kernel.graph.events import TaskSucceeded
@@ -36,6 +35,7 @@ from foliot.store.base import Put
 from foliot.store.tasks import ENDED
 from foliot.tools.base import Invocation
 from foliot.work.tasks.base import Command, RetryRule
+from simulators.proxy import Proxy
 from tests.chaos.book import Mark, by_key, explain, read_marks
 from tests.chaos.child import tools
 from tests.chaos.crew import AGENTS, LEASE_SECONDS, PAYMENTS, SCRIPT, SYSTEM, settings_for

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession, ClientTimeout
 
-from foliot.dev.proxy import Proxy
+from simulators.proxy import Proxy
 
 ENDS = 90.0
 

@@ -53,7 +53,7 @@ def test_every_file_that_the_source_names_in_words_is_there() -> None:
     """A reference to a file that was moved leads nobody anywhere."""
     there = [
         f"/{path.relative_to(ROOT)}"
-        for room in ("src", "tests", "benchmarks", "examples")
+        for room in ("src", "simulators", "tests", "benchmarks", "examples")
         for path in (ROOT / room).rglob("*.py")
     ]
     lost = [

@@ -12,7 +12,7 @@ from foliot.engine.driver.appends import FIRST_PAUSE, LONGEST_PAUSE, Tenure, app
 from foliot.errors import Conflict, Unavailable
 from foliot.store.journal.base import Entry, JournalConflict, Lease, LeaseLost, NewRun, Signal, SignalsPending
 from foliot.store.journal.memory import MemoryJournal
-from foliot.testing.simulator.virtual_loop import VirtualLoop
+from simulators.engine.virtual_loop import VirtualLoop
 
 LEASE = Lease("r1", 1, 4, "w1", 30.0)
 MINE = [Entry(3, 1.5, "a", b"{}"), Entry(4, 1.5, "b", b"{}")]

@@ -26,7 +26,7 @@ from foliot.resources.rates import GRACE, Declarer, Limits
 from foliot.resources.validate import validate_document
 from foliot.store.ledger.model_limits import SqlModelLimits
 from foliot.store.open import open_database
-from foliot.testing.provider import Fault, Play, WireServer
+from simulators.provider import Fault, Play, WireServer
 
 CHAOS = bool(os.environ.get("FOLIOT_CHAOS"))
 RUNS, REQUESTS, PER = (1600, 160, 2.0) if CHAOS else (24, 8, 1.5)

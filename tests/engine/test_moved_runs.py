@@ -19,8 +19,8 @@ from foliot.kernel.messages import Media, Message, ModelResponse, Text, ToolCall
 from foliot.resources.validate import validate_document
 from foliot.store.base import Put
 from foliot.store.queue.placement import Offer
-from foliot.testing.provider import WireRequest, WireServer
 from foliot.work.tasks.base import Command
+from simulators.provider import WireRequest, WireServer
 
 # By provider, what stands between the address of the server and what the gateway adds.
 PROVIDERS = {"openai": "/v1", "openai-responses": "/v1", "anthropic": "/v1", "gemini": "/v1beta", "ollama": ""}

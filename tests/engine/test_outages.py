@@ -18,16 +18,16 @@ from foliot.kernel.run.events import RunSucceeded, RunWaiting, ToolStarted
 from foliot.kernel.run.spec import Effect
 from foliot.store.journal.base import LeaseLost
 from foliot.store.journal.memory import MemoryJournal
-from foliot.testing.simulator.history import Acted, Stored
-from foliot.testing.simulator.report import Report
-from foliot.testing.simulator.simulation import simulate
-from foliot.testing.simulator.virtual_loop import VirtualLoop
-from foliot.testing.workshop.simulation import simulate as simulate_workshop
 from foliot.tools.base import Invocation
 from foliot.tools.function import tool
 from foliot.tools.governance.rules import FixedRules, Rules, RuleSource
 from foliot.tools.pipeline.parts import Parts
 from foliot.tools.pipeline.pipeline import Pipeline
+from simulators.engine.history import Acted, Stored
+from simulators.engine.report import Report
+from simulators.engine.simulation import simulate
+from simulators.engine.virtual_loop import VirtualLoop
+from simulators.workshop.simulation import simulate as simulate_workshop
 from tests.engine.kit import Engine, calls, in_turn, says
 
 

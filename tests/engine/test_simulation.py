@@ -7,16 +7,18 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from foliot.errors import UsageError
 from foliot.kernel.run.events import ToolStarted, UnknownDecided
-from foliot.testing.simulator.__main__ import main
-from foliot.testing.simulator.history import Noted, Stored
-from foliot.testing.simulator.profiles import PROFILES, profile_for
-from foliot.testing.simulator.simulation import simulate
+from simulators.engine.__main__ import main
+from simulators.engine.history import Noted, Stored
+from simulators.engine.profiles import PROFILES, profile_for
+from simulators.engine.simulation import simulate
 
+ROOT = Path(__file__).parents[2]
 SEEDS_PER_TEST = 100
 
 
@@ -80,14 +82,14 @@ def test_the_same_seed_gives_the_same_world(profile: str) -> None:
 
 def test_a_seed_gives_the_same_world_in_another_process_with_other_hashes() -> None:
     code = (
-        "from foliot.testing.simulator.simulation import simulate\n"
+        "from simulators.engine.simulation import simulate\n"
         "print(' '.join(simulate(seed).digest for seed in range(25)))"
     )
 
     def digests(hash_seed: str) -> str:
         environ = {**os.environ, "PYTHONHASHSEED": hash_seed}
         return subprocess.run(
-            [sys.executable, "-c", code], env=environ, check=True, capture_output=True, text=True
+            [sys.executable, "-c", code], cwd=ROOT, env=environ, check=True, capture_output=True, text=True
         ).stdout
 
     here = " ".join(simulate(seed).digest for seed in range(25)) + "\n"
@@ -98,7 +100,7 @@ def test_the_command_line_plays_one_seed_and_shows_it(capsys: pytest.CaptureFixt
     assert main(["--seed", "3", "--profile", "crashes", "-v"]) == 0
     shown = capsys.readouterr().out
     assert "every promise was kept" in shown
-    assert "replay: python -m foliot.testing.simulator --seed 3 --profile crashes -v" in shown
+    assert "replay: python -m simulators.engine --seed 3 --profile crashes -v" in shown
     assert simulate(3, "crashes").digest in shown
 
 

@@ -16,8 +16,8 @@ from foliot.kernel.run.actions import CallTools
 from foliot.kernel.run.events import RunClaimed, RunSucceeded, ToolFinished
 from foliot.store.journal.base import TERMINAL, Lease
 from foliot.store.journal.memory import MemoryJournal
-from foliot.testing.simulator.__main__ import play_chunk
-from foliot.testing.simulator.simulation import simulate
+from simulators.engine.__main__ import play_chunk
+from simulators.engine.simulation import simulate
 
 
 def runs_with(driver_type: type[Driver]) -> type[Runs]:
@@ -187,5 +187,5 @@ def test_a_failing_seed_is_reported_with_its_history_and_the_command_that_replay
     assert text.startswith("seed 1, profile calm: ")
     assert "nothing_unexpected_is_raised" in text
     assert "stored   1:run.created" in text
-    assert text.endswith("replay: python -m foliot.testing.simulator --seed 1 --profile calm -v")
+    assert text.endswith("replay: python -m simulators.engine --seed 1 --profile calm -v")
     assert play_chunk(simulate, range(2), "calm") == []

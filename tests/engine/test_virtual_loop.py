@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from foliot.testing.simulator.virtual_loop import Stuck, VirtualLoop, context_of
+from simulators.engine.virtual_loop import Stuck, VirtualLoop, context_of
 
 
 class Process:

@@ -22,7 +22,7 @@ from foliot.runtime.agent import Agent
 from foliot.runtime.runtime import Runtime
 from foliot.store.base import Put
 from foliot.store.ledger.budgets import SqlBudgetLedger
-from foliot.testing.provider import Fault, Play, WireServer
+from simulators.provider import Fault, Play, WireServer
 
 ANSWER = ModelResponse(
     Message("assistant", (Text("It is done, all of it."),)),

@@ -17,8 +17,8 @@ from pydantic import TypeAdapter, ValidationError
 from foliot.kernel.messages import Message, ModelResponse, Reasoning, Text, ToolCall, Usage
 from foliot.models.cells import RED, SILENCE
 from foliot.models.profiles import provider_facts
-from foliot.testing.provider import Play, encoded
-from foliot.testing.provider_formats import format_of
+from simulators.provider import Play, encoded
+from simulators.provider_formats import format_of
 
 SOUND = b64encode(SILENCE).decode()[:400]
 SIGNED = "c2lnbmF0dXJl"

@@ -26,7 +26,7 @@ from foliot.models.wire.anthropic import AnthropicWire, MessagesOptions
 from foliot.models.wire.anthropic_answer import OUTPUT_TOOL
 from foliot.models.wire.base import Unsendable, WireError
 from foliot.models.wire.values import CallIds
-from foliot.testing.provider import Play, WireServer
+from simulators.provider import Play, WireServer
 
 MARK = {"type": "ephemeral"}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 1}}, "required": ["a"]}

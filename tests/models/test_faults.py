@@ -26,8 +26,8 @@ from foliot.models.gateways.gemini import GeminiGateway
 from foliot.models.gateways.http import HttpGateway
 from foliot.models.gateways.ollama import OllamaGateway
 from foliot.models.gateways.openai import OpenAIChatGateway, OpenAIResponsesGateway
-from foliot.testing.provider import Fault, Play, WireServer
-from foliot.testing.provider_formats import format_of
+from simulators.provider import Fault, Play, WireServer
+from simulators.provider_formats import format_of
 
 KEY = "sk-very-secret-key"
 ANSWER = ModelResponse(

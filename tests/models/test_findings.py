@@ -36,7 +36,7 @@ from foliot.models.wire.openai_chat import OpenAIChatWire
 from foliot.models.wire.openai_responses import OpenAIResponsesWire
 from foliot.models.wire.values import CallIds
 from foliot.runtime.results import RunFailedError
-from foliot.testing.provider import Fault, Play, WireServer
+from simulators.provider import Fault, Play, WireServer
 
 openai = pytest.importorskip("openai")
 anthropic = pytest.importorskip("anthropic")

@@ -31,7 +31,7 @@ from foliot.models.routing.router import Router
 from foliot.models.wire.anthropic import AnthropicWire
 from foliot.models.wire.requests import merged
 from foliot.resources.rates import Limits
-from foliot.testing.provider import Fault, Play, WireServer
+from simulators.provider import Fault, Play, WireServer
 
 SAID = ModelResponse(Message("assistant", (Text("ok"),)))
 BROKEN = Play(fault=Fault("status", status=503))

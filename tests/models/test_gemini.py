@@ -27,7 +27,7 @@ from foliot.models.wire.base import WireError
 from foliot.models.wire.gemini import GeminiWire
 from foliot.models.wire.schemas import OPEN_API, Inexpressible, translated
 from foliot.models.wire.values import CallIds, is_own_id
-from foliot.testing.provider import WireServer
+from simulators.provider import WireServer
 
 WIRE = GeminiWire()
 SIGNED = ToolCall("foliot_x_0", "memory.write", '{"k": 1}', "gemini.call:sig")

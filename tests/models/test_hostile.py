@@ -1,6 +1,6 @@
 """A provider that sends whatever it likes: the call ends with an answer or a typed error, and without the key.
 
-`test_faults.py` plays the faults that `foliot.testing` offers to everybody; here are the rarer ones, written by hand.
+`test_faults.py` plays the faults that `simulators/provider.py` offers; here are the rarer ones, written by hand.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from foliot.models.gateways.ollama import OllamaGateway
 from foliot.models.gateways.openai import OpenAIChatGateway, OpenAIResponsesGateway
 from foliot.models.routing.endpoints import EndpointConfig
 from foliot.models.routing.router import Router
-from foliot.testing.provider import Fault, Play, WireServer
+from simulators.provider import Fault, Play, WireServer
 from tests.loop_watch import watched_steps
 
 KEY = "sk-very-secret-key"

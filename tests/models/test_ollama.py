@@ -23,7 +23,7 @@ from foliot.models.gateways.ollama import OllamaGateway
 from foliot.models.wire.base import Unsendable
 from foliot.models.wire.ollama import OllamaOptions, OllamaWire
 from foliot.models.wire.values import CallIds, is_own_id
-from foliot.testing.provider import WireServer
+from simulators.provider import WireServer
 
 
 def ask(*messages: Message, **changes: Any) -> ModelRequest:

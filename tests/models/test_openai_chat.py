@@ -25,7 +25,7 @@ from foliot.models.gateways.openai import AzureOpenAIGateway, OpenAIChatGateway
 from foliot.models.wire.base import Unsendable
 from foliot.models.wire.openai_chat import ChatOptions, OpenAIChatWire
 from foliot.models.wire.values import CallIds
-from foliot.testing.provider import WireServer
+from simulators.provider import WireServer
 
 IMAGE = Media("image/png", data="aW1n")
 ANSWER = ModelResponse(Message("assistant", (Text("ok"),)), model="m", id="x")

@@ -23,7 +23,7 @@ from foliot.models.gateways.openai import OpenAIResponsesGateway
 from foliot.models.wire.base import ProviderFault, WireError
 from foliot.models.wire.openai_responses import OpenAIResponsesWire, ResponsesOptions
 from foliot.models.wire.values import CallIds
-from foliot.testing.provider import WireServer
+from simulators.provider import WireServer
 
 
 def ask(*messages: Message, model: str = "gpt-5", **changes: Any) -> ModelRequest:

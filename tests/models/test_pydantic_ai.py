@@ -29,7 +29,7 @@ from foliot.kernel.messages import (
 from foliot.models.base import ModelAuthError, ModelError, ModelGarbage, ModelTimeout
 from foliot.models.config import GatewayConfig
 from foliot.models.registry import default_registry
-from foliot.testing.provider import Fault, Play, WireServer
+from simulators.provider import Fault, Play, WireServer
 
 pytest.importorskip("pydantic_ai")
 

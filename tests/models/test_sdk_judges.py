@@ -30,7 +30,7 @@ from foliot.models.wire.anthropic import AnthropicWire, MessagesOptions
 from foliot.models.wire.gemini import GeminiWire
 from foliot.models.wire.openai_chat import OpenAIChatWire
 from foliot.models.wire.openai_responses import OpenAIResponsesWire
-from foliot.testing.provider import Play, WireServer
+from simulators.provider import Play, WireServer
 
 openai = pytest.importorskip("openai")
 anthropic = pytest.importorskip("anthropic")

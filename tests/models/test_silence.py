@@ -14,7 +14,6 @@ import pytest
 from foliot import Runtime
 from foliot.bus.open import nats_options
 from foliot.common.waits import Waits
-from foliot.dev.proxy import Proxy
 from foliot.kernel.messages import Message, ModelRequest, Text
 from foliot.models.base import ModelTimeout
 from foliot.models.config import GatewayConfig, Timeouts
@@ -23,6 +22,7 @@ from foliot.models.gateways.openai import OpenAIChatGateway
 from foliot.resources.validate import validate_document
 from foliot.settings.settings import load_settings
 from foliot.store.base import Put
+from simulators.proxy import Proxy
 
 ASK = ModelRequest("m", (Message("user", (Text("hello"),)),))
 # What the client library leaves to the garbage collector of a connection that was cut off is no concern of this test.

@@ -25,7 +25,7 @@ from foliot.models.wire.anthropic_answer import counted_in_message
 from foliot.models.wire.gemini_answer import counted_in_gemini
 from foliot.models.wire.openai_chat_answer import counted_in_chat
 from foliot.models.wire.openai_responses_answer import counted_in_response
-from foliot.testing.provider import Fault, Play, WireServer
+from simulators.provider import Fault, Play, WireServer
 
 ASK = ModelRequest("m", (Message("user", (Text("hello"),)),))
 LONG = " ".join(["a sentence that goes on"] * 40)

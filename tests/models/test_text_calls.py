@@ -15,7 +15,7 @@ from foliot.models.gateways.ollama import OllamaGateway
 from foliot.models.gateways.openai import OpenAIChatGateway
 from foliot.models.wire.text_calls import with_text_calls
 from foliot.models.wire.values import CallIds
-from foliot.testing.provider import WireServer
+from simulators.provider import WireServer
 
 TOOLS = (ToolSpec("Search"), ToolSpec("files/read"))
 REQUEST = ModelRequest("m", (Message("user", (Text("go"),)),), tools=TOOLS)

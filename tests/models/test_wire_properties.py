@@ -36,7 +36,7 @@ from foliot.models.wire.ollama import OllamaWire
 from foliot.models.wire.openai_chat import OpenAIChatWire
 from foliot.models.wire.openai_responses import OpenAIResponsesWire
 from foliot.models.wire.values import CallIds
-from foliot.testing.provider_formats import format_of
+from simulators.provider_formats import format_of
 
 WIRES: dict[str, Wire] = {
     "/chat/completions": OpenAIChatWire(),

@@ -20,10 +20,10 @@ import pytest
 import foliot
 from foliot.store.queries import load
 from foliot.store.transaction import Tx, one, run
-from foliot.testing.pairs.company import Company, company, line
-from foliot.testing.pairs.play import PairReport
-from foliot.testing.pairs.seats import Seat, name_of
-from foliot.testing.pairs.tables import all_tables, footprint
+from simulators.pairs.company import Company, company, line
+from simulators.pairs.play import PairReport
+from simulators.pairs.seats import Seat, name_of
+from simulators.pairs.tables import all_tables, footprint
 
 CHAOS = bool(os.environ.get("FOLIOT_CHAOS"))
 SOURCE = Path(foliot.__file__).parent
@@ -164,7 +164,7 @@ async def test_catalogue_is_whole(postgres_url: str) -> None:
         for name in all_written() - played - NOT_PLAYED.keys()
         if not any(f"run({each})" in played for each in name.removeprefix("run(").removesuffix(")").split("|"))
     }
-    assert not missing, f"no act of foliot.testing.pairs.acts plays {sorted(missing)}"
+    assert not missing, f"no act of simulators.pairs.acts plays {sorted(missing)}"
 
 
 def test_every_query_has_its_tables() -> None:

@@ -9,10 +9,10 @@ import asyncpg
 import pytest
 
 from foliot.common.waits import Waits
-from foliot.dev.proxy import Proxy
 from foliot.errors import Unavailable
 from foliot.store.postgres.database import PostgresDatabase
 from foliot.store.transaction import Tx, run
+from simulators.proxy import Proxy
 
 WAITS = Waits(lease=6.0)
 # Far more than any bound here, for a busy machine; without bounds nothing would ever end.

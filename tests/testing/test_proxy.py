@@ -9,7 +9,7 @@ from contextlib import suppress
 import asyncpg
 import pytest
 
-from foliot.dev.proxy import Proxy
+from simulators.proxy import Proxy
 
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

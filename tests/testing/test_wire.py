@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from foliot.kernel.messages import Message, ModelResponse, Text, ToolCall
-from foliot.testing.provider import Fault, Play, WireRequest, WireServer
-from foliot.testing.provider_formats import cut
+from simulators.provider import Fault, Play, WireRequest, WireServer
+from simulators.provider_formats import cut
 
 
 def said(text: str) -> ModelResponse:

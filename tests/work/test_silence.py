@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 import pytest
 
 from foliot import Runtime, tool
-from foliot.dev.proxy import Proxy
 from foliot.kernel.run.codec import type_of
 from foliot.resources.validate import validate_document
 from foliot.settings.settings import load_settings
@@ -17,6 +16,7 @@ from foliot.store.base import Put, round_trip
 from foliot.store.queue.placement import Offer
 from foliot.work.tasks.base import Command
 from foliot.work.worker.worker import Worker
+from simulators.proxy import Proxy
 
 LEASE = 6.0
 ENDS = 120.0

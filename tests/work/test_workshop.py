@@ -6,16 +6,17 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from foliot.errors import UsageError
 from foliot.store import queries
 from foliot.store.journal import database as journal
-from foliot.testing.simulator.history import Noted
-from foliot.testing.workshop.process import Colleague
-from foliot.testing.workshop.profiles import PROFILES, profile_for
-from foliot.testing.workshop.simulation import simulate
+from simulators.engine.history import Noted
+from simulators.workshop.process import Colleague
+from simulators.workshop.profiles import PROFILES, profile_for
+from simulators.workshop.simulation import simulate
 
 SEEDS_PER_TEST = 30
 
@@ -112,7 +113,8 @@ def test_an_unknown_profile_is_told() -> None:
 
 def test_the_command_replays_a_seed() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "foliot.testing.workshop", "--seed", "5", "--profile", "crashes"],
+        [sys.executable, "-m", "simulators.workshop", "--seed", "5", "--profile", "crashes"],
+        cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         check=False,

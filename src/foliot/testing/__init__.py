@@ -1,4 +1,5 @@
-"""Testing aids that ship to users: real services on private ports, suites that hold for every backend, fakes.
+"""Testing aids that ship to users: a server within the process of a test, and a suite for tool backends.
 
-Used by tests and by `foliot dev`. Nothing that runs in production imports it.
+`served` starts a server and a worker on a free port; `tool_suite` holds for every tool backend. No other room imports
+this one. Simulators and fakes that only Foliot's own tests need are in the folder `simulators/` beside `src/`.
 """

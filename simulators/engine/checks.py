@@ -29,7 +29,7 @@ from foliot.kernel.run.events import (
 from foliot.kernel.run.loop import apply
 from foliot.kernel.run.state import State, owner_of
 from foliot.store.journal.base import TERMINAL
-from foliot.testing.simulator.history import Acted, Asked, Begun, Claimed, History, Item, Stored
+from simulators.engine.history import Acted, Asked, Begun, Claimed, History, Item, Stored
 
 Check: TypeAlias = Callable[[History], Iterator[str]]
 ENDS: Final = (RunSucceeded, RunFailed, RunCancelled, RunDeadLettered)

@@ -14,9 +14,9 @@ from typing import Any
 from foliot.errors import FoliotError, Unavailable
 from foliot.kernel.run.codec import decode
 from foliot.store.journal.base import Beside, Entry, Lease, NewRun, Phase, Renewal, RunInfo, Signal
-from foliot.testing.simulator.history import Claimed, Stored
-from foliot.testing.simulator.process import Process
-from foliot.testing.simulator.world import at_once
+from simulators.engine.history import Claimed, Stored
+from simulators.engine.process import Process
+from simulators.engine.world import at_once
 
 
 class ProcessJournal:

@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from foliot.kernel.messages import ModelResponse
-from foliot.testing.provider_formats import WireFormat, format_of
+from simulators.provider_formats import WireFormat, format_of
 
 FaultKind: TypeAlias = Literal[
     "status",  # a refusal: `status`, `headers`, `body`

@@ -20,17 +20,17 @@ from foliot.kernel.run.budget import Limits
 from foliot.kernel.run.spec import Contract, Repairs, RunSpec
 from foliot.store.journal.base import TERMINAL
 from foliot.store.journal.memory import MemoryJournal
-from foliot.testing.simulator.actors import RULES, SCHEMA, ProcessModels, ProcessToolbox
-from foliot.testing.simulator.checks import violations
-from foliot.testing.simulator.disk import ProcessJournal
-from foliot.testing.simulator.people import People
-from foliot.testing.simulator.process import Process
-from foliot.testing.simulator.profiles import ANY, Profile, profile_for
-from foliot.testing.simulator.report import Report
-from foliot.testing.simulator.virtual_loop import Stuck, VirtualLoop
-from foliot.testing.simulator.world import World, at_once
+from simulators.engine.actors import RULES, SCHEMA, ProcessModels, ProcessToolbox
+from simulators.engine.checks import violations
+from simulators.engine.disk import ProcessJournal
+from simulators.engine.people import People
+from simulators.engine.process import Process
+from simulators.engine.profiles import ANY, Profile, profile_for
+from simulators.engine.report import Report
+from simulators.engine.virtual_loop import Stuck, VirtualLoop
+from simulators.engine.world import World, at_once
 
-PROGRAM = "foliot.testing.simulator"
+PROGRAM = "simulators.engine"
 PATIENCE = 1500.0  # simulated seconds; a world that has not come to rest by then never will
 
 

@@ -28,12 +28,12 @@ from foliot.models.base import (
     ModelTimeout,
     OnDelta,
 )
-from foliot.testing.simulator.history import Asked
-from foliot.testing.simulator.process import Process
-from foliot.testing.simulator.virtual_loop import OWNER
 from foliot.tools.base import Admitted, Invocation, MayAct, OnOutput, Parked, Question, ToolDefinition, ToolError
 from foliot.tools.pipeline.parts import Parts
 from foliot.tools.pipeline.pipeline import Pipeline
+from simulators.engine.history import Asked
+from simulators.engine.process import Process
+from simulators.engine.virtual_loop import OWNER
 
 TOOL_TIMEOUT: Final = 4.0
 SCHEMA: Final = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}

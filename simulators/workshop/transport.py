@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 
 from foliot.bus.base import Ticket
-from foliot.testing.simulator.process import Mortal
-from foliot.testing.simulator.world import World
+from simulators.engine.process import Mortal
+from simulators.engine.world import World
 
 
 class Broker:

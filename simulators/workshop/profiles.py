@@ -8,7 +8,7 @@ from random import Random
 from typing import Final
 
 from foliot.errors import UsageError
-from foliot.testing.simulator.profiles import ANY, Profile
+from simulators.engine.profiles import ANY, Profile
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 from foliot.engine.driver.runs import Runs, user_message
 from foliot.errors import FoliotError
-from foliot.testing.simulator.virtual_loop import context_of
-from foliot.testing.simulator.world import World, at_once
+from simulators.engine.virtual_loop import context_of
+from simulators.engine.world import World, at_once
 
 LOOK_EVERY = 1.0
 

@@ -20,7 +20,7 @@ from foliot.store.postgres.notices import SEND
 from foliot.store.postgres.pool import Connections
 from foliot.store.queries import load, load_for_postgres
 from foliot.store.transaction import Guarded, Tx
-from foliot.testing.pairs.tables import EVERYTHING, Footprint, footprint, together
+from simulators.pairs.tables import EVERYTHING, Footprint, footprint, together
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 from foliot.errors import FoliotError
 from foliot.store.postgres.driver import connect
-from foliot.testing.pairs.seats import COMMIT, Gate, Seat
-from foliot.testing.pairs.stage import Snapshot, Stage
-from foliot.testing.pairs.tables import Footprint, together
+from simulators.pairs.seats import COMMIT, Gate, Seat
+from simulators.pairs.stage import Snapshot, Stage
+from simulators.pairs.tables import Footprint, together
 
 LOOK_AGAIN: Final = 0.003
 LONGEST: Final = 20.0

@@ -18,9 +18,9 @@ from foliot.kernel.run.spec import Effect, Repairs, RunSpec, ToolRule
 from foliot.models.base import ModelOverloaded, OnDelta
 from foliot.resources.references import Origin
 from foliot.store.base import Document
-from foliot.testing.simulator.process import Mortal
-from foliot.testing.simulator.virtual_loop import OWNER
 from foliot.tools.base import Invocation, OnOutput, ToolDefinition
+from simulators.engine.process import Mortal
+from simulators.engine.virtual_loop import OWNER
 
 _ANY: Final = {"type": "object", "properties": {"what": {"type": "string"}}, "required": ["what"]}
 _EFFECTS: Final[tuple[tuple[str, Effect], ...]] = (("look", "read"), ("save", "idempotent"), ("pay", "once"))

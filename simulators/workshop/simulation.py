@@ -18,21 +18,21 @@ from random import Random
 from foliot.engine.driver.runs import Runs
 from foliot.store.journal.memory import MemoryJournal
 from foliot.store.tasks import ENDED
-from foliot.testing.simulator.history import Acted
-from foliot.testing.simulator.profiles import ANY
-from foliot.testing.simulator.report import Report
-from foliot.testing.simulator.virtual_loop import Stuck, VirtualLoop
-from foliot.testing.simulator.world import World
-from foliot.testing.workshop.cast import SYSTEMS
-from foliot.testing.workshop.checks import effect_problems, reference, run_problems, task_problems, theft_problems
-from foliot.testing.workshop.database import Truth
-from foliot.testing.workshop.people import Caretaker
-from foliot.testing.workshop.process import Client, Desk, WorkerProcess
-from foliot.testing.workshop.profiles import ShopProfile, profile_for
-from foliot.testing.workshop.transport import Broker
 from foliot.work.tasks.base import Command, RetryRule
+from simulators.engine.history import Acted
+from simulators.engine.profiles import ANY
+from simulators.engine.report import Report
+from simulators.engine.virtual_loop import Stuck, VirtualLoop
+from simulators.engine.world import World
+from simulators.workshop.cast import SYSTEMS
+from simulators.workshop.checks import effect_problems, reference, run_problems, task_problems, theft_problems
+from simulators.workshop.database import Truth
+from simulators.workshop.people import Caretaker
+from simulators.workshop.process import Client, Desk, WorkerProcess
+from simulators.workshop.profiles import ShopProfile, profile_for
+from simulators.workshop.transport import Broker
 
-PROGRAM = "foliot.testing.workshop"
+PROGRAM = "simulators.workshop"
 PATIENCE = 3000.0  # simulated seconds; a workshop that has not come to rest by then never will
 
 

@@ -1,4 +1,4 @@
-"""`python -m foliot.testing.pairs`: every pair of transactions that meets in a table, and what was found in each."""
+"""`python -m simulators.pairs`: every pair of transactions that meets in a table, and what was found in each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from foliot.dev.session import ServiceSession
-from foliot.testing.pairs.company import company, line
+from simulators.pairs.company import company, line
 
 
 def _say(text: str) -> None:
@@ -46,7 +46,7 @@ async def _main(url: str, only: Sequence[str], pair: Sequence[str], switches: in
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m foliot.testing.pairs", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m simulators.pairs", description=__doc__)
     parser.add_argument("only", nargs="*", help="beginnings of the names of acts, such as run. or budget.reserve")
     parser.add_argument("--pair", nargs=2, default=(), metavar="ACT", help="one pair only")
     parser.add_argument("--switches", type=int, default=2, help="how often somebody who could go on is interrupted")

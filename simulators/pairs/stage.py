@@ -10,7 +10,7 @@ import msgspec
 
 from foliot.errors import FoliotError
 from foliot.store.postgres.driver import Connection, connect
-from foliot.testing.pairs.tables import all_tables
+from simulators.pairs.tables import all_tables
 
 # --- invariants ------------------------------------------------------------------------------------------------------
 

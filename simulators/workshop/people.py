@@ -12,8 +12,8 @@ from foliot.errors import FoliotError
 from foliot.kernel.messages import Message, Text, ToolResult
 from foliot.kernel.run.codec import decode
 from foliot.kernel.run.events import InputReceived, RunWaiting, UnknownDecided
-from foliot.testing.workshop.database import Truth
-from foliot.testing.workshop.process import Colleague
+from simulators.workshop.database import Truth
+from simulators.workshop.process import Colleague
 
 
 class Caretaker:

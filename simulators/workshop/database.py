@@ -21,9 +21,9 @@ from foliot.store.schema import CREATE_VERSIONS, migrations
 from foliot.store.sqlite.file import Connection
 from foliot.store.sqlite.writer import Executor, Job
 from foliot.store.transaction import Row, Statement, Tx
-from foliot.testing.simulator.process import Mortal
-from foliot.testing.simulator.world import World
-from foliot.testing.workshop.read_committed import Transaction, Weave
+from simulators.engine.process import Mortal
+from simulators.engine.world import World
+from simulators.workshop.read_committed import Transaction, Weave
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -31,11 +31,11 @@ from foliot.store.resources.database import SqlResourceStore
 from foliot.store.tasks import purge as purge_tasks
 from foliot.store.transaction import Tx, run
 from foliot.store.triggers import NewSlot, begin, decide, ensure_endpoint, take_event
-from foliot.testing.workshop.cast import Troupe
 from foliot.work.tasks.base import Command
 from foliot.work.tasks.bundle import Bundles
 from foliot.work.tasks.service import TaskService
 from foliot.work.tasks.settlement import TaskSettlement
+from simulators.workshop.cast import Troupe
 
 NOW: Final = 1_700_000_000.0
 OLD: Final = NOW - 1_000_000.0

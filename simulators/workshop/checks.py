@@ -23,12 +23,12 @@ from foliot.kernel.graph.events import (
 from foliot.kernel.run.codec import decode
 from foliot.kernel.run.events import RunCancelled, RunDeadLettered, RunFailed, RunSucceeded
 from foliot.store.transaction import Row
-from foliot.testing.workshop.cast import RULES, Troupe
-from foliot.testing.workshop.database import Truth
 from foliot.work.tasks.base import Command
 from foliot.work.tasks.bundle import unpack
 from foliot.work.tasks.inbox import first_words, opening
 from foliot.work.tasks.plan import Pinner
+from simulators.workshop.cast import RULES, Troupe
+from simulators.workshop.database import Truth
 
 _ENDS = (TaskSucceeded, TaskFailed, TaskCancelled, TaskDeadLettered)
 _RUN_ENDS = (RunSucceeded, RunFailed, RunCancelled, RunDeadLettered)

@@ -11,12 +11,6 @@ from foliot.errors import FoliotError
 from foliot.kernel.run.spec import RunSpec
 from foliot.store.journal.database import SqlJournal
 from foliot.store.queue.placement import Offer
-from foliot.testing.simulator.process import Mortal
-from foliot.testing.simulator.world import World
-from foliot.testing.workshop.cast import TOOLS, Thinkers, Troupe
-from foliot.testing.workshop.database import Truth, Wire
-from foliot.testing.workshop.profiles import ShopProfile
-from foliot.testing.workshop.transport import Broker, UnsureTransport
 from foliot.tools.pipeline.parts import Parts
 from foliot.tools.pipeline.pipeline import Pipeline
 from foliot.work.tasks.base import Command
@@ -24,6 +18,12 @@ from foliot.work.tasks.bundle import Bundles
 from foliot.work.tasks.service import TaskService
 from foliot.work.worker.performer import TaskPerformer
 from foliot.work.worker.worker import Pace, Worker
+from simulators.engine.process import Mortal
+from simulators.engine.world import World
+from simulators.workshop.cast import TOOLS, Thinkers, Troupe
+from simulators.workshop.database import Truth, Wire
+from simulators.workshop.profiles import ShopProfile
+from simulators.workshop.transport import Broker, UnsureTransport
 
 CUT_LOOK_EVERY = 2.0
 

@@ -1,4 +1,4 @@
-"""`python -m foliot.testing.simulator`: play one seed and see it, or thousands and see whether any breaks a promise."""
+"""`python -m simulators.engine`: play one seed and see it, or thousands and see whether any breaks a promise."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Protocol, TypeAlias
 
-from foliot.testing.simulator.profiles import ANY, PROFILES
-from foliot.testing.simulator.simulation import simulate
+from simulators.engine.profiles import ANY, PROFILES
+from simulators.engine.simulation import simulate
 
 CHUNK = 50
 MOST_FAILURES_SHOWN = 3
@@ -35,7 +35,7 @@ def main(
     *,
     simulate: Simulate = simulate,
     profiles: Iterable[str] = PROFILES,
-    prog: str = "python -m foliot.testing.simulator",
+    prog: str = "python -m simulators.engine",
 ) -> int:
     """The exit code: 0 when every promise was kept, 1 otherwise."""
     options = _parser(prog, profiles).parse_args(arguments)

@@ -26,8 +26,8 @@ from foliot.store.queue import limits as bounds
 from foliot.store.task_feed import Difference, drop, tell
 from foliot.store.tasks import purge as purge_tasks
 from foliot.store.transaction import Tx, run
-from foliot.testing.pairs.seats import Seat
-from foliot.testing.pairs.seed import (
+from simulators.pairs.seats import Seat
+from simulators.pairs.seed import (
     ALIVE,
     ANCIENT,
     DEAD,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from foliot.testing.simulator.history import History
-from foliot.testing.simulator.profiles import Profile
+from simulators.engine.history import History
+from simulators.engine.profiles import Profile
 
 
 @dataclass(frozen=True)

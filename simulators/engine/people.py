@@ -18,9 +18,9 @@ from foliot.kernel.run.events import (
     UnknownDecided,
 )
 from foliot.store.journal.base import Signal
-from foliot.testing.simulator.history import brief
-from foliot.testing.simulator.process import Process
-from foliot.testing.simulator.world import World, at_once
+from simulators.engine.history import brief
+from simulators.engine.process import Process
+from simulators.engine.world import World, at_once
 
 
 class People:

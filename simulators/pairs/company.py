@@ -8,10 +8,10 @@ from itertools import combinations_with_replacement
 from typing import Final, NamedTuple
 
 from foliot.store.postgres.database import PostgresDatabase
-from foliot.testing.pairs.acts import ACTS, performed
-from foliot.testing.pairs.play import Finding, PairReport, Theatre
-from foliot.testing.pairs.seed import Seed, sow
-from foliot.testing.pairs.stage import Stage
+from simulators.pairs.acts import ACTS, performed
+from simulators.pairs.play import Finding, PairReport, Theatre
+from simulators.pairs.seed import Seed, sow
+from simulators.pairs.stage import Stage
 
 # --- allowances ------------------------------------------------------------------------------------------------------
 

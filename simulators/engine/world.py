@@ -11,10 +11,10 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 from foliot.engine.driver.runs import Runs
 from foliot.kernel.run.spec import RunSpec
 from foliot.store.journal.memory import MemoryJournal
-from foliot.testing.simulator.history import Acted, Begun, History, Noted
-from foliot.testing.simulator.profiles import Profile
-from foliot.testing.simulator.virtual_loop import VirtualLoop, context_of
 from foliot.tools.base import Invocation
+from simulators.engine.history import Acted, Begun, History, Noted
+from simulators.engine.profiles import Profile
+from simulators.engine.virtual_loop import VirtualLoop, context_of
 
 T = TypeVar("T")
 Fate: TypeAlias = Literal["crash", "pause", "stop"]
