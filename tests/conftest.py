@@ -41,16 +41,16 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     handed_down: dict[str, Any] | None = getattr(config, "workerinput", None)
     if handed_down is None:
-        keep_files_in_memory()
-        config.stash[SESSION] = ServiceSession.begin()
+        config.stash[SESSION] = ServiceSession.begin(within=keep_files_in_memory())
     else:
         config.stash[SESSION] = ServiceSession.join(Path(handed_down["services_folder"]))
 
 
-def keep_files_in_memory() -> None:
+def keep_files_in_memory() -> Path | None:
     """Put the folders of tests into memory where there is plenty: thousands of stores would each wait for the disk.
 
     What `kill -9` leaves behind is the same there; only a machine that loses its power would tell the difference.
+    Returns the place; None where files stay on the disk.
     """
     memory = Path("/dev/shm")
     with contextlib.suppress(OSError, ValueError):
@@ -58,6 +58,8 @@ def keep_files_in_memory() -> None:
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         if not room.f_flag & os.ST_NOEXEC and min(room.f_bavail * room.f_frsize, free) > ROOM_FOR_TESTS:
             os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
+            return memory
+    return None
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -78,7 +80,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Set what collecting left in memory aside: thousands of tests, which the garbage collector need not look through."""
+    """Set aside what collecting left in memory: thousands of tests that the garbage collector need not look through."""
     gc.collect()
     gc.freeze()
 
@@ -98,8 +100,8 @@ def postgres_url(service_session: ServiceSession) -> Iterator[str]:
 
 @pytest.fixture
 def postgres_service(service_session: ServiceSession) -> Iterator[Postgres]:
-    """A PostgreSQL of the test's own, with fsync, to stop, kill and restart."""
-    yield from explained(service_session.private_postgres())
+    """A PostgreSQL of the test's own, to stop, kill and restart: it keeps what it has committed."""
+    yield from explained(service_session.private_postgres(fsync=False))
 
 
 @pytest.fixture

@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from foliot.cli.commands.init import BLUEPRINTS
+from click.testing import CliRunner
+
+from foliot.cli.commands.init import BLUEPRINTS, init
 
 WORKERS = 3
-PATIENCE = 100
+PATIENCE = 250
 
 
 class Place:
@@ -36,10 +38,15 @@ class Place:
         )
 
     def run(self, *words: str) -> str:
-        with self.start(*words) as process:
-            out, err = process.communicate(timeout=PATIENCE)
-        assert process.returncode == 0, err
-        return out
+        return said(self.start(*words))
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    """What a command prints until it ends, which it must do well."""
+    with process:
+        out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, err
+    return out
 
 
 @contextmanager
@@ -64,15 +71,16 @@ def test_every_blueprint_gives_the_same_result_in_one_process_and_with_three_on_
     apart = Place(tmp_path / "apart", FOLIOT_STORE=postgres_url, FOLIOT_NATS=nats_url)
     results: dict[str, str] = {}
     for blueprint in BLUEPRINTS:
-        folder = str(tmp_path / blueprint)
-        alone.run("init", folder, "-b", blueprint)
-        results[blueprint] = alone.run("task", "run", folder, "-q", "-n", blueprint, "--here")
+        made = CliRunner().invoke(init, [str(tmp_path / blueprint), "-b", blueprint], catch_exceptions=False)
+        assert made.exit_code == 0
+        results[blueprint] = alone.run("task", "run", str(tmp_path / blueprint), "-q", "-n", blueprint, "--here")
         assert results[blueprint].strip()
 
     with workers(apart, WORKERS):
-        elsewhere = {
-            blueprint: apart.run("task", "run", str(tmp_path / blueprint), "-q", "-n", blueprint, "--no-here")
+        asked = {  # all at once: they wait for the same workers
+            blueprint: apart.start("task", "run", str(tmp_path / blueprint), "-q", "-n", blueprint, "--no-here")
             for blueprint in BLUEPRINTS
         }
+        elsewhere = {blueprint: said(process) for blueprint, process in asked.items()}
 
     assert elsewhere == results

@@ -1,17 +1,19 @@
 """The process that is killed: drives several runs at once on a real store, with tools that leave traces on disk.
 
-    python child.py <store> <effects file> <run id> …
+    python child.py <store> <effects file>
 
-Prints `ready` when it is about to work, and one JSON line (`{run: phase}`) if it lives to see the end.
+Each line that it reads holds the ids of runs. For each it forks a process, which drives them: so the modules are
+imported once, not once for every life. The new process prints `ready <pid>` when it is about to work; the old one
+prints `ended <exit code>` when that is over, and keeps the number of the dead until the next line.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -105,11 +107,35 @@ def clerk(effects: Path) -> Agent:
 async def work(store: str, effects: Path, run_ids: list[str]) -> None:
     agent = clerk(effects)
     async with Runtime(store) as runtime:
-        sys.stdout.write("ready\n")
-        sys.stdout.flush()
-        results = await asyncio.gather(*(runtime.run(agent, "go", run_id=run, check=False) for run in run_ids))
-    sys.stdout.write(json.dumps({result.run_id: result.phase for result in results}) + "\n")
+        say(f"ready {os.getpid()}")
+        await asyncio.gather(*(runtime.run(agent, "go", run_id=run, check=False) for run in run_ids))
+
+
+def say(line: str) -> None:
+    os.write(1, f"{line}\n".encode())  # whole, and unbuffered: nothing of it is printed again by a fork
+
+
+def live(store: str, effects: Path, run_ids: list[str]) -> int:
+    """What a forked process does with its life; the exit code."""
+    chance.seed()
+    try:
+        asyncio.run(work(store, effects, run_ids))
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def main(store: str, effects: Path) -> None:
+    for line in sys.stdin:
+        if (pid := os.fork()) == 0:
+            os._exit(live(store, effects, line.split()))
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        assert ended is not None
+        say(f"ended {ended.si_status}")
+        sys.stdin.buffer.peek(1)  # until the next line is there, nobody else gets the number of the dead
+        os.waitpid(pid, 0)
 
 
 if __name__ == "__main__":
-    asyncio.run(work(sys.argv[1], Path(sys.argv[2]), sys.argv[3:]))
+    main(sys.argv[1], Path(sys.argv[2]))

@@ -11,8 +11,10 @@ import secrets
 import signal as signals
 import sys
 import time
+from asyncio.subprocess import PIPE, Process
 from collections import Counter
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 
@@ -33,9 +35,9 @@ LONGEST_LIFE = 60.0
 class Chaos:
     """The parent: starts children, kills them, answers for what nobody saw, and keeps count."""
 
-    def __init__(self, folder: Path, runtime: Runtime, seed: int) -> None:
-        self.folder = folder
-        self.effects = folder / "effects.txt"
+    def __init__(self, nursery: Process, effects: Path, runtime: Runtime, seed: int) -> None:
+        self.nursery = nursery
+        self.effects = effects
         self.runtime = runtime
         self.chance = Random(seed)
         self.runs: list[str] = []
@@ -50,29 +52,26 @@ class Chaos:
             assert self.seen["lives"] < 20 * KILLS, "the runs do not get anywhere"
 
     async def live_and_die(self, run_ids: list[str]) -> None:
-        child = await asyncio.create_subprocess_exec(
-            sys.executable,
-            str(CHILD),
-            str(self.folder / "foliot.db"),
-            str(self.effects),
-            *run_ids,
-            stdout=asyncio.subprocess.PIPE,
-            cwd=self.folder,
-        )
+        assert self.nursery.stdin is not None
+        self.nursery.stdin.write(f"{' '.join(run_ids)}\n".encode())
         self.seen["lives"] += 1
-        assert child.stdout is not None
+        word, pid = await self.heard()
+        assert word == "ready"
+        # Short lives mostly, so that death comes at every stage; now and then one that is left to finish.
+        life = LONGEST_LIFE if self.chance.random() < 0.1 else self.chance.expovariate(1 / 0.06)
         try:
-            assert await asyncio.wait_for(child.stdout.readline(), LONGEST_LIFE) == b"ready\n"
-            # Short lives mostly, so that death comes at every stage; now and then one that is left to finish.
-            life = LONGEST_LIFE if self.chance.random() < 0.1 else self.chance.expovariate(1 / 0.06)
-            with suppress(TimeoutError):
-                assert await asyncio.wait_for(child.wait(), life) == 0, "the child failed by itself"
-        finally:
-            if child.returncode is None:
-                child.send_signal(signals.SIGKILL)
-                self.seen["kills"] += 1
-            await child.wait()
-            await child.stdout.read()
+            ended = await self.heard(life)
+        except TimeoutError:
+            os.kill(pid, signals.SIGKILL)
+            ended = await self.heard()
+        self.seen["kills"] += ended == ("ended", signals.SIGKILL)
+        assert ended in (("ended", 0), ("ended", signals.SIGKILL)), "the child failed by itself"
+
+    async def heard(self, within: float = LONGEST_LIFE) -> tuple[str, int]:
+        """The next line of the processes that are killed."""
+        assert self.nursery.stdout is not None
+        word, number = (await asyncio.wait_for(self.nursery.stdout.readline(), within)).split()
+        return word.decode(), int(number)
 
     async def all_ended(self, run_ids: list[str]) -> bool:
         rows = {row.id: row.phase for row in await self.runtime.runs.journal.list(limit=1000)}
@@ -111,13 +110,28 @@ class Chaos:
             assert replayed.difference is None, f"{run_id}: {replayed.difference}"
 
 
+@asynccontextmanager
+async def opened_nursery(store: Path, effects: Path) -> AsyncIterator[Process]:
+    """The process that forks those that are killed."""
+    nursery = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(CHILD), str(store), str(effects)), stdin=PIPE, stdout=PIPE, cwd=store.parent
+    )
+    try:
+        yield nursery
+    finally:
+        assert nursery.stdin is not None
+        nursery.stdin.close()
+        await nursery.wait()
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(KILLS * 15 + 60)
+@pytest.mark.timeout(KILLS * 15 + 300)
 async def test_runs_survive_being_killed_at_any_instant(tmp_path: Path) -> None:
     seed = int(os.environ.get("FOLIOT_CHAOS_SEED") or secrets.randbelow(2**32))
     sys.stdout.write(f"FOLIOT_CHAOS_SEED={seed}\n")  # shown by pytest when the test fails
-    async with Runtime(tmp_path / "foliot.db") as runtime:
-        chaos = Chaos(tmp_path, runtime, seed)
+    store, effects = tmp_path / "foliot.db", tmp_path / "effects.txt"
+    async with Runtime(store) as runtime, opened_nursery(store, effects) as nursery:
+        chaos = Chaos(nursery, effects, runtime, seed)
         number = 0
         while chaos.seen["kills"] < KILLS:
             number += 1

@@ -36,9 +36,10 @@ def breaks(
     *,
     driver: type[Driver] | None = None,
     journal: Callable[[], MemoryJournal] = MemoryJournal,
+    first: int = 0,
 ) -> bool:
-    """Whether a seed is found whose history breaks this promise."""
-    for seed in range(150):
+    """Whether a seed is found whose history breaks this promise. `first`: one that does, where others take long."""
+    for seed in range(first, first + 150):
         report = simulate(seed, profile, make_runs=runs_with(driver) if driver else Runs, journal=journal())
         if any(violation.startswith(f"{promise}: ") for violation in report.violations):
             return True
@@ -176,7 +177,7 @@ class Reckless(Driver):
 
 
 def test_a_worker_that_acts_after_it_slept_past_its_lease_is_caught() -> None:
-    assert breaks("finished_work_is_not_done_again", "zombies", driver=Reckless)
+    assert breaks("finished_work_is_not_done_again", "zombies", driver=Reckless, first=13)
 
 
 def test_a_failing_seed_is_reported_with_its_history_and_the_command_that_replays_it() -> None:

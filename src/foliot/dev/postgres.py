@@ -1,7 +1,7 @@
 """A private PostgreSQL with pgvector, never run as root.
 
-Clients come in on loopback with a password. Data pages carry checksums; `durable=False` leaves out fsync, which is for
-tests that would only wait for it.
+Clients come in on loopback with a password. Data pages carry checksums; without fsync it is for tests, which would only
+wait for the disk.
 """
 
 from __future__ import annotations
@@ -190,13 +190,18 @@ SOCKET_PATH_LIMIT = 100
 
 
 class Postgres(Service):
+    """`durable` keeps what is committed when the server is killed; `fsync` also when the machine loses its power."""
+
     name: ClassVar[str] = "PostgreSQL"
     # fast (cut connections, checkpoint), then immediate (as after a crash, which recovery is made for)
     stop_signals: ClassVar[tuple[signal.Signals, ...]] = (signal.SIGINT, signal.SIGQUIT)
 
-    def __init__(self, folder: Path, *, owner: Path | None = None, durable: bool = True) -> None:
+    def __init__(
+        self, folder: Path, *, owner: Path | None = None, durable: bool = True, fsync: bool | None = None
+    ) -> None:
         super().__init__(folder, owner=owner)
         self.durable = durable
+        self.fsync = durable if fsync is None else fsync
         self._programs: PostgresPrograms | None = None
 
     @property
@@ -250,7 +255,7 @@ class Postgres(Service):
             "--encoding=UTF8",
             "--locale=C",
             "--data-checksums",
-            *([] if self.durable else ["--no-sync"]),
+            *([] if self.fsync else ["--no-sync"]),
         ]
         try:
             done = self._run(command)
@@ -269,7 +274,7 @@ class Postgres(Service):
             "unix_socket_permissions": "0700",
             "max_connections": "200",
             "log_min_messages": "warning",
-            "fsync": "on" if self.durable else "off",
+            "fsync": "on" if self.fsync else "off",
             "full_page_writes": "on" if self.durable else "off",
             "synchronous_commit": "on" if self.durable else "off",
         }

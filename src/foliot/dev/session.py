@@ -43,9 +43,9 @@ class ServiceSession:
         self._nats_url = environ.get(NATS_VARIABLE)
 
     @classmethod
-    def begin(cls, environ: Mapping[str, str] = os.environ) -> Self:
-        """Start a session that lasts until `end`, or as long as this process."""
-        folder = Path(tempfile.mkdtemp(prefix="foliot-"))
+    def begin(cls, environ: Mapping[str, str] = os.environ, *, within: Path | None = None) -> Self:
+        """Start a session, with its folder `within` another one, that lasts until `end`, or as long as this process."""
+        folder = Path(tempfile.mkdtemp(prefix="foliot-", dir=within))
         folder.chmod(0o711)  # the user whom PostgreSQL runs as must get through, and needs no more
         owner = os.open(folder / "owner.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(owner, fcntl.LOCK_EX)
@@ -105,9 +105,9 @@ class ServiceSession:
         _finish(_delete_streams(url))
 
     @contextmanager
-    def private_postgres(self) -> Generator[Postgres]:
+    def private_postgres(self, *, fsync: bool = True) -> Generator[Postgres]:
         """A durable server of its own, running, for whoever must stop, kill or restart it."""
-        service = Postgres(self.folder / f"postgres-{secrets.token_hex(4)}", owner=self.owner).start()
+        service = Postgres(self.folder / f"postgres-{secrets.token_hex(4)}", owner=self.owner, fsync=fsync).start()
         try:
             yield service
         finally:
