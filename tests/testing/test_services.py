@@ -46,6 +46,13 @@ def process_is_running(pid: int) -> bool:
         return not Path("/proc/self/stat").exists()  # a system without /proc: the signal's word counts
 
 
+@pytest.fixture
+def synced_postgres(service_session: ServiceSession) -> Iterator[Postgres]:
+    """A server that waits for the disk, as those of `foliot dev` do."""
+    with service_session.private_postgres() as service:
+        yield service
+
+
 class TestPostgres:
     async def test_each_test_gets_an_empty_database_with_pgvector_at_hand(self, postgres_url: str) -> None:
         connection = await asyncpg.connect(postgres_url)
@@ -69,18 +76,19 @@ class TestPostgres:
             await asyncpg.connect(url)
         left_open.terminate()
 
+    @pytest.mark.services
     @pytest.mark.parametrize("end", [Postgres.stop, Postgres.kill], ids=["stop", "kill"])
     async def test_data_and_address_survive_a_restart(
-        self, postgres_service: Postgres, end: Callable[[Postgres], None]
+        self, synced_postgres: Postgres, end: Callable[[Postgres], None]
     ) -> None:
-        url, first_pid = postgres_service.url, postgres_service.pid
+        url, first_pid = synced_postgres.url, synced_postgres.pid
         connection = await asyncpg.connect(url)
         await connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
 
-        end(postgres_service)
+        end(synced_postgres)
         with pytest.raises(OSError):
             await asyncpg.connect(url)
-        postgres_service.start()
+        synced_postgres.start()
 
         connection.terminate()
         connection = await asyncpg.connect(url)
@@ -89,7 +97,7 @@ class TestPostgres:
             assert await connection.fetchval("SHOW fsync") == "on"
         finally:
             await connection.close()
-        assert postgres_service.pid != first_pid
+        assert synced_postgres.pid != first_pid
 
     async def test_only_loopback_and_only_with_the_password(self, postgres_service: Postgres) -> None:
         wrong = postgres_service.url.replace(postgres_service.state.password, "wrong")
