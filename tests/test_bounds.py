@@ -10,10 +10,11 @@ import pytest
 
 from foliot import Agent, ScriptedModel
 from foliot.errors import Conflict, InvalidInput
+from foliot.kernel.backoff import RetryPolicy
 from foliot.resources.validate import validate_document
 from foliot.runtime.runtime import Runtime
-from foliot.tools.base import Retry, ToolDefinition
-from foliot.work.tasks.base import Command, RetryRule
+from foliot.tools.base import ToolDefinition
+from foliot.work.tasks.base import Command
 from foliot.work.tasks.commands import normalise
 
 
@@ -51,15 +52,19 @@ def ordered(**given: Any) -> Callable[[], object]:
     return lambda: normalise(Command("agent", "a", message="x", **given))
 
 
+def tool_of(retry: RetryPolicy) -> Callable[[], object]:
+    return lambda: ToolDefinition("f", retry=retry)
+
+
 GIVEN: list[tuple[Callable[[], object], str]] = [
-    (ordered(retry=RetryRule(1_000_000)), "retry.max_attempts must be >= 1 and <= 1000"),
-    (ordered(retry=RetryRule(2, -1.0)), "retry.backoff must be >= 0"),
-    (ordered(retry=RetryRule(2, 1.0, float("nan"))), "retry.max_backoff must be >= 0"),
+    (ordered(retry=RetryPolicy(1_000_000)), "retry.max_attempts must be >= 1 and <= 1000"),
+    (ordered(retry=RetryPolicy(2, -1.0)), "retry.backoff must be >= 0"),
+    (ordered(retry=RetryPolicy(2, 1.0, float("nan"))), "retry.max_backoff must be >= 0"),
     (ordered(timeout=1e12), "timeout must be <="),
     (ordered(max_turns=10**9), "max_turns must be <= 100000"),
-    (lambda: Retry(max_attempts=1_000_000), "retry.max_attempts must be from 1 to 1000"),
-    (lambda: Retry(max_attempts=0), "retry.max_attempts must be from 1"),
-    (lambda: Retry(2, -1.0), "retry.backoff must be from 0"),
+    (tool_of(RetryPolicy(max_attempts=1_000_000)), "retry.max_attempts must be from 1 to 1000"),
+    (tool_of(RetryPolicy(max_attempts=0)), "retry.max_attempts must be from 1"),
+    (tool_of(RetryPolicy(2, -1.0)), "retry.backoff must be from 0"),
     (lambda: ToolDefinition("f", timeout=float("inf")), "tool 'f': timeout must be from 0"),
     (lambda: ToolDefinition("f", attempt_timeout=-1.0), "tool 'f': attempt_timeout must be from 0"),
 ]

@@ -125,7 +125,7 @@ def random_spec(run_id: str, chance: Random, profile: Profile) -> RunSpec:
     """A definition with limits and rules drawn by chance; the agent carries the run's name, for the model to know."""
     if not profile.limits:
         limits = Limits(max_steps=8, parallel_tools=chance.choice((1, 2, 8)))
-        return RunSpec(run_id, "simulated", tools=RULES, limits=limits, repairs=Repairs(model_delay=1.0))
+        return RunSpec(run_id, "simulated", tools=RULES, limits=limits, repairs=Repairs(model_backoff=1.0))
     return RunSpec(
         run_id,
         "simulated",
@@ -139,7 +139,7 @@ def random_spec(run_id: str, chance: Random, profile: Profile) -> RunSpec:
             parallel_tools=chance.choice((1, 2, 8)),
         ),
         repairs=Repairs(
-            calls=chance.choice((0, 3)), outputs=chance.choice((0, 3)), model=chance.choice((0, 3)), model_delay=1.0
+            calls=chance.choice((0, 3)), outputs=chance.choice((0, 3)), model=chance.choice((0, 3)), model_backoff=1.0
         ),
         contract=chance.choice((None, None, None, Contract(("look", "save"), ("n",), "observe"))),
         duplicates=chance.choice(("allow", "allow", "short_circuit", "deny")),

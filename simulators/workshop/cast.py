@@ -78,7 +78,7 @@ class Troupe:
             namespace=namespace,
             tools=RULES,
             limits=Limits(max_steps=6),
-            repairs=Repairs(model=2, model_delay=1.0),
+            repairs=Repairs(model=2, model_backoff=1.0),
         )
         return spec, f"sha256:{name}"
 

@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from random import Random
 
 from foliot.engine.driver.runs import Runs
+from foliot.kernel.backoff import RetryPolicy
 from foliot.store.journal.memory import MemoryJournal
 from foliot.store.tasks import ENDED
-from foliot.work.tasks.base import Command, RetryRule
+from foliot.work.tasks.base import Command
 from simulators.engine.history import Acted
 from simulators.engine.profiles import ANY
 from simulators.engine.report import Report
@@ -156,5 +157,5 @@ def _command(name: str, chance: Random) -> Command:
         message=f"do {name}",
         idempotency_key=f"key-{name}",
         priority=chance.choice(("low", "normal", "high")),
-        retry=RetryRule(max_attempts=chance.choice((1, 3)), backoff=1.0),
+        retry=RetryPolicy(max_attempts=chance.choice((1, 3)), backoff=1.0),
     )

@@ -27,6 +27,7 @@ import pytest
 from foliot import Runtime
 from foliot.engine.driver.signals import signal
 from foliot.errors import FoliotError
+from foliot.kernel.backoff import RetryPolicy
 from foliot.kernel.graph.events import TaskSucceeded
 from foliot.kernel.messages import Text, ToolResult
 from foliot.kernel.run.events import ToolFinished, ToolStarted, UnknownDecided
@@ -34,7 +35,7 @@ from foliot.resources.validate import validate_document
 from foliot.store.base import Put
 from foliot.store.tasks import ENDED
 from foliot.tools.base import Invocation
-from foliot.work.tasks.base import Command, RetryRule
+from foliot.work.tasks.base import Command
 from simulators.proxy import Proxy
 from tests.chaos.book import Mark, by_key, explain, read_marks
 from tests.chaos.child import tools
@@ -118,7 +119,7 @@ class Crew:
                     raise result
 
     async def _hand_in(self, number: int) -> None:
-        retry = RetryRule(max_attempts=20, backoff=0.05, max_backoff=1.0)
+        retry = RetryPolicy(max_attempts=20, backoff=0.05, max_backoff=1.0)
         command = Command("system", "crew", name=f"t{number}", message="go", idempotency_key=f"k{number}", retry=retry)
         await self.runtime.tasking.tasks.accept(command)
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from foliot.errors import Conflict, InvalidInput, NotFound
+from foliot.kernel.backoff import RetryPolicy
 from foliot.kernel.graph.advance import decode_state, fold
 from foliot.kernel.graph.events import TaskCancelled, TaskDeadLettered, TaskSucceeded
 from foliot.kernel.run.codec import encode, type_of
@@ -16,7 +17,7 @@ from foliot.models.base import ModelAuthError, ModelOverloaded
 from foliot.resources.references import Origin
 from foliot.store import tasks as rows
 from foliot.store.journal.base import Entry
-from foliot.work.tasks.base import Command, RetryRule
+from foliot.work.tasks.base import Command
 from foliot.work.tasks.bundle import unpack
 from foliot.work.worker.performer import MOST_FRUITLESS
 from tests.work.task_kit import Kit, echo
@@ -115,7 +116,7 @@ class TasksConformance:
             ({"target": "line"}, "message is required"),
             ({"target": "line", "message": "x", "timeout": -1.0}, "timeout must be >= 0"),
             ({"target": "line", "message": "x", "name": "no spaces"}, "cannot be the name of a task"),
-            ({"target": "line", "message": "x", "retry": RetryRule(max_attempts=0)}, "max_attempts"),
+            ({"target": "line", "message": "x", "retry": RetryPolicy(max_attempts=0)}, "max_attempts"),
             ({"target": " ", "message": "x"}, "needs an agent or a system"),
         ],
     )
@@ -142,7 +143,7 @@ class TasksConformance:
         answers = iter([ModelOverloaded("busy"), ModelOverloaded("busy"), "done"])
         kit.answer = lambda agent, told: next(answers)
         task = (
-            await kit.tasks.accept(Command("agent", "a", message="x", retry=RetryRule(3, 10.0, jitter="none")))
+            await kit.tasks.accept(Command("agent", "a", message="x", retry=RetryPolicy(3, 10.0, jitter="none")))
         ).task
         await kit.work()
         assert (await kit.tasks.get("default", task.name)).phase == "running"
@@ -160,7 +161,7 @@ class TasksConformance:
 
     async def test_a_failure_that_would_only_repeat_itself_is_given_up_at_once(self, kit):
         kit.answer = lambda agent, told: ModelAuthError("no key")
-        task = (await kit.accept("line", retry=RetryRule(5))).task
+        task = (await kit.accept("line", retry=RetryPolicy(5))).task
         await kit.work()
         end = await kit.end_of(task.name)
         assert isinstance(end, TaskDeadLettered)

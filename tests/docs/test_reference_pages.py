@@ -51,7 +51,7 @@ def test_the_numbers_of_repairs_are_those_of_the_kernel() -> None:
     numbers = Repairs()
     assert f"in {numbers.calls} steps in a row" in page("error-codes.md")
     assert f"{numbers.outputs} times in a run" in page("error-codes.md")
-    assert f"{numbers.model} times, after {numbers.model_delay:g} s" in page("error-codes.md")
+    assert f"{numbers.model} times, after {numbers.model_backoff:g} s" in page("error-codes.md")
 
 
 def test_every_word_of_a_script_is_explained() -> None:

@@ -14,6 +14,7 @@ from foliot.engine.driver.driver import Driver
 from foliot.engine.driver.runs import user_message
 from foliot.engine.driver.signals import signal
 from foliot.errors import Unavailable
+from foliot.kernel.backoff import RetryPolicy
 from foliot.kernel.errors import NewerEvent
 from foliot.kernel.messages import Text, ToolFailure, ToolResult
 from foliot.kernel.run.budget import Limits
@@ -32,7 +33,7 @@ from foliot.kernel.run.spec import Repairs
 from foliot.models.base import ModelOverloaded
 from foliot.store.journal.base import LeaseLost, Renewal, Signal
 from foliot.store.journal.memory import MemoryJournal
-from foliot.tools.base import Admitted, Invocation, RateLimit, Retry, ToolUnreachable
+from foliot.tools.base import Admitted, Invocation, RateLimit, ToolUnreachable
 from foliot.tools.function import tool
 from foliot.tools.pipeline.limiter import LocalLimiter
 from foliot.tools.pipeline.parts import Parts
@@ -155,7 +156,8 @@ async def test_a_machine_suspended_between_two_attempts_tries_again_only_if_the_
             raise ToolUnreachable("connection reset")
         return "through"
 
-    flaky = flaky.with_definition(replace(flaky.definition, timeout=None, retry=Retry(3, backoff=1.0)))
+    patient = RetryPolicy(3, backoff=1.0, jitter="none")
+    flaky = flaky.with_definition(replace(flaky.definition, timeout=None, retry=patient))
     engine = Engine(in_turn(calls("flaky"), says("done")), [flaky])
     other = engine.process("w2")
 

@@ -65,7 +65,7 @@ async def test_what_can_be_done_about_a_model_error_is_in_the_journal() -> None:
 
 
 async def test_an_answer_that_json_cannot_carry_is_garbage_and_asked_for_again() -> None:
-    engine = Engine(in_turn(says("half \ud800"), says("whole")), repairs=Repairs(model=1, model_delay=0.0))
+    engine = Engine(in_turn(says("half \ud800"), says("whole")), repairs=Repairs(model=1, model_backoff=0.0))
 
     state = await engine.run()
     if state.ended is None:
@@ -80,7 +80,7 @@ async def test_an_answer_that_json_cannot_carry_is_garbage_and_asked_for_again()
 
 async def test_an_answer_with_thousands_of_calls_is_garbage_that_costs_and_none_of_them_is_made() -> None:
     many = replace(calls(*["look"] * (MAX_CALLS + 1)), usage=Usage(input_tokens=7, output_tokens=9))
-    engine = Engine(in_turn(many, says("done")), repairs=Repairs(model=1, model_delay=0.0))
+    engine = Engine(in_turn(many, says("done")), repairs=Repairs(model=1, model_backoff=0.0))
 
     state = await engine.run()
     if state.ended is None:

@@ -108,7 +108,7 @@ def test_a_model_that_wants_to_know_is_told_where_it_stands_and_the_past_stays_a
 
 def test_a_step_that_is_asked_again_is_not_told_twice():
     busy = ModelFailed(1, "overloaded", "busy", retryable=True)
-    run = Play(spec(budget_notes=True, repairs=Repairs(model_delay=0)), [busy, says("done")])
+    run = Play(spec(budget_notes=True, repairs=Repairs(model_backoff=0)), [busy, says("done")])
     run.run()
     assert len(run.asked) == 2
     assert run.asked[0].request.messages == run.asked[1].request.messages

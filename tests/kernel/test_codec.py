@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import replace
 
+from foliot.kernel.backoff import RetryPolicy
 from foliot.kernel.errors import Unencodable, UnknownEvent
-from foliot.kernel.graph.plan import Edge, Node, Plan, Retry, encode_plan
+from foliot.kernel.graph.plan import Edge, Node, Plan, encode_plan
 from foliot.kernel.messages import ModelSettings
 from foliot.kernel.run import events as e
 from foliot.kernel.run.budget import Limits
@@ -164,14 +165,14 @@ def test_a_default_that_was_spelled_out_changes_no_digest():
     """msgspec leaves out what is the default object; equal ones would make other bytes of the same definition."""
     spelled = spec(
         limits=Limits(max_steps=int("10"), parallel_tools=8),
-        repairs=Repairs(calls=3, model_delay=float("2"), model_delay_max=60),
+        repairs=Repairs(calls=3, model_backoff=float("2"), model_max_backoff=60),
         settings=ModelSettings(stop=(), extra={}),
         namespace="".join(("def", "ault")),
     )
     assert encode_spec(spelled) == encode_spec(spec())
     assert encode_spec(spec(limits=Limits(max_steps=11))) != encode_spec(spec())
     plan = Plan("default/t", {"a": Node((Edge("b", when=None),))}, ("a",))
-    spelled_out = replace(plan, retry=Retry(jitter="".join(("fu", "ll"))), max_messages=int("500"))
+    spelled_out = replace(plan, retry=RetryPolicy(jitter="".join(("fu", "ll"))), max_messages=int("500"))
     assert encode_plan(spelled_out) == encode_plan(plan)
 
 

@@ -154,7 +154,8 @@ def test_no_provider_makes_a_run_wait_for_ever(asked: float, waited: float):
 
 def test_an_answer_starts_the_count_of_failures_again():
     play = Play(
-        spec(repairs=Repairs(model=1, model_delay=0.0)), [failing(), asks(("a", "look")), failing(step=2), says("done")]
+        spec(repairs=Repairs(model=1, model_backoff=0.0)),
+        [failing(), asks(("a", "look")), failing(step=2), says("done")],
     )
     play.run()
     assert isinstance(play.state.ended, RunSucceeded)
@@ -178,7 +179,7 @@ def test_the_attempts_of_each_step_are_counted_anew():
 
 
 def test_the_delay_does_not_grow_for_ever():
-    play = Play(spec(repairs=Repairs(model=9, model_delay_max=5.0)), [failing()] * 9)
+    play = Play(spec(repairs=Repairs(model=9, model_max_backoff=5.0)), [failing()] * 9)
     for _ in range(8):
         play.run()
         failed_at = max(at for at, event in play.facts if isinstance(event, ModelFailed))

@@ -8,12 +8,13 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from foliot.kernel.backoff import RetryPolicy
 from foliot.resources.digest import canonical_json, definition_digest
 from foliot.resources.reader import parse_text
 from foliot.resources.syntax.yaml_text import dump_yaml
 from foliot.resources.validate import validate_document
 from foliot.runtime.agent import Agent
-from foliot.work.tasks.base import Command, RetryRule
+from foliot.work.tasks.base import Command
 from foliot.work.tasks.commands import command_of, content_digest, encode_command
 
 
@@ -153,7 +154,7 @@ def test_a_command_has_one_digest_however_it_was_put_together() -> None:
     assert document is not None
     declared = command_of(document)
     typed = Command("agent", "a", input={"b": "y", "topic": "x"})
-    spelled = Command("agent", "a", input=declared.input, retry=RetryRule(1, 0, 86_400), lane="".join(()))
+    spelled = Command("agent", "a", input=declared.input, retry=RetryPolicy(1, 0, 86_400), lane="".join(()))
     sent = msgspec.json.decode(encode_command(spelled), type=Command)
     assert {content_digest(each) for each in (declared, typed, spelled, sent)} == {content_digest(typed)}
     assert content_digest(Command("agent", "a", timeout=60)) == content_digest(Command("agent", "a", timeout=60.0))

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foliot.kernel.backoff import RetryPolicy
 from foliot.tools.base import (
     AuthSpec,
-    Retry,
     ToolAnswerLost,
     ToolArgumentsInvalid,
     ToolDefinition,
@@ -124,7 +124,7 @@ class TestRequest:
             effect="idempotent",
             timeout=30.0,
             attempt_timeout=5.0,
-            retry=Retry(3, 0.25, 5.0, "full"),
+            retry=RetryPolicy(3, 0.25, 5.0, "full"),
             auth=AuthSpec("bearer", "key", scopes=("a",)),
         )
         made = call({"q": "π", "n": 2}, attempt=2, deadline=1_700_000_000.5)

@@ -14,8 +14,9 @@ from pydantic import BaseModel
 
 from foliot.engine.explain.what_if import Declared
 from foliot.errors import Conflict
+from foliot.kernel.backoff import RetryPolicy
 from foliot.kernel.messages import Media, Text, ToolResult
-from foliot.tools.base import Invocation, Parked, Question, RateLimit, Retry, ToolDefinition, ToolDenied
+from foliot.tools.base import Invocation, Parked, Question, RateLimit, ToolDefinition, ToolDenied
 from foliot.tools.function import tool
 from foliot.tools.governance.reader import read_rules
 from foliot.tools.governance.rules import FixedRules, Rules
@@ -209,7 +210,7 @@ def everything_declared() -> ToolDefinition:
         isolation="sandboxed",
         requires=("g", "secret:key"),
         requires_prior=("h",),
-        retry=Retry(3),
+        retry=RetryPolicy(3),
         rate_limit=RateLimit(requests=10),
         attempt_timeout=1.0,
         price=1000,
@@ -458,7 +459,7 @@ async def test_a_tool_with_retries_is_tried_again_through_the_whole_pipeline() -
             raise ConnectionResetError("gone")
         return "done"
 
-    patient = flaky.with_definition(dataclasses.replace(flaky.definition, retry=Retry(3)))
+    patient = flaky.with_definition(dataclasses.replace(flaky.definition, retry=RetryPolicy(3)))
 
     assert (await Pipeline([patient]).call(call("flaky"))).text == "done"
     assert tries == 3

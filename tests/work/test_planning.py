@@ -9,8 +9,9 @@ import pytest
 
 import foliot.cli
 from foliot.errors import InvalidInput
+from foliot.kernel.backoff import RetryPolicy
 from foliot.kernel.graph import events as t
-from foliot.kernel.graph.plan import Edge, Join, Node, Plan, Retry, decode_plan, encode_plan
+from foliot.kernel.graph.plan import Edge, Join, Node, Plan, decode_plan, encode_plan
 from foliot.resources.reader import read_manifests
 from foliot.resources.validate import validate_document
 from foliot.work.tasks.plan import compile_plan, retry_of
@@ -139,11 +140,11 @@ def test_an_agent_that_was_not_frozen_is_refused():
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
-        ({}, Retry()),
-        ({"retry": {"max_attempts": 3, "backoff": "2s"}}, Retry(3, 2.0)),
+        ({}, RetryPolicy()),
+        ({"retry": {"max_attempts": 3, "backoff": "2s"}}, RetryPolicy(3, 2.0)),
         (
             {"retry": {"max_attempts": 3, "backoff": "2s"}, "message_retry": {"max_attempts": 2, "backoff": "250ms"}},
-            Retry(2, 0.25),
+            RetryPolicy(2, 0.25),
         ),
         (
             {
@@ -155,12 +156,12 @@ def test_an_agent_that_was_not_frozen_is_refused():
                     "non_retryable": ["No Such"],
                 }
             },
-            Retry(2, 0.5, 2.0, "none", ("no such",)),
+            RetryPolicy(2, 0.5, 2.0, "none", ("no such",)),
         ),
-        ({"message_retry": {"max_attempts": 0}, "retry": {"max_attempts": 4}}, Retry(4)),
+        ({"message_retry": {"max_attempts": 0}, "retry": {"max_attempts": 4}}, RetryPolicy(4)),
     ],
 )
-def test_the_retry_of_messages_falls_back_on_that_of_the_task(spec: dict[str, Any], expected: Retry):
+def test_the_retry_of_messages_falls_back_on_that_of_the_task(spec: dict[str, Any], expected: RetryPolicy):
     assert retry_of(spec) == expected
 
 
@@ -168,7 +169,7 @@ def test_a_task_as_the_reader_completes_it_gives_the_same_rule():
     task = declared(
         "Task", system="desk", retry={"max_attempts": 2, "backoff": "1s"}, message_retry={"jitter": "equal"}
     )
-    assert retry_of(task["spec"]) == Retry(2, 1.0, 86_400.0, "equal")
+    assert retry_of(task["spec"]) == RetryPolicy(2, 1.0, 86_400.0, "equal")
 
 
 def test_what_is_no_duration_is_refused():

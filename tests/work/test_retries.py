@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from foliot.kernel.backoff import RetryPolicy
 from foliot.kernel.graph.events import TaskDeadLettered, TaskSucceeded
-from foliot.kernel.graph.plan import Retry
 from foliot.kernel.graph.retry import BUSY_FOR, RETRIES, verdict
 from foliot.kernel.run.events import RunFailed, RunRetried
 from foliot.kernel.run.spec import Limits, Repairs, RunSpec
 from foliot.models.base import ModelError, ModelOverloaded, ModelRateLimited, ModelTimeout
 from foliot.store.base import Database
-from foliot.work.tasks.base import Command, RetryRule
+from foliot.work.tasks.base import Command
 from tests.work.task_kit import Answer, Definitions, Kit
 
 PAGE = Path(__file__).parents[2] / "docs" / "failures.md"
@@ -43,7 +43,7 @@ EXAMPLES = [(row, *example) for row in RETRIES for example in row.examples]
 )
 def test_the_functions_keep_to_the_table(row: Any, code: str, reason: str) -> None:
     failed = RunFailed(code, reason, "it failed")
-    assert verdict(failed, Retry(max_attempts=2), attempt=1, busy=row.then == "wait") == row.then
+    assert verdict(failed, RetryPolicy(max_attempts=2), attempt=1, busy=row.then == "wait") == row.then
 
 
 def playing(*answers: Any) -> Answer:
@@ -74,7 +74,7 @@ async def test_pauses_of_a_run_use_up_none_of_its_attempts(kit: Kit) -> None:
     """The run waits three times for its model, each time taken up by another claim; then its task tries again."""
     kit.definitions.model_attempts = 3
     kit.answer = playing(*[ModelTimeout("slow")] * 4, "done")
-    task = (await kit.tasks.accept(Command("agent", "a", message="x", retry=RetryRule(2)))).task
+    task = (await kit.tasks.accept(Command("agent", "a", message="x", retry=RetryPolicy(2)))).task
 
     await later(kit, 6)
 
@@ -110,7 +110,7 @@ async def test_a_model_that_is_busy_for_a_day_is_given_up(kit: Kit) -> None:
 
 async def test_a_model_that_is_not_there_counts(kit: Kit) -> None:
     kit.answer = saying(lambda: ModelOverloaded("the connection was refused"))
-    task = (await kit.tasks.accept(Command("agent", "a", message="x", retry=RetryRule(2)))).task
+    task = (await kit.tasks.accept(Command("agent", "a", message="x", retry=RetryPolicy(2)))).task
 
     await later(kit, 3)
 
@@ -138,7 +138,7 @@ async def test_an_agent_whose_time_is_over_is_tried_again_with_the_whole_time(ki
         return "done"
 
     kit.answer = saying(answer)
-    task = (await kit.tasks.accept(Command("agent", "a", message="x", retry=RetryRule(2)))).task
+    task = (await kit.tasks.accept(Command("agent", "a", message="x", retry=RetryPolicy(2)))).task
 
     await later(kit, 2)
 

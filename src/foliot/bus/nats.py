@@ -24,6 +24,7 @@ from foliot.bus.local import AlarmClock, Handed, Tray
 from foliot.bus.nats_link import NatsLink
 from foliot.bus.nats_stream import StreamPlan, StreamUnusable, ensure
 from foliot.common.cancellation import stop_tasks
+from foliot.kernel.backoff import backoff
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -83,8 +84,7 @@ class Outbox:
         return len(self._waiting)
 
     async def _run(self) -> None:
-        first, longest = _BACKOFF
-        wait = first
+        failures = 0
         while self._waiting:
             self._hurry.clear()
             arrived = list(await self._send(list(islice(self._waiting.values(), _WINDOW))))
@@ -92,12 +92,12 @@ class Outbox:
                 if self._waiting.get(ticket.id) is ticket:  # not one that was published again meanwhile
                     del self._waiting[ticket.id]
             if arrived:
-                wait, self._full = first, False
+                failures, self._full = 0, False
                 continue
+            failures += 1
             with suppress(TimeoutError):
-                async with asyncio.timeout(wait):
+                async with asyncio.timeout(backoff(failures, *_BACKOFF)):
                     await self._hurry.wait()
-            wait = min(wait * 2, longest)
 
 
 # --- nats puller -----------------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from foliot.client import wire
 from foliot.client.errors import error_of
 from foliot.client.local_access import LocalAccess
 from foliot.errors import FoliotError, OutcomeUnknown, Unavailable, UsageError
+from foliot.kernel.backoff import backoff
 from foliot.version import __version__
 
 # --- events ----------------------------------------------------------------------------------------------------------
@@ -412,7 +413,7 @@ def new_key() -> dict[str, str]:
 
 def _pause(failures: int) -> float:
     """Longer each time, and never the same for two clients that lost the same server."""
-    return min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(failures - 1, 10)) * random.uniform(0.5, 1.0)
+    return backoff(failures, FIRST_PAUSE, LONGEST_PAUSE, jitter="equal", share=random.random())
 
 
 def _seconds(text: str | None) -> float | None:

@@ -8,6 +8,7 @@ from typing import Final
 
 from foliot.common.waits import Waits
 from foliot.errors import Unavailable, UsageError
+from foliot.kernel.backoff import backoff
 from foliot.store.base import Database
 from foliot.store.causes import is_away
 
@@ -54,7 +55,7 @@ async def open_when_there(url: str, waits: Waits | None = None, *, patience: flo
     """
     now = asyncio.get_running_loop().time
     began, told = now(), -_TOLD_EVERY
-    pause = _FIRST_PAUSE
+    failures = 0
     while True:
         try:
             database = await open_database(url, waits)
@@ -66,8 +67,8 @@ async def open_when_there(url: str, waits: Waits | None = None, *, patience: flo
                 first, told = told < began, now()
                 since = f"this is said every {_TOLD_EVERY:.0f} s" if first else f"since {now() - began:.0f} s"
                 log.warning("%s; waiting for it (%s)", error.message, since)
-            await asyncio.sleep(min(pause, left))
-            pause = min(pause * 2, _LONGEST_PAUSE)
+            failures += 1
+            await asyncio.sleep(min(backoff(failures, _FIRST_PAUSE, _LONGEST_PAUSE), left))
         else:
             if told >= began:
                 log.warning("the store answers, after %.0f s", now() - began)

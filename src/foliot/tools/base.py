@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkabl
 from msgspec import Struct
 
 from foliot.errors import FoliotError, InvalidInput
+from foliot.kernel.backoff import RetryPolicy
 from foliot.kernel.graph.plan import MOST_ATTEMPTS
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import ToolResult
@@ -119,23 +120,8 @@ class Invocation(Struct, frozen=True, gc=False):
         return self.caller.agent
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """The retry rule of a call: after `backoff` seconds, twice as long each time, at most `max_backoff`."""
-
-    max_attempts: int = 1
-    backoff: float = 0.0
-    max_backoff: float = 30.0
-    jitter: Literal["none", "full", "equal"] = "none"
-    # The kinds of failure after which it is; None for all that can pass, and none at all when it is empty.
-    on_kinds: frozenset[str] | None = None
-
-    def __post_init__(self) -> None:
-        """Raises `InvalidInput`."""
-        if not 1 <= self.max_attempts <= MOST_ATTEMPTS:
-            raise InvalidInput(f"retry.max_attempts must be from 1 to {MOST_ATTEMPTS}, not {self.max_attempts!r}")
-        check_seconds("retry.backoff", self.backoff)
-        check_seconds("retry.max_backoff", self.max_backoff)
+# A tool that declares nothing is called once; one that declares attempts alone waits by these.
+NO_RETRY = RetryPolicy(max_backoff=30.0, jitter="none")
 
 
 def check_seconds(field: str, value: float | None, *, least: float = 0.0) -> None:
@@ -210,7 +196,7 @@ class ToolDefinition:
     record: Literal["best_effort", "required"] = "best_effort"
     attempt_timeout: float | None = None
     idle_timeout: float | None = None
-    retry: Retry = Retry()
+    retry: RetryPolicy = NO_RETRY
     rate_limit: RateLimit | None = None
     auth: AuthSpec | None = None
     ends_run: bool = False
@@ -223,6 +209,11 @@ class ToolDefinition:
         """Raises `InvalidInput`."""
         for name in ("timeout", "attempt_timeout", "idle_timeout"):
             check_seconds(f"tool {self.name!r}: {name}", getattr(self, name))
+        if not 1 <= (most := self.retry.max_attempts) <= MOST_ATTEMPTS:
+            field = f"tool {self.name!r}: retry.max_attempts"
+            raise InvalidInput(f"{field} must be from 1 to {MOST_ATTEMPTS}, not {most!r}")
+        for name in ("backoff", "max_backoff"):
+            check_seconds(f"tool {self.name!r}: retry.{name}", getattr(self.retry, name))
         if self.price < 0:
             raise InvalidInput(f"tool {self.name!r}: price must be 0 or more, not {self.price!r}")
 

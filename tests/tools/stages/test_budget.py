@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from foliot.tools.base import Invocation, Retry, Tool, ToolDefinition, ToolError, ToolRateLimited, ToolUnreachable
+from foliot.kernel.backoff import RetryPolicy
+from foliot.tools.base import Invocation, Tool, ToolDefinition, ToolError, ToolRateLimited, ToolUnreachable
 from foliot.tools.function import tool
 from foliot.tools.pipeline.budget import NO_ROOM, ToolOverBudget
 from foliot.tools.pipeline.parts import Parts
@@ -55,7 +56,7 @@ def priced(*failures: ToolError, attempts: int = 1, hangs: asyncio.Event | None 
             raise left.pop(0)
         return "found"
 
-    return lookup.with_definition(replace(lookup.definition, price=5, retry=Retry(attempts)))
+    return lookup.with_definition(replace(lookup.definition, price=5, retry=RetryPolicy(attempts)))
 
 
 async def said(book: Book, made: Tool) -> list[str]:

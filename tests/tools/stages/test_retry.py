@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from foliot.kernel.backoff import RetryPolicy
 from foliot.tools.base import (
-    Retry,
     ToolArgumentsInvalid,
     ToolCircuitOpen,
     ToolDenied,
@@ -47,7 +47,7 @@ class Backend:
         return "done"
 
 
-def stage(time: FakeTime, retry: Retry, chance: float = 0.0, **fields: Any) -> Retries:
+def stage(time: FakeTime, retry: RetryPolicy, chance: float = 0.0, **fields: Any) -> Retries:
     tool = definition("f", **{"effect": "read", "retry": retry, **fields})
     return Retries(tool, time, time.sleep, lambda: chance)
 
@@ -55,7 +55,7 @@ def stage(time: FakeTime, retry: Retry, chance: float = 0.0, **fields: Any) -> R
 async def test_a_passing_failure_is_tried_again_until_it_succeeds() -> None:
     time, backend, running = FakeTime(), Backend(ToolError("503"), ToolTimeout("slow")), Running()
 
-    assert await stage(time, Retry(3, backoff=1.0))(call("f"), running, backend) == "done"
+    assert await stage(time, RetryPolicy(3, backoff=1.0, jitter="none"))(call("f"), running, backend) == "done"
     assert (backend.calls, running.attempts, time.slept) == (3, 3, [1.0, 2.0])
     assert [error.kind for error in running.failures] == ["external", "timeout"]
 
@@ -64,7 +64,7 @@ async def test_the_last_error_says_how_often_it_was_tried() -> None:
     backend = Backend(*[ToolError("503") for _ in range(5)])
 
     with pytest.raises(ToolError, match="failed after 3 attempts: 503") as caught:
-        await stage(FakeTime(), Retry(3))(call("f"), Running(), backend)
+        await stage(FakeTime(), RetryPolicy(3))(call("f"), Running(), backend)
     assert caught.value.details["attempts"] == 3
     assert backend.calls == 3
 
@@ -82,7 +82,7 @@ async def test_what_needs_attention_is_never_tried_again(error: ToolError) -> No
     backend = Backend(error)
 
     with pytest.raises(type(error)):
-        await stage(FakeTime(), Retry(5))(call("f"), Running(), backend)
+        await stage(FakeTime(), RetryPolicy(5))(call("f"), Running(), backend)
     assert backend.calls == 1
 
 
@@ -99,7 +99,7 @@ async def test_what_needs_attention_is_never_tried_again(error: ToolError) -> No
 )
 async def test_a_once_tool_is_repeated_only_when_it_cannot_have_acted(fields, error: ToolError, calls: int) -> None:
     backend = Backend(error)
-    retries = stage(FakeTime(), Retry(3), **fields)
+    retries = stage(FakeTime(), RetryPolicy(3), **fields)
 
     if calls == 1:
         with pytest.raises(ToolError):
@@ -114,7 +114,7 @@ async def test_a_once_tool_is_repeated_only_when_it_cannot_have_acted(fields, er
 )
 async def test_waits_double_up_to_the_longest_and_jitter_only_shortens_them(jitter, chance, slept) -> None:
     time = FakeTime()
-    retry = Retry(3, backoff=4.0, max_backoff=5.0, jitter=jitter)
+    retry = RetryPolicy(3, backoff=4.0, max_backoff=5.0, jitter=jitter)
 
     await stage(time, retry, chance)(call("f"), Running(), Backend(ToolError("a"), ToolError("b")))
 
@@ -124,13 +124,15 @@ async def test_waits_double_up_to_the_longest_and_jitter_only_shortens_them(jitt
 async def test_retry_after_is_honoured_up_to_the_longest_wait() -> None:
     time = FakeTime()
     assert (
-        await stage(time, Retry(2, backoff=1.0, max_backoff=10.0))(call("f"), Running(), Backend(limited(7.0)))
+        await stage(time, RetryPolicy(2, backoff=1.0, max_backoff=10.0, jitter="none"))(
+            call("f"), Running(), Backend(limited(7.0))
+        )
         == "done"
     )
     assert time.slept == [7.0]
 
     with pytest.raises(ToolRateLimited):
-        await stage(FakeTime(), Retry(2, max_backoff=10.0))(call("f"), Running(), Backend(limited(11.0)))
+        await stage(FakeTime(), RetryPolicy(2, max_backoff=10.0))(call("f"), Running(), Backend(limited(11.0)))
 
 
 async def test_no_attempt_begins_that_the_deadline_would_cut_off() -> None:
@@ -138,6 +140,8 @@ async def test_no_attempt_begins_that_the_deadline_would_cut_off() -> None:
     backend = Backend(ToolError("503"), ToolError("503"))
 
     with pytest.raises(ToolError):
-        await stage(time, Retry(5, backoff=4.0), attempt_timeout=8.0)(call("f", deadline=1012.0), Running(), backend)
+        await stage(time, RetryPolicy(5, backoff=4.0, jitter="none"), attempt_timeout=8.0)(
+            call("f", deadline=1012.0), Running(), backend
+        )
 
     assert (backend.calls, time.slept) == (2, [4.0])

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from foliot.errors import InvalidInput
-from foliot.tools.base import Invocation, OnOutput, Retry, ToolDefinition, ToolRateLimited, ToolTimeout
+from foliot.kernel.backoff import RetryPolicy
+from foliot.tools.base import Invocation, OnOutput, ToolDefinition, ToolRateLimited, ToolTimeout
 from foliot.tools.pipeline.pipeline import Pipeline
 from foliot.tools.registry import Registry
 
@@ -34,7 +35,7 @@ class Failing:
     ],
 )
 async def test_only_the_kinds_that_are_named_are_tried_again(kinds: Any, error: Any, calls: int) -> None:
-    tool = Failing(ToolDefinition("f", effect="idempotent", retry=Retry(3, on_kinds=kinds)), error)
+    tool = Failing(ToolDefinition("f", effect="idempotent", retry=RetryPolicy(3, on_kinds=kinds)), error)
     await Pipeline([tool]).call(Invocation("r1", "c1", "f", {}, "r1/c1"))
     assert tool.calls == calls
 

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from foliot.errors import InvalidInput, NotFound
+from foliot.kernel.backoff import RetryPolicy
 from foliot.models.base import ModelOverloaded, ModelRequestError
 from foliot.store.base import Database
 from foliot.store.queue.limits import Limit, set_limit
 from foliot.store.queue.placement import Offer
 from foliot.store.queue.workers import register
-from foliot.work.tasks.base import Command, Requirements, RetryRule
+from foliot.work.tasks.base import Command, Requirements
 from foliot.work.views.document import document_of
 from foliot.work.views.reader import Stories
 from foliot.work.views.story import nodes_of
@@ -117,7 +118,7 @@ async def test_a_join_shows_who_came_and_who_is_missing(kit: Kit, stories: Stori
 
 async def test_a_retry_is_pending_with_the_error_and_the_time(kit: Kit, stories: Stories) -> None:
     kit.answer = lambda agent, told: ModelOverloaded("too many of us")
-    name = await accept(kit, retry=RetryRule(3, 20.0, jitter="none"))
+    name = await accept(kit, retry=RetryPolicy(3, 20.0, jitter="none"))
     await do_one(kit)
 
     story = await stories.of("default", name)

@@ -9,9 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from foliot.engine.explain.trace import Trace
+from foliot.kernel.backoff import RetryPolicy
 from foliot.kernel.graph import events as t
 from foliot.kernel.graph.advance import advance, new_state
-from foliot.kernel.graph.plan import Edge, Join, Node, Plan, Retry
+from foliot.kernel.graph.plan import Edge, Join, Node, Plan
 from foliot.kernel.run.events import RunRetried
 from foliot.store.queue.limits import COOL_DOWN, ClassInfo, Limit
 from foliot.store.queue.workers import STALE_AFTER, WorkerInfo
@@ -29,7 +30,7 @@ PLAN = Plan(
         "end": Node(join=Join("wait_for_all", ("left", "right"), 2, timeout=100.0)),
     },
     ("lead",),
-    retry=Retry(3),
+    retry=RetryPolicy(3),
 )
 
 

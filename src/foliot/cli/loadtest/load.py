@@ -14,11 +14,12 @@ from typing import Any, Final, Literal, TypeAlias
 from msgspec import Struct
 
 from foliot.errors import FoliotError, InvalidInput, NotFound, Unavailable
+from foliot.kernel.backoff import RetryPolicy
 from foliot.runtime.runtime import Runtime
 from foliot.store.base import Document
 from foliot.store.queue.workers import list_workers
 from foliot.store.tasks import ENDED
-from foliot.work.tasks.base import Command, Priority, RetryRule
+from foliot.work.tasks.base import Command, Priority
 
 # --- manifests -------------------------------------------------------------------------------------------------------
 
@@ -187,7 +188,7 @@ async def _create(runtime: Runtime, load: Load, run: str, number: int, outcome: 
         lane=outcome.name if outcome.fault == "timeout_system" else "",
         labels={LABEL: run},
         by="loadtest",
-        retry=RetryRule(load.retry_attempts, load.retry_backoff, load.retry_max_backoff, "full"),
+        retry=RetryPolicy(load.retry_attempts, load.retry_backoff, load.retry_max_backoff, "full"),
     )
     try:
         await runtime.tasking.tasks.accept(command)

@@ -21,6 +21,7 @@ from foliot.cli.terminal import out
 from foliot.client.base import Client
 from foliot.common.text import safe_json
 from foliot.errors import Gone, Unavailable
+from foliot.kernel.backoff import backoff
 from foliot.resources.kinds import Kind, find_kind
 from foliot.store.base import Change, Document, Filter
 
@@ -36,18 +37,18 @@ _MIXED: Final = Kind("", "", "", columns=(("NAME", "metadata.name"), ("STATUS", 
 async def watch_resources(request: Request, output: str) -> int:
     """Runs until cancelled (Ctrl-C)."""
     printer = Printer(request, output)
-    pause = FIRST_PAUSE
+    failures = 0
     while True:
         try:
             async with connected() as client:
-                pause = FIRST_PAUSE
+                failures = 0
                 await _follow(client, request, printer)
         except Unavailable as error:
             if printer.revision is None:
                 raise  # never got through: that is an error of this command, not an interruption of the watch
             warn(f"{error.message} Trying again …")
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+            failures += 1
+            await asyncio.sleep(backoff(failures, FIRST_PAUSE, LONGEST_PAUSE))
 
 
 async def _follow(client: Client, request: Request, printer: Printer) -> None:

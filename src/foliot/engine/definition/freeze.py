@@ -13,13 +13,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from foliot.errors import InvalidInput
+from foliot.kernel.backoff import RetryPolicy
 from foliot.kernel.messages import ModelSettings, ToolSpec
 from foliot.kernel.run.budget import Limits
 from foliot.kernel.run.spec import Contract, RunSpec, ToolRule
 from foliot.resources.amounts import micros_of_text, seconds
 from foliot.resources.powers import secret_targets
 from foliot.tools import search
-from foliot.tools.base import AuthSpec, RateLimit, Retry, ToolDefinition
+from foliot.tools.base import AuthSpec, RateLimit, ToolDefinition
 from foliot.tools.pipeline.order import check_order, check_requirements
 from foliot.tools.registry import lock
 
@@ -157,8 +158,8 @@ def tool_definition(document: Mapping[str, Any]) -> ToolDefinition:
     )
 
 
-def _retry(given: Mapping[str, Any]) -> Retry:
-    return Retry(
+def _retry(given: Mapping[str, Any]) -> RetryPolicy:
+    return RetryPolicy(
         max_attempts=given["max_attempts"],
         backoff=seconds(given["backoff"]),
         max_backoff=seconds(given["max_backoff"]),

@@ -14,10 +14,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Literal, TypeAlias, TypeVar
-from zlib import crc32
 
 from foliot.engine.base import Clock
 from foliot.errors import NotFound, Unavailable
+from foliot.kernel.backoff import backoff, share_of
 from foliot.kernel.run.codec import NAMES, encode
 from foliot.kernel.run.events import Event
 from foliot.kernel.run.loop import apply
@@ -129,8 +129,7 @@ def judge(lease: Lease, entries: Sequence[Entry], *, lets_go: bool, epoch: int, 
 
 def pause_before(attempt: int, run_id: str) -> float:
     """How long to wait before the attempt with this number, from 1: longer each time, and not the same for all runs."""
-    longest = min(FIRST_PAUSE * 2 ** min(attempt - 1, 16), LONGEST_PAUSE)
-    return longest * (0.5 + crc32(f"{run_id}/{attempt}".encode()) / 2**33)
+    return backoff(attempt, FIRST_PAUSE, LONGEST_PAUSE, jitter="equal", share=share_of(f"{run_id}/{attempt}"))
 
 
 async def append_again(

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from foliot.kernel.backoff import RetryPolicy
 from foliot.kernel.messages import Number
 from foliot.kernel.run.codec import settled
 
@@ -49,16 +50,6 @@ class Node(Struct, frozen=True, omit_defaults=True):
     join: Join | None = None
 
 
-class Retry(Struct, frozen=True, omit_defaults=True):
-    """The retry rule for the run of a message. `non_retryable` are parts of an error's text that forbid a retry."""
-
-    max_attempts: int = 1
-    backoff: Number = 0.0
-    max_backoff: Number = 86_400.0
-    jitter: Literal["none", "full", "equal"] = "full"
-    non_retryable: tuple[str, ...] = ()
-
-
 class Plan(Struct, frozen=True, omit_defaults=True):
     """`task` is `namespace/name`. `agents` gives the digest of each agent's frozen `RunSpec`.
 
@@ -75,7 +66,7 @@ class Plan(Struct, frozen=True, omit_defaults=True):
     system: str = ""
     max_turns: int = 0
     max_messages: int = 500
-    retry: Retry = Retry()
+    retry: RetryPolicy = RetryPolicy()
     v: int = VERSION
     order: tuple[str, ...] = ()
 

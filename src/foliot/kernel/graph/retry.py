@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from foliot.kernel.graph.plan import Retry
+from foliot.kernel.backoff import RetryPolicy, share_of
 from foliot.kernel.run.events import ModelFailed, RunFailed, Terminal
 
 # What becomes of a run of a task that failed: the same attempt goes on later, another one follows, or that was the end.
@@ -154,7 +154,6 @@ _BUSY: Final = frozenset({429, 503, 529})
 # A model that was nothing but busy for so long is not waited for without counting.
 BUSY_FOR: Final = 86_400.0
 _BUSY_DELAY, _BUSY_DELAY_MAX = 5.0, 300.0
-_MAX_EXPONENT = 20
 
 
 def is_busy(failed: ModelFailed) -> bool:
@@ -162,7 +161,7 @@ def is_busy(failed: ModelFailed) -> bool:
     return failed.retryable and (failed.kind == "rate_limit" or failed.status in _BUSY)
 
 
-def is_retryable(terminal: Terminal, rule: Retry) -> bool:
+def is_retryable(terminal: Terminal, rule: RetryPolicy) -> bool:
     """Whether a failure of this kind may be tried again at all."""
     if not isinstance(terminal, RunFailed):
         return False
@@ -174,7 +173,7 @@ def is_retryable(terminal: Terminal, rule: Retry) -> bool:
     return terminal.code not in FINAL_CODES and terminal.reason not in FINAL_REASONS
 
 
-def verdict(terminal: Terminal, rule: Retry, *, attempt: int, busy: bool) -> Verdict:
+def verdict(terminal: Terminal, rule: RetryPolicy, *, attempt: int, busy: bool) -> Verdict:
     """Decides what follows when attempt number `attempt` of a run failed.
 
     `busy`: the model was only busy, and not for long.
@@ -188,33 +187,16 @@ def verdict(terminal: Terminal, rule: Retry, *, attempt: int, busy: bool) -> Ver
     return "retry" if attempt < rule.max_attempts else "end"
 
 
-def busy_delay(rule: Retry, key: str, times: int) -> float:
-    """Seconds before a busy model is asked again, after it was given up `times` times in a row."""
-    patient = Retry(
+def busy_delay(rule: RetryPolicy, key: str, times: int) -> float:
+    """Returns the seconds before a busy model is asked again, after it was given up `times` times in a row."""
+    patient = RetryPolicy(
         backoff=max(rule.backoff, _BUSY_DELAY), max_backoff=max(rule.backoff, _BUSY_DELAY_MAX), jitter="equal"
     )
     return delay(patient, f"{key}|busy", times + 1)
 
 
-def delay(rule: Retry, key: str, attempt: int) -> float:
-    """Seconds before the attempt after `attempt`: doubling, bounded, and spread by a chance that depends on `key`."""
-    base = min(rule.backoff * 2.0 ** min(attempt - 1, _MAX_EXPONENT), rule.max_backoff)
-    if base <= 0:
+def delay(rule: RetryPolicy, key: str, attempt: int) -> float:
+    """Returns the seconds before the attempt after `attempt`, spread by a chance that depends on `key` alone."""
+    if min(rule.backoff, rule.max_backoff) <= 0:
         return 0.0
-    share = _fnv(f"{key.lower()}|{attempt}") % 1_000_000 / 1_000_000
-    match rule.jitter:
-        case "full":
-            base *= share
-        case "equal":
-            base = base / 2 + base / 2 * share
-        case "none":
-            pass
-    return max(base, 0.001)
-
-
-def _fnv(text: str) -> int:
-    """FNV-1a, 64 bits: the same spread in any language that knows the key."""
-    number = 0xCBF29CE484222325
-    for byte in text.encode():
-        number = (number ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
-    return number
+    return max(rule.wait(attempt, share_of(f"{key.lower()}|{attempt}")), 0.001)

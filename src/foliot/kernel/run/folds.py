@@ -185,7 +185,7 @@ _SPENT: Final = frozenset({"tokens", "cost_usd"})
 def _model_failed(state: State, event: e.ModelFailed) -> None:
     state.asking, state.lost_asks = False, 0
     state.spent.add(event.usage)
-    repairs = state.spec.repairs
+    policy = state.spec.repairs.model_policy
     if event.kind in _SPENT:
         state.end("budget_exceeded", event.kind, event.message)
         return
@@ -199,11 +199,11 @@ def _model_failed(state: State, event: e.ModelFailed) -> None:
         state.busy_since = state.now
     if state.deadline is not None and state.now >= state.deadline:
         return  # cut off by the time limit, which `decide` will find passed
-    if not event.retryable or state.model_failures >= repairs.model:
+    if not event.retryable or state.model_failures + 1 >= policy.max_attempts:
         state.end("model_failed", event.kind, event.message)
         return
-    delay = min(repairs.model_delay * 2**state.model_failures, repairs.model_delay_max)
     state.model_failures += 1
+    delay = policy.wait(state.model_failures)
     asked = event.retry_after
     # JSON has no infinity: read back, it would be nothing. So it is nothing here too.
     state.retry_at = state.now + (delay if asked is None or not isfinite(asked) else min(asked, LONGEST_RETRY_AFTER))

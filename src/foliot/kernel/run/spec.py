@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from foliot.kernel.backoff import RetryPolicy
 from foliot.kernel.errors import UnknownEvent
 from foliot.kernel.messages import ModelSettings, Number, ToolSpec
 from foliot.kernel.run.budget import Limits
@@ -49,19 +50,30 @@ class Contract(Struct, frozen=True, omit_defaults=True):
     on_violation: Literal["fail", "observe"] = "fail"
 
 
-class Repairs(Struct, frozen=True, omit_defaults=True):
+class Repairs(
+    Struct,
+    frozen=True,
+    omit_defaults=True,
+    # As they were called when the first specs were stored.
+    rename={"model_backoff": "model_delay", "model_max_backoff": "model_delay_max"},
+):
     """How often a model is asked to put something right before the run fails.
 
     `calls` counts steps in a row that hold a call which cannot be run as written (unknown tool, broken JSON, arguments
     against the schema). `outputs` counts final answers sent back in one run. `model` counts failures in a row of the
-    model itself, after the shell's own retries; the delays double from `model_delay` up to `model_delay_max` seconds.
+    model itself, after the shell's own retries; see `model_policy`.
     """
 
     calls: int = 3
     outputs: int = 2
     model: int = 3
-    model_delay: Number = 2.0
-    model_delay_max: Number = 60.0
+    model_backoff: Number = 2.0
+    model_max_backoff: Number = 60.0
+
+    @property
+    def model_policy(self) -> RetryPolicy:
+        """Returns when a model that failed is asked again."""
+        return RetryPolicy(self.model + 1, self.model_backoff, self.model_max_backoff, "none")
 
 
 class RunSpec(Struct, frozen=True, omit_defaults=True):

@@ -16,6 +16,7 @@ from typing import Final
 from foliot.common.cancellation import stop_tasks
 from foliot.engine.driver.process import is_gone
 from foliot.errors import FoliotError
+from foliot.kernel.backoff import backoff
 from foliot.runtime.results import RunResult
 from foliot.runtime.runtime import Runtime
 from foliot.server.runs.background import Drives
@@ -115,7 +116,7 @@ class TakingUp:
     def _rest(self, run_id: str, why: str) -> None:
         """Longer each time. The first time is told; a run that needs what is not here must not fill the log."""
         times = self._rests.get(run_id, (0, 0.0))[0] + 1
-        rest = min(LONGEST_REST, FIRST_REST * 2 ** min(times - 1, 10))
+        rest = backoff(times, FIRST_REST, LONGEST_REST)
         self._rests[run_id] = times, self._clock() + rest
         level = logging.WARNING if times == 1 else logging.DEBUG
         log.log(level, "run %s stays as it is: %s; `foliot resume %s` goes on with it", run_id, why, run_id)

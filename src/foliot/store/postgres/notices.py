@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from foliot.common.cancellation import stop_tasks
 from foliot.common.waits import Waits
+from foliot.kernel.backoff import backoff
 from foliot.store.postgres.driver import Connection, DriverErrors
 
 Heard: TypeAlias = Callable[[str | None], None]
@@ -114,19 +115,18 @@ class Noticeboard:
                         await self._urgent.wait()
 
     async def _listen(self) -> None:
-        first, longest = _BACKOFF
-        wait = first
+        failures = 0
         while True:
             connection: Connection | None = None
             with suppress(*DriverErrors):
                 connection = await self._connect()
-                wait = first
+                failures = 0
                 await self._follow(connection)
             if connection is not None:
                 connection.terminate()
             # Not all processes at the same moment: the server has just come up.
-            await asyncio.sleep(wait * random.uniform(0.5, 1.0))
-            wait = min(wait * 2, longest)
+            failures += 1
+            await asyncio.sleep(backoff(failures, *_BACKOFF, jitter="equal", share=random.random()))
 
     async def _follow(self, connection: Connection) -> None:
         """Listen until the connection is lost."""

@@ -29,6 +29,7 @@ from msgspec import structs
 
 from foliot.common.cancellation import stop_tasks
 from foliot.common.waits import Waits
+from foliot.kernel.backoff import backoff
 from foliot.tools.backends.callbacks import DEFAULT_LIFE, Callbacks
 from foliot.tools.backends.exchange import (
     Exchange,
@@ -378,7 +379,7 @@ class WebhookCallbackTool:
                 refusals += 1
                 if not self._may_still_come(error, refusals):
                     raise
-                response, wait = None, min(self._interval * 2**refusals, SLOWEST_POLL)
+                response, wait = None, backoff(refusals + 1, self._interval, SLOWEST_POLL)
             finally:
                 await stop_tasks(poll)
             if response is not None:

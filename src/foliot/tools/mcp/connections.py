@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from foliot.kernel.backoff import backoff
 from foliot.tools.base import OnOutput, ToolAnswerLost, ToolError, ToolUnreachable
 from foliot.tools.mcp.http import EXCHANGE, Exchange
 from foliot.tools.mcp.pins import Announced
@@ -315,7 +316,7 @@ def _health(slot: _Slot) -> Health:
 
 
 def _wait(server: ServerSpec, attempt: int) -> float:
-    return min(server.backoff * 2 ** (attempt - 1), LONGEST_WAIT)
+    return backoff(attempt, server.backoff, LONGEST_WAIT)
 
 
 def _again(error: ToolError) -> ToolError:

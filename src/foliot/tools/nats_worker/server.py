@@ -27,6 +27,7 @@ from msgspec import Struct
 from foliot.bus.nats_link import NatsLink
 from foliot.common.cancellation import stop_tasks
 from foliot.errors import Conflict, FoliotError, InvalidInput, Unavailable
+from foliot.kernel.backoff import backoff
 from foliot.tools.base import OnOutput, ToolDefinition
 from foliot.tools.nats_worker.callers import Callers, KnownCaller
 from foliot.tools.nats_worker.calls import AgentLookup, Disposition, Handler, PublishFailed, ServedTools
@@ -221,7 +222,7 @@ async def wait_for_stream(js: Any, *, name: str, tries: int, sleep: Callable[[fl
     from nats.errors import Error
     from nats.js.errors import NotFoundError
 
-    why, wait = "it is not there", 0.1
+    why = "it is not there"
     for attempt in range(tries):
         try:
             await js.stream_info(name)
@@ -231,8 +232,7 @@ async def wait_for_stream(js: Any, *, name: str, tries: int, sleep: Callable[[fl
         except (Error, TimeoutError) as error:
             why = type(error).__name__
         if attempt + 1 < tries:
-            await sleep(wait)
-            wait = min(wait * 2, 2.0)
+            await sleep(backoff(attempt + 1, 0.1, 2.0))
     raise Unavailable(
         f"the JetStream stream {name!r} cannot be used: {why}",
         hint="make it with the subjects tool.execute.> and tool.result.*, or start with --create-stream",

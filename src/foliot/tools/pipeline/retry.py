@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from foliot.tools.base import Invocation, Retry, ToolDefinition, ToolError
+from foliot.tools.base import Invocation, ToolDefinition, ToolError
 from foliot.tools.pipeline.running import Handler, Running
 
 # These need the attention of the model or of a person. No declaration makes them worth another attempt.
@@ -24,7 +24,6 @@ NEVER: Final = frozenset(
         "too_large",
     }
 )
-MOST_DOUBLINGS: Final = 10
 
 
 class Retries:
@@ -42,7 +41,7 @@ class Retries:
         chance: Callable[[], float],
     ) -> None:
         self._name = definition.name
-        self._retry: Retry = definition.retry
+        self._retry = definition.retry
         self._repeatable = definition.effect != "once" or definition.on_unknown == "retry"
         self._attempt_timeout = definition.attempt_timeout
         self._clock = clock
@@ -71,7 +70,7 @@ class Retries:
             return None
         if not self._repeatable and not error.before_effect:
             return None
-        wait = self._backoff(attempts)
+        wait = retry.wait(attempts, self._chance())
         if error.retry_after is not None:
             if error.retry_after > retry.max_backoff:
                 return None
@@ -81,17 +80,6 @@ class Retries:
         # An attempt that is bound to be cut off is not worth starting.
         needed = min(1.0, 0.1 * self._attempt_timeout) if self._attempt_timeout else 0.0
         return wait if self._clock() + wait + needed < call.deadline else None
-
-    def _backoff(self, attempts: int) -> float:
-        retry = self._retry
-        delay = min(retry.backoff * 2 ** min(attempts - 1, MOST_DOUBLINGS), retry.max_backoff)
-        match retry.jitter:
-            case "full":
-                return delay * self._chance()
-            case "equal":
-                return delay * (0.5 + 0.5 * self._chance())
-            case _:
-                return delay
 
     def _final(self, error: ToolError, attempts: int) -> ToolError:
         if attempts > 1:

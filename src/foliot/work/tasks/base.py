@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from foliot.kernel.backoff import RetryPolicy
 from foliot.kernel.graph.events import TaskEvent
 from foliot.kernel.identity import NOBODY, Identity, acting
 from foliot.kernel.run.spec import RunSpec
@@ -21,16 +22,6 @@ Priority: TypeAlias = Literal["low", "normal", "high", "critical"]
 # What a worker must have to take the runs of a task.
 Requirements: TypeAlias = Needs
 PRIORITIES: dict[str, int] = {"low": 0, "normal": 10, "high": 20, "critical": 30}
-
-
-class RetryRule(Struct, frozen=True, omit_defaults=True):
-    """Durations in seconds."""
-
-    max_attempts: int = 1
-    backoff: float = 0.0
-    max_backoff: float = 86_400.0
-    jitter: Literal["none", "full", "equal"] = "full"
-    non_retryable: tuple[str, ...] = ()
 
 
 class Command(Struct, frozen=True, omit_defaults=True):
@@ -62,7 +53,7 @@ class Command(Struct, frozen=True, omit_defaults=True):
     timeout: float | None = None
     expires_at: float | None = None
     requirements: Requirements = Requirements()
-    retry: RetryRule = RetryRule()
+    retry: RetryPolicy = RetryPolicy()
     extra_system_prompt: str = ""
     attachments: tuple[dict[str, Any], ...] = ()
     routing: dict[str, Any] = {}

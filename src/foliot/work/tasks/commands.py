@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from foliot.engine.driver.ids import is_made
 from foliot.errors import InvalidInput
+from foliot.kernel.backoff import RetryPolicy
 from foliot.kernel.graph.plan import MOST_ATTEMPTS
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.run.codec import settled
@@ -19,7 +20,7 @@ from foliot.resources.digest import canonical_json
 from foliot.resources.names import check_labels
 from foliot.resources.references import NAME_RULE, is_name
 from foliot.store.base import DeclaredBy, Document
-from foliot.work.tasks.base import PRIORITIES, Command, Requirements, RetryRule
+from foliot.work.tasks.base import PRIORITIES, Command, Requirements
 from foliot.work.tasks.inbox import first_words
 
 # A webhook may hand on a body of 1 MiB, and says a few words of its own.
@@ -149,7 +150,7 @@ def command_of(document: Mapping[str, Any]) -> Command:
         max_turns=spec.get("max_turns", 0),
         timeout=_duration(spec.get("timeout")),
         requirements=Requirements(needs.get("region", ""), bool(needs.get("gpu")), needs.get("model", "")),
-        retry=RetryRule(
+        retry=RetryPolicy(
             max_attempts=retry.get("max_attempts") or 1,
             backoff=_duration(retry.get("backoff")) or 0.0,
             max_backoff=_duration(retry.get("max_backoff")) or 86_400.0,

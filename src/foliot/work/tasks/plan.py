@@ -13,7 +13,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from foliot.errors import InvalidInput, NotFound
-from foliot.kernel.graph.plan import Edge, Join, Node, Plan, Retry
+from foliot.kernel.backoff import RetryPolicy
+from foliot.kernel.graph.plan import Edge, Join, Node, Plan
 from foliot.kernel.run.spec import RunSpec, digest, encode_spec
 from foliot.resources.amounts import seconds
 from foliot.resources.graph import CYCLE, Graph, check_graph, needed
@@ -93,7 +94,7 @@ def _join(graph: Graph, agent: str) -> Join | None:
     )
 
 
-def retry_of(task_spec: Mapping[str, Any]) -> Retry:
+def retry_of(task_spec: Mapping[str, Any]) -> RetryPolicy:
     """Reads the retry rule of messages: `message_retry`, and what it does not give from `retry`.
 
     Durations are texts such as `2s`, or numbers of seconds. Raises `InvalidInput`.
@@ -102,7 +103,7 @@ def retry_of(task_spec: Mapping[str, Any]) -> Retry:
     message: Mapping[str, Any] = task_spec.get("message_retry") or {}
     backoff = message.get("backoff", task.get("backoff"))
     longest = message.get("max_backoff")
-    return Retry(
+    return RetryPolicy(
         max_attempts=max(1, int(message.get("max_attempts") or task.get("max_attempts") or 1)),
         backoff=0.0 if backoff is None else _seconds(backoff),
         max_backoff=86_400.0 if longest is None else _seconds(longest),
@@ -173,9 +174,7 @@ class Pinner:
             definitions[f"Agent/{name}"] = definition
         agents = {name: digest(encode_spec(spec)) for name, spec in specs.items()}
         plan: Plan = compile_plan("", command.namespace, target, {"max_turns": command.max_turns}, agents, definitions)
-        rule = command.retry
-        retry = Retry(rule.max_attempts, rule.backoff, rule.max_backoff, rule.jitter, rule.non_retryable)
-        return pack(replace(plan, task="", retry=retry), specs)
+        return pack(replace(plan, task="", retry=command.retry), specs)
 
     async def _target(self, command: Command) -> tuple[dict[str, Any], dict[str, str], list[str]]:
         """The document of the target, the digests known so far, and the agents it needs."""

@@ -15,7 +15,7 @@ from foliot.engine.base import Clock
 from foliot.engine.definition.edge_conditions import edge_condition
 from foliot.errors import InvalidInput
 from foliot.kernel.graph.events import MessageEnded
-from foliot.kernel.graph.plan import OTHERWISE, Node, Retry
+from foliot.kernel.graph.plan import OTHERWISE, Node
 from foliot.kernel.graph.retry import BUSY_FOR, FINAL_CODES, busy_delay, delay, verdict
 from foliot.kernel.run.events import RunCancelled, RunDeadLettered, RunFailed, RunRetried, RunSucceeded, Terminal
 from foliot.kernel.run.state import State
@@ -139,7 +139,7 @@ class TaskSettlement:
 
         A model that is busy is waited for without counting an attempt: see `kernel.retry.RETRIES`.
         """
-        rule: Retry = self._task.pinned.plan.retry
+        rule = self._task.pinned.plan.retry
         if not isinstance(terminal, RunFailed):
             return None
         now, key = self._clock(), self._message_id

@@ -24,6 +24,7 @@ from foliot.common.cancellation import stop_tasks
 from foliot.common.waits import Waits
 from foliot.engine.driver.process import is_gone
 from foliot.errors import FoliotError, Unavailable
+from foliot.kernel.backoff import backoff
 from foliot.store.base import Database
 from foliot.store.journal.base import Lease, StoreSetBack
 from foliot.store.queue.claims import Claims, claim, recall, waiting_for_others
@@ -65,8 +66,8 @@ class Pace:
             self._patience, self._crowd = self._floor, 0
         elif claims.refused.get("taken"):
             # Whoever was faster may leave some; looking at once would only get in each other's way again.
-            self._crowd = min(self._crowd + 1, 8)
-            return min(self._floor, 0.01 * 2**self._crowd) * (0.5 + self._chance() / 2)
+            self._crowd += 1
+            return backoff(self._crowd, 0.02, self._floor, jitter="equal", share=self._chance())
         wait = self._patience
         if not claims.leases:
             self._crowd = 0
@@ -81,8 +82,8 @@ class Pace:
 
     def failed(self) -> float:
         """Seconds to wait after a look that the database did not answer: half a second at first, ten at most."""
-        self._errors = min(self._errors + 1, 6)
-        return min(10.0, 0.25 * 2**self._errors) * (0.5 + self._chance() / 2)
+        self._errors += 1
+        return backoff(self._errors, 0.5, 10.0, jitter="equal", share=self._chance())
 
 
 class Round:
@@ -474,7 +475,7 @@ class Worker:
                 left = wait if due is None else due - self._clock()
                 late = late + 1 if left <= 0 else 0
                 # What cannot be dealt with must not be tried all the time.
-                wait = min(max(left, 0.05 * 2 ** min(late, 7)), wait)
+                wait = min(max(left, backoff(late + 1, 0.05, wait)), wait)
             await asyncio.sleep(wait)
 
     # --- ending --------------------------------------------------------------------------------------------------
