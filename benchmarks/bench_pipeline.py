@@ -17,7 +17,8 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from foliot.tools.base import Caller, Invocation, RateLimit, Retry
+from foliot.kernel.backoff import RetryPolicy
+from foliot.tools.base import Caller, Invocation, RateLimit
 from foliot.tools.function import tool
 from foliot.tools.governance.layers import Profile
 from foliot.tools.governance.reader import read_rules
@@ -138,7 +139,7 @@ def every_stage_on(more: int = 0) -> Pipeline:
         refund.definition,
         requires_prior=("look_up",),
         rate_limit=RateLimit(requests=10**9, per=1.0, concurrency=1000),
-        retry=Retry(max_attempts=3),
+        retry=RetryPolicy(max_attempts=3),
         attempt_timeout=10.0,
     )
     parts = Parts(
