@@ -73,8 +73,8 @@ async def test_whoever_is_woken_from_outside_in_the_same_turn_of_the_loop_looks_
 
     waits = asyncio.create_task(told())
     await asyncio.sleep(0)
-    writes = asyncio.create_task(asyncio.to_thread(lambda: asyncio.run(_write_elsewhere(database.path))))
     assert await store.revision() == 0
+    writes = asyncio.create_task(asyncio.to_thread(lambda: asyncio.run(_write_elsewhere(database.path))))
     writes.add_done_callback(lambda _: (committed.set(), woken.set_result(None)))
     while not committed.is_set():
         assert await store.revision() in (0, 1)

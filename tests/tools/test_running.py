@@ -19,6 +19,10 @@ from foliot.tools.pipeline.running import MOST_GOING_ON, Running, blocking, curr
 from tests.tools.governed import call
 
 
+# Seconds in which a thread has certainly begun, also on a busy machine: what has not begun does not go on.
+ENOUGH_TO_BEGIN = 1.0
+
+
 class Stuck:
     """A function that blocks where nothing can end it, until it is released."""
 
@@ -45,7 +49,7 @@ class Stuck:
 
 async def test_a_function_that_blocks_is_said_to_go_on_until_it_has_ended(caplog) -> None:
     stuck = Stuck()
-    box = Pipeline([stuck.tool(timeout=0.2)])
+    box = Pipeline([stuck.tool(timeout=ENOUGH_TO_BEGIN)])
 
     result = await box.call(call("stuck"))
 
@@ -132,7 +136,7 @@ async def test_no_more_calls_are_started_of_a_function_whose_calls_never_end(mon
     monkeypatch.setattr("foliot.tools.pipeline.running.MOST_GOING_ON", 2)
     assert MOST_GOING_ON > 2
     stuck = Stuck()
-    made = stuck.tool(timeout=0.05)
+    made = stuck.tool(timeout=ENOUGH_TO_BEGIN)
     box = Pipeline([made])
     for _ in range(2):
         await box.call(call("stuck"))

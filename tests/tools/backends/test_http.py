@@ -372,7 +372,7 @@ class TestPhases:
     )
     async def test_each_phase_of_a_request_has_its_limit(self, said: bytes, phase: str, words: str) -> None:
         async with hanging(said) as place, way_out() as out:
-            out.client.patience = Patience(head=0.2, silence=0.2)
+            out.client.patience = Patience(head=0.2 if phase == "headers" else 60, silence=0.2)
             tool = HttpTool(definition(f"http://{place}/", timeout=None), out.client, out.auth)
             with pytest.raises(ToolTimeout, match=words) as caught:
                 await tool.invoke(call())
