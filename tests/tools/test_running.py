@@ -18,7 +18,6 @@ from foliot.tools.pipeline.pipeline import Pipeline
 from foliot.tools.pipeline.running import MOST_GOING_ON, Running, blocking, current, going_on
 from tests.tools.governed import call
 
-
 # Seconds in which a thread has certainly begun, also on a busy machine: what has not begun does not go on.
 ENOUGH_TO_BEGIN = 1.0
 
