@@ -1,4 +1,4 @@
-"""Requests a second of `foliot server`, and how long they take, against a bare FastAPI endpoint.
+"""Requests a second of `foliot server`, and how long they take, against a bare Starlette endpoint.
 
     python benchmarks/bench_server.py [--seconds 3] [--rounds 3] [--connections 16]
 
@@ -39,7 +39,7 @@ SYSTEM = {
     "Agent": ("agents", {"metadata": {"name": "writer"}, "spec": {"model_ref": "e-0", "prompt": "You write."}}),
     "AgentSystem": ("agent-systems", {"metadata": {"name": "desk"}, "spec": {"agents": ["writer"]}}),
 }
-READ, BARE = "read by name", "bare FastAPI, a dict"
+READ, BARE = "read by name", "bare Starlette, a dict"
 
 
 def endpoint(name: str, weight: str = "1") -> dict[str, object]:
@@ -140,16 +140,18 @@ def show(seen: dict[str, list[Seen]]) -> bool:
 
 
 async def serve_bare() -> None:
-    from fastapi import FastAPI
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse
+    from starlette.routing import Route
 
-    app = FastAPI(openapi_url=None)
-    app.state.services = SimpleNamespace(closing=asyncio.Event())
     document = {"apiVersion": "foliot.dev/v1", "kind": "ModelEndpoint", **endpoint("e-7")}
 
-    @app.get("/v1/model-endpoints/{name}")
-    async def get_endpoint(name: str) -> dict[str, object]:
-        return document
+    async def get_endpoint(request: Request) -> JSONResponse:
+        return JSONResponse(document)
 
+    app = Starlette(routes=[Route("/v1/model-endpoints/{name}", get_endpoint)])
+    app.state.services = SimpleNamespace(closing=asyncio.Event())
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with HttpServer(app, Listen("127.0.0.1", 0)) as http:

@@ -2,7 +2,7 @@
 
 Three processes: a server, the clients with all their connections, and this one, which writes resources into the store
 that the server watches. Every stream watches everything, so a thousand streams with a thousand events a second are a
-million deliveries a second. The same is then asked of what people write first: FastAPI with sse-starlette and a queue
+million deliveries a second. The same is then asked of what people write first: Starlette with sse-starlette and a queue
 for each client, which makes its events itself and has no store to read them from.
 
 The delay is that of the oldest event in each piece that a client receives. Lost events are counted at the end, when
@@ -139,8 +139,10 @@ async def serve_foliot(home: str) -> None:
 def serve_naive(rate: int, streams: int) -> None:
     """A queue for each client, a generator for each stream, an event at a time, as soon as all streams are open."""
     import uvicorn
-    from fastapi import FastAPI
     from sse_starlette.sse import EventSourceResponse
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.routing import Route
 
     queues: set[asyncio.Queue[dict[str, Any]]] = set()
     all_on = asyncio.Event()
@@ -160,15 +162,12 @@ def serve_naive(rate: int, streams: int) -> None:
             sent = due
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+    async def lifespan(_: Starlette) -> AsyncGenerator[None]:
         publishing = asyncio.create_task(publish())
         yield
         publishing.cancel()
 
-    app = FastAPI(lifespan=lifespan)
-
-    @app.get("/events")
-    async def events() -> EventSourceResponse:
+    async def events(_: Request) -> EventSourceResponse:
         async def told() -> AsyncGenerator[dict[str, Any]]:
             queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue(1000)
             queues.add(queue)
@@ -184,6 +183,7 @@ def serve_naive(rate: int, streams: int) -> None:
 
         return EventSourceResponse(told())
 
+    app = Starlette(routes=[Route("/events", events)], lifespan=lifespan)
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     print(listener.getsockname()[1], flush=True)
     config = uvicorn.Config(app, log_level="error", access_log=False)
@@ -367,7 +367,7 @@ async def compare(streams: int, rate: int) -> int:
     ours, missing, idle = await foliot(streams, rate)
     show("foliot", ours)
     theirs = await naive(streams, rate)
-    show("fastapi + sse-starlette", theirs)
+    show("starlette + sse-starlette", theirs)
     share = ours.deliveries / (streams * max(1.0, ours.written))
     print(
         f"the store took {ours.written:,.0f} events a second; {share:.0%} of them reached every stream in the same time"
