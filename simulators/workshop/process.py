@@ -103,7 +103,6 @@ class WorkerProcess(Colleague):
             return Pipeline(TOOLS, parts)
 
         performer = TaskPerformer(self.wire, runs, self.bundles, self.transport, toolbox=toolbox, clock=self.clock)
-        runs.settlements = performer.settlement
         self.runs = runs
         return Worker(
             self.wire,

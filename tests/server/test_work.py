@@ -189,6 +189,20 @@ async def test_a_watch_of_tasks_tells_how_they_stand(http: httpx.AsyncClient, st
     assert phases[-1] == "Succeeded"
 
 
+async def test_a_new_task_is_answered_as_it_is_read_afterwards(http: httpx.AsyncClient) -> None:
+    system = {"agents": ["greeter", "desk"], "graph": {"greeter": {"edges": [{"to": "desk"}]}}}
+    declared = {"kind": "AgentSystem", "metadata": {"name": "pair"}, "spec": system}
+    assert (await http.post("/v1/agent-systems", json=declared)).status_code == 201
+    one = task("one", labels={"team": "a"})
+    two = {"metadata": {"name": "two"}, "spec": {"system": "pair", "input": {"topic": "hi"}, "timeout": "1h"}}
+
+    for asked in (one, two):
+        accepted = await http.post("/v1/tasks", json=asked)
+
+        assert accepted.status_code == 201, accepted.text
+        assert accepted.json() == (await http.get(f"/v1/tasks/{asked['metadata']['name']}")).json()
+
+
 async def test_a_key_makes_a_task_once_whatever_its_name(http: httpx.AsyncClient) -> None:
     first = await http.post("/v1/tasks", json=task("a"), headers={"Idempotency-Key": "k"})
     again = await http.post("/v1/tasks", json=task("a"), headers={"Idempotency-Key": "k"})

@@ -95,7 +95,6 @@ class Kit:
         self.runs = Runs(journal=self.journal, models=Model(self), tools=Pipeline(), clock=self.clock, worker="w")
         bundles = Bundles(self.journal)
         self.performer = TaskPerformer(db, self.runs, bundles, self.transport, toolbox=self.toolbox, clock=self.clock)
-        self.runs.settlements = self.performer.settlement
         self.tasks = TaskService(db, bundles, self.definitions, self.transport, clock=self.clock, wake=self.end_here)
         self.offer = Offer("w", "w", capacity=16)
 

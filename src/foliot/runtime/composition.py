@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from foliot.bus.base import Ticket, Transport
 from foliot.common.waits import LEASE_SECONDS, Waits
@@ -160,10 +160,11 @@ async def compose(
 
     Without a `clock` times are those of the store, so that processes on machines whose clocks differ agree.
     """
+    around = _Around(tools, workspace, watcher, pause, clock)
     if url == MEMORY:
         journal: Journal = MemoryJournal(takes_turns=True)
         lease_seconds = LEASE_SECONDS if lease_seconds is None else lease_seconds
-        return _assembled(None, None, journal, settings, None, tools, workspace, watcher, pause, clock, lease_seconds)
+        return _assembled(None, None, journal, settings, None, around, lease_seconds)
     settings = settings or load_settings({"store": url})
     lease_seconds = settings.lease if lease_seconds is None else lease_seconds
     patience = store_wait if settings.store_wait is None else float(settings.store_wait)
@@ -176,19 +177,8 @@ async def compose(
     except UsageError:
         await database.close()
         raise
-    return _assembled(
-        database,
-        resources,
-        SqlJournal(database, clock=clock or database.clock),
-        settings,
-        audit,
-        tools,
-        workspace,
-        watcher,
-        pause,
-        clock,
-        lease_seconds,
-    )
+    journal = SqlJournal(database, clock=clock or database.clock)
+    return _assembled(database, resources, journal, settings, audit, around, lease_seconds)
 
 
 def _over_nats(settings: Settings, waits: Waits) -> dict[str, Any]:
@@ -202,22 +192,29 @@ def _over_nats(settings: Settings, waits: Waits) -> dict[str, Any]:
     return given
 
 
+class _Around(NamedTuple):
+    """The caller's own parts: his tools, where files are, who watches, how to wait, his clock if he has one."""
+
+    tools: Iterable[Tool]
+    workspace: Path | None
+    watcher: Watcher
+    pause: Callable[[], Awaitable[None]]
+    clock: Clock | None
+
+
 def _assembled(
     database: Database | None,
-    resources: ResourceStore | None,
+    resources: SqlResourceStore | None,
     journal: Journal,
     settings: Settings | None,
     audit: AuditTrail | None,
-    tools: Iterable[Tool],
-    workspace: Path | None,
-    watcher: Watcher,
-    pause: Callable[[], Awaitable[None]],
-    given: Clock | None,
+    around: _Around,
     lease_seconds: float,
 ) -> Parts:
+    """Makes every part of a runtime, each of those that it needs. Without a database much of it is missing."""
     waits = Waits(lease_seconds)
-    clock, lease_clock, wall = given or time.time, given, None
-    if given is None and database is not None:
+    clock, lease_clock, wall = around.clock or time.time, around.clock, None
+    if around.clock is None and database is not None:
         clock, lease_clock, wall = database.clock, database.lease_clock, time.time
     references = References(resources)
     secrets = stored_secrets(resources, os.environ, references)
@@ -237,9 +234,11 @@ def _assembled(
         public_url=settings.public_url if settings else None,
         environ=os.environ,
         journal=journal,
-        workspace=workspace or (settings.workspace if settings else None),
+        workspace=around.workspace or (settings.workspace if settings else None),
         namespace=settings.namespace if settings else "default",
         references=references,
+        memory=TaskMemory(database, clock=clock) if database is not None else None,
+        pushes=StoredPushes(database, resources.keys) if database is not None and resources is not None else None,
         waits=waits,
     )
     limiting = open_limiting(database, clock=clock, journal=journal) if database is not None else None
@@ -278,7 +277,7 @@ def _assembled(
         journal=journal,
         models=models,
         tools=Pipeline(),
-        watcher=watcher,
+        watcher=around.watcher,
         clock=clock,
         lease_clock=lease_clock,
         lease_seconds=lease_seconds,
@@ -289,22 +288,18 @@ def _assembled(
         doubts=None
         if database is None
         else Doubts(DoubtTable(database), journal, clock=lease_clock or clock, is_gone=is_gone),
+        taken_over=None
+        if database is None or audit is None
+        else Completion(database, masker=audit.masker, trail=audit).complete_run,
+        set_back=partial(note_set_back, database, clock=clock) if database is not None else None,
     )
-    assembly = Assembly(models, resources, tools, backends, clock, governance, gate)
-    assembly.delegate = delegator = Delegator(runs, assembly, clock=clock, pause=pause)
+    assembly = Assembly(models, resources, around.tools, backends, clock, governance, gate)
+    # Two circles are closed here: an agent that calls agents needs runs, and a run that is taken up its children.
+    assembly.delegate = delegator = Delegator(runs, assembly, clock=clock, pause=around.pause)
     runs.taken_up = delegator.taken_up
-    parts = Parts(runs, assembly, questions, clock, settings, database, resources, approvals, audit, budgets, limiting)
-    parts.wall = wall
-    if database is not None:
-        runs.set_back = partial(note_set_back, database, clock=clock)
-    if database is not None:
-        if audit is not None:
-            runs.taken_over = Completion(database, masker=audit.masker, trail=audit).complete_run
-        runs.settlements = parts.settlement
-        backends.memory = TaskMemory(database, clock=clock)
-        if isinstance(resources, SqlResourceStore):
-            backends.pushes = StoredPushes(database, resources.keys)
-    return parts
+    return Parts(
+        runs, assembly, questions, clock, settings, database, resources, approvals, audit, budgets, limiting, wall
+    )
 
 
 # --- tasking ---------------------------------------------------------------------------------------------------------

@@ -327,7 +327,7 @@ class Runtime:
         if state.ended is not None:
             result = result_of(state, info.phase, known.output_type if known else None)
             return result.check() if check else result
-        driver = await self.runs.take(run_id, tools=await self._assembly.pipeline(state.spec), stream=stream)
+        driver = await self._take(state, stream=stream)
         return await self._finish(driver, known, check, stream=stream)
 
     async def fork(
@@ -595,6 +595,11 @@ class Runtime:
             )
         return True
 
+    async def _take(self, state: State, *, stream: bool) -> Driver:
+        """Take up a run as it was pinned; the task of one that has a task hears of its end. Raises as `Runs.take`."""
+        tools, settlement = await self._assembly.pipeline(state.spec), self._open().settlement
+        return await self.runs.take(state.run_id, tools=tools, stream=stream, settlement=settlement)
+
     async def _finish(self, driver: Driver, agent: Agent | None, check: bool, *, stream: bool = False) -> RunResult:
         """Drive until the run ends or waits for someone; a wait for a timer is slept through."""
         state = await self.runs.drive(driver)
@@ -602,8 +607,7 @@ class Runtime:
             assert state.waiting.until is not None, "a timer knows when it goes off"
             try:
                 await self._sleep(state.run_id, state.waiting.until)
-                tools = await self._assembly.pipeline(state.spec)
-                driver = await self.runs.take(state.run_id, tools=tools, stream=stream)
+                driver = await self._take(state, stream=stream)
             except Conflict:  # someone else took it up meanwhile, to cancel it for example
                 state = await self._as_left(state.run_id)
             else:

@@ -55,8 +55,14 @@ class Backends:
         workspace: Path | None = None,
         namespace: str = "default",
         references: References | None = None,
+        memory: SharedMemory | None = None,
+        pushes: Shared | None = None,
         waits: Waits | None = None,
     ) -> None:
+        """`memory` is what the agents of one task share, `pushes` what tools push to any process of the installation.
+
+        Both need a database.
+        """
         self._waits = waits or Waits()
         self._secrets = secrets
         self._store = store
@@ -67,10 +73,8 @@ class Backends:
         self._public_url = public_url
         self._environ = environ
         self._journal = journal
-        # What the agents of one task share; set by whoever has a database.
-        self.memory: SharedMemory | None = None
-        # Results that tools push to any process of the installation; likewise.
-        self.pushes: Shared | None = None
+        self.memory = memory
+        self._pushes = pushes
         self._workspace = workspace
         self._namespace = namespace
         self._web: Web | None = None
@@ -158,7 +162,7 @@ class Backends:
             self._web = Web(
                 self._secrets,
                 Outbound(allow_hosts=self.grants.outbound_allow),
-                callbacks=Callbacks(self._public_url or "", shared=self.pushes),
+                callbacks=Callbacks(self._public_url or "", shared=self._pushes),
                 waits=self._waits,
             )
         return self._web

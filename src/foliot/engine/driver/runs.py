@@ -72,13 +72,16 @@ class Runs:
         budgets: RunBudgets | None = None,
         gate: ModelGate | None = None,
         doubts: Doubts | None = None,
+        taken_over: Callable[[State, Sequence[tuple[float, Event]]], Awaitable[object]] | None = None,
+        set_back: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         """`is_gone` says whether a worker has certainly died, so that its runs can be taken before its leases end.
 
         `lease_clock` is the one by which leases are judged, by default `clock`.
         Without `approvals` a parked call is known to its journal alone; without a `gate` every model may be asked.
         `decisions` keeps a record of what nobody decided in time. Without `doubts` a call that may have acted is known
-        to its own run alone.
+        to its own run alone. `taken_over` hears of a run that its last holder did not let go, with all that is recorded
+        of it; `set_back` keeps it that the store is older than what a run here had seen of it.
         """
         self.journal = journal
         self.tools = tools
@@ -94,14 +97,10 @@ class Runs:
         self._budgets = budgets
         self._gate = gate
         self.doubts = doubts
-        # The work that a queued run belongs to. Set by whoever puts tasks on top; without it runs belong to nothing.
-        self.settlements: Callable[[Lease], Awaitable[Settlement]] | None = None
+        self._taken_over = taken_over
+        self._set_back = set_back
         # What a run that is taken up has to be told first, by whoever knows of its parent and its children.
         self.taken_up: Callable[[State], Awaitable[Sequence[Signal]]] | None = None
-        # Hears of a run that its last holder did not let go, with all that is recorded of it.
-        self.taken_over: Callable[[State, Sequence[tuple[float, Event]]], Awaitable[object]] | None = None
-        # Where it is kept that the store is older than what a run here had seen of it.
-        self.set_back: Callable[[str], Awaitable[None]] | None = None
         # Whether runs that begin here are traced, unless who begins one says so.
         self.traced = False
         self._last_spec: tuple[RunSpec | None, tuple[str, bytes]] = None, ("", b"")
@@ -208,9 +207,17 @@ class Runs:
             self._last_spec = spec, found
         return found
 
-    async def take(self, run_id: str, *, tools: Toolbox | None = None, stream: bool = False) -> Driver:
+    async def take(
+        self,
+        run_id: str,
+        *,
+        tools: Toolbox | None = None,
+        stream: bool = False,
+        settlement: Callable[[Lease], Awaitable[Settlement]] | None = None,
+    ) -> Driver:
         """Take up a run that waits, or whose holder died.
 
+        `settlement` gives the work that a queued run belongs to.
         Raises `NotFound`; `Held`; `Conflict` when it has ended, which is a `LeaseLost` if it happened just now.
         """
         now = self.lease_clock()
@@ -233,7 +240,8 @@ class Runs:
             return toolbox
 
         try:
-            return await self.adopt(lease, tools=given, stream=stream)
+            settles = await settlement(lease) if lease.queued and settlement is not None else None
+            return await self.adopt(lease, tools=given, stream=stream, settlement=settles)
         except (UnknownEvent, asyncio.CancelledError):
             await self._give_back(lease)  # a newer version, or another process, may take it up at once
             raise
@@ -246,35 +254,31 @@ class Runs:
         stream: bool = False,
         told: Told | None = None,
         quiet: bool = False,
+        settlement: Settlement | None = None,
     ) -> Driver:
         """Go on with a run whose lease this process was given. Raises `LeaseLost`, and what `tools` raises.
 
         Whoever has read the run since the lease was taken gives its whole journal as `told`, and says whether there
-        was no signal for it then, `quiet`: one that came later the keeper finds.
+        was no signal for it then, `quiet`: one that came later the keeper finds. `settlement` is the work that a queued
+        run belongs to: without it the task would not hear of its end.
         """
+        if lease.queued and settlement is None:
+            await self._give_back(lease)
+            raise UsageError(f"run {lease.run_id} belongs to a task, and nothing here knows of tasks")
         told = told or await told_by(lease.run_id, await self.journal.read(lease.run_id))
         state = await load_state(self.journal, self._specs, lease.run_id, told=told)
         if state.ended is not None:
             # This process slept past its new lease before it read on, and someone else has finished the run.
             raise LeaseLost(f"run {lease.run_id} has been ended by another process")
-        if state.held and state.waiting is None and self.taken_over is not None:
-            await self.taken_over(state, told.facts)
+        if state.held and state.waiting is None and self._taken_over is not None:
+            await self._taken_over(state, told.facts)
         toolbox = self.tools if tools is None else await tools(state.spec)
-        driver = self._driver(lease, state, toolbox, stream, claim=True, settlement=await self._settlement(lease))
+        driver = self._driver(lease, state, toolbox, stream, claim=True, settlement=settlement)
         first = await self.taken_up(state) if self.taken_up is not None else ()
         signals = () if quiet else await self.journal.signals([lease.run_id])
         for signal in (*signals, *await self._answers(state, toolbox), *first):
             driver.deliver(signal)
         return driver
-
-    async def _settlement(self, lease: Lease) -> Settlement | None:
-        """The work that the run belongs to. A run of a task is never driven without it: the task would not hear."""
-        if not lease.queued:
-            return None
-        if self.settlements is None:
-            await self.journal.append(lease, [], phase="pending", due=self._clock())
-            raise UsageError(f"run {lease.run_id} belongs to a task, and nothing here knows of tasks")
-        return await self.settlements(lease)
 
     async def _answers(self, state: State, tools: Toolbox) -> list[Signal]:
         """Decisions that nobody signalled, because whoever decided died before he could."""
@@ -324,11 +328,11 @@ class Runs:
             await asyncio.shield(self.journal.append(lease, [], phase="pending", due=self._clock()))
 
     async def _say_set_back(self, error: StoreSetBack) -> None:
-        if self.set_back is None:
+        if self._set_back is None:
             log.error("the store went back in time: %s", error.message)
         else:
             with contextlib.suppress(FoliotError):
-                await self.set_back(error.message)
+                await self._set_back(error.message)
 
     async def load(self, run_id: str, *, upto: int | None = None, trusting: bool = False) -> tuple[RunInfo, State]:
         """The run and the fold of its journal (of the first `upto` events). Raises `NotFound`, `JournalChanged`.

@@ -52,6 +52,7 @@ from foliot.work.tasks.base import TaskInfo
 from foliot.work.tasks.commands import command_of
 from foliot.work.views.document import outline
 from foliot.work.views.events import decode_cursor
+from foliot.work.views.story import story_of_new
 
 router = new_router("tasks")
 
@@ -137,7 +138,9 @@ async def accept(
     except TakenBack:
         return resource(document, 201)
     act.tell()
-    return resource(await _shown(services, where, accepted.task.name), 200 if accepted.duplicate else 201)
+    if accepted.begun is not None:
+        return resource(task_document(story_of_new(accepted.task, accepted.begun)), 201)
+    return resource(await _shown(services, where, accepted.task.name))
 
 
 @router.get("/v1/tasks/{name}")

@@ -7,8 +7,11 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from foliot.bus.base import Ticket
 from foliot.kernel.backoff import RetryPolicy
 from foliot.kernel.graph.events import TaskEvent
+from foliot.kernel.graph.plan import Plan
+from foliot.kernel.graph.state import GraphState
 from foliot.kernel.identity import NOBODY, Identity, acting
 from foliot.kernel.run.spec import RunSpec
 from foliot.resources.references import Origin
@@ -99,11 +102,22 @@ class TaskInfo(Struct, frozen=True):
         return f"{self.namespace}/{self.name}"
 
 
+class Begun(Struct, frozen=True):
+    """The parts of a new task that accepting it made: its story is told from them, and nothing is read again."""
+
+    command: Command
+    plan: Plan
+    state: GraphState
+    facts: Sequence[TaskEvent]
+    tickets: Sequence[Ticket]
+
+
 class Accepted(Struct, frozen=True):
-    """`duplicate`: this call made nothing, the task was there already."""
+    """`duplicate`: this call made nothing, the task was there already. Otherwise `begun` holds what it made."""
 
     task: TaskInfo
     duplicate: bool
+    begun: Begun | None = None
 
 
 # More of the transaction that does something to a task, told its name and uid: what it raises undoes all of it.

@@ -37,7 +37,17 @@ from foliot.store.resources.documents import decode, key_text, stamp
 from foliot.store.tasks import ENDED, NewTask
 from foliot.store.transaction import Row, Tx, alone_with, many, one, run
 from foliot.work.tasks.advance import InDoubt, TaskRef, begin_runs, deadline_of, earliest, summary_of, tell, tell_locked
-from foliot.work.tasks.base import PRIORITIES, Accepted, Also, Command, Definitions, TargetKind, TaskInfo, TaskRecord
+from foliot.work.tasks.base import (
+    PRIORITIES,
+    Accepted,
+    Also,
+    Begun,
+    Command,
+    Definitions,
+    TargetKind,
+    TaskInfo,
+    TaskRecord,
+)
 from foliot.work.tasks.bundle import Bundles
 from foliot.work.tasks.commands import (
     asks_the_same,
@@ -158,7 +168,8 @@ class TaskService(TaskList):
             raise Conflict(f"there is already a task {name!r}", hint="choose another name, or none")
         key, tickets = made
         await self._transport.publish(tickets)
-        return Accepted(_accepted(key, task, command.target_kind, len(facts)), duplicate=False)
+        begun = Begun(command, plan, state, moves.facts, tickets)
+        return Accepted(_accepted(key, task, command.target_kind, len(facts)), duplicate=False, begun=begun)
 
     async def accept_template(
         self, ref: str, command: Command, *, origin: Origin, by_operator: bool = False

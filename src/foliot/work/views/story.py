@@ -18,7 +18,7 @@ from foliot.kernel.graph.lifecycle import MessagePhase
 from foliot.kernel.graph.plan import Plan
 from foliot.kernel.run.events import Event, RunClaimed, RunRetried, StepStarted
 from foliot.store.journal.base import TERMINAL
-from foliot.work.tasks.base import Command, TaskInfo, TaskRecord
+from foliot.work.tasks.base import Begun, Command, TaskInfo, TaskRecord
 
 NodeState: TypeAlias = Literal["idle", "queued", "retry", "running", "waiting", "succeeded", "failed", "cancelled"]
 
@@ -147,9 +147,14 @@ def tell_story(
     live: Mapping[str, LiveRun] | None = None,
     *,
     now: float,
+    state: GraphState | None = None,
 ) -> TaskStory:
-    """Raises `IllegalEvent` when the records are not those of a task of this plan."""
-    state = fold(plan, ((record.at, record.event) for record in records))
+    """Tells the story of a task from its records. Who has their fold gives it as `state`.
+
+    Raises `IllegalEvent` when the records are not those of a task of this plan.
+    """
+    if state is None:
+        state = fold(plan, ((record.at, record.event) for record in records))
     story = TaskStory(info, command, plan, state, records)
     by_message = {row.message: row for row in runs}
     for record in records:
@@ -175,6 +180,17 @@ def tell_story(
         for name, join, number, round in joins.each_open(plan, state)
     ]
     return story
+
+
+def story_of_new(info: TaskInfo, begun: Begun) -> TaskStory:
+    """Tells the story of a task in the moment in which it was accepted."""
+    now = info.created_at
+    records = [TaskRecord(seq, now, fact) for seq, fact in enumerate(begun.facts, 1)]
+    rows = [
+        RunRow(each.message_id, each.run_id, each.agent, "pending", None, None, now, now, {}, due_at=each.due_at)
+        for each in begun.tickets
+    ]
+    return tell_story(info, begun.command, begun.plan, records, rows, now=now, state=begun.state)
 
 
 def _take(story: TaskStory, record: TaskRecord) -> None:

@@ -173,6 +173,7 @@ class TaskPerformer:
                 stream=self.stream,
                 told=brief.told if brief is not None else None,
                 quiet=brief is not None and brief.quiet,
+                settlement=await self.settlement(lease),
             )
             if driver.state.fruitless >= MOST_FRUITLESS:
                 raise CrashLoop(f"{MOST_FRUITLESS} attempts in a row ended without a word: it may kill its workers")
