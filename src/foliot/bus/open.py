@@ -38,6 +38,11 @@ async def open_transport(
         return await NatsTransport.open(
             NatsLink(nats_options(settings, name="foliot-work", waits=waits)), plan, clock=clock
         )
+    return over_database(database, clock=clock)
+
+
+def over_database(database: Database, *, clock: Callable[[], float] = time.time) -> Transport:
+    """The transport over the database itself. There is nothing to open: it uses what the database has opened."""
     if isinstance(database, Notices):
         return PostgresTransport(database, clock=clock)
     return StoreTransport(database, clock=clock)

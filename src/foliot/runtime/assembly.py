@@ -132,8 +132,8 @@ class Assembly:
             and known.given == (given, given.changes)
         ):
             return known.spec, known.pipeline
-        spec = await self.freeze(agent)
-        pipeline = await self.pipeline(spec)
+        spec, tools = await self._frozen(agent)
+        pipeline = self._piped(spec, tools)
         if self._is_fixed(agent, given):
             self._prepared[place] = _Prepared(agent, rules, (given, given.changes), spec, pipeline)
         return spec, pipeline
@@ -148,6 +148,10 @@ class Assembly:
 
     async def freeze(self, agent: Agent) -> RunSpec:
         """Pins a run of this agent to its present definition. Raises `NotFound`, `InvalidInput`."""
+        return (await self._frozen(agent))[0]
+
+    async def _frozen(self, agent: Agent) -> tuple[RunSpec, list[Tool]]:
+        """Pins a run of this agent, and returns the tools that it is pinned to."""
         spec = agent.document["spec"]
         endpoint = qualified(agent.model_ref, agent.namespace)
         await self.models.allow(endpoint, agent.namespace)
@@ -161,7 +165,7 @@ class Assembly:
         declared += [name for name in callees if self.known(agent.namespace, name.removeprefix(PREFIX)) is None]
         if declared:
             frozen = replace(frozen, extra={**frozen.extra, DECLARED: declared})
-        return await self._allowed(frozen)
+        return await self._allowed(frozen), tools
 
     async def with_model(self, spec: RunSpec, ref: str) -> RunSpec:
         endpoint = qualified(ref, spec.namespace)
@@ -179,16 +183,19 @@ class Assembly:
 
     async def pipeline(self, spec: RunSpec) -> Pipeline:
         """The tools that a run of this spec may call. Raises `NotFound`, `InvalidInput`."""
-        deferred = frozenset(spec.extra.get(DEFERRED, ()))
-        brought = frozenset(spec.extra.get(CLIENT, ()))
-        not_looked_up = brought | {search.NAME} if deferred else brought
+        not_looked_up = {*spec.extra.get(CLIENT, ()), *([search.NAME] if spec.extra.get(DEFERRED) else [])}
         names = [rule.name for rule in spec.tools if rule.name not in not_looked_up]
         pinned = spec.extra.get(DECLARED, ())
         tools, _ = await self._tools_for(self._locked(spec, names), spec.namespace, spec.agent, pinned)
+        return self._piped(spec, tools)
+
+    def _piped(self, spec: RunSpec, tools: Sequence[Tool]) -> Pipeline:
+        """These tools, which the spec names, and those that come of the spec itself."""
+        deferred, brought = spec.extra.get(DEFERRED), frozenset(spec.extra.get(CLIENT, ()))
+        every = [*tools, *(ClientTool(rule.spec) for rule in spec.tools if rule.name in brought)]
         if deferred:
-            tools.append(search.ToolSearch(each.definition for each in tools if each.definition.name in deferred))
-        tools += [ClientTool(rule.spec) for rule in spec.tools if rule.name in brought]
-        return Pipeline(tools, self._parts_in(spec.namespace))
+            every.append(search.ToolSearch(each.definition for each in tools if each.definition.name in deferred))
+        return Pipeline(every, self._parts_in(spec.namespace))
 
     async def pipeline_here(self, spec: RunSpec) -> Pipeline:
         """Make the pipeline where others may do the run as well. Raises `NotHere` when this process lacks something."""

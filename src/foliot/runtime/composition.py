@@ -90,13 +90,13 @@ class Parts:
     @cached_property
     def tasking(self) -> Tasking:
         """Tasks, made when they are first needed. Raises `UsageError` in memory."""
-        from foliot.bus.open import OpenedLater, open_transport
+        from foliot.bus.open import OpenedLater, open_transport, over_database
 
         if self.database is None or self.resources is None or self.settings is None:
             raise UsageError("a runtime in memory keeps no tasks", hint="give the runtime a store, such as a path")
-        transport = OpenedLater(
-            partial(open_transport, self.settings, self.database, clock=self.clock, waits=self._waits)
-        )
+        opening = partial(open_transport, self.settings, self.database, clock=self.clock, waits=self._waits)
+        over_nats = self.settings.nats is not None
+        transport = OpenedLater(opening) if over_nats else over_database(self.database, clock=self.clock)
         return Tasking(
             self.database,
             self.resources,

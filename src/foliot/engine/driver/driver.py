@@ -30,6 +30,7 @@ from foliot.engine.approval.questions import answer_id
 from foliot.engine.approval.records import SYSTEM, DecisionLog, DecisionRecord, call_document
 from foliot.engine.approval.requests import Parking
 from foliot.engine.base import Clock, EstimatesQuestions, KeepsPlaces, Models, Settlement, Watcher
+from foliot.engine.budgets.declared import BudgetRule
 from foliot.engine.budgets.run_budget import Asked, Purse
 from foliot.engine.definition.policies import ModelGate, token_limits
 from foliot.engine.driver.appends import Tenure, append_again, persist, recorded
@@ -527,8 +528,7 @@ class Driver:
             asking = ask_model(models, spec, action, on_delta=heard, clock=clock, account=account)
         else:
             ask = partial(ask_model, models, spec, action, on_delta=heard, clock=clock, account=account)
-            paid = ask if self._purse is None else partial(self._purse.ask, action, ask)
-            asking = self._ask_governed(action, paid)
+            asking = self._ask_governed(action, ask)
         try:
             fact = await asking
         except asyncio.CancelledError:
@@ -558,26 +558,28 @@ class Driver:
         self._stopping.append(asking)
         await asyncio.wait((asking,), timeout=self._waits.stop)
 
-    async def _ask_governed(
-        self, action: AskModel, ask: Callable[[], Awaitable[Asked | BudgetExceeded]]
-    ) -> Asked | BudgetExceeded:
-        """Ask, if the policies allow it now and leave tokens for it."""
-        gate, spec = self._gate, self.state.spec
-        if gate is None:
+    async def _ask_governed(self, action: AskModel, ask: Callable[[], Awaitable[Asked]]) -> Asked | BudgetExceeded:
+        """Ask, if the policies allow it now and leave tokens for it, and budgets leave money."""
+        gate, spec, purse = self._gate, self.state.spec, self._purse
+        limits: Sequence[BudgetRule] = ()
+        if gate is not None:
+            try:
+                rules = await gate.rules(spec.namespace)
+                if rules.policies or rules.broken:
+                    caller = self._caller or caller_of(self.state)
+                    verdict = await gate.judge(spec, caller, rules)
+                    if verdict.outcome == "deny":
+                        return ModelFailed(action.step, "policy", f"{verdict.reason} ({verdict.rule})")
+                    limits = token_limits(rules, caller)
+            except FoliotError as error:
+                # What governs it cannot be looked up: nothing is asked, and the kernel tries again after a while.
+                message = f"the policies of namespace {spec.namespace!r} cannot be looked up: {error.message}"
+                return ModelFailed(action.step, "policy", message, retryable=True)
+        if purse is None:
             return await ask()
-        caller = self._caller or caller_of(self.state)
-        try:
-            rules = await gate.rules(spec.namespace)
-            verdict = await gate.judge(spec, caller, rules)
-        except FoliotError as error:
-            # What governs it cannot be looked up: nothing is asked, and the kernel tries again after a while.
-            message = f"the policies of namespace {spec.namespace!r} cannot be looked up: {error.message}"
-            return ModelFailed(action.step, "policy", message, retryable=True)
-        if verdict.outcome == "deny":
-            return ModelFailed(action.step, "policy", f"{verdict.reason} ({verdict.rule})")
-        if self._purse is not None and (limits := token_limits(rules, caller)):
-            return await self._purse.ask_within(limits, action, ask)
-        return await ask()
+        # The look at the rules may have shown that no budget has changed either.
+        paid = ask if purse.is_free else partial(purse.ask, action, ask)
+        return await (purse.ask_within(limits, action, paid) if limits else paid())
 
     async def _start_calls(self, action: CallTools) -> None:
         """Refused calls are answered at once; the starts of the others become durable, then they act."""

@@ -17,6 +17,7 @@ from foliot.errors import Denied, FoliotError
 from foliot.server.auth.identity import EVERYWHERE, HIDDEN, Caller
 from foliot.server.auth.rules import Rule
 from foliot.server.context import CALLER, Services
+from foliot.server.errors import Unauthenticated
 from foliot.server.http.query import NAMESPACE, check_names, query_of
 from foliot.server.http.request_keys import answer_once
 from foliot.server.http.routing import Handler, Route, RouteGroup
@@ -63,9 +64,18 @@ async def admit(scope: Scope, rule: Rule) -> None:
     if rule.where == "public":
         services.rates.count_peer(scope)
         return
-    caller: Caller = await services.rates.identify(scope, services.auth)
+    rates = services.rates
+    rates.check_peer(scope)
+    try:
+        caller: Caller = await services.auth.identify(scope)
+    except Unauthenticated:
+        rates.failed(scope)
+        rates.count_peer(scope)
+        raise
+    if caller.known_by != "anonymous":
+        rates.succeeded(scope)
     scope[CALLER] = caller
-    services.rates.count_caller(caller)
+    rates.count_caller(caller)
     scope[ROLE] = role = rule.kinds.get(scope["path_params"].get("kind", ""), rule.role) if rule.kinds else rule.role
     match rule.where:
         case "everywhere":

@@ -14,14 +14,11 @@ from collections.abc import Callable, MutableMapping
 from functools import lru_cache
 from heapq import nsmallest
 from ipaddress import IPv6Address
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from foliot.server.auth.identity import Caller
-from foliot.server.errors import TooMany, Unauthenticated
+from foliot.server.errors import TooMany
 from foliot.server.http.heads import HEALTH
-
-if TYPE_CHECKING:
-    from foliot.server.context import Authenticator
 
 MOST_REMEMBERED: Final = 16_384
 _Scope: TypeAlias = MutableMapping[str, Any]
@@ -86,7 +83,7 @@ class Rates:
         self._good: dict[int, None] = {}
 
     def count_caller(self, caller: Caller) -> None:
-        """One request of somebody who is known. Raises `TooMany`, which says when to come back."""
+        """Counts a request of a known caller. Raises `TooMany`, which says when to come back."""
         if caller.known_by not in ("local", "anonymous"):
             self.count(caller.principal)
 
@@ -125,22 +122,6 @@ class Rates:
             if len(self._good) >= MOST_REMEMBERED:
                 self._good.pop(next(iter(self._good)))
             self._good[given] = None
-
-    async def identify(self, scope: _Scope, auth: Authenticator) -> Caller:
-        """Identifies the caller with the authenticator.
-
-        Raises `Unauthenticated`, and `TooMany` for guesses without end.
-        """
-        self.check_peer(scope)
-        try:
-            caller = await auth.identify(scope)
-        except Unauthenticated:
-            self.failed(scope)
-            self.count_peer(scope)
-            raise
-        if caller.known_by != "anonymous":
-            self.succeeded(scope)
-        return caller
 
 
 def peer_of(scope: _Scope) -> str:
