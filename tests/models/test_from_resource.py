@@ -7,12 +7,12 @@ from foliot.models.config import Timeouts
 from foliot.models.routing.endpoints import EndpointConfig, endpoint_config
 from foliot.models.routing.pricing import Pricing
 from foliot.models.routing.router import Router
-from foliot.resources.definitions.model_endpoint import ModelEndpoint
 from foliot.resources.rates import Limits
+from foliot.resources.validate import validate_document
 
 
-def declare(spec: dict[str, Any], **metadata: Any) -> ModelEndpoint:
-    return ModelEndpoint.model_validate(
+def declare(spec: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    document, problems = validate_document(
         {
             "apiVersion": "foliot.dev/v1",
             "kind": "ModelEndpoint",
@@ -20,6 +20,8 @@ def declare(spec: dict[str, Any], **metadata: Any) -> ModelEndpoint:
             "spec": spec,
         }
     )
+    assert document is not None, problems
+    return document
 
 
 def test_everything_that_is_declared_arrives():

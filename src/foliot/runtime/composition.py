@@ -164,7 +164,7 @@ async def compose(
     if url == MEMORY:
         journal: Journal = MemoryJournal(takes_turns=True)
         lease_seconds = LEASE_SECONDS if lease_seconds is None else lease_seconds
-        return _assembled(None, None, journal, settings, None, around, lease_seconds)
+        return _assembled(None, None, journal, settings, around, lease_seconds)
     settings = settings or load_settings({"store": url})
     lease_seconds = settings.lease if lease_seconds is None else lease_seconds
     patience = store_wait if settings.store_wait is None else float(settings.store_wait)
@@ -172,13 +172,12 @@ async def compose(
     resources = SqlResourceStore(
         database, partial(load_keyring, settings), existing=partial(load_keyring, settings, create=False)
     )
+    journal = SqlJournal(database, clock=clock or database.clock)
     try:
-        audit = open_audit(database, stored_secrets(resources, os.environ), settings)
-    except UsageError:
+        return _assembled(database, resources, journal, settings, around, lease_seconds)
+    except BaseException:
         await database.close()
         raise
-    journal = SqlJournal(database, clock=clock or database.clock)
-    return _assembled(database, resources, journal, settings, audit, around, lease_seconds)
 
 
 def _over_nats(settings: Settings, waits: Waits) -> dict[str, Any]:
@@ -207,17 +206,21 @@ def _assembled(
     resources: SqlResourceStore | None,
     journal: Journal,
     settings: Settings | None,
-    audit: AuditTrail | None,
     around: _Around,
     lease_seconds: float,
 ) -> Parts:
-    """Makes every part of a runtime, each of those that it needs. Without a database much of it is missing."""
+    """Makes every part of a runtime, each of those that it needs. Without a database much of it is missing.
+
+    Raises `UsageError` for audit sinks that cannot be opened.
+    """
     waits = Waits(lease_seconds)
     clock, lease_clock, wall = around.clock or time.time, around.clock, None
     if around.clock is None and database is not None:
         clock, lease_clock, wall = database.clock, database.lease_clock, time.time
     references = References(resources)
+    # One set for all parts: what was looked up for a tool is hidden in the audit log too.
     secrets = stored_secrets(resources, os.environ, references)
+    audit = open_audit(database, secrets, settings) if database is not None else None
     decisions = DecisionLog(audit)
     questions = Questions(journal, clock=clock, masker=secrets.masker, log=decisions)
     people = SqlTokens(database).person if database is not None else None

@@ -400,14 +400,10 @@ class RunModels:
 
     async def _of_python(self, endpoint: PythonEndpoint) -> EndpointConfig:
         """Builds an endpoint with its own key, or as for a manifest; else as the provider's own tools would."""
-        from foliot.resources.definitions.model_endpoint import ModelEndpoint
-
         document = endpoint.document
         key = endpoint.api_key or await self._api_key(document, document["metadata"]["namespace"])
         provider = default_registry().find(document["spec"]["provider"])
-        config = endpoint_config(
-            ModelEndpoint.model_validate(document), api_key=key or provider.key_in(self._environ), waits=self._waits
-        )
+        config = endpoint_config(document, api_key=key or provider.key_in(self._environ), waits=self._waits)
         if own := own_address(document, self._environ):
             config = dataclasses.replace(config, gateway=dataclasses.replace(config.gateway, base_url=own))
         return dataclasses.replace(config, name=endpoint.ref, version=definition_digest(document))
@@ -427,13 +423,11 @@ class RunModels:
                 or "apply a ModelEndpoint of that name; in Python, `provider:model` needs none"
             )
             raise NotFound(error.message, hint=hint) from None
-        from foliot.resources.definitions.model_endpoint import ModelEndpoint
-
         check_provider(document)
         api_key = await self._api_key(document, key.namespace)
         # The key of another namespace is good for one use: leave for it may be taken back before the next.
         fresh_for = 0.0 if foreign(document) else FRESH_FOR
-        config = endpoint_config(ModelEndpoint.model_validate(document), api_key=api_key, waits=self._waits)
+        config = endpoint_config(document, api_key=api_key, waits=self._waits)
         if own := own_address(document, self._environ):
             return dataclasses.replace(config, gateway=dataclasses.replace(config.gateway, base_url=own)), fresh_for
         if declared_by_operator(document) or not chosen_address(document, self._environ):

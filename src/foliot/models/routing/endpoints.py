@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from foliot.common.waits import Waits
@@ -26,9 +26,6 @@ from foliot.models.routing.pricing import Pricing
 from foliot.resources.amounts import seconds
 from foliot.resources.rates import NO_LIMITS, Limits
 from foliot.resources.references import qualified
-
-if TYPE_CHECKING:
-    from foliot.resources.definitions.model_endpoint import ModelEndpoint, ModelRateLimit, ModelTimeouts
 
 _log: Final = logging.getLogger(__name__)
 FALL_BACK_ON: Final = frozenset({"rate_limit", "quota", "overloaded", "timeout", "garbage"})
@@ -160,41 +157,44 @@ async def _close(entry: OpenGateway) -> None:
 
 
 def endpoint_config(
-    endpoint: ModelEndpoint, *, api_key: str = "", secret_version: str = "", waits: Waits | None = None
+    document: Mapping[str, Any], *, api_key: str = "", secret_version: str = "", waits: Waits | None = None
 ) -> EndpointConfig:
-    """The endpoint, named `namespace/name`; fallbacks without a namespace are taken from its own.
+    """The endpoint of a ModelEndpoint in normal form, named `namespace/name`.
 
-    A gateway is replaced when the definition changes (its generation), not when its status does. `waits` say how
-    long connecting may take where it does not. Raises `InvalidInput` for a key or an address that cannot be used.
+    Documents were checked when they were stored, so their fields are only looked up here. Fallbacks without a namespace
+    are taken from its own. A gateway is replaced when the definition changes (its generation), not when its status
+    does. `waits` say how long connecting may take where it does not. Raises `InvalidInput` for a key or an address that
+    cannot be used.
     """
-    meta, spec = endpoint.metadata, endpoint.spec
+    meta, spec = document["metadata"], document["spec"]
     waits = waits or Waits()
-    options: dict[str, Any] = dict(spec.options)
-    if spec.script is not None:
-        options["script"] = spec.script
+    namespace, provider, model = meta.get("namespace", "default"), spec["provider"], spec.get("default_model", "")
+    options: dict[str, Any] = dict(spec.get("options", {}))
+    if (script := spec.get("script")) is not None:
+        options["script"] = script
+    limits, pricing = spec.get("rate_limit"), spec.get("pricing")
     return EndpointConfig(
-        name=f"{meta.namespace}/{meta.name}",
-        version=f"{meta.uid}.{meta.resource_version if meta.generation is None else meta.generation}",
+        name=f"{namespace}/{meta['name']}",
+        version=f"{meta.get('uid')}.{meta.get('generation', meta.get('resourceVersion'))}",
         secret_version=secret_version,
         gateway=GatewayConfig(
-            provider=spec.provider,
-            base_url=spec.base_url,
+            provider=provider,
+            base_url=spec.get("base_url", ""),
             api_key=api_key,
-            model=spec.default_model,
+            model=model,
             options=options,
-            timeouts=_timeouts(spec.timeouts, waits),
+            timeouts=_timeouts(spec.get("timeouts", {}), waits),
             waits=waits,
         ),
-        limits=limits_in_file(spec.provider, spec.default_model)
-        if spec.rate_limit is None
-        else _limits(spec.rate_limit),
-        pricing=None if spec.pricing is None else Pricing.read(spec.pricing.model_dump()),
-        fallbacks=tuple(qualified(ref, meta.namespace) for ref in spec.fallbacks),
+        limits=limits_in_file(provider, model) if limits is None else _limits(limits),
+        pricing=None if pricing is None else Pricing.read(pricing),
+        fallbacks=tuple(qualified(ref, namespace) for ref in spec.get("fallbacks", ())),
     )
 
 
-def _limits(declared: ModelRateLimit) -> Limits:
-    return Limits(declared.requests, declared.tokens, seconds(declared.per), declared.concurrency, declared.burst)
+def _limits(declared: Mapping[str, Any]) -> Limits:
+    requests, tokens, concurrency, burst = map(declared.get, ("requests", "tokens", "concurrency", "burst"))
+    return Limits(requests, tokens, seconds(declared["per"]), concurrency, burst)
 
 
 def limits_in_file(provider: str, model: str) -> Limits:
@@ -207,7 +207,5 @@ def limits_in_file(provider: str, model: str) -> Limits:
     return Limits(**given) if given else NO_LIMITS
 
 
-def _timeouts(declared: ModelTimeouts, waits: Waits) -> Timeouts:
-    given = {"connect": declared.connect, "idle": declared.idle, "total": declared.total}
-    declared_ones = {name: seconds(value) for name, value in given.items() if value is not None}
-    return Timeouts(**{"connect": waits.answer, **declared_ones})
+def _timeouts(declared: Mapping[str, str], waits: Waits) -> Timeouts:
+    return Timeouts(**{"connect": waits.answer, **{name: seconds(value) for name, value in declared.items()}})

@@ -113,7 +113,7 @@ from foliot.models.base import (
 from foliot.models.config import GatewayConfig
 from foliot.models.routing.tokens import estimate_parts, estimate_request
 from foliot.models.scripted.reader import read_script, read_turn, validate_script
-from foliot.models.scripted.script import Moment, Turn, render, render_value
+from foliot.models.scripted.script import Moment, ScriptedCall, Turn, render, render_value
 
 # --- mock ------------------------------------------------------------------------------------------------------------
 
@@ -128,17 +128,16 @@ _WORDS: Final = ("vector", "search", "web", "db", "echo")
 _DEPTH: Final = 4
 
 
-def mock_turn(request: ModelRequest) -> dict[str, Any]:
-    """The turn for this request, in the form of a script's turn."""
-    step = sum(message.role == "assistant" for message in request.messages) + 1
-    turn: dict[str, Any] = {"say": f"model={request.model} step={step}"}
-    if request.output_schema is not None and not request.tools:
-        turn["say"] = sample(request.output_schema, _input(request))
-    elif (tool := _choose(request, step)) is not None:
-        turn["call"] = {"tool": tool.name, "args": _arguments(tool, _input(request) or f"step={step}")}
-    elif request.output_schema is not None:
-        turn["say"] = sample(request.output_schema, _input(request))
-    return turn
+def mock_turn(request: ModelRequest) -> Turn:
+    """Returns the turn for this request."""
+    step = _answers(request) + 1
+    if (request.output_schema is None or request.tools) and (tool := _choose(request, step)) is not None:
+        arguments = _arguments(tool, _input(request) or f"step={step}")
+        call = ScriptedCall(tool.name, arguments, msgspec.json.encode(arguments).decode())
+        return Turn(say=f"model={request.model} step={step}", calls=(call,))
+    if request.output_schema is not None:
+        return Turn(say=sample(request.output_schema, _input(request)))
+    return Turn(say=f"model={request.model} step={step}")
 
 
 def _input(request: ModelRequest) -> str:
@@ -288,8 +287,8 @@ class ScriptedModel:
             answer = function(request)
             if not isinstance(answer, str) and isawaitable(answer):
                 answer = await answer
-            if isinstance(answer, dict):
-                turn = read_turn(cast("dict[str, Any]", answer))
+            if isinstance(answer, dict | Turn):
+                turn = answer if isinstance(answer, Turn) else read_turn(cast("dict[str, Any]", answer))
                 return await self._play(turn, request, _answers(request) + 1, on_delta)
             response = self._response(answer, request)
         except ModelError:
