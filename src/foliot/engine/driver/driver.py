@@ -74,7 +74,7 @@ from foliot.models.routing.usage import Account
 from foliot.store.base import Document
 from foliot.store.journal.base import Beside, Entry, Journal, Lease, LeaseLost, Phase, Signal, SignalsPending
 from foliot.store.ledger.doubts import Noted
-from foliot.tools.base import Admitted, KeepsRecords, Toolbox
+from foliot.tools.base import Admitted, KeepsRecords, Toolbox, ToolDefinition
 
 log = logging.getLogger(__name__)
 
@@ -204,7 +204,7 @@ class Driver:
                 self._record(RunClaimed(self.state.next_attempt, self.lease.worker, self.lease.epoch))
                 for call in self.state.calls:
                     if call.phase == "unknown" and call.unknown is None and call.attempts:
-                        over = self._clock() if self._is_here(call.name) else None
+                        over = self._clock() if _is_here(self._tools.definition(call.name)) else None
                         self._record(left_behind(call, self._left_by, over))
             waiting = self.state.waiting
             if waiting is not None and waiting.until is not None and waiting.until <= self._clock():
@@ -633,15 +633,10 @@ class Driver:
             clock=self._clock,
             ends_run=ends_run,
             may_act=self._right,
-            here=self._is_here(intent.name),
+            here=_is_here(definition),
         )
         self._calling.pop(intent.call_id, None)
         self._post(fact)
-
-    def _is_here(self, name: str) -> bool:
-        """Whether a tool is a function of the process that calls it: it ends with that process."""
-        definition = self._tools.definition(name)
-        return definition is not None and definition.type == "function"
 
     def _holds(self) -> bool:
         """Whether the lease is certainly in force."""
@@ -714,3 +709,8 @@ class Driver:
             return _AT_ONCE
         self._alarm = asyncio.Future(loop=self._loop)  # as the loop would make it, without a call
         return self._alarm
+
+
+def _is_here(tool: ToolDefinition | None) -> bool:
+    """Whether a tool is a function of the process that calls it: it ends with that process."""
+    return tool is not None and tool.type == "function"
