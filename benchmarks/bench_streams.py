@@ -263,7 +263,7 @@ class Writer:
             await asyncio.sleep(TICK)
             due = int((time.monotonic() - begun) * self._rate)
             if due > self.written:
-                await self._runtime.resources.write([Put(document(each)) for each in range(self.written, due)])
+                await self._runtime.inside.resources.write([Put(document(each)) for each in range(self.written, due)])
                 self.written = due
 
     async def stop(self) -> None:
@@ -320,7 +320,7 @@ async def foliot(streams: int, rate: int) -> tuple[Seen, int, float]:
                 writer = Writer(runtime, rate)
                 seen = await measure(server, clients, writer)
                 await writer.stop()
-                return seen, await lost(clients, first, await runtime.resources.revision()), idle
+                return seen, await lost(clients, first, await runtime.inside.resources.revision()), idle
         finally:
             await clients.end()
             await server.end()

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from foliot.cli.loadtest.load import SYSTEM, baseline
 from foliot.cli.loadtest.report import Measured, measure, percentile
-from foliot.client.open import open_client
 from foliot.resources.reader import parse_text
+from foliot.runtime.local.groups import opened_store
 from foliot.runtime.runtime import Runtime
 from foliot.settings.settings import load_settings
 from foliot.store.queue.placement import Offer
@@ -53,7 +53,7 @@ class Pass(NamedTuple):
 
 async def play(runtime: Runtime, tasks: int, under_way: int, name: str) -> Pass:
     """So many tasks, never more than `under_way` at a time."""
-    service, gate = runtime.tasking.tasks, asyncio.Semaphore(under_way)
+    service, gate = runtime.inside.tasking.tasks, asyncio.Semaphore(under_way)
     names = [f"{name}-{number}" for number in range(tasks)]
     waiting = set[int]()
     ended = asyncio.Event()
@@ -66,7 +66,7 @@ async def play(runtime: Runtime, tasks: int, under_way: int, name: str) -> Pass:
             if not before:
                 continue
             keys = json.dumps([str(key) for key in before])
-            live = await runtime.tasking.database.read("task_live", tasks=keys)
+            live = await runtime.inside.tasking.database.read("task_live", tasks=keys)
             for _ in over(before - {row["task"] for row in live}):
                 gate.release()
 
@@ -94,7 +94,7 @@ async def play(runtime: Runtime, tasks: int, under_way: int, name: str) -> Pass:
     if any(info.phase != "succeeded" for info in infos):
         raise SystemExit("not every task has succeeded: nothing was measured")
     measured = [
-        measure(info, (await runtime.tasking.stories.happenings("bench", info.name)).happenings)
+        measure(info, (await runtime.inside.tasking.stories.happenings("bench", info.name)).happenings)
         for info in infos[-min(tasks, 300) :]
     ]
     return Pass(tasks, under_way, seconds, measured)
@@ -105,11 +105,10 @@ async def bench(folder: Path, tasks: int) -> list[Pass]:
     text = json.dumps({"kind": "List", "items": baseline("bench", timeout="1s")})
     bundle = parse_text(text, "bench.json")
     bundle.raise_for_errors()
-    client = await open_client(settings)
-    await client.apply([item.document for item in bundle.items])
-    await client.close()
+    async with opened_store(settings) as store:
+        await store.resources.apply([item.document for item in bundle.items])
     async with Runtime(settings=settings) as runtime:
-        worker: Worker = runtime.tasking.worker(Offer("bench", runtime.runs.worker, capacity=PLACES))
+        worker: Worker = runtime.inside.tasking.worker(Offer("bench", runtime.inside.runs.worker, capacity=PLACES))
         working = asyncio.create_task(worker.run())
         try:
             await play(runtime, 50, 16, "warm")

@@ -59,7 +59,7 @@ class Desk:
 
     async def leave_waiting(self, runtime: Runtime) -> None:
         """One run, cut off in the middle of its call, taken up again, and now waiting."""
-        run_id = runtime.new_run_id()
+        run_id = runtime.inside.new_run_id()
         begun = self._begun[run_id] = asyncio.Event()
         driving = asyncio.create_task(runtime.run(self.agent, "Refund order 4711.", run_id=run_id))
         await asyncio.wait_for(begun.wait(), 30)
@@ -87,7 +87,7 @@ async def measure(runs: int, store: Path) -> tuple[Held, Held, float, float]:
         before, disk, begun = held(), size(store), time.perf_counter()
         await many(runs, leave_one)
         seconds = time.perf_counter() - begun
-        waiting = len(await runtime.runs.journal.list(phases=["waiting"], limit=runs + 1))
+        waiting = len(await runtime.inside.runs.journal.list(phases=["waiting"], limit=runs + 1))
         if waiting < runs:
             raise SystemExit(f"only {waiting} of {runs} runs wait: nothing was measured")
         return before, held(), (size(store) - disk) / runs / 1024, seconds

@@ -50,7 +50,7 @@ def documents(delay: str) -> list[dict[str, Any]]:
 async def measure(environ: dict[str, str], workers: int, tasks: int, prefix: str) -> float:
     """Tasks per second, from the first ticket to the last end, with everything accepted before workers begin."""
     async with Runtime(settings=load_settings({}, environ)) as runtime:
-        service = runtime.tasking.tasks
+        service = runtime.inside.tasking.tasks
         await asyncio.gather(
             *(service.accept(Command("system", "line", name=f"{prefix}{n}", message="go")) for n in range(tasks))
         )
@@ -85,13 +85,13 @@ async def measure(environ: dict[str, str], workers: int, tasks: int, prefix: str
 
 
 async def ended(runtime: Runtime) -> int:
-    rows = await runtime.tasking.database.read("task_phases")
+    rows = await runtime.inside.tasking.database.read("task_phases")
     return sum(row["tasks"] for row in rows if row["phase"] in ENDED)
 
 
 async def declare(environ: dict[str, str], delay: str) -> None:
     async with Runtime(settings=load_settings({}, environ)) as runtime:
-        resources = runtime.resources
+        resources = runtime.inside.resources
         await resources.write([Put(document) for document in documents(delay)])
 
 

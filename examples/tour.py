@@ -20,14 +20,13 @@ import click
 
 from foliot import Runtime
 from foliot.cli.main import cli
-from foliot.cli.watch.run import WAITS
-from foliot.engine.driver.process import is_gone
 from foliot.errors import NotFound
 
 NEWSROOM = Path(__file__).resolve().parent / "newsroom"
 DESK = Path(__file__).resolve().parent / "first-run"
 LETTER = "Order A-1007 arrived broken. I want my money back."
 PATIENCE = 15.0
+WAITS = 8  # the exit code of a run that waits for a person
 
 
 def main() -> None:
@@ -176,10 +175,11 @@ def wait_for_orphan(run_id: str) -> None:
 async def _is_driven(run_id: str) -> bool:
     async with Runtime() as runtime:
         try:
-            info = await runtime.runs.journal.get(run_id)
+            info = await runtime.runs.find(run_id)
+            left = {each.id for each in await runtime.runs.interrupted(namespace=None)}
         except NotFound:
             return False
-    return info.phase == "running" and not is_gone(info.worker)
+    return info.phase == "running" and info.id not in left
 
 
 def foliot(*words: str) -> int:

@@ -102,7 +102,7 @@ async def test_what_is_no_input_starts_no_run(input: Any) -> None:
     async with Runtime("memory:") as rt:
         with pytest.raises(UsageError, match="nothing that an agent can be told"):
             await rt.run(Agent("clerk", model=MODEL), input)
-        assert await rt.runs.journal.list() == []
+        assert await rt.inside.runs.journal.list() == []
 
 
 async def test_what_is_no_agent_is_refused_in_words() -> None:

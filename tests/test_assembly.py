@@ -36,13 +36,13 @@ async def runtime(tmp_path):
 async def declare(runtime: Runtime, kind: str, name: str, **spec) -> Document:
     document, problems = validate_document({"kind": kind, "metadata": {"name": name}, "spec": spec})
     assert document is not None, problems
-    await runtime._assembly.resources.write([Put(document)])
+    await runtime.inside._assembly.resources.write([Put(document)])
     return document
 
 
 async def test_it_is_the_same_for_as_long_as_nothing_changes(runtime) -> None:
     agent = clerk()
-    assembly = runtime._assembly
+    assembly = runtime.inside._assembly
     await assembly.agent(agent)
     spec, pipeline = await assembly.prepare(agent)
     await runtime.run(agent, "go")
@@ -68,19 +68,19 @@ async def test_another_agent_of_the_same_name_has_its_own_tools(runtime) -> None
 
 
 async def test_a_tool_that_was_registered_meanwhile_is_used(runtime) -> None:
-    runtime._assembly.given.register(lookup("1.0.0"))
+    runtime.inside._assembly.given.register(lookup("1.0.0"))
     agent = clerk(tools=["lookup"])
     assert (await runtime.run(agent, "go")).output == "k by 1.0.0"
-    runtime._assembly.given.register(lookup("1.1.0"))
+    runtime.inside._assembly.given.register(lookup("1.1.0"))
     assert (await runtime.run(agent, "go")).output == "k by 1.1.0"
-    runtime._assembly.given.unregister("lookup", "1.1.0")
+    runtime.inside._assembly.given.unregister("lookup", "1.1.0")
     assert (await runtime.run(agent, "go")).output == "k by 1.0.0"
 
 
 async def test_an_endpoint_that_is_declared_is_looked_up_for_each_run(runtime) -> None:
     await declare(runtime, "ModelEndpoint", "brain", provider="scripted", default_model="one", script=SCRIPT)
     agent = clerk(model="brain")
-    assembly = runtime._assembly
+    assembly = runtime.inside._assembly
     await assembly.agent(agent)
     spec, _ = await assembly.prepare(agent)
     assert (await assembly.prepare(agent))[0] is not spec

@@ -55,7 +55,7 @@ async def runtime(tmp_path: Path) -> AsyncIterator[Runtime]:
 
 async def results(runtime: Runtime, run_id: str) -> list[Any]:
     """What the calls of a run gave: the value, or the error."""
-    facts = [event for _, event in await runtime.runs.facts(run_id) if isinstance(event, ToolFinished)]
+    facts = [event for _, event in await runtime.inside.runs.facts(run_id) if isinstance(event, ToolFinished)]
     return [fact.result.error or _value(fact.result.text) for fact in facts]
 
 
@@ -64,7 +64,7 @@ def _value(text: str) -> Any:
 
 
 async def children(runtime: Runtime, parent: str) -> list[Any]:
-    return [info for info in reversed(await runtime.runs.journal.list()) if info.parent == parent]
+    return [info for info in reversed(await runtime.inside.runs.journal.list()) if info.parent == parent]
 
 
 async def until(condition: Any) -> None:
@@ -126,14 +126,14 @@ async def test_tasks_that_cannot_be_given_are_told_to_the_model(runtime: Runtime
 async def test_the_budget_is_shared_by_all_tasks_of_the_step(runtime: Runtime) -> None:
     result = await runtime.run(boss([tasks("a", "b", "c", "d"), {"say": "ok"}], limits={"max_tokens": 1006}), "Go.")
     for child in await children(runtime, result.run_id):
-        _, state = await runtime.runs.load(child.id)
+        _, state = await runtime.inside.runs.load(child.id)
         assert state.spec.limits.max_tokens == 250
 
 
 async def test_agents_that_one_step_spawns_get_equal_shares(runtime: Runtime) -> None:
     agent = boss(spawning("a", "b", then=[{"say": "ok"}]), limits={"max_tokens": 1006})
     result = await runtime.run(agent, "Go.")
-    states = [(await runtime.runs.load(child.id))[1] for child in await children(runtime, result.run_id)]
+    states = [(await runtime.inside.runs.load(child.id))[1] for child in await children(runtime, result.run_id)]
     assert [state.spec.limits.max_tokens for state in states] == [500, 500]
 
 
@@ -144,7 +144,7 @@ async def test_agents_that_one_step_spawns_get_equal_shares(runtime: Runtime) ->
     "turn", [tasks("a", agent="other"), {"call": {"spawn_agent": {"agent": "other", "prompt": "a"}}}]
 )
 async def test_only_agents_that_are_listed_can_be_named(runtime: Runtime, turn: Any) -> None:
-    runtime._assembly.know(helper(name="other"))
+    runtime.inside._assembly.know(helper(name="other"))
     result = await runtime.run(boss([turn, {"say": "ok"}]), "Go.")
 
     (error,) = await results(runtime, result.run_id)
@@ -188,10 +188,10 @@ async def test_a_rule_that_wants_an_approval_of_an_agent_parks_the_call(runtime:
     result = await runtime.run(agent, "Go.")
 
     assert result.phase == "waiting"
-    (approval,) = [each async for each in runtime.approvals.list()]
+    (approval,) = [each async for each in runtime.inside.approvals.list()]
     assert approval["spec"]["tool"] == "delegate"
     assert len(await children(runtime, result.run_id)) == 1
-    info = await runtime.answer(approval["metadata"]["name"], "approve", by="ann")
+    info = await runtime.inside.decide_approval(approval["metadata"]["name"], "approve", by="ann")
     assert info.phase == "succeeded"
     assert len(await children(runtime, result.run_id)) == 3
 
@@ -247,7 +247,7 @@ async def test_spawned_agents_run_beside_their_parent_and_are_collected(runtime:
         ("done: two", True, "succeeded"),
     }
     assert result.phase == "succeeded"
-    created = [(await runtime.runs.facts(each))[0][1] for each in child_ids("r-1", "one", "two")]
+    created = [(await runtime.inside.runs.facts(each))[0][1] for each in child_ids("r-1", "one", "two")]
     assert all(isinstance(each, RunCreated) and each.parent == "r-1" and each.depth == 1 for each in created)
 
 
@@ -256,7 +256,7 @@ async def test_what_is_waited_for_twice_is_paid_for_once(runtime: Runtime) -> No
     result = await runtime.run(boss(two_spawned({}, again)), "Go.", run_id="r-1")
 
     assert result.usage.total_tokens == 2 * 40 + 4 * 6
-    _, state = await runtime.runs.load("r-1")
+    _, state = await runtime.inside.runs.load("r-1")
     assert state.paid == set(child_ids("r-1", "one", "two"))
 
 
@@ -278,7 +278,7 @@ async def test_what_beside_may_still_be_spent_is_not_given_away_again(runtime: R
     result = await runtime.run(boss(turns, slow, *GENERIC, limits={"max_tokens": 1000}), "Go.")
     limits = []
     for child in await children(runtime, result.run_id):
-        _, state = await runtime.runs.load(child.id)
+        _, state = await runtime.inside.runs.load(child.id)
         limits.append(state.spec.limits.max_tokens)
     assert sorted(limits) == [0, 1000 - 6]
     hold.set()
@@ -321,7 +321,7 @@ async def test_children_end_with_the_run_that_started_them(runtime: Runtime) -> 
 
     await until(all_ended)
     for child in await children(runtime, result.run_id):
-        assert "the run that started it has ended" in str((await runtime.runs.load(child.id))[1].ended)
+        assert "the run that started it has ended" in str((await runtime.inside.runs.load(child.id))[1].ended)
 
 
 @pytest.mark.parametrize("asks", [False, True])
@@ -330,7 +330,7 @@ async def test_nothing_is_remembered_of_a_run_that_has_ended_or_waits(runtime: R
     turns = [*two_spawned({})[:2], last, {"say": "ok"}]
     result = await runtime.run(boss(turns, helper(), *GENERIC, "ask"), "Go.", run_id="r-1")
     assert result.phase == ("waiting" if asks else "succeeded")
-    delegator = runtime._assembly.delegate
+    delegator = runtime.inside._assembly.delegate
     assert isinstance(delegator, Delegator)
 
     async def forgotten() -> bool:
@@ -365,7 +365,7 @@ async def test_closing_the_runtime_while_children_are_being_ended_lets_them_end(
     slow = helper([{"call": "dawdle"}, {"say": "done"}], tools=[dawdle])
     begun = asyncio.Event()
     async with Runtime(tmp_path / "foliot.db") as runtime:
-        kind = type(runtime.runs.journal)
+        kind = type(runtime.inside.runs.journal)
         send = kind.signal
 
         async def slowly(self: Any, *given: Any, **named: Any) -> Any:
@@ -428,7 +428,7 @@ async def test_tools_and_steps_of_a_child_can_only_be_narrowed(runtime: Runtime)
     ]
     result = await runtime.run(boss(turns, able, *GENERIC, limits={"max_steps": 50}), "Go.")
 
-    states = [(await runtime.runs.load(info.id))[1] for info in await children(runtime, result.run_id)]
+    states = [(await runtime.inside.runs.load(info.id))[1] for info in await children(runtime, result.run_id)]
     by_steps = {state.spec.limits.max_steps: {rule.name for rule in state.spec.tools} for state in states}
     assert by_steps == {2: {"look"}, 5: {"look", "hear"}}
     *_, error = await results(runtime, result.run_id)
@@ -440,12 +440,12 @@ async def test_a_question_of_a_child_is_answered_while_its_parent_waits_for_it(r
     running = asyncio.create_task(runtime.run(boss([tasks("a"), {"say": "{last_result}"}], curious, "delegate"), "Go."))
 
     async def asked() -> bool:
-        return bool(await runtime.questions.open())
+        return bool(await runtime.inside.questions.open())
 
     await until(asked)
-    (question,) = await runtime.questions.open()
+    (question,) = await runtime.inside.questions.open()
     assert question.agent == "helper"
-    await runtime.reply(question.run_id, None, "this one")
+    await runtime.inside.answer_question(question.run_id, None, "this one")
     async with asyncio.timeout(60):
         assert "it is this one" in (await running).output
 
@@ -453,7 +453,7 @@ async def test_a_question_of_a_child_is_answered_while_its_parent_waits_for_it(r
 async def test_outside_a_run_nothing_can_be_delegated(runtime: Runtime) -> None:
     from foliot.runtime.tools import Asker
 
-    done = await runtime.tools.call("wait_agents", {"run_ids": ["r"]}, Asker())
+    done = await runtime.inside.tools.call("wait_agents", {"run_ids": ["r"]}, Asker())
     assert done.error is not None
     assert done.error.code == "unsupported_tool"
 
@@ -548,7 +548,7 @@ async def test_a_child_that_outlived_its_parent_ends_when_somebody_takes_it_up(
     async with Runtime(tmp_path / "foliot.db") as runtime:
         (orphan,) = await children(runtime, result.run_id)
         assert orphan.phase == "pending"
-        runtime._assembly.know(agent)
+        runtime.inside._assembly.know(agent)
         ended = await runtime.resume(orphan.id, check=False)
         assert (ended.phase, ended.reason) == ("cancelled", "the run that started it has ended")
 
@@ -567,12 +567,12 @@ async def test_a_run_that_is_let_go_while_it_is_taken_up_is_held_by_nobody(tmp_p
             await asyncio.sleep(0)
         await stop_tasks(running)
     async with Runtime(tmp_path / "foliot.db") as runtime:
-        runtime.runs.taken_up = never
-        taking = asyncio.create_task(runtime.runs.take(family[0].id))
+        runtime.inside.runs.taken_up = never
+        taking = asyncio.create_task(runtime.inside.runs.take(family[0].id))
         await held.wait()
-        assert (await runtime.runs.journal.get(family[0].id)).phase == "running"
+        assert (await runtime.inside.runs.journal.get(family[0].id)).phase == "running"
         await stop_tasks(taking)
-        assert (await runtime.runs.journal.get(family[0].id)).phase == "pending"
+        assert (await runtime.inside.runs.journal.get(family[0].id)).phase == "pending"
 
 
 async def test_after_a_kill_the_same_children_go_on_and_none_is_started_twice(tmp_path: Path) -> None:
@@ -593,6 +593,6 @@ async def test_after_a_kill_the_same_children_go_on_and_none_is_started_twice(tm
         family = await children(runtime, "r-1")
         assert {info.id for info in family} == set(child_ids("r-1", "one", "two"))
         assert {info.phase for info in family} == {"succeeded"}
-        ended = [(await runtime.runs.load(info.id))[1].ended for info in family]
+        ended = [(await runtime.inside.runs.load(info.id))[1].ended for info in family]
         assert all(isinstance(each, RunSucceeded) for each in ended)
-        assert all(info.phase in TERMINAL for info in await runtime.runs.journal.list())
+        assert all(info.phase in TERMINAL for info in await runtime.inside.runs.journal.list())

@@ -38,7 +38,7 @@ async def runtime(request, tmp_path):
 
 
 async def types_of(runtime: Runtime, run_id: str) -> list[str]:
-    return [type_of(event) for _, event in await runtime.runs.facts(run_id)]
+    return [type_of(event) for _, event in await runtime.inside.runs.facts(run_id)]
 
 
 async def test_an_agent_uses_its_tool_and_answers(runtime: Runtime) -> None:
@@ -148,7 +148,7 @@ async def test_cancelling_stops_the_tool_and_ends_the_run(runtime: Runtime) -> N
     task = asyncio.create_task(runtime.run(agent, "go", run_id="r1", check=False))
     await asyncio.wait_for(started.wait(), 60)
 
-    await runtime.cancel("r1", by="ann", reason="enough")
+    await runtime.inside.cancel("r1", by="ann", reason="enough")
     result = await asyncio.wait_for(task, 60)
 
     assert result.phase == "cancelled"
@@ -201,7 +201,7 @@ async def test_what_is_said_to_a_live_run_is_heard_at_the_next_step(runtime: Run
     agent = Agent("holder", model=ScriptedModel([{"call": "hold"}, {"say": "You said: {input}"}]), tools=[hold])
     task = asyncio.create_task(runtime.run(agent, "go", run_id="r1"))
     await asyncio.wait_for(started.wait(), 60)
-    await runtime.say("r1", "also Rome, please")
+    await runtime.inside.say("r1", "also Rome, please")
     gate.set()
 
     assert (await task).output == "You said: also Rome, please"
@@ -210,23 +210,25 @@ async def test_what_is_said_to_a_live_run_is_heard_at_the_next_step(runtime: Run
 async def test_a_fork_shares_the_past_and_goes_its_own_way(runtime: Runtime) -> None:
     agent = clerk()
     original = await runtime.run(agent, "Oslo?")
-    runtime._assembly.models.serve("other:model", ScriptedModel(lambda request: f"Shorter: {len(request.messages)}"))
+    runtime.inside._assembly.models.serve(
+        "other:model", ScriptedModel(lambda request: f"Shorter: {len(request.messages)}")
+    )
 
-    forked = await runtime.fork(original.run_id, at=2, model="other:model", prompt="Be brief.")
+    forked = await runtime.inside.fork(original.run_id, at=2, model="other:model", prompt="Be brief.")
 
     assert forked.run_id != original.run_id
     assert forked.output == "Shorter: 3"
-    info = await runtime.runs.journal.get(forked.run_id)
+    info = await runtime.inside.runs.journal.get(forked.run_id)
     assert info.parent == original.run_id
     with pytest.raises(NotFound, match="no step 9"):
-        await runtime.fork(original.run_id, at=9)
+        await runtime.inside.fork(original.run_id, at=9)
 
 
 async def test_a_fork_at_the_first_step_can_be_asked_something_else(runtime: Runtime) -> None:
     agent = clerk([{"say": "You asked: {input}"}])
     original = await runtime.run(agent, "Oslo?")
 
-    forked = await runtime.fork(original.run_id, at=1, input="Rome?")
+    forked = await runtime.inside.fork(original.run_id, at=1, input="Rome?")
 
     assert (original.output, forked.output) == ("You asked: Oslo?", "You asked: Rome?")
 
@@ -234,7 +236,7 @@ async def test_a_fork_at_the_first_step_can_be_asked_something_else(runtime: Run
 async def test_a_replay_decides_everything_again_as_it_was(runtime: Runtime) -> None:
     result = await runtime.run(clerk(), "Oslo?")
 
-    replayed = await runtime.replay(result.run_id)
+    replayed = await runtime.inside.replay(result.run_id)
 
     assert replayed.difference is None
     assert replayed.events == 9
@@ -244,7 +246,7 @@ async def test_a_replay_decides_everything_again_as_it_was(runtime: Runtime) -> 
 
 async def test_a_replay_says_where_a_journal_was_changed(runtime: Runtime) -> None:
     result = await runtime.run(clerk(), "Oslo?")
-    journal = runtime.runs.journal
+    journal = runtime.inside.runs.journal
     entries = await journal.read(result.run_id)
     from msgspec.structs import replace
 
@@ -254,7 +256,7 @@ async def test_a_replay_says_where_a_journal_was_changed(runtime: Runtime) -> No
         replace(entry, data=entry.data.replace(b"717000 people", b"7 people")) if entry.seq == 9 else entry
         for entry in entries
     ]
-    _, state = await runtime.runs.load(result.run_id)
+    _, state = await runtime.inside.runs.load(result.run_id)
 
     found = replay(state.spec, result.run_id, forged)
 
@@ -279,13 +281,13 @@ async def test_a_runtime_that_is_not_open_says_so() -> None:
 async def test_a_missing_tool_is_named_before_anything_runs(runtime: Runtime) -> None:
     with pytest.raises(NotFound, match="teleport"):
         await runtime.run(clerk(tools=["teleport"]), "go")
-    assert await runtime.runs.journal.list() == []
+    assert await runtime.inside.runs.journal.list() == []
 
 
 async def test_an_ended_run_cannot_be_cancelled(runtime: Runtime) -> None:
     result = await runtime.run(clerk(), "Oslo?")
     with pytest.raises(Conflict, match="has ended"):
-        await runtime.cancel(result.run_id)
+        await runtime.inside.cancel(result.run_id)
 
 
 async def test_a_run_that_waits_for_the_model_can_be_cancelled_and_its_caller_hears_of_it_at_once(
@@ -294,10 +296,10 @@ async def test_a_run_that_waits_for_the_model_can_be_cancelled_and_its_caller_he
     agent = Agent("patient", model=ScriptedModel([{"fail": "overloaded", "times": 99, "say": "never"}]))
     task = asyncio.create_task(runtime.run(agent, "go", run_id="r1", check=False))
     async with asyncio.timeout(60):
-        while not (await runtime.runs.journal.list(phases=["waiting"])):
+        while not (await runtime.inside.runs.journal.list(phases=["waiting"])):
             await asyncio.sleep(0.01)
 
-    await runtime.cancel("r1")
+    await runtime.inside.cancel("r1")
 
     assert (await asyncio.wait_for(task, 60)).phase == "cancelled"
 
@@ -305,4 +307,4 @@ async def test_a_run_that_waits_for_the_model_can_be_cancelled_and_its_caller_he
 async def test_a_decision_about_a_call_that_does_not_ask_for_one_is_refused(runtime: Runtime) -> None:
     result = await runtime.run(clerk(), "Oslo?")
     with pytest.raises(NotFound, match="no call"):
-        await runtime.decide(result.run_id, "call-9", "run")
+        await runtime.inside.settle_call(result.run_id, "call-9", "run")

@@ -41,7 +41,7 @@ async def apply(runtime: Runtime, *raw: dict) -> None:
         document, problems = validate_document(given)
         assert document is not None, problems
         documents.append(document)
-    await apply_documents(runtime._assembly.resources, documents)
+    await apply_documents(runtime.inside._assembly.resources, documents)
 
 
 def declared(kind: str, name: str, **spec) -> dict:
@@ -105,7 +105,7 @@ async def test_an_http_tool_with_a_secret_is_called_and_the_secret_is_seen_nowhe
     ((path, body, key),) = asked
     assert (path, body) == ("/order", {"id": "A-17"})
     assert key.startswith(result.run_id)
-    journal = b"".join(entry.data for entry in await runtime.runs.journal.read(result.run_id))
+    journal = b"".join(entry.data for entry in await runtime.inside.runs.journal.read(result.run_id))
     assert b"sk-shop" not in journal
 
 
@@ -144,7 +144,7 @@ async def test_an_mcp_server_is_synced_and_its_tool_is_called(runtime, tmp_path:
     )
     from foliot.catalog.mcp import opened_connections
 
-    store = runtime._assembly.resources
+    store = runtime.inside._assembly.resources
     async with opened_connections(store, runtime._settings) as connections:
         await sync_server(store, await store.get(Key("McpServer", "default", "maths")), connections)
     await agent_with(runtime, [{"call": {"maths--add": {"a": 2, "b": 40}}}, {"say": "{last_result}"}], ["maths--add"])
@@ -165,4 +165,4 @@ async def test_a_sandboxed_tool_is_refused_before_anything_runs(runtime) -> None
     with pytest.raises(ToolIsolationMissing, match="sandboxed"):
         await runtime.run("caller", "go")
 
-    assert await runtime.runs.journal.list() == []
+    assert await runtime.inside.runs.journal.list() == []

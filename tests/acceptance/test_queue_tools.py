@@ -48,13 +48,13 @@ async def declare(runtime: Runtime, script: list[Any], /, **tool_spec: Any) -> N
         document, problems = validate_document({"kind": kind, "metadata": {"name": name}, "spec": spec})
         assert document is not None, problems
         documents.append(document)
-    resources = runtime._assembly.resources
+    resources = runtime.inside._assembly.resources
     assert resources is not None
     await apply_documents(resources, documents)
 
 
 async def finished(runtime: Runtime, run_id: str) -> list[ToolFinished]:
-    return [event for _, event in await runtime.runs.facts(run_id) if isinstance(event, ToolFinished)]
+    return [event for _, event in await runtime.inside.runs.facts(run_id) if isinstance(event, ToolFinished)]
 
 
 async def test_a_program_that_knows_nothing_of_foliot_serves_an_agent(runtime: Runtime, nats_url: str) -> None:

@@ -54,7 +54,7 @@ async def runtime(settings: Settings) -> AsyncIterator[Runtime]:
 async def app(runtime: Runtime, settings: Settings) -> AsyncIterator[Starlette]:
     """The application as `foliot up` makes it."""
     key = LocalKey.made(settings.home)
-    auth = TokenAuth(runtime.tasking.database, local=True, local_key=key, settings=settings)
+    auth = TokenAuth(runtime.inside.tasking.database, local=True, local_key=key, settings=settings)
     yield create_app(runtime, settings=settings, auth=auth)
     await auth.close()
 
@@ -118,9 +118,9 @@ async def test_where_a_request_says_it_comes_from_lets_nobody_in(app: Starlette,
 
 async def test_the_client_of_the_same_home_is_let_in_without_a_token(url: str, settings: Settings) -> None:
     async with Client(url, home=settings.home) as client:
-        assert (await client.list(Filter("Agent"))).items == []
+        assert (await client.resources.list(Filter("Agent"))).items == []
     async with Client(url.replace("127.0.0.1", "localhost"), home=settings.home) as client:
-        assert (await client.list(Filter("Agent"))).items == []
+        assert (await client.resources.list(Filter("Agent"))).items == []
 
 
 async def test_a_client_of_another_home_is_nobody(url: str, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ async def test_a_client_of_another_home_is_nobody(url: str, tmp_path: Path) -> N
     for home in (tmp_path / "other", tmp_path / "none"):
         async with Client(url, home=home) as client:
             with pytest.raises(FoliotError, match="who are you"):
-                await client.list(Filter("Agent"))
+                await client.resources.list(Filter("Agent"))
 
 
 async def test_the_client_is_known_again_after_the_server_was_started_anew(
@@ -137,7 +137,7 @@ async def test_the_client_is_known_again_after_the_server_was_started_anew(
     key, port, names = LocalKey.made(settings.home), 0, []
     client: Http | None = None
     for _ in range(2):
-        auth = TokenAuth(runtime.tasking.database, local=True, local_key=key, settings=settings)
+        auth = TokenAuth(runtime.inside.tasking.database, local=True, local_key=key, settings=settings)
         listen = Listen("127.0.0.1", port)
         async with HttpServer(create_app(runtime, settings=settings, auth=auth), listen, grace=5) as server:
             port = int(server.url.rpartition(":")[2])
@@ -274,7 +274,9 @@ async def test_a_listener_that_passes_the_question_on_to_the_real_server_gains_n
 async def test_what_one_server_accepts_another_does_not(url: str, runtime: Runtime, settings: Settings) -> None:
     """Not on another port, not after a restart: it is about one place and one process."""
     known = await local_headers(url, settings.home)
-    auth = TokenAuth(runtime.tasking.database, local=True, local_key=LocalKey.made(settings.home), settings=settings)
+    auth = TokenAuth(
+        runtime.inside.tasking.database, local=True, local_key=LocalKey.made(settings.home), settings=settings
+    )
     other = create_app(runtime, settings=settings, auth=auth)
     transport = httpx.ASGITransport(other)
     async with httpx.AsyncClient() as http, httpx.AsyncClient(transport=transport, base_url=url) as restarted:
@@ -327,7 +329,9 @@ class People:
         return httpx.AsyncClient(transport=httpx.ASGITransport(self._app), base_url="http://localhost", headers=headers)
 
     async def root(self) -> httpx.AsyncClient:
-        made = SqlTokens(self.runtime.tasking.database).create("root", namespaces=["*"], roles=["admin"], now=1.0)
+        made = SqlTokens(self.runtime.inside.tasking.database).create(
+            "root", namespaces=["*"], roles=["admin"], now=1.0
+        )
         return self.client((await made)[1])
 
     async def account(self, admin: httpx.AsyncClient, name: str, **roles: list[str]) -> httpx.AsyncClient:
@@ -351,7 +355,7 @@ class People:
 @pytest.fixture
 def people(runtime: Runtime, settings: Settings) -> People:
     auth = TokenAuth(
-        runtime.tasking.database, local=True, settings=settings, passwords=Passwords(rounds=1, memory=8, lanes=1)
+        runtime.inside.tasking.database, local=True, settings=settings, passwords=Passwords(rounds=1, memory=8, lanes=1)
     )
     return People(create_app(runtime, settings=settings, auth=auth), runtime)
 
@@ -431,7 +435,9 @@ async def test_a_name_is_of_one_sort_of_caller(people: People) -> None:
     for name in ("oidc:ada", "local:root", "token:ada", "webhook:x", "ada/ci", "", " ada"):
         assert (await root.post("/v1/tokens", json={"name": name})).status_code == 422, name
         with pytest.raises(InvalidInput):
-            await SqlTokens(people.runtime.tasking.database).create(name, namespaces=["*"], roles=["admin"], now=1.0)
+            await SqlTokens(people.runtime.inside.tasking.database).create(
+                name, namespaces=["*"], roles=["admin"], now=1.0
+            )
     assert (await root.delete("/v1/tokens/ci")).status_code == 200
     body = {"username": "ci", "password": PASSWORD, "roles": {"*": ["reader"]}}
     assert (await root.post("/v1/users", json=body)).status_code == 409, (
@@ -467,7 +473,7 @@ async def test_over_mcp_a_page_that_is_not_known_is_refused_also_with_a_good_tok
     runtime: Runtime, tmp_path: Path, origin: str, refused: bool
 ) -> None:
     settings = load_settings({"home": str(tmp_path / "home"), "cors_origins": "https://console.example"}, {})
-    app = create_app(runtime, settings=settings, auth=TokenAuth(runtime.tasking.database, local=True))
+    app = create_app(runtime, settings=settings, auth=TokenAuth(runtime.inside.tasking.database, local=True))
     root = await People(app, runtime).root()
     headers = {"Origin": origin, "Host": "rebound.example", "Accept": "application/json, text/event-stream"}
 

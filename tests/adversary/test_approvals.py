@@ -78,13 +78,13 @@ class House:
         """Begin a run for ann, which waits; the name of its approval."""
         result = await runtime.run(self.agent(**spec), "pay", run_id=run, user=user, check=False)
         assert result.phase == "waiting", result
-        (document,) = [each async for each in runtime.approvals.list(run=run)]
+        (document,) = [each async for each in runtime.inside.approvals.list(run=run)]
         return document["metadata"]["name"]
 
 
 async def seen(runtime: Runtime, name: str) -> str:
     """The digest of what somebody who looks now sees."""
-    return current_digest(await runtime.approvals.get(name))
+    return current_digest(await runtime.inside.approvals.get(name))
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.services)])
@@ -108,9 +108,9 @@ async def test_who_asks_decides_nothing(home: House, asker: str, decision: Any) 
         name = await home.ask(runtime)
 
         with pytest.raises(Denied, match="acts for them"):
-            await runtime.approvals.decide(name, decision, by=asker)
+            await runtime.inside.approvals.decide(name, decision, by=asker)
 
-        await runtime.approvals.decide(name, "approve", by="bob")
+        await runtime.inside.approvals.decide(name, "approve", by="bob")
         assert (await runtime.resume("r1")).succeeded
     assert home.paid == [("ada", 900)]
 
@@ -118,7 +118,7 @@ async def test_who_asks_decides_nothing(home: House, asker: str, decision: Any) 
 async def test_a_grant_of_who_asks_answers_nothing(home: House) -> None:
     await home.rule(four_eyes=True)
     async with home.open() as runtime:
-        await runtime.approvals.grant(by="ann", tool="pay", seconds=60)
+        await runtime.inside.approvals.grant(by="ann", tool="pay", seconds=60)
 
         await home.ask(runtime)
     assert home.paid == []
@@ -150,13 +150,13 @@ async def test_a_token_of_who_asks_is_who_asks(home: House, asker: str) -> None:
     async with home.open() as runtime:
         await people(home)
         for giver in ("ann", "ann/phone", "robot"):
-            await runtime.approvals.grant(by=giver, tool="pay", seconds=60)
+            await runtime.inside.approvals.grant(by=giver, tool="pay", seconds=60)
         name = await home.ask(runtime, user=asker)
 
         for by in ("ann", "ann/ci", "ANN/phone", "robot"):
             with pytest.raises(Denied, match="acts for them"):
-                await runtime.approvals.decide(name, "approve", by=by)
-        done = await runtime.approvals.decide(name, "approve", by="eve/ci")
+                await runtime.inside.approvals.decide(name, "approve", by=by)
+        done = await runtime.inside.approvals.decide(name, "approve", by="eve/ci")
         assert done.document["status"]["decided_by"] == "eve/ci"
         assert (await runtime.resume("r1")).succeeded
 
@@ -166,12 +166,12 @@ async def test_tokens_of_one_person_are_one_vote(house: House) -> None:
     async with house.open() as runtime:
         await people(house)
         name = await house.ask(runtime, user="zoe")
-        digest = (await runtime.approvals.get(name))["spec"]["arguments_digest"]
-        await runtime.approvals.decide(name, "approve", by="ann/ci", digest=digest)
+        digest = (await runtime.inside.approvals.get(name))["spec"]["arguments_digest"]
+        await runtime.inside.approvals.decide(name, "approve", by="ann/ci", digest=digest)
         for by in ("ann", "ann/phone", "robot", "Ann/CI"):
             with pytest.raises(Conflict, match="already: 1 of 2"):
-                await runtime.approvals.decide(name, "approve", by=by, digest=digest)
-        done = await runtime.approvals.decide(name, "approve", by="eve", digest=digest)
+                await runtime.inside.approvals.decide(name, "approve", by=by, digest=digest)
+        done = await runtime.inside.approvals.decide(name, "approve", by="eve", digest=digest)
         assert done.document["status"]["decided_by"] == "ann/ci, eve"
     assert house.paid == []
 
@@ -181,18 +181,18 @@ async def test_who_told_the_run_what_to_do_asks_too(home: House, said: str) -> N
     await home.rule(four_eyes=True)
     async with home.open() as runtime:
         await people(home)
-        await runtime.approvals.grant(by="bob", tool="pay", seconds=60, when="args.amount == 901")
+        await runtime.inside.approvals.grant(by="bob", tool="pay", seconds=60, when="args.amount == 901")
         name = await home.ask(runtime, calls=2)
         if said == "edit":
-            await runtime.approvals.decide(name, "edit", by="bob", arguments={"to": "bob", "amount": 1})
+            await runtime.inside.approvals.decide(name, "edit", by="bob", arguments={"to": "bob", "amount": 1})
         else:
             if said == "input":
                 fact = InputReceived("i1", Message("user", (Text("pay bob"),)), by="bob")
-                await runtime.runs.journal.signal(signal("r1", fact, home.now))
+                await runtime.inside.runs.journal.signal(signal("r1", fact, home.now))
                 await runtime.resume("r1", check=False)
                 with pytest.raises(Denied, match="told by them"):
-                    await runtime.approvals.decide(name, "approve", by="bob")
-            await runtime.approvals.decide(name, "approve", by="eve")
+                    await runtime.inside.approvals.decide(name, "approve", by="bob")
+            await runtime.inside.approvals.decide(name, "approve", by="eve")
         waits = await runtime.resume("r1", check=False)
         if said == "nothing":
             assert waits.succeeded  # nobody but ann has told it anything: the grant of bob answers
@@ -200,12 +200,12 @@ async def test_who_told_the_run_what_to_do_asks_too(home: House, said: str) -> N
         assert waits.phase == "waiting"
         (second,) = [
             each["metadata"]["name"]
-            async for each in runtime.approvals.list(run="r1")
+            async for each in runtime.inside.approvals.list(run="r1")
             if each["status"]["phase"] == "Pending"
         ]
         with pytest.raises(Denied, match="told by them"):
-            await runtime.approvals.decide(second, "approve", by="bob")
-        await runtime.approvals.decide(second, "approve", by="eve")
+            await runtime.inside.approvals.decide(second, "approve", by="bob")
+        await runtime.inside.approvals.decide(second, "approve", by="eve")
         assert (await runtime.resume("r1")).succeeded
 
 
@@ -216,17 +216,17 @@ async def test_one_person_is_one_vote(house: House) -> None:
     await house.rule(required_approvals=2, approvers=["ann", "bob", "Bob", "eve"])
     async with house.open() as runtime:
         name = await house.ask(runtime)
-        first = await runtime.approvals.decide(name, "approve", by="bob", digest=await seen(runtime, name))
+        first = await runtime.inside.approvals.decide(name, "approve", by="bob", digest=await seen(runtime, name))
         assert (first.signal, first.document["status"]["phase"]) == (None, "Pending")
 
         for again in ("bob", "Bob"):
             with pytest.raises(Conflict, match="already: 1 of 2"):
-                await runtime.approvals.decide(name, "approve", by=again, digest=await seen(runtime, name))
+                await runtime.inside.approvals.decide(name, "approve", by=again, digest=await seen(runtime, name))
         with pytest.raises(Denied):
-            await runtime.approvals.decide(name, "approve", by="mallory")
+            await runtime.inside.approvals.decide(name, "approve", by="mallory")
         assert (await runtime.resume("r1", check=False)).phase == "waiting"
 
-        done = await runtime.approvals.decide(name, "approve", by="eve", digest=await seen(runtime, name))
+        done = await runtime.inside.approvals.decide(name, "approve", by="eve", digest=await seen(runtime, name))
         assert done.document["status"]["decided_by"] == "bob, eve"
         assert [vote["by"] for vote in done.document["status"]["votes"]] == ["bob", "eve"]
         assert (await runtime.resume("r1")).succeeded
@@ -242,7 +242,7 @@ async def test_votes_at_the_same_moment_are_counted_once_each(house: House) -> N
         digest = await seen(runtimes[0], name)
 
         votes = [
-            runtimes[number % 3].approvals.decide(name, "approve", by=person, digest=digest)
+            runtimes[number % 3].inside.approvals.decide(name, "approve", by=person, digest=digest)
             for number, person in enumerate([*people, *people])
         ]
         outcomes = await asyncio.gather(*votes, return_exceptions=True)
@@ -259,10 +259,10 @@ async def test_one_denial_denies_whatever_was_voted(home: House) -> None:
     await home.rule(required_approvals=2)
     async with home.open() as runtime:
         name = await home.ask(runtime)
-        await runtime.approvals.decide(name, "approve", by="bob", digest=await seen(runtime, name))
-        await runtime.approvals.decide(name, "deny", by="eve")
+        await runtime.inside.approvals.decide(name, "approve", by="bob", digest=await seen(runtime, name))
+        await runtime.inside.approvals.decide(name, "deny", by="eve")
         with pytest.raises(Conflict):
-            await runtime.approvals.decide(name, "approve", by="zoe")
+            await runtime.inside.approvals.decide(name, "approve", by="zoe")
         await runtime.resume("r1")
     assert home.paid == []
 
@@ -272,16 +272,16 @@ async def test_an_edit_begins_the_votes_anew(home: House) -> None:
     async with home.open() as runtime:
         name = await home.ask(runtime)
         digest = await seen(runtime, name)
-        await runtime.approvals.decide(name, "approve", by="bob", digest=await seen(runtime, name))
-        edited = await runtime.approvals.decide(
+        await runtime.inside.approvals.decide(name, "approve", by="bob", digest=await seen(runtime, name))
+        edited = await runtime.inside.approvals.decide(
             name, "edit", by="eve", arguments={"to": "eve", "amount": 1}, digest=digest
         )
         assert [vote["by"] for vote in edited.document["status"]["votes"]] == ["eve"]
 
         with pytest.raises(Conflict, match="changed meanwhile"):  # zoe looked at what the model wrote
-            await runtime.approvals.decide(name, "approve", by="zoe", digest=digest)
+            await runtime.inside.approvals.decide(name, "approve", by="zoe", digest=digest)
         assert (await runtime.resume("r1", check=False)).phase == "waiting"
-        await runtime.approvals.decide(name, "approve", by="bob", digest=await seen(runtime, name))
+        await runtime.inside.approvals.decide(name, "approve", by="bob", digest=await seen(runtime, name))
         await runtime.resume("r1")
     assert home.paid == [("eve", 1)]
 
@@ -293,26 +293,26 @@ async def test_nobody_approves_with_others_what_they_have_not_seen(home: House, 
         name = await home.ask(runtime)
         looked = await seen(runtime, name)
         if edited:
-            await runtime.approvals.decide(
+            await runtime.inside.approvals.decide(
                 name, "edit", by="ann", arguments={"to": "ann", "amount": 9999}, digest=looked
             )
 
         tried: list[tuple[Any, dict[str, Any]]] = [("approve", {}), ("edit", {"arguments": PAY})]
         for decision, more in tried:
             with pytest.raises(Conflict, match="with the digest"):
-                await runtime.approvals.decide(name, decision, by="bob", **more)
+                await runtime.inside.approvals.decide(name, decision, by="bob", **more)
         if edited:
             with pytest.raises(Conflict, match="changed meanwhile"):
-                await runtime.approvals.decide(name, "approve", by="bob", digest=looked)
-        await runtime.approvals.decide(name, "deny", by="bob")  # what is refused need not be looked at
+                await runtime.inside.approvals.decide(name, "approve", by="bob", digest=looked)
+        await runtime.inside.approvals.decide(name, "deny", by="bob")  # what is refused need not be looked at
     assert home.paid == []
 
 
 async def test_a_standing_grant_is_not_several_people(home: House) -> None:
     await home.rule(required_approvals=2)
     async with home.open() as runtime:
-        await runtime.approvals.grant(by="bob", tool="pay", seconds=60)
-        await runtime.approvals.grant(by="eve", tool="pay", seconds=60)
+        await runtime.inside.approvals.grant(by="bob", tool="pay", seconds=60)
+        await runtime.inside.approvals.grant(by="eve", tool="pay", seconds=60)
 
         await home.ask(runtime)
     assert home.paid == []
@@ -325,8 +325,8 @@ async def test_two_rules_that_ask_hold_together(home: House) -> None:
         name = await home.ask(runtime)
         for other in ("bob", "zoe", "ann"):
             with pytest.raises(Denied):
-                await runtime.approvals.decide(name, "approve", by=other, digest=await seen(runtime, name))
-        await runtime.approvals.decide(name, "approve", by="eve", digest=await seen(runtime, name))
+                await runtime.inside.approvals.decide(name, "approve", by=other, digest=await seen(runtime, name))
+        await runtime.inside.approvals.decide(name, "approve", by="eve", digest=await seen(runtime, name))
 
 
 # --- standing grants ---------------------------------------------------------------------------------------------
@@ -336,12 +336,12 @@ async def test_who_may_not_approve_may_not_grant(home: House) -> None:
     await home.rule(approvers=["bob"])
     async with home.open() as runtime:
         with pytest.raises(Denied, match="names its approvers"):
-            await runtime.approvals.grant(by="mallory", tool="Pay", seconds=60)
+            await runtime.inside.approvals.grant(by="mallory", tool="Pay", seconds=60)
 
 
 async def test_a_grant_from_before_the_rule_answers_nothing(home: House) -> None:
     async with home.open() as runtime:
-        await runtime.approvals.grant(by="mallory", tool="pay", seconds=60)
+        await runtime.inside.approvals.grant(by="mallory", tool="pay", seconds=60)
         await home.rule(approvers=["bob"])
 
         await home.ask(runtime)
@@ -370,17 +370,17 @@ async def test_racing_calls_use_a_grant_no_more_often_than_it_says(house: House)
 async def test_each_use_names_who_gave_the_grant(home: House) -> None:
     await home.rule()
     async with home.open() as runtime:
-        grant = (await runtime.approvals.grant(by="bob", tool="pay", seconds=60))["metadata"]["name"]
+        grant = (await runtime.inside.approvals.grant(by="bob", tool="pay", seconds=60))["metadata"]["name"]
         await runtime.run(home.agent(2), "pay", run_id="r1", user="ann")
 
-        starts = [event for _, event in await runtime.runs.facts("r1") if isinstance(event, ToolStarted)]
+        starts = [event for _, event in await runtime.inside.runs.facts("r1") if isinstance(event, ToolStarted)]
         assert [(event.standing, event.granted_by) for event in starts] == [(grant, "bob")] * 2
 
 
 async def test_a_use_is_the_same_after_a_crash_and_none_after_the_grant_ended(home: House) -> None:
     await home.rule()
     async with home.open() as runtime:
-        grant = (await runtime.approvals.grant(by="bob", tool="pay", seconds=60, max_uses=1))["metadata"]["name"]
+        grant = (await runtime.inside.approvals.grant(by="bob", tool="pay", seconds=60, max_uses=1))["metadata"]["name"]
     database = await open_database(str(home.store))
     try:
         store = SqlResourceStore(database, lambda: pytest.fail("no secret is touched"))
@@ -398,7 +398,7 @@ async def test_a_use_is_the_same_after_a_crash_and_none_after_the_grant_ended(ho
 async def test_a_grant_that_was_changed_afterwards_is_none(home: House, change: dict[str, Any]) -> None:
     await home.rule()
     async with home.open() as runtime:
-        given = await runtime.approvals.grant(
+        given = await runtime.inside.approvals.grant(
             by="bob", tool="pay", seconds=60, max_uses=5, agent="desk", when="args.amount < 1000"
         )
         spec = {key: value for key, value in {**given["spec"], **change}.items() if value}
@@ -415,16 +415,16 @@ async def test_who_may_decide_is_taken_from_the_journal_and_not_from_the_object(
     await home.rule(approvers=["bob", "eve"], required_approvals=2, four_eyes=True)
     async with home.open() as runtime:
         name = await home.ask(runtime)
-        document = await runtime.approvals.get(name)
+        document = await runtime.inside.approvals.get(name)
         weak = {key: value for key, value in document["spec"].items() if key not in ("required_approvals", "four_eyes")}
         await home.write({**document, "spec": {**weak, "approvers": ["mallory"]}}, own=True)
 
         with pytest.raises(Conflict, match="it was changed"):
-            await runtime.approvals.decide(name, "approve", by="mallory")
+            await runtime.inside.approvals.decide(name, "approve", by="mallory")
         with pytest.raises(Denied):
-            await runtime.approvals.decide(name, "approve", by="mallory")
+            await runtime.inside.approvals.decide(name, "approve", by="mallory")
         assert (
-            await runtime.approvals.decide(name, "approve", by="bob", digest=await seen(runtime, name))
+            await runtime.inside.approvals.decide(name, "approve", by="bob", digest=await seen(runtime, name))
         ).signal is None
 
 
@@ -447,7 +447,7 @@ async def test_what_is_shown_is_what_the_journal_says(home: House, forged: dict[
     await home.rule()
     async with home.open() as runtime:
         name = await home.ask(runtime)
-        document = await runtime.approvals.get(name)
+        document = await runtime.inside.approvals.get(name)
         with pytest.raises(Denied, match="asked by a run"):
             await home.write({**document, "spec": {**document["spec"], **forged}})
 
@@ -455,13 +455,13 @@ async def test_what_is_shown_is_what_the_journal_says(home: House, forged: dict[
             await home.write({**document, "spec": {**document["spec"], **forged}}, own=True)
             if look == "decide":
                 with pytest.raises(Conflict, match="it was changed"):
-                    await runtime.approvals.decide(name, "approve", by="bob")
+                    await runtime.inside.approvals.decide(name, "approve", by="bob")
             elif look == "list":
-                (shown,) = [each async for each in runtime.approvals.list(run="r1")]
+                (shown,) = [each async for each in runtime.inside.approvals.list(run="r1")]
                 assert shown["spec"] == document["spec"]
             elif look == "resume":
                 assert (await runtime.resume("r1", check=False)).phase == "waiting"
-            assert (await runtime.approvals.get(name))["spec"] == document["spec"]
+            assert (await runtime.inside.approvals.get(name))["spec"] == document["spec"]
     assert home.paid == []
 
 
@@ -471,7 +471,7 @@ DECISIONS: list[tuple[Any, dict[str, Any] | None]] = [("approve", None), ("deny"
 async def test_a_copy_in_another_namespace_decides_nothing(home: House) -> None:
     await home.rule()
     async with home.open() as runtime:
-        document = await runtime.approvals.get(await home.ask(runtime))
+        document = await runtime.inside.approvals.get(await home.ask(runtime))
         copy = {**document, "metadata": {"name": document["metadata"]["name"], "namespace": "team-b"}}
         with pytest.raises(Denied):
             await home.write(copy)
@@ -479,7 +479,7 @@ async def test_a_copy_in_another_namespace_decides_nothing(home: House) -> None:
 
         for decision, arguments in DECISIONS:
             with pytest.raises(NotFound, match="names a run that is not there"):
-                await runtime.approvals.decide(
+                await runtime.inside.approvals.decide(
                     document["metadata"]["name"], decision, by="eve", namespace="team-b", arguments=arguments
                 )
         assert (await runtime.resume("r1", check=False)).phase == "waiting"
@@ -491,8 +491,8 @@ async def test_a_copy_does_not_tell_whether_the_run_of_another_namespace_is_ther
     await home.rule()
     async with home.open() as runtime:
         await home.ask(runtime)
-        first = await runtime.approvals.get(ended := await home.ask(runtime, "r2"))
-        await runtime.answer(ended, "deny", by="bob")
+        first = await runtime.inside.approvals.get(ended := await home.ask(runtime, "r2"))
+        await runtime.inside.decide_approval(ended, "deny", by="bob")
         said = set[tuple[str, str]]()
         for number, (run, call) in enumerate((run, call) for run in ("r1", "r2", "none") for call in ("c1", "none")):
             name = f"copy-{number}"
@@ -501,8 +501,10 @@ async def test_a_copy_does_not_tell_whether_the_run_of_another_namespace_is_ther
             await home.write({**first, "metadata": metadata, "spec": spec}, own=True)
             for decision, arguments in DECISIONS:
                 with pytest.raises(NotFound) as caught:
-                    await runtime.approvals.decide(name, decision, by="eve", namespace="team-b", arguments=arguments)
-                phase = (await runtime.approvals.get(name, namespace="team-b"))["status"]["phase"]
+                    await runtime.inside.approvals.decide(
+                        name, decision, by="eve", namespace="team-b", arguments=arguments
+                    )
+                phase = (await runtime.inside.approvals.get(name, namespace="team-b"))["status"]["phase"]
                 said.add((caught.value.message.replace(name, "NAME"), phase))
         assert len(said) == 1, said
 
@@ -511,12 +513,12 @@ async def test_a_status_that_comes_with_a_document_decides_nothing(home: House) 
     await home.rule()
     async with home.open() as runtime:
         name = await home.ask(runtime)
-        document = await runtime.approvals.get(name)
+        document = await runtime.inside.approvals.get(name)
         forged = {"phase": "Approved", "decision": "approved", "decided_by": "bob"}
         await home.write({**document, "status": {**forged, "granted_digest": document["spec"]["arguments_digest"]}})
 
         assert (await runtime.resume("r1", check=False)).phase == "waiting"
-        assert (await runtime.approvals.get(name))["status"]["phase"] == "Pending"
+        assert (await runtime.inside.approvals.get(name))["status"]["phase"] == "Pending"
     assert home.paid == []
 
 
@@ -524,10 +526,10 @@ async def test_a_decision_is_not_replayed_for_another_call(home: House) -> None:
     await home.rule()
     async with home.open() as runtime:
         name = await home.ask(runtime, calls=2)
-        await runtime.approvals.decide(name, "approve", by="bob")
+        await runtime.inside.approvals.decide(name, "approve", by="bob")
         assert (await runtime.resume("r1", check=False)).phase == "waiting"
         with pytest.raises(Conflict, match="decided before"):
-            await runtime.approvals.decide(name, "approve", by="bob")
+            await runtime.inside.approvals.decide(name, "approve", by="bob")
     assert home.paid == [("ada", 900)]
 
 
@@ -539,10 +541,10 @@ async def test_a_question_stands_for_three_days_and_no_vote_counts_afterwards(ho
     async with home.open() as runtime:
         name = await home.ask(runtime)
         home.now += 72 * 3600 - 1
-        await runtime.approvals.decide(name, "approve", by="bob", digest=await seen(runtime, name))
+        await runtime.inside.approvals.decide(name, "approve", by="bob", digest=await seen(runtime, name))
         home.now += 2
         with pytest.raises(Conflict, match="has expired"):
-            await runtime.approvals.decide(name, "approve", by="eve")
+            await runtime.inside.approvals.decide(name, "approve", by="eve")
     assert home.paid == []
 
 
@@ -562,7 +564,7 @@ async def test_expiry_ends_as_the_agent_says(home: House, execution: dict[str, s
         name = await home.ask(runtime, **({"execution": execution} if execution else {}))
         home.now += 3601
         assert (await runtime.resume("r1", check=False)).phase == phase
-        assert (await runtime.approvals.get(name))["status"]["phase"] == "Expired"
+        assert (await runtime.inside.approvals.get(name))["status"]["phase"] == "Expired"
     assert home.paid == []
 
 
@@ -574,8 +576,8 @@ async def test_what_nobody_decided_in_time_is_recorded_once(house: House) -> Non
         await asyncio.gather(*(each.resume("r1", check=False) for each in (one, other)), return_exceptions=True)
 
         with pytest.raises(Conflict, match="expired"):
-            await other.approvals.decide(name, "approve", by="bob")
-        log = SqlAuditLog(one.tasking.database)
+            await other.inside.approvals.decide(name, "approve", by="bob")
+        log = SqlAuditLog(one.inside.tasking.database)
         (record,) = await log.find(AuditFilter(moment="decided"))
         assert (record.body["outcome"], record.body["decision"]["by"]) == ("expired", "system")
         assert (record.body["approval"]["id"], record.body["tool"]) == (name, "pay")

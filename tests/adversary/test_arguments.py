@@ -198,7 +198,7 @@ async def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
     async with Runtime(settings=load_settings({"home": str(tmp_path)}, {})) as runtime:
         bundle = parse_text(WORLD, "world.yaml")
         bundle.raise_for_errors()
-        await apply_documents(runtime.resources, [item.document for item in bundle.items])
+        await apply_documents(runtime.inside.resources, [item.document for item in bundle.items])
         yield runtime
     sys.modules.pop("adversary_tools", None)
 
@@ -248,10 +248,10 @@ async def test_a_model_s_call_is_run_as_it_was_judged_or_not_at_all(runtime: Run
 )
 async def test_every_refusal_of_a_model_s_arguments_is_in_the_audit_log(runtime: Runtime, text: str) -> None:
     said = await runtime.run(calling(text), "go", check=False)
-    await runtime.audit.flush()
+    await runtime.inside.audit.flush()
 
     assert taken() == []
-    kept = await SqlAuditLog(runtime.tasking.database).find(AuditFilter(run_id=said.run_id))
+    kept = await SqlAuditLog(runtime.inside.tasking.database).find(AuditFilter(run_id=said.run_id))
     assert [(each.body["moment"], each.body["decision"]["layer"]) for each in kept] == [("refused", "arguments")]
 
 
@@ -269,7 +269,7 @@ async def test_a_person_s_call_over_http_is_run_as_it_was_judged_or_not_at_all(
     assert answer.status_code < 500, answer.text
     if expected is None and answer.status_code == 200:
         assert answer.json()["result"]["error"]["code"] == "invalid_input"
-    await runtime.audit.flush()
+    await runtime.inside.audit.flush()
 
 
 @hostile
@@ -355,7 +355,7 @@ PYTHON_VALUES += [{"k" * 2000: 1}, [[{"x": [math.nan]}]], object()]
 
 @pytest.mark.parametrize("value", PYTHON_VALUES, ids=lambda value: ascii(value)[:20])
 async def test_values_that_json_does_not_have_are_refused_from_python(runtime: Runtime, value: Any) -> None:
-    result = await runtime.tools.call("take", {"v": value}, Asker("default"))
+    result = await runtime.inside.tools.call("take", {"v": value}, Asker("default"))
 
     assert taken() == []
     assert result.error is not None
@@ -380,13 +380,13 @@ async def test_edited_arguments_are_held_to_the_same_form(tmp_path: Path, value:
     agent = Agent("desk", model=ScriptedModel([{"call": {"take": {"v": 1}}}, {"say": "{last_result}"}]), tools=[take])
     async with Runtime(tmp_path / "foliot.db") as runtime:
         bundle = parse_text(json.dumps(rule), "rule.json")
-        await apply_documents(runtime.resources, [item.document for item in bundle.items])
+        await apply_documents(runtime.inside.resources, [item.document for item in bundle.items])
         await runtime.run(agent, "go", run_id="r1", check=False)
-        (document,) = [each async for each in runtime.approvals.list(run="r1")]
+        (document,) = [each async for each in runtime.inside.approvals.list(run="r1")]
         name = document["metadata"]["name"]
         with pytest.raises(InvalidInput, match="judged"):
-            await runtime.approvals.decide(name, "edit", by="ann", arguments={"v": value})
-        await runtime.approvals.decide(name, "edit", by="ann", arguments={"v": [1.0, -0.0, "é"]})
+            await runtime.inside.approvals.decide(name, "edit", by="ann", arguments={"v": value})
+        await runtime.inside.approvals.decide(name, "edit", by="ann", arguments={"v": [1.0, -0.0, "é"]})
         done = await runtime.resume("r1", agent=agent)
     assert done.phase == "succeeded"
     assert same(got, [[1.0, -0.0, "é"]])

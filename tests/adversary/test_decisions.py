@@ -156,21 +156,21 @@ class House:
 
     async def approval(self, agent: str = "desk") -> str:
         run = await self.waiting(agent)
-        (document,) = [each async for each in self.runtime.approvals.list(run=run)]
+        (document,) = [each async for each in self.runtime.inside.approvals.list(run=run)]
         return document["metadata"]["name"]
 
     async def grant(self) -> str:
         """A standing grant. Calls of agents that there are do not rest on it."""
-        given = await self.runtime.approvals.grant(by="gina", tool="pay", agent="nobody", seconds=HOUR)
+        given = await self.runtime.inside.approvals.grant(by="gina", tool="pay", agent="nobody", seconds=HOUR)
         return given["metadata"]["name"]
 
     async def lost(self) -> str:
         """A run whose worker died in the middle of a call that must not happen twice."""
         run, REACHED[:] = next(self._runs), [asyncio.Event()]
         runtime = self.runtime
-        spec = await runtime._assembly.freeze(await runtime._assembly.agent("shop"))
-        tools = await runtime._assembly.pipeline(spec)
-        driver = await runtime.runs.start(spec, (user_message("go"),), run_id=run, tools=tools)
+        spec = await runtime.inside._assembly.freeze(await runtime.inside._assembly.agent("shop"))
+        tools = await runtime.inside._assembly.pipeline(spec)
+        driver = await runtime.inside.runs.start(spec, (user_message("go"),), run_id=run, tools=tools)
         driving = asyncio.create_task(driver.drive())
         await asyncio.wait_for(REACHED[0].wait(), 60)
         driving.cancel()
@@ -215,8 +215,8 @@ class House:
     # --- what is recorded ----------------------------------------------------------------------------------------
 
     async def records(self, after: int = 0, **wanted: Any) -> list[dict[str, Any]]:
-        await self.runtime.audit.flush()
-        log = SqlAuditLog(self.runtime.tasking.database)
+        await self.runtime.inside.audit.flush()
+        log = SqlAuditLog(self.runtime.inside.tasking.database)
         found = await log.find(AuditFilter(**wanted), limit=500)
         return [each.body for each in reversed(found) if each.seq > after]
 
@@ -230,7 +230,7 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
     async with Runtime(settings=settings) as runtime:
         bundle = parse_text(WORLD, "world.yaml")
         bundle.raise_for_errors()
-        await apply_documents(runtime.resources, [item.document for item in bundle.items])
+        await apply_documents(runtime.inside.resources, [item.document for item in bundle.items])
         app = create_app(runtime, settings=settings, auth=ByHeader())
         async with served(app) as url, httpx.AsyncClient(base_url=url, timeout=110) as http:
             yield House(settings, runtime, http, url)
@@ -243,45 +243,55 @@ NEW_ARGUMENTS = {"amount": 3}
 ME = whoami()
 MANY: tuple[tuple[str, Callable[[House], Awaitable[str]], Step, Decided], ...] = (
     # In Python.
-    ("approve", House.approval, lambda h, it: h.runtime.answer(it, "approve", by="ann"), Decided("approved", "ann")),
-    ("deny", House.approval, lambda h, it: h.runtime.answer(it, "deny", by="ann"), Decided("denied", "ann")),
+    (
+        "approve",
+        House.approval,
+        lambda h, it: h.runtime.inside.decide_approval(it, "approve", by="ann"),
+        Decided("approved", "ann"),
+    ),
+    (
+        "deny",
+        House.approval,
+        lambda h, it: h.runtime.inside.decide_approval(it, "deny", by="ann"),
+        Decided("denied", "ann"),
+    ),
     (
         "edit",
         House.approval,
-        lambda h, it: h.runtime.answer(it, "edit", by="ann", arguments=NEW_ARGUMENTS),
+        lambda h, it: h.runtime.inside.decide_approval(it, "edit", by="ann", arguments=NEW_ARGUMENTS),
         Decided("edited", "ann"),
     ),
     (
         "vote",
         lambda h: h.approval("board"),
-        lambda h, it: h.runtime.approvals.decide(it, "approve", by="bob", digest=INVESTED),
+        lambda h, it: h.runtime.inside.approvals.decide(it, "approve", by="bob", digest=INVESTED),
         Decided("voted", "bob"),
     ),
     (
         "for another",
         House.approval,
-        lambda h, it: h.runtime.approvals.decide(it, "approve", by="ann", actor="bot"),
+        lambda h, it: h.runtime.inside.approvals.decide(it, "approve", by="ann", actor="bot"),
         Decided("approved", "ann", "bot"),
     ),
     (
         "answer",
         lambda h: h.waiting("asker"),
-        lambda h, it: h.runtime.reply(it, None, "red", by="ann"),
+        lambda h, it: h.runtime.inside.answer_question(it, None, "red", by="ann"),
         Decided("answered", "ann"),
     ),
     (
         "settle",
         House.lost,
-        lambda h, it: h.runtime.decide(it, "call_1_1", "happened", result="ok", by="ann"),
+        lambda h, it: h.runtime.inside.settle_call(it, "call_1_1", "happened", result="ok", by="ann"),
         Decided("happened", "ann"),
     ),
     (
         "grant",
         House.last,
-        lambda h, _: h.runtime.approvals.grant(by="ann", tool="pay", agent="nobody", seconds=HOUR),
+        lambda h, _: h.runtime.inside.approvals.grant(by="ann", tool="pay", agent="nobody", seconds=HOUR),
         Decided("granted", "ann"),
     ),
-    ("revoke", House.grant, lambda h, it: h.runtime.approvals.revoke(it, by="ann"), Decided("revoked", "ann")),
+    ("revoke", House.grant, lambda h, it: h.runtime.inside.approvals.revoke(it, by="ann"), Decided("revoked", "ann")),
     # On the command line.
     (
         "typed approve",
@@ -427,7 +437,7 @@ async def test_each_decision_has_one_record_which_names_who_made_it(house: House
         elif records[0]["namespace"] != "default" or (records[0]["run_id"] == "") != (expected.outcome in GRANTS):
             wrong.append(f"{name}: the record does not say what it is about: {records[0]}")
     assert not wrong, "\n".join(wrong)
-    assert (await SqlAuditLog(house.runtime.tasking.database).verify()).broken is None
+    assert (await SqlAuditLog(house.runtime.inside.tasking.database).verify()).broken is None
 
 
 GRANTS = ("granted", "revoked")
@@ -443,9 +453,9 @@ async def test_each_vote_has_its_record(house: House) -> None:
     name = await house.approval("board")
     before = await house.last()
     for person in ("bob", "eve"):
-        await house.runtime.approvals.decide(name, "approve", by=person, digest=INVESTED)
+        await house.runtime.inside.approvals.decide(name, "approve", by=person, digest=INVESTED)
         with pytest.raises(Conflict):
-            await house.runtime.approvals.decide(name, "approve", by=person, digest=INVESTED)
+            await house.runtime.inside.approvals.decide(name, "approve", by=person, digest=INVESTED)
 
     found = [_decided(each) for each in await house.records(before, moment="decided")]
     assert found == [Decided("voted", "bob"), Decided("approved", "eve")]
@@ -453,12 +463,12 @@ async def test_each_vote_has_its_record(house: House) -> None:
 
 async def test_of_several_at_once_the_one_who_decides_is_recorded(house: House) -> None:
     approval, asking, lost = await house.approval(), await house.waiting("asker"), await house.lost()
-    _, state = await house.runtime.runs.load(lost)
+    _, state = await house.runtime.inside.runs.load(lost)
     call, people = state.calls[0], [f"p{number}" for number in range(4)]
     for decide in (
-        lambda who: house.runtime.approvals.decide(approval, "approve", by=who),
-        lambda who: house.runtime.questions.answer(asking, None, f"said {who}", by=who),
-        lambda who: house.runtime.settle(state, call, "fail", by=who),
+        lambda who: house.runtime.inside.approvals.decide(approval, "approve", by=who),
+        lambda who: house.runtime.inside.questions.answer(asking, None, f"said {who}", by=who),
+        lambda who: house.runtime.inside.settle(state, call, "fail", by=who),
     ):
         before = await house.last()
         said = await asyncio.gather(*map(decide, people), return_exceptions=True)
@@ -470,7 +480,7 @@ async def test_of_several_at_once_the_one_who_decides_is_recorded(house: House) 
 
 
 async def test_a_call_that_rests_on_a_grant_names_who_gave_it_once(house: House) -> None:
-    granted = await house.runtime.approvals.grant(by="gina", tool="pay", agent="desk", seconds=HOUR, max_uses=1)
+    granted = await house.runtime.inside.approvals.grant(by="gina", tool="pay", agent="desk", seconds=HOUR, max_uses=1)
     before = await house.last()
     used = await house.runtime.run("desk", "go", run_id="uses", user="ann")
 
@@ -486,7 +496,7 @@ async def test_a_call_that_rests_on_a_grant_names_who_gave_it_once(house: House)
 async def test_a_decision_that_is_refused_leaves_none(house: House) -> None:
     name, before = await house.approval(), await house.last()
     with pytest.raises(Conflict):
-        await house.runtime.approvals.decide(name, "approve", by="ann", digest="sha256:other")
+        await house.runtime.inside.approvals.decide(name, "approve", by="ann", digest="sha256:other")
     with pytest.raises(InvalidInput):
-        await house.runtime.approvals.decide(name, "approve", by=" ")
+        await house.runtime.inside.approvals.decide(name, "approve", by=" ")
     assert await house.records(before, moment="decided") == []

@@ -101,13 +101,13 @@ class Play:
         metadata = {"name": name, "namespace": namespace}
         document, problems = validate_document({"kind": kind, "metadata": metadata, "spec": spec})
         assert document is not None, problems
-        await self.runtime.resources.write([Put(document)], by=by)
+        await self.runtime.inside.resources.write([Put(document)], by=by)
 
     async def clear(self) -> None:
         for kind in RULES:
-            page = await self.runtime.resources.list(Filter(kind, "default"))
+            page = await self.runtime.inside.resources.list(Filter(kind, "default"))
             for each in page.items:
-                await self.runtime.resources.write([Delete(Key(kind, "default", each["metadata"]["name"]))])
+                await self.runtime.inside.resources.write([Delete(Key(kind, "default", each["metadata"]["name"]))])
 
     async def make(self, chance: Random, case: Case) -> None:
         """A world from chance: most rules let most calls pass, so that each of them decides sometimes."""
@@ -146,13 +146,13 @@ class Play:
         if chance.random() < 0.2:
             limit = {"amount": chance.choice(["0.001", "50"])}
             await self.declare("Budget", "purse", {"limit": limit, "on_exceeded": "fail", "unpriced": "allow"})
-        budgets = self.runtime._open().budgets  # pyright: ignore[reportPrivateUsage]
+        budgets = self.runtime.inside._open().budgets  # pyright: ignore[reportPrivateUsage]
         assert budgets is not None
         await budgets.declared.of("default", anew=True)
 
     async def take_back(self, chance: Random) -> None:
         """Take back, or never give, something that the call needs and that no rule speaks of."""
-        store = self.runtime.resources
+        store = self.runtime.inside.resources
         worker, tool = [await store.get(Key(*each)) for each in (("Agent", "default", "worker"), PAY)]
         match chance.choice(["module", "address", "reference", "fallback", "grant"]):
             case "module":
@@ -181,13 +181,13 @@ class Play:
                     "operation_rules": [{"operation_class": "*", "verdict": "approval_required"}],
                 }
                 await self.declare("ToolPermission", "asking", asking)
-                given = await self.runtime.approvals.grant(by="eve", tool="pay", seconds=3600, agent="other")
+                given = await self.runtime.inside.approvals.grant(by="eve", tool="pay", seconds=3600, agent="other")
                 changed = {**given["spec"], "agent": "worker"}
                 await store.write([Put({**given, "spec": changed})])
 
     async def _shared_model(self, like: str) -> Key:
         """An endpoint of another namespace, which may be named as long as the grant stands."""
-        spec = (await self.runtime.resources.get(Key("ModelEndpoint", "default", like)))["spec"]
+        spec = (await self.runtime.inside.resources.get(Key("ModelEndpoint", "default", like)))["spec"]
         key = Key("ReferenceGrant", "other", "to-default")
         await self.declare("ModelEndpoint", "paid", {**spec, "default_model": "m-3"}, namespace="other")
         shared = {"from": [{"namespace": "default"}], "to": [{"kind": "ModelEndpoint"}]}
@@ -254,14 +254,14 @@ class Play:
     # --- what happens --------------------------------------------------------------------------------------------
 
     async def happened(self, call: Awaitable[Any]) -> Happened:
-        before = {info.id for info in await self.runtime.runs.journal.list(limit=1000)}
+        before = {info.id for info in await self.runtime.inside.runs.journal.list(limit=1000)}
         lines = self.lines()
         try:
             await call
         except (Denied, ToolDenied) as denied:
             return Happened("deny", str(denied.details.get("rule", "")))
-        begun = [info for info in await self.runtime.runs.journal.list(limit=1000) if info.id not in before]
-        facts = [event for info in begun for _, event in await self.runtime.runs.facts(info.id)]
+        begun = [info for info in await self.runtime.inside.runs.journal.list(limit=1000) if info.id not in before]
+        facts = [event for info in begun for _, event in await self.runtime.inside.runs.facts(info.id)]
         if self.lines() > lines:
             return Happened("allow")
         if any(isinstance(fact, e.ApprovalRequested) for fact in facts):
@@ -270,15 +270,15 @@ class Play:
 
     async def judged(self, caller: Asker, arguments: dict[str, Any]) -> Happened:
         """What `tools test` says of a call from outside of runs."""
-        judgement = await self.runtime.tools.test("pay", arguments, caller)
+        judgement = await self.runtime.inside.tools.test("pay", arguments, caller)
         return Happened(judgement.outcome, judgement.decided.rule if judgement.outcome == "deny" else "")
 
     async def recorded(self, call: Awaitable[Any]) -> Happened:
         """What became of a call from outside of runs, by the audit log."""
-        log, lines = SqlAuditLog(self.runtime.tasking.database), self.lines()
+        log, lines = SqlAuditLog(self.runtime.inside.tasking.database), self.lines()
         head = await log.head()
         await call
-        await self.runtime.audit.flush()
+        await self.runtime.inside.audit.flush()
         begun = [each for each in await log.find(AuditFilter(tool="pay")) if head is None or each.seq > head.seq]
         assert begun, "every call is recorded"
         first = begun[-1].body
@@ -290,8 +290,8 @@ class Play:
         return len(self.acted.read_text().splitlines())
 
     async def work(self) -> None:
-        offer = Offer("w1", self.runtime.runs.worker, capacity=4)
-        await asyncio.wait_for(self.runtime.tasking.worker(offer, once=True).run(), 60)
+        offer = Offer("w1", self.runtime.inside.runs.worker, capacity=4)
+        await asyncio.wait_for(self.runtime.inside.tasking.worker(offer, once=True).run(), 60)
 
 
 def _rule_of(fact: e.Event) -> str:
@@ -332,7 +332,7 @@ async def http_run(play: Play, case: Case) -> tuple[Happened, Happened]:
         if answer.status_code == 403:
             raise _denied(answer)
         assert answer.status_code == 200, answer.text
-        await play.runtime._as_left(run)  # pyright: ignore[reportPrivateUsage]
+        await play.runtime.inside._as_left(run)  # pyright: ignore[reportPrivateUsage]
 
     said = await play.explained("worker", "pay", {"amount": case.amount})  # of whoever asks
     return said, await play.happened(begin())
@@ -351,7 +351,7 @@ async def openai(play: Play, case: Case) -> tuple[Happened, Happened]:
 
 async def task(play: Play, case: Case) -> tuple[Happened, Happened]:
     async def go() -> None:
-        await play.runtime.tasking.tasks.accept(
+        await play.runtime.inside.tasking.tasks.accept(
             Command("agent", "worker", name=case.task, message="go", user=case.user)
         )
         await play.work()
@@ -362,7 +362,9 @@ async def task(play: Play, case: Case) -> tuple[Happened, Happened]:
 
 async def system(play: Play, case: Case) -> tuple[Happened, Happened]:
     async def go() -> None:
-        await play.runtime.tasking.tasks.accept(Command("system", "flow", name=case.task, message="go", user=case.user))
+        await play.runtime.inside.tasking.tasks.accept(
+            Command("system", "flow", name=case.task, message="go", user=case.user)
+        )
         await play.work()
 
     under = {"task": case.task, "system": "flow", "user": case.user}
@@ -374,7 +376,7 @@ async def template(play: Play, case: Case) -> tuple[Happened, Happened]:
 
     async def go() -> None:
         given = Command("agent", "", name=case.task, user=case.user)
-        await play.runtime.tasking.tasks.accept_template(
+        await play.runtime.inside.tasking.tasks.accept_template(
             "default/nightly", given, origin=Origin("TaskWebhook", "default")
         )
         await play.work()
@@ -403,7 +405,9 @@ async def schedule(play: Play, case: Case) -> tuple[Happened, Happened]:
 
 async def child(play: Play, case: Case) -> tuple[Happened, Happened]:
     async def go() -> None:
-        await play.runtime.tasking.tasks.accept(Command("agent", "boss", name=case.task, message="go", user=case.user))
+        await play.runtime.inside.tasking.tasks.accept(
+            Command("agent", "boss", name=case.task, message="go", user=case.user)
+        )
         await play.work()
 
     under = {"task": case.task, "user": case.user}
@@ -437,8 +441,8 @@ async def webhook(play: Play, case: Case) -> tuple[Happened, Happened]:
     assert answer.is_success, answer.text
     auth = {"profile": "generic", "secret_ref": "hook"}
     await play.declare("TaskWebhook", "orders", {"task_ref": "nightly", "auth": auth})
-    document = await play.runtime.resources.get(Key("TaskWebhook", "default", "orders"))
-    endpoints = WebhookEndpoints(play.runtime.tasking.database, play.runtime.resources)
+    document = await play.runtime.inside.resources.get(Key("TaskWebhook", "default", "orders"))
+    endpoints = WebhookEndpoints(play.runtime.inside.tasking.database, play.runtime.inside.resources)
     path = (await endpoints.ensure(document))["status"]["endpointPath"]
 
     async def deliver() -> None:
@@ -447,7 +451,7 @@ async def webhook(play: Play, case: Case) -> tuple[Happened, Happened]:
         headers = sign(read_webhook(document).scheme, secret.encode(), body, now=time.time(), event_id=event)
         answer = await play.http.post(path, content=body, headers=headers)
         if answer.status_code != 202:
-            status = (await play.runtime.resources.get(Key("TaskWebhook", "default", "orders")))["status"]
+            status = (await play.runtime.inside.resources.get(Key("TaskWebhook", "default", "orders")))["status"]
             raise Denied("refused", rule=_rule_in(json.dumps(status)))
         made.append(answer.json()["task"])
         await play.work()
@@ -459,21 +463,21 @@ async def webhook(play: Play, case: Case) -> tuple[Happened, Happened]:
 
 async def slot(play: Play, case: Case) -> tuple[Happened, Happened]:
     """A task that the scheduler makes when its time has come."""
-    name, tasking, now = f"every-{case.number}-{secrets.token_hex(3)}", play.runtime.tasking, time.time()
+    name, tasking, now = f"every-{case.number}-{secrets.token_hex(3)}", play.runtime.inside.tasking, time.time()
     made: list[str] = []
-    scheduler = Scheduler(tasking.database, play.runtime.resources, tasking.tasks, clock=lambda: now)
+    scheduler = Scheduler(tasking.database, play.runtime.inside.resources, tasking.tasks, clock=lambda: now)
     await play.declare("TaskSchedule", name, {"task_ref": "nightly", "schedule": "* * * * *"})
 
     async def fire() -> None:
         await scheduler.tick(now)  # the last slot before it was declared is still in time
-        status = (await play.runtime.resources.get(Key("TaskSchedule", "default", name)))["status"]
+        status = (await play.runtime.inside.resources.get(Key("TaskSchedule", "default", name)))["status"]
         if error := status.get("lastError"):
             raise Denied("refused", rule=_rule_in(error))
         made.append(status["lastTriggeredTask"])
         await play.work()
 
     done = await play.happened(fire())
-    await play.runtime.resources.write([Delete(Key("TaskSchedule", "default", name))])
+    await play.runtime.inside.resources.write([Delete(Key("TaskSchedule", "default", name))])
     under = {"task": made[0]} if made else {"template": "nightly"}
     return await play.explained("worker", "pay", {"amount": case.amount}, **under), done
 
@@ -482,10 +486,10 @@ async def mcp_agent(play: Play, case: Case) -> tuple[Happened, Happened]:
     """An agent that a client of MCP calls."""
 
     async def call() -> None:
-        runs = len(await play.runtime.runs.journal.list(limit=1000))
+        runs = len(await play.runtime.inside.runs.journal.list(limit=1000))
         async with Client(f"{play.url}/mcp") as client:
             result = await client.call_tool("agent-worker", {"message": "go"})
-        if result.is_error and len(await play.runtime.runs.journal.list(limit=1000)) == runs:
+        if result.is_error and len(await play.runtime.inside.runs.journal.list(limit=1000)) == runs:
             raise Denied("refused", rule=_rule_in(str(result.content)))
 
     said = await play.explained("worker", "pay", {"amount": case.amount}, via="mcp")
@@ -615,8 +619,8 @@ async def test_what_is_explained_is_what_happens_to_signed_calls_over_nats(tmp_p
         async def nats(play: Play, case: Case) -> tuple[Happened, Happened]:
             user, id = case.user or "desk", secrets.token_hex(8)
             entry = CallerEntry(key=base64.b64encode(key).decode(), user=user, agent="worker")
-            document = await play.runtime.resources.get(Key("Tool", "default", "pay"))
-            tools, client = play.runtime.tools.served([document], "default"), await link.reached()
+            document = await play.runtime.inside.resources.get(Key("Tool", "default", "pay"))
+            tools, client = play.runtime.inside.tools.served([document], "default"), await link.reached()
             heard: list[Any] = []
 
             async def hear(message: Any) -> None:
@@ -635,7 +639,7 @@ async def test_what_is_explained_is_what_happens_to_signed_calls_over_nats(tmp_p
             said = await play.judged(
                 Asker(agent="worker", identity=Identity(user, via="nats")), {"amount": case.amount}
             )
-            rights = play.runtime.tools.rights_of
+            rights = play.runtime.inside.tools.rights_of
             async with serving(link, pipeline=tools, callers=new_callers({"desk": entry}), agents=rights):
                 done = await play.recorded(call())
             await subscription.unsubscribe()

@@ -116,14 +116,14 @@ class Place:
         """Who the runs acted as that were begun since the last look, all of them over or waiting for somebody."""
         async with asyncio.timeout(WITHIN):
             while True:
-                infos = await self.runtime.runs.journal.list(limit=200)
-                live, _ = await self.runtime.tasking.tasks.list(phases=("queued", "running"), limit=50)
+                infos = await self.runtime.inside.runs.journal.list(limit=200)
+                live, _ = await self.runtime.inside.tasking.tasks.list(phases=("queued", "running"), limit=50)
                 if not live and all(info.phase in TERMINAL or info.phase == "waiting" for info in infos):
                     break
-                await self.runtime.tasking.database.wait_for_change(timeout=1.0)
+                await self.runtime.inside.tasking.database.wait_for_change(timeout=1.0)
         new = [info for info in infos if info.id not in self.known]
         self.known |= {info.id for info in new}
-        return [(info.agent, (await self.runtime.runs.load(info.id))[1].identity) for info in new]
+        return [(info.agent, (await self.runtime.inside.runs.load(info.id))[1].identity) for info in new]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -138,7 +138,7 @@ async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place
         return "paid"
 
     async with Runtime(settings=settings, tools=[pay]) as runtime:
-        tokens, held = SqlTokens(runtime.tasking.database), dict[str, dict[str, str]]()
+        tokens, held = SqlTokens(runtime.inside.tasking.database), dict[str, dict[str, str]]()
         roles = dict.fromkeys(PEOPLE, ((SPACE,), ("operator", "author", "approver")))
         roles |= {
             "root": (("*",), ("admin",)),
@@ -148,8 +148,8 @@ async def house(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place
         for name, (spaces, given) in roles.items():
             _, text = await tokens.create(name, namespaces=spaces, roles=given, now=time.time())
             held[name] = {"Authorization": f"Bearer {text}"}
-        auth = TokenAuth(runtime.tasking.database, local=True)
-        worker = runtime.tasking.worker(Offer("w", runtime.runs.worker, capacity=4), grace=0)
+        auth = TokenAuth(runtime.inside.tasking.database, local=True)
+        worker = runtime.inside.tasking.worker(Offer("w", runtime.inside.runs.worker, capacity=4), grace=0)
         working = asyncio.create_task(worker.run())
         app = create_app(runtime, settings=settings, auth=auth)
         async with (
@@ -278,8 +278,8 @@ async def schedule(place: Place, who: str, claims: Claims) -> httpx.Response:
     made = _trigger(place, "TaskSchedule", who, claims, {"schedule": "* * * * *", "input": {"user": "ann"}})
     answer = await place.ask(who, "POST", "/v1/task-schedules", json=made)
     assert answer.status_code == 201, answer.text
-    tasking, later = place.runtime.tasking, time.time() + 61
-    await Scheduler(tasking.database, place.runtime.resources, tasking.tasks, clock=lambda: later).tick(later)
+    tasking, later = place.runtime.inside.tasking, time.time() + 61
+    await Scheduler(tasking.database, place.runtime.inside.resources, tasking.tasks, clock=lambda: later).tick(later)
     await place.ask("root", "DELETE", f"/v1/task-schedules/{made['metadata']['name']}")
     return answer
 
@@ -483,7 +483,7 @@ async def test_a_task_that_is_tried_again_stays_whose_it_was_and_says_who_asked(
     told = await place.ended()
 
     assert {each.user for _, each in told} == {"ann"}
-    events = await place.runtime.tasking.tasks.events(SPACE, name)
+    events = await place.runtime.inside.tasking.tasks.events(SPACE, name)
     assert [each.event.by for each in events if isinstance(each.event, TaskRequeued)] == ["bob"]
 
 
@@ -576,7 +576,7 @@ async def test_what_foliot_has_marked_stays_marked_when_somebody_else_writes(pla
     marked = {"foliot.dev/mcp-quarantine": "changed"}
     metadata = {"name": "look", "namespace": SPACE, "annotations": marked}
     spec = {"type": "http", "endpoint": "https://example.com/", "effect": "read", "description": "Looks."}
-    await place.runtime.resources.write([Put({"kind": "Tool", "metadata": metadata, "spec": spec})])
+    await place.runtime.inside.resources.write([Put({"kind": "Tool", "metadata": metadata, "spec": spec})])
 
     for changes in ({"annotations": None}, {"annotations": {"foliot.dev/mcp-quarantine": None, "mine": "x"}}):
         await place.ask("root", "PATCH", "/v1/tools/look", json={"metadata": changes})
@@ -725,14 +725,14 @@ async def test_no_other_way_in_takes_a_parent_a_spawner_or_a_template(place: Pla
         assert (await place.ask("ann", "POST", "/v1/runs", json=body)).status_code < 500
     await place.ended()
 
-    tasks, _ = await place.runtime.tasking.tasks.list(namespace=SPACE, limit=200)
+    tasks, _ = await place.runtime.inside.tasking.tasks.list(namespace=SPACE, limit=200)
     assert not [task.name for task in tasks if task.spawned_by == "schedule:x" or task.parent == "x"]
-    runs = await place.runtime.runs.journal.list(namespace=SPACE, limit=200)
+    runs = await place.runtime.inside.runs.journal.list(namespace=SPACE, limit=200)
     assert not [run.id for run in runs if run.parent == "x"]
 
 
 async def test_what_somebody_declared_does_nothing_more_when_they_may_do_nothing(place: Place) -> None:
-    tokens = SqlTokens(place.runtime.tasking.database)  # of their own: the others of this file go on
+    tokens = SqlTokens(place.runtime.inside.tasking.database)  # of their own: the others of this file go on
     made = await tokens.create("gone", namespaces=["team-a"], roles=["author", "operator"], now=time.time())
     place.tokens["gone"] = {"Authorization": f"Bearer {made[1]}"}
     timed = _trigger(place, "TaskSchedule", "gone", {}, {"schedule": "* * * * *"})
@@ -740,11 +740,11 @@ async def test_what_somebody_declared_does_nothing_more_when_they_may_do_nothing
     for plural, made in (("task-schedules", timed), ("task-webhooks", hook)):
         answer = await place.ask("gone", "POST", f"/v1/{plural}", json=made)
         assert answer.status_code == 201, answer.text
-    name, tasking, later = timed["metadata"]["name"], place.runtime.tasking, time.time() + 61
+    name, tasking, later = timed["metadata"]["name"], place.runtime.inside.tasking, time.time() + 61
     document = (await place.ask("root", "GET", f"/v1/work/webhooks/{hook['metadata']['name']}")).json()
     await tokens.revoke("gone", now=time.time())
 
-    await Scheduler(tasking.database, place.runtime.resources, tasking.tasks, clock=lambda: later).tick(later)
+    await Scheduler(tasking.database, place.runtime.inside.resources, tasking.tasks, clock=lambda: later).tick(later)
     signed = sign(read_webhook(document).scheme, SECRET, b"{}", now=time.time(), event_id="e1")
     refused = await place.http.post(document["status"]["endpointPath"], content=b"{}", headers=dict(signed))
 
@@ -754,6 +754,6 @@ async def test_what_somebody_declared_does_nothing_more_when_they_may_do_nothing
     assert "the token gone is revoked" in status["lastError"]
     changed = {**timed, "spec": {**timed["spec"], "input": {"user": "x"}}}
     assert (await place.ask("ann", "POST", "/v1/task-schedules", json=changed)).status_code == 200
-    await Scheduler(tasking.database, place.runtime.resources, tasking.tasks, clock=lambda: later).tick(later)
+    await Scheduler(tasking.database, place.runtime.inside.resources, tasking.tasks, clock=lambda: later).tick(later)
     status = (await place.ask("root", "GET", f"/v1/task-schedules/{name}")).json()["status"]
     assert (status["phase"], "lastTriggeredTask" in status) == ("Ready", True)

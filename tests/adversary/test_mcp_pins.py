@@ -66,7 +66,7 @@ class Desk:
 
     @property
     def store(self) -> Any:
-        return self.runtime.resources
+        return self.runtime.inside.resources
 
     def announce(self, description: str, name: str = "wipe", **hints: bool) -> None:
         schema = {"type": "object", "properties": {}}
@@ -98,11 +98,11 @@ async def desk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     program.write_text(PROGRAM)
     async with AsyncExitStack() as stack:
         runtime = await stack.enter_async_context(Runtime(settings=settings))
-        tokens, held = SqlTokens(runtime.tasking.database), dict[str, dict[str, str]]()
+        tokens, held = SqlTokens(runtime.inside.tasking.database), dict[str, dict[str, str]]()
         for name, roles in {"ann": ("author", "operator"), "root": ("admin",)}.items():
             _, text = await tokens.create(name, namespaces=("default",), roles=roles, now=time.time())
             held[name] = {"Authorization": f"Bearer {text}"}
-        app = create_app(runtime, settings=settings, auth=TokenAuth(runtime.tasking.database, local=True))
+        app = create_app(runtime, settings=settings, auth=TokenAuth(runtime.inside.tasking.database, local=True))
         server = await stack.enter_async_context(HttpServer(app, Listen("127.0.0.1", 0), grace=5))
         http = await stack.enter_async_context(httpx.AsyncClient(base_url=server.url, timeout=110))
         connections = await stack.enter_async_context(McpConnections(allowed_commands=[sys.executable]))
@@ -259,7 +259,7 @@ async def test_two_who_agree_at_the_same_time_do_not_undo_each_other(desk: Desk)
     await accept_tool(desk.store, await desk.store.get(SERVER), desk.connections, "wipe")
     late = [each.with_levels(Levels()) for each in seen]
     with pytest.raises(Conflict, match="has just agreed"):
-        await desk.runtime.tasking.database.write(keep_agreed, seen, late, ())
+        await desk.runtime.inside.tasking.database.write(keep_agreed, seen, late, ())
     assert (await kept(desk)).levels.risk_level == "high"
 
 

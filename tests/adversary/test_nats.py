@@ -197,12 +197,12 @@ async def test_an_author_publishes_nowhere_but_on_the_subject_of_his_tool(nats_u
             spec = {"type": "queue", "endpoint": subject, "runtime": {"timeout": "1s"}}
             made, problems = validate_document({"kind": "Tool", "metadata": {"name": f"q{number}"}, "spec": spec})
             assert made is not None, problems
-            await runtime.resources.write([Put(made)], by=DeclaredBy("mallory", operator=False))
+            await runtime.inside.resources.write([Put(made)], by=DeclaredBy("mallory", operator=False))
             if subject in subjects:
                 with pytest.raises(FoliotError, match="may not be published"):
-                    await runtime.tools.call(f"q{number}", {}, Asker("default"))
+                    await runtime.inside.tools.call(f"q{number}", {}, Asker("default"))
             else:
-                await runtime.tools.call(f"q{number}", {}, Asker("default"))
+                await runtime.inside.tools.call(f"q{number}", {}, Asker("default"))
         await until(lambda: "tool.execute.q6" in heard)
     assert set(heard) == {"ours.last", "tool.execute.q6"}
 
@@ -430,9 +430,9 @@ async def governed(
     async with Runtime(tmp_path / "foliot.db") as runtime:
         bundle = parse_text(WORLD, "world.yaml")
         bundle.raise_for_errors()
-        await apply_documents(runtime.resources, [item.document for item in bundle.items])
-        pipeline = runtime._assembly.pipeline_of([tool], "default")
-        callers, agents = new_callers(entries), runtime.tools.rights_of
+        await apply_documents(runtime.inside.resources, [item.document for item in bundle.items])
+        pipeline = runtime.inside._assembly.pipeline_of([tool], "default")
+        callers, agents = new_callers(entries), runtime.inside.tools.rights_of
         server = ToolServer(pipeline, link, ServerConfig(**QUICK), callers=callers, agents=agents)
         await server.start()
         try:
@@ -451,8 +451,10 @@ async def test_a_call_that_is_turned_away_is_recorded_once_a_minute(tmp_path: Pa
         await bus.ask(data, None)
         data = json.dumps(order(id="hidden", metadata={"agent.tools.advertised": ["ping"]})).encode()
         await bus.ask(data, signed(data))
-        await runtime.audit.flush()
-        records = [each.body for each in await SqlAuditLog(runtime.tasking.database).find(AuditFilter(tool="search"))]
+        await runtime.inside.audit.flush()
+        records = [
+            each.body for each in await SqlAuditLog(runtime.inside.tasking.database).find(AuditFilter(tool="search"))
+        ]
     told = sorted((each["call_id"], each["outcome"], each["decision"]["layer"]) for each in records)
     assert told == [
         ("hidden", "denied", "advertised"),
@@ -476,7 +478,7 @@ async def test_budgets_and_records_hold_over_nats(tmp_path: Path, link: NatsLink
             said.append(await bus.ask(data, signed(data)))
         data = json.dumps(order(id="ghost")).encode()
         ghost = await bus.ask(data, signed(data, caller="ghost", key=EVIL))
-        await runtime.audit.flush()
+        await runtime.inside.audit.flush()
         with closing(apsw.Connection(str(tmp_path / "foliot.db"))) as database:
             records = [json.loads(data) for (data,) in database.execute("SELECT data FROM audit")]
     assert ["content" in each for each in said] == [True, True, False, False], said

@@ -21,7 +21,6 @@ import httpx2 as httpx
 import pytest
 from pydantic import BaseModel
 
-from foliot.client.local import LocalClient
 from foliot.engine.definition.endpoints import RunModels
 from foliot.engine.definition.freeze import ENDPOINT
 from foliot.engine.driver.runs import user_message
@@ -35,6 +34,7 @@ from foliot.resources.kinds import KINDS
 from foliot.resources.names import snake
 from foliot.resources.references import FIELDS, ORIGINS, TARGETS, WORDS, Form, foreign
 from foliot.resources.validate import validate_document
+from foliot.runtime.local.resources import LocalResources
 from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
 from foliot.server.auth.authentication import TokenAuth
@@ -141,7 +141,7 @@ class House:
         await self.declare("ReferenceGrant", "share", {"from": [given_to], "to": [given]}, home)
 
     async def revoke(self, home: str = "team-a") -> None:
-        await self.runtime.resources.write([Delete(Key("ReferenceGrant", home, "share"), expect="any")])
+        await self.runtime.inside.resources.write([Delete(Key("ReferenceGrant", home, "share"), expect="any")])
 
     async def plant(self, case: Case, text: str) -> None:
         """Into the database, past every check, as an older version would have left it there."""
@@ -149,7 +149,7 @@ class House:
         local, _ = validate_document({**case.document(""), "spec": BASE[case.kind]})
         assert made is not None, problems
         assert local is not None
-        (written,) = await self.runtime.resources.write([Put(local)])
+        (written,) = await self.runtime.inside.resources.write([Put(local)])
         spec = json.loads(json.dumps(made["spec"]).replace('team-z/marker"', json.dumps(text)[1:]))
         key = Key(case.kind, "team-b", "thief")
         stored = {**written.document, "spec": spec}
@@ -158,12 +158,12 @@ class House:
         def body() -> Tx[None]:
             yield from run("resource_update", key=key_text(key), version=version, document=encode(stored), owners=None)
 
-        await self.runtime.tasking.database.write(body)
+        await self.runtime.inside.tasking.database.write(body)
 
     async def worked(self) -> list[str]:
         """The work of team-a, and what of its was used elsewhere."""
-        runs = [info.id for info in await self.runtime.runs.journal.list(namespace="team-a", limit=10)]
-        tasks = [info.id for info in (await self.runtime.tasking.tasks.list(namespace="team-a"))[0]]
+        runs = [info.id for info in await self.runtime.inside.runs.journal.list(namespace="team-a", limit=10)]
+        tasks = [info.id for info in (await self.runtime.inside.tasking.tasks.list(namespace="team-a"))[0]]
         secrets = [str(key) for key in self.revealed if key.namespace == "team-a"]
         return [*runs, *tasks, *secrets, *self.asked]
 
@@ -176,9 +176,9 @@ def settings(tmp_path: Path) -> Settings:
 @pytest.fixture
 async def house(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
     async with Runtime(settings=settings) as runtime:
-        auth = TokenAuth(runtime.tasking.database, local=True, settings=settings)
+        auth = TokenAuth(runtime.inside.tasking.database, local=True, settings=settings)
         app = create_app(runtime, settings=settings, auth=auth)
-        tokens = SqlTokens(runtime.tasking.database)
+        tokens = SqlTokens(runtime.inside.tasking.database)
 
         async def caller(name: str, space: str) -> httpx.AsyncClient:
             token = (await tokens.create(name, namespaces=(space,), roles=("admin",), now=time.time()))[1]
@@ -302,13 +302,13 @@ async def _ways(house: House, case: Case, text: str) -> AsyncIterator[tuple[str,
     if case.kind == "ToolApproval":  # is not edited
         return
     local = {**document, "spec": BASE[case.kind]}
-    await house.runtime.resources.write([Put(validate_document(local)[0] or local)])
+    await house.runtime.inside.resources.write([Put(validate_document(local)[0] or local)])
     there = f"/v1/{plural}/thief"
     yield "PUT", await http.put(there, json=document, params=here, headers={"If-Match": "*"})
     yield "PATCH", await http.patch(there, json={"spec": document["spec"]}, params=here)
-    kept = await house.runtime.resources.get(Key(case.kind, "team-b", "thief"))
+    kept = await house.runtime.inside.resources.get(Key(case.kind, "team-b", "thief"))
     assert foreign(kept) == []
-    await house.runtime.resources.write([Delete(Key(case.kind, "team-b", "thief"))])
+    await house.runtime.inside.resources.write([Delete(Key(case.kind, "team-b", "thief"))])
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -373,7 +373,7 @@ async def test_only_the_grant_for_it_lets_it_in(house: House, case: Case) -> Non
 
 async def test_only_an_admin_of_the_namespace_gives_it_away(house: House, settings: Settings) -> None:
     theirs = {"from": [{"namespace": "team-c"}], "to": [{"kind": "Secret"}]}
-    tokens, roles = SqlTokens(house.runtime.tasking.database), ("author", "operator", "approver")
+    tokens, roles = SqlTokens(house.runtime.inside.tasking.database), ("author", "operator", "approver")
     token = (await tokens.create("author", namespaces=("team-b",), roles=roles, now=time.time()))[1]
     for namespace in ("team-a", "team-b"):
         grant = {"kind": "ReferenceGrant", "metadata": {"name": "g", "namespace": namespace}, "spec": theirs}
@@ -401,17 +401,14 @@ async def test_a_grant_counts_together_with_what_needs_it(house: House) -> None:
 async def test_python_and_the_local_client_are_held_to_it_too(house: House, case: Case) -> None:
     made, problems = validate_document(case.document(case.text()))
     assert made is not None, problems
-    store = house.runtime.resources
+    store = house.runtime.inside.resources
     with pytest.raises(Denied, match="ReferenceGrant"):
         await store.write([Put(made)])
     local, _ = validate_document({**made, "spec": BASE[case.kind]})
     assert local is not None
     (written,) = await store.write([Put(local)])
 
-    async def nothing() -> None:
-        pass
-
-    client = LocalClient(store, close=nothing)
+    client = LocalResources(store)
     with pytest.raises(Denied, match="ReferenceGrant"):
         await client.replace({**written.document, "spec": made["spec"]})
     with pytest.raises(Denied, match="ReferenceGrant"):
@@ -466,7 +463,7 @@ async def test_no_spelling_goes_around_it(house: House, case: Case) -> None:
         assert answer.status_code < 500, (text, answer.text)
         if answer.status_code < 300:
             assert case.path == "requires" or "/" not in text, text
-            stored = await house.runtime.resources.get(Key(case.kind, "team-b", f"odd-{number}"))
+            stored = await house.runtime.inside.resources.get(Key(case.kind, "team-b", f"odd-{number}"))
             assert foreign(stored) == [], text
             _reaches_nothing(case, text)
     assert await house.worked() == []
@@ -489,7 +486,7 @@ async def test_random_spellings_mean_their_own_namespace_or_nothing(house: House
         answer = await house.mallory.post("/v1/apply", json=case.document(text, f"random-{number}"))
         assert answer.status_code < 500, (SEED, text, answer.text)
         if answer.status_code < 300:
-            stored = await house.runtime.resources.get(Key(case.kind, "team-b", f"random-{number}"))
+            stored = await house.runtime.inside.resources.get(Key(case.kind, "team-b", f"random-{number}"))
             assert foreign(stored) == [], (SEED, str(case), text)
     assert await house.worked() == [], SEED
 
@@ -611,7 +608,7 @@ async def test_a_fallback_of_another_namespace_is_asked_only_while_it_is_granted
     await house.declare("ModelEndpoint", "busy", busy, "team-b")
     await house.grant({"namespace": "team-b"}, {"kind": "ModelEndpoint"})
     await house.declare("ModelEndpoint", "chain", {**busy, "fallbacks": ["team-a/paid"]}, "team-b")
-    models = RunModels(house.runtime.resources, clock=time.time, environ={})
+    models = RunModels(house.runtime.inside.resources, clock=time.time, environ={})
     request = ModelRequest(model="", system="", messages=(user_message("team-a asked"),))
     specs = [
         RunSpec("one", "m", namespace="team-b", fallbacks=("team-a/paid",), extra={ENDPOINT: "team-b/busy"}),
@@ -638,9 +635,9 @@ async def test_a_task_that_was_accepted_asks_no_more_once_the_grant_is_gone(hous
     answer = await house.mallory.post("/v1/work/tasks", params={"namespace": "team-b"}, json=order)
     assert answer.status_code == 201, answer.text
     await house.revoke()
-    (row,) = await house.runtime.runs.journal.list(namespace="team-b", limit=5)
-    await house.runtime.tasking._end_here(row.id)  # a worker, for one run
-    _, state = await house.runtime.runs.load(row.id)
+    (row,) = await house.runtime.inside.runs.journal.list(namespace="team-b", limit=5)
+    await house.runtime.inside.tasking._end_here(row.id)  # a worker, for one run
+    _, state = await house.runtime.inside.runs.load(row.id)
     assert state.spent.usage().total_tokens == 0
     assert await house.worked() == []
 

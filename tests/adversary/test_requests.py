@@ -251,7 +251,7 @@ class Both:
         runtime = self.place.runtime
         applied = await self.theirs.post("/v1/apply", params={"namespace": MINE}, content=MANIFESTS)
         assert applied.status_code == 200, applied.text
-        worker = runtime.tasking.worker(Offer("w2", runtime.runs.worker, capacity=4), grace=0)
+        worker = runtime.inside.tasking.worker(Offer("w2", runtime.inside.runs.worker, capacity=4), grace=0)
         working = asyncio.create_task(worker.run())
         task = {"metadata": {"name": "greet"}, "spec": {"agent": "greeter", "input": {"topic": "x"}}}
         assert (await self.mine.post("/v1/tasks", params={"namespace": MINE}, json=task)).status_code == 201

@@ -20,13 +20,13 @@ import httpx2 as httpx
 import pytest
 
 from foliot.catalog.apply import apply_documents
-from foliot.client.local import LocalClient
 from foliot.errors import FoliotError
 from foliot.resources.base import Model, emitted_key
 from foliot.resources.definitions.tool import ToolSpec
 from foliot.resources.kinds import KINDS
 from foliot.resources.powers import KIND_POWERS, Field, acting_fields, declared_addresses, table
 from foliot.resources.validate import validate_document
+from foliot.runtime.local.resources import LocalResources
 from foliot.runtime.runtime import Runtime
 from foliot.runtime.tools import Asker
 from foliot.server.app import create_app
@@ -114,12 +114,12 @@ async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
         flags["store"] = request.getfixturevalue("postgres_url")
     settings = load_settings(flags, granted)
     async with Runtime(settings=settings) as runtime:
-        auth = TokenAuth(runtime.tasking.database, local=True)
+        auth = TokenAuth(runtime.inside.tasking.database, local=True)
         app = create_app(runtime, settings=settings, auth=auth)
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
             made = Site(http, runtime)
-            tokens = SqlTokens(runtime.tasking.database)
+            tokens = SqlTokens(runtime.inside.tasking.database)
             for name, roles in [*CALLERS.items(), ("root", ("admin",))]:
                 spaces = ("*",) if name == "root" else (SPACE,)
                 _, text = await tokens.create(name.replace(" ", "-"), namespaces=spaces, roles=roles, now=0.0)
@@ -180,8 +180,8 @@ async def test_what_is_not_edited_is_not_declared_over_either(site: Site, kind: 
     asked = {"run": "r1", "call_id": "c1", "tool": "pay", "arguments": {"to": "eve"}, "arguments_digest": "sha256:1"}
     made = document(kind, "there", asked, labels=labels)
     made["status"] = {"phase": "Pending"}
-    await site.runtime.resources.write([Put(made, own=True), Put(made, only="status")])
-    before = await site.runtime.resources.get(Key(kind, SPACE, "there"))
+    await site.runtime.inside.resources.write([Put(made, own=True), Put(made, only="status")])
+    before = await site.runtime.inside.resources.get(Key(kind, SPACE, "there"))
     forged = {**asked, "arguments": {"to": "charity"}}
     there = {"params": {"namespace": SPACE}, "headers": {"If-Match": "*"}}
     for who in [*CALLERS, "root"]:
@@ -200,7 +200,7 @@ async def test_what_is_not_edited_is_not_declared_over_either(site: Site, kind: 
         empty = document("Agent", "a", {"model_ref": "m"}, labels=labels)
         query = {"prune": "app=desk", "namespace": SPACE}
         await site.call(who, "POST", "/v1/apply", json=empty, params=query)
-    assert await site.runtime.resources.get(Key(kind, SPACE, "there")) == before
+    assert await site.runtime.inside.resources.get(Key(kind, SPACE, "there")) == before
 
 
 async def test_prune_takes_the_roles_of_what_it_deletes(site: Site) -> None:
@@ -304,7 +304,7 @@ async def test_what_is_judged_is_what_is_stored(site: Site, monkeypatch: pytest.
 
     monkeypatch.setattr(SqlResourceStore, "write", slower)
     if headers.get("If-Match") == "NEXT":
-        headers = {"If-Match": str(await site.runtime.resources.revision() + 1)}
+        headers = {"If-Match": str(await site.runtime.inside.resources.revision() + 1)}
     more: dict[str, Any] = {"json": document(*body)} if body else {"params": {"namespace": SPACE}}
     if method == "PUT":
         more["params"] = {"namespace": SPACE}
@@ -314,7 +314,7 @@ async def test_what_is_judged_is_what_is_stored(site: Site, monkeypatch: pytest.
     assert answer.status_code in (403, 412), (case, answer.text)
     assert await site.exists(kind, name)
     if kind == "Tool" and method != "DELETE":
-        found = await site.runtime.resources.get(Key("Tool", SPACE, name))
+        found = await site.runtime.inside.resources.get(Key("Tool", SPACE, name))
         assert found["spec"]["risk_level"] == "critical"
 
 
@@ -445,7 +445,7 @@ async def test_who_is_bound_by_a_rule_does_not_lift_it(site: Site, kind: str) ->
         name, patch = f"x-{number}", lifts
         if before is not None:
             await site.stored(kind, name, before)
-            stored = await site.runtime.resources.get(Key(kind, SPACE, name))
+            stored = await site.runtime.inside.resources.get(Key(kind, SPACE, name))
             patch = {**dict.fromkeys(stored["spec"]), **lifts}
         for method, where, more in ways(kind, name, lifts, patch=patch):
             if before is None and method in ("PUT", "PATCH"):
@@ -741,14 +741,14 @@ async def test_what_reaches_outside_is_granted_by_the_operator_and_not_by_declar
         name = f"x-{number}"
         await site.stored(kind, name, granted, by=who)
         key = Key(kind, SPACE, name)
-        patch = {**dict.fromkeys((await site.runtime.resources.get(key))["spec"]), **refused}
+        patch = {**dict.fromkeys((await site.runtime.inside.resources.get(key))["spec"]), **refused}
         for method, where, more in ways(kind, name, refused, patch=patch):
             answer = await site.call(who, method, where, **more)
             assert answer.status_code == 403, (refused, method, where, answer.text)
             assert "operator" in (answer.json().get("hint") or "") or "spec.hosts" in answer.text, answer.text
-        assert (await site.runtime.resources.get(key))["metadata"]["declaredBy"]["operator"] is False
+        assert (await site.runtime.inside.resources.get(key))["metadata"]["declaredBy"]["operator"] is False
         await site.stored(kind, name, refused)  # the operator of the installation may
-        assert (await site.runtime.resources.get(key))["metadata"]["declaredBy"]["operator"] is True
+        assert (await site.runtime.inside.resources.get(key))["metadata"]["declaredBy"]["operator"] is True
 
 
 # --- the table itself ------------------------------------------------------------------------------------------------
@@ -805,7 +805,7 @@ async def test_a_function_that_was_not_granted_is_not_run_wherever_its_tool_came
     answer = await site.call("root", "POST", "/v1/tools", json=made)
     stored = answer.json()
     changed = {**stored, "spec": {**stored["spec"], "description": "Runs a command."}}
-    await site.runtime.resources.write([Put(changed)], by=DeclaredBy("mallory", operator=False))
+    await site.runtime.inside.resources.write([Put(changed)], by=DeclaredBy("mallory", operator=False))
     called = await site.call(
         "admin",
         "POST",
@@ -843,9 +843,9 @@ async def test_a_function_is_granted_by_where_it_is_written(
     paths = ("desk:find", "desk:getcwd", "desk:os.getcwd", "desk:find.__globals__")
     for name, function, fits in zip("acde", paths, (True, False, False, False), strict=True):
         await site.stored("Tool", name, {"type": "function", "function": function})
-        stored = await site.runtime.resources.get(Key("Tool", SPACE, name))
+        stored = await site.runtime.inside.resources.get(Key("Tool", SPACE, name))
         changed = {**stored, "spec": {**stored["spec"], "description": "Another."}}
-        await site.runtime.resources.write([Put(changed)], by=DeclaredBy("mallory", operator=False))
+        await site.runtime.inside.resources.write([Put(changed)], by=DeclaredBy("mallory", operator=False))
         path, query = f"/v1/tools/{name}/call", {"namespace": SPACE}
         called = await site.call("admin", "POST", path, json={"arguments": {}}, params=query)
         assert ("found" in called.text) == fits, called.text
@@ -863,7 +863,7 @@ async def test_a_tool_that_an_agent_was_not_given_is_refused_recorded_and_explai
     await site.stored("ModelEndpoint", "m", {"provider": "scripted", "default_model": "m", "script": script})
     await site.stored("Agent", "bare", {"model_ref": "m"})
     result = await site.runtime.run(f"{SPACE}/bare", "go")
-    await site.runtime.audit.flush()
+    await site.runtime.inside.audit.flush()
     query = {"namespace": SPACE, "limit": "200"}
     records = (await site.call("root", "GET", "/v1/audit", params=query)).json()["records"]
     (kept,) = (each["body"] for each in records if each["body"]["tool"] == "pay" and each["body"]["run_id"])
@@ -897,9 +897,9 @@ async def test_nothing_is_published_where_it_was_not_granted_wherever_the_tool_c
 ) -> None:
     made, _ = validate_document(document("Tool", "q", {"type": "queue", "endpoint": subject}))
     assert made is not None
-    await site.runtime.resources.write([Put(made)], by=DeclaredBy("mallory", operator=False))
+    await site.runtime.inside.resources.write([Put(made)], by=DeclaredBy("mallory", operator=False))
     with pytest.raises(FoliotError, match="may not be published"):
-        await site.runtime.tools.call("q", {}, Asker(SPACE))
+        await site.runtime.inside.tools.call("q", {}, Asker(SPACE))
 
 
 async def test_a_program_that_was_not_granted_is_not_started_wherever_its_server_came_from(
@@ -925,14 +925,14 @@ async def test_what_an_older_version_stored_counts_as_anybodys_until_it_is_appli
     made, problems = validate_document(document("Tool", "f", {"type": "function", "function": "bench:find"}))
     assert made is not None, problems
     async with Runtime(settings=settings) as runtime:
-        await apply_documents(runtime.resources, [made])
+        await apply_documents(runtime.inside.resources, [made])
     with contextlib.closing(apsw.Connection(str(tmp_path / "foliot.db"))) as connection:
         connection.execute("UPDATE resource SET document = json_remove(document, '$.metadata.declaredBy')")
     async with Runtime(settings=settings) as runtime:
         with pytest.raises(FoliotError, match="may not be tools here"):
-            await runtime.tools.call("f", {}, Asker(SPACE))
-        await apply_documents(runtime.resources, [made])
-        assert "found" in repr(await runtime.tools.call("f", {}, Asker(SPACE)))
+            await runtime.inside.tools.call("f", {}, Asker(SPACE))
+        await apply_documents(runtime.inside.resources, [made])
+        assert "found" in repr(await runtime.inside.tools.call("f", {}, Asker(SPACE)))
 
 
 async def test_a_refusal_names_every_resource_and_every_role_that_it_takes(site: Site) -> None:
@@ -1063,7 +1063,7 @@ LESS: dict[str, dict[str, Any]] = {"TaskSchedule": {"schedule": "@weekly"}}
 
 
 async def declared_by(site: Site, kind: str) -> dict[str, Any]:
-    return (await site.runtime.resources.get(Key(kind, SPACE, "shared")))["metadata"]["declaredBy"]
+    return (await site.runtime.inside.resources.get(Key(kind, SPACE, "shared")))["metadata"]["declaredBy"]
 
 
 async def changed(site: Site, who: str, kind: str, way: str, change: dict[str, Any], **query: str) -> httpx.Response:
@@ -1091,7 +1091,7 @@ async def test_a_part_that_the_operator_changes_raises_nothing_that_somebody_els
         await site.stored(kind, "shared", spec, by=rival)
         assert await declared_by(site, kind) == his
         if way == "edit":
-            client = LocalClient(site.runtime.resources, close=site.http.aclose, by=DeclaredBy("me", operator=True))
+            client = LocalResources(site.runtime.inside.resources, by=DeclaredBy("me", operator=True))
             read = await client.get(kind, "shared", namespace=SPACE)
             said = (await client.replace({**read, "spec": {**read["spec"], **change}})).warning
         else:
@@ -1159,18 +1159,18 @@ async def test_a_new_value_does_not_go_where_somebody_else_chose(site: Site, who
     refused = await changed(site, who, "Secret", way, value)
     assert refused.status_code == 409, refused.text
     assert "evil.example" in refused.json()["detail"]
-    stored = await site.runtime.resources.reveal(Key("Secret", SPACE, "shared"))
+    stored = await site.runtime.inside.resources.reveal(Key("Secret", SPACE, "shared"))
     assert "token" not in stored
     moved = await changed(site, who, "Secret", way, {**value, "hosts": ["api.example"]})
     assert moved.status_code == 200, moved.text
-    revealed = await site.runtime.resources.reveal(Key("Secret", SPACE, "shared"))
+    revealed = await site.runtime.inside.resources.reveal(Key("Secret", SPACE, "shared"))
     assert revealed.hosts == ("api.example",)
 
 
 async def test_nobody_is_told_whether_a_guess_of_a_secret_is_right(site: Site) -> None:
     await site.stored("Secret", "shared", {"stringData": {"pin": "0142"}}, by="admin")
     where = f"/v1/{KINDS['Secret'].plural}/shared"
-    version = (await site.runtime.resources.get(Key("Secret", SPACE, "shared")))["metadata"]["resourceVersion"]
+    version = (await site.runtime.inside.resources.get(Key("Secret", SPACE, "shared")))["metadata"]["resourceVersion"]
     dry = {"namespace": SPACE, "dryRun": "All"}
 
     async def told(who: str, guess: str) -> list[Any]:

@@ -107,7 +107,7 @@ async def runtime(settings: Settings) -> AsyncIterator[Runtime]:
             manifest("ModelEndpoint", "m", provider="scripted", default_model="m", script=[{"say": '{"a": 1}'}] * 9),
             manifest("Agent", "plain", model_ref="m"),
         ]
-        await runtime.resources.write([Put(checked(each)) for each in documents])
+        await runtime.inside.resources.write([Put(checked(each)) for each in documents])
         yield runtime
 
 
@@ -187,7 +187,7 @@ async def test_what_was_stored_before_is_refused_when_it_is_used(
         for made in (checked(tool(plain)), checked({**agent(plain), "spec": {**agent(plain)["spec"], "tools": []}})):
             field = "input_schema" if made["kind"] == "Tool" else "output_schema"
             kept = {**made, "spec": {**made["spec"], field: schema}}
-            await runtime.resources.write([Put(kept)], by=DeclaredBy("mallory", operator=False))
+            await runtime.inside.resources.write([Put(kept)], by=DeclaredBy("mallory", operator=False))
         for path, body in (
             ("/v1/tools/bad/call", {"arguments": {"a": 1}}),
             ("/v1/chat/completions", asked("bad")),

@@ -120,11 +120,11 @@ async def test_nothing_of_it_is_in_the_store_or_the_answer(
     script = [{"call": [{"fetch": {}}, {"fetch": {"fail": True}}]}, {"say": "It says {last_result}"}]
     agent = Agent("desk", model=ScriptedModel(script), tools=[fetch])
     async with Runtime(tmp_path / "foliot.db") as runtime:
-        masker = runtime._assembly._parts.masker
+        masker = runtime.inside._assembly._parts.masker
         assert isinstance(masker, Masker)
         masker.add(secret)
         done = await runtime.run(agent, "go", check=False)
-        await runtime.audit.flush()
+        await runtime.inside.audit.flush()
     assert MASK in done.output
     stored = b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
     for each in {written, written.replace("\n", "\\n"), written.replace("\\", "\\\\"), secret}:

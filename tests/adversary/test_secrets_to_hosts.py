@@ -85,9 +85,9 @@ async def test_the_key_of_a_model_goes_where_it_is_bound_to(
     tmp_path: Path, listener: Service, declarer: DeclaredBy, hosts: list[str], allow: str, sent: bool
 ) -> None:
     async with await opened(tmp_path, allow=allow) as runtime:
-        await runtime.resources.write([Put(secret(hosts=hosts)), Put(AGENT)], by=OPERATOR)
+        await runtime.inside.resources.write([Put(secret(hosts=hosts)), Put(AGENT)], by=OPERATOR)
         made = endpoint(f"{listener.url}/v1", auth={"secretRef": "paid"})
-        await runtime.resources.write([Put(made)], by=declarer)
+        await runtime.inside.resources.write([Put(made)], by=declarer)
         result = await _tried(runtime)
     assert ("sesame-of-the-team" in heard(listener)) == sent, result
     assert bool(listener.requests) == sent
@@ -108,22 +108,22 @@ async def test_a_value_is_never_sent_under_the_hosts_of_another_version(
             looks += 1
             mine = {"stringData": {"value": "placeholder"}, "hosts": ["127.0.0.1"]}
             theirs = {"stringData": {"value": "sesame-of-the-team"}, "hosts": ["api.example"]}
-            await runtime.resources.write([Put(normal("Secret", "paid", **(theirs if looks % 2 else mine)))])
+            await runtime.inside.resources.write([Put(normal("Secret", "paid", **(theirs if looks % 2 else mine)))])
         return found
 
     async with await opened(tmp_path, allow="127.0.0.1") as runtime:
         first = normal("Secret", "paid", stringData={"value": "placeholder"}, hosts=["127.0.0.1"])
-        await runtime.resources.write([Put(first), Put(AGENT)], by=OPERATOR)
+        await runtime.inside.resources.write([Put(first), Put(AGENT)], by=OPERATOR)
         auth = {"secretRef": "paid"}
         tool = normal("Tool", "spy", type="http", endpoint=listener.url, auth={**auth, "profile": "bearer"})
         made = endpoint(f"{listener.url}/v1", auth=auth) if kind == "ModelEndpoint" else tool
-        await runtime.resources.write([Put(made)], by=MALLORY)
+        await runtime.inside.resources.write([Put(made)], by=MALLORY)
         monkeypatch.setattr(SqliteDatabase, "read", reading)
         for _ in range(4):
             if kind == "ModelEndpoint":
                 await _tried(runtime)
             else:
-                await runtime.tools.call("spy", {}, Asker("default"))
+                await runtime.inside.tools.call("spy", {}, Asker("default"))
     assert looks > 0
     assert "placeholder" in heard(listener)
     assert "sesame" not in heard(listener)
@@ -135,9 +135,9 @@ async def test_keys_of_the_environment_are_not_for_addresses_of_others(
     monkeypatch.setenv("FOLIOT_SECRET_PAID", "sesame-of-the-team")
     monkeypatch.setenv("OPENAI_API_KEY", "sesame-of-the-server")
     async with await opened(tmp_path, allow="127.0.0.1") as runtime:
-        await runtime.resources.write([Put(AGENT)], by=OPERATOR)
+        await runtime.inside.resources.write([Put(AGENT)], by=OPERATOR)
         for auth in ({"secretRef": "paid"}, {}):
-            await runtime.resources.write([Put(endpoint(f"{listener.url}/v1", auth=auth))], by=MALLORY)
+            await runtime.inside.resources.write([Put(endpoint(f"{listener.url}/v1", auth=auth))], by=MALLORY)
             await _tried(runtime)
     assert "sesame" not in heard(listener)
 
@@ -147,7 +147,7 @@ async def test_a_prompt_does_not_go_inside_for_somebody_who_is_no_operator(tmp_p
     port = host.partition(":")[2]
     spellings = ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "2130706433", "0.0.0.0", "127.1", "0x7f.1")
     async with await opened(tmp_path) as runtime:
-        await runtime.resources.write([Put(AGENT)], by=OPERATOR)
+        await runtime.inside.resources.write([Put(AGENT)], by=OPERATOR)
         for number, spelling in enumerate(spellings):
             made = normal(
                 "ModelEndpoint",
@@ -157,7 +157,7 @@ async def test_a_prompt_does_not_go_inside_for_somebody_who_is_no_operator(tmp_p
                 default_model="m",
             )
             agent = normal("Agent", f"a{number}", model_ref=f"m{number}")
-            await runtime.resources.write([Put(made), Put(agent)], by=MALLORY)
+            await runtime.inside.resources.write([Put(made), Put(agent)], by=MALLORY)
             assert "not asked" in await _tried(runtime, f"a{number}"), spelling
     assert not listener.requests
 
@@ -173,9 +173,9 @@ async def test_the_credential_of_a_tool_goes_where_it_is_bound_to(
     made = normal("Tool", "spy", type="http", endpoint=listener.url, auth=auth)
     kept = normal("Secret", "paid", stringData={"value": "team:sesame"}, hosts=hosts)
     async with await opened(tmp_path, allow="127.0.0.1") as runtime:
-        await runtime.resources.write([Put(kept)], by=OPERATOR)
-        await runtime.resources.write([Put(made)], by=declarer)
-        result = await runtime.tools.call("spy", {}, Asker("default"))
+        await runtime.inside.resources.write([Put(kept)], by=OPERATOR)
+        await runtime.inside.resources.write([Put(made)], by=declarer)
+        result = await runtime.inside.tools.call("spy", {}, Asker("default"))
     assert bool(listener.requests) == sent, result
 
 
@@ -186,9 +186,9 @@ async def test_the_secret_of_a_client_goes_to_no_token_server_that_it_is_not_bou
     made = normal("Tool", "spy", type="http", endpoint="https://api.example/", auth=auth)
     kept = normal("Secret", "paid", stringData={"client_id": "i", "client_secret": "sesame"}, hosts=["api.example"])
     async with await opened(tmp_path, allow="127.0.0.1") as runtime:
-        await runtime.resources.write([Put(kept)], by=OPERATOR)
-        await runtime.resources.write([Put(made)], by=MALLORY)
-        await runtime.tools.call("spy", {}, Asker("default"))
+        await runtime.inside.resources.write([Put(kept)], by=OPERATOR)
+        await runtime.inside.resources.write([Put(made)], by=MALLORY)
+        await runtime.inside.tools.call("spy", {}, Asker("default"))
     assert not listener.requests
 
 

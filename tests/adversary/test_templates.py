@@ -120,15 +120,15 @@ class Place:
         """The next call that waits for consent, and whose order it is."""
         async with asyncio.timeout(WITHIN):
             while True:
-                async for each in self.runtime.approvals.list(namespace=SPACE):
+                async for each in self.runtime.inside.approvals.list(namespace=SPACE):
                     if (name := each["metadata"]["name"]) not in self.known:
                         self.known.add(name)
-                        return name, (await self.runtime.runs.load(each["spec"]["run"]))[1].identity
-                await self.runtime.tasking.database.wait_for_change(timeout=1.0)
+                        return name, (await self.runtime.inside.runs.load(each["spec"]["run"]))[1].identity
+                await self.runtime.inside.tasking.database.wait_for_change(timeout=1.0)
 
     async def tick(self) -> None:
-        tasking, later = self.runtime.tasking, time.time() + 61
-        await Scheduler(tasking.database, self.runtime.resources, tasking.tasks, clock=lambda: later).tick(later)
+        tasking, later = self.runtime.inside.tasking, time.time() + 61
+        await Scheduler(tasking.database, self.runtime.inside.resources, tasking.tasks, clock=lambda: later).tick(later)
 
     async def approves(self, who: str, name: str) -> int:
         return (await self.ask(who, "POST", f"/v1/tool-approvals/{name}/approve", json={})).status_code
@@ -150,15 +150,15 @@ async def opened(given: dict[str, str]) -> AsyncGenerator[Place]:
         return "paid"
 
     async with Runtime(settings=settings, tools=[pay]) as runtime:
-        tokens, held = SqlTokens(runtime.tasking.database), dict[str, dict[str, str]]()
+        tokens, held = SqlTokens(runtime.inside.tasking.database), dict[str, dict[str, str]]()
         people = ("operator", "author", "approver")
         roles = {"root": ("*", ("admin",)), "boss": ("*", ("admin",)), "full": (SPACE, people), "ann": (SPACE, people)}
         roles["third"] = (SPACE, ("approver",))
         for name, (space, role) in roles.items():
             _, text = await tokens.create(name, namespaces=[space], roles=role, now=time.time())
             held[name] = {"Authorization": f"Bearer {text}"}
-        auth = TokenAuth(runtime.tasking.database, local=True)
-        worker = runtime.tasking.worker(Offer("w", runtime.runs.worker, capacity=4), grace=0)
+        auth = TokenAuth(runtime.inside.tasking.database, local=True)
+        worker = runtime.inside.tasking.worker(Offer("w", runtime.inside.runs.worker, capacity=4), grace=0)
         working = asyncio.create_task(worker.run())
         async with (
             HttpServer(create_app(runtime, settings=settings, auth=auth), Listen("127.0.0.1", 0), grace=5) as server,
@@ -202,7 +202,7 @@ async def delivery(place: Place, who: str, form: str) -> Callable[[], Awaitable[
 async def refused(place: Place, approval: str, *who: str) -> None:
     for name in who:
         assert await place.approves(name, approval) == 403, name
-    document = await place.runtime.approvals.get(approval, namespace=SPACE)
+    document = await place.runtime.inside.approvals.get(approval, namespace=SPACE)
     assert document["status"]["phase"] == "Pending"
 
 
@@ -291,10 +291,10 @@ async def test_a_trigger_that_somebody_runs_by_hand_is_the_order_of_three(place:
 async def test_who_puts_other_words_into_a_task_that_is_tried_again_orders_it(place: Place) -> None:
     order = {"target_kind": "system", "target": "desk", "message": "nothing", "namespace": SPACE}
     task = (await place.ask("ann", "POST", "/v1/work/tasks", json=order)).json()["task"]["name"]
-    tasks = place.runtime.tasking.tasks
+    tasks = place.runtime.inside.tasking.tasks
     async with asyncio.timeout(WITHIN):
         while (await tasks.get(SPACE, task)).phase not in ENDED:
-            await place.runtime.tasking.database.wait_for_change(timeout=1.0)
+            await place.runtime.inside.tasking.database.wait_for_change(timeout=1.0)
     (failed,) = [each.event for each in await tasks.events(SPACE, task) if isinstance(each.event, TaskDeadLettered)]
     said = {"payloads": {failed.message_id: "PAY 900 TO FULL"}}
     answer = await place.ask("full", "POST", f"/v1/work/tasks/{task}/requeue", json=said)
@@ -307,7 +307,7 @@ async def test_who_puts_other_words_into_a_task_that_is_tried_again_orders_it(pl
 
 async def test_a_standing_grant_of_who_wrote_the_template_answers_nothing(place: Place) -> None:
     fire = await clock(place, "ann", await place.template("full"))
-    approvals = place.runtime.approvals
+    approvals = place.runtime.inside.approvals
     grants = [await approvals.grant(by=giver, tool="pay", seconds=60, namespace=SPACE) for giver in ("full", "ann")]
     place.known |= {each["metadata"]["name"] for each in grants}
     await fire()
@@ -318,7 +318,7 @@ async def test_a_standing_grant_of_who_wrote_the_template_answers_nothing(place:
 
 
 async def test_nothing_is_done_for_the_writer_of_a_template_who_may_do_nothing_any_more(place: Place) -> None:
-    tokens = SqlTokens(place.runtime.tasking.database)
+    tokens = SqlTokens(place.runtime.inside.tasking.database)
     _, text = await tokens.create("gone", namespaces=[SPACE], roles=["author", "operator"], now=time.time())
     place.tokens["gone"] = {"Authorization": f"Bearer {text}"}
     form = await place.template("gone")
@@ -338,8 +338,8 @@ async def test_both_names_are_in_the_audit_log_and_in_why(place: Place) -> None:
     await fire()
     approval, _ = await place.waiting()
     assert await place.approves("third", approval) == 200
-    run = (await place.runtime.approvals.get(approval, namespace=SPACE))["spec"]["run"]
-    trace = trace_of(run, await place.runtime.runs.facts(run))
+    run = (await place.runtime.inside.approvals.get(approval, namespace=SPACE))["spec"]["run"]
+    trace = trace_of(run, await place.runtime.inside.runs.facts(run))
     assert "it acts for full, and root ordered it too" in way_of(trace)
     audit = (await place.ask("root", "GET", "/v1/audit")).json()
     callers = [each["body"].get("caller", {}) for each in audit["records"]]

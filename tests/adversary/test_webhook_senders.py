@@ -49,13 +49,13 @@ class Site:
         made = await self.write("task-webhooks", sender, spec)
         assert made.status_code == 201, made.text
         runtime = self.runtime
-        endpoints = WebhookEndpoints(runtime.tasking.database, runtime.resources)
+        endpoints = WebhookEndpoints(runtime.inside.tasking.database, runtime.inside.resources)
         return (await endpoints.ensure(made.json()))["status"]["endpointPath"]
 
     async def signed(
         self, sender: str, body: bytes, secret: str = SECRET, *, at: float | None = None
     ) -> dict[str, str]:
-        webhook = read_webhook(await self.runtime.resources.get(Key("TaskWebhook", "default", sender)))
+        webhook = read_webhook(await self.runtime.inside.resources.get(Key("TaskWebhook", "default", sender)))
         return sign(webhook.scheme, secret.encode(), body, now=at or time.time(), event_id="evt-1")
 
 
@@ -195,7 +195,7 @@ async def test_no_field_of_a_webhook_shows_what_proves_the_sender(site: Site, se
         assert answer.status_code == 200, answer.text
         taken += answer.json()["status"] == 202
         path = (await site.http.get(f"/v1/work/webhooks/{name}")).json()["status"]["endpointPath"]
-        scheme = read_webhook(await site.runtime.resources.get(Key("TaskWebhook", "default", name))).scheme
+        scheme = read_webhook(await site.runtime.inside.resources.get(Key("TaskWebhook", "default", name))).scheme
         body = body_of(sender) + b" "
         signed = sign(scheme, SECRET.encode(), body, now=time.time(), event_id=f"real-{number}")
         proof = signed[scheme.signature_header]
@@ -267,7 +267,7 @@ async def test_a_secret_that_is_for_something_else_opens_no_webhook_of_an_author
         "metadata": {"name": "github", "namespace": "default"},
     }
     spec = {"task_ref": "brief", "auth": {"profile": "github", "secret_ref": "hook"}}
-    await site.runtime.resources.write([Put({**made, "spec": spec})], by=by)
+    await site.runtime.inside.resources.write([Put({**made, "spec": spec})], by=by)
     path = (await site.http.get("/v1/work/webhooks/github")).json()["status"]["endpointPath"]
     body = body_of("github")
 

@@ -24,12 +24,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from foliot.client.http import Http, Server
-from foliot.client.local import LocalClient
-from foliot.client.open import open_client
-from foliot.client.remote import RemoteClient
+from foliot.client.remote import RemoteClient, RemoteResources
 from foliot.errors import Conflict, Gone, NotFound, UsageError
+from foliot.kernel.identity import Identity
 from foliot.resources.kinds import find_kind
 from foliot.resources.validate import validate_document
+from foliot.runtime.groups.store import ResourceGroup
+from foliot.runtime.local.groups import opened_store
 from foliot.settings.settings import load_settings
 from foliot.store import backup
 from foliot.store.base import Document, Filter, Requirement
@@ -184,8 +185,8 @@ class Place:
         self.home, self.store = home, store
         self.loop = asyncio.new_event_loop()
         self._stack: contextlib.AsyncExitStack | None = None
-        self.local: LocalClient
-        self.remote: RemoteClient
+        self.local: ResourceGroup
+        self.remote: RemoteResources
         self.steps = 0
 
     def run(self, act: Coroutine[Any, Any, Any]) -> Any:
@@ -194,19 +195,19 @@ class Place:
     async def open(self) -> None:
         stack = self._stack = contextlib.AsyncExitStack()
         url = await stack.enter_async_context(served(self.home))
-        self.remote = RemoteClient(Http(Server(url, home=self.home)))
-        stack.push_async_callback(self.remote.close)
-        local = await open_client(load_settings({"home": str(self.home), "store": self.store}))
-        assert isinstance(local, LocalClient)
-        self.local = local
-        stack.push_async_callback(local.close)
+        client = RemoteClient(Http(Server(url, home=self.home)))
+        stack.push_async_callback(client.close)
+        self.remote = client.resources
+        settings = load_settings({"home": str(self.home), "store": self.store})
+        store = await stack.enter_async_context(opened_store(settings, caller=Identity("me", via="cli")))
+        self.local = store.resources
 
     async def close(self) -> None:
         if self._stack is not None:
             stack, self._stack = self._stack, None
             await stack.aclose()
 
-    def client(self, name: str) -> LocalClient | RemoteClient:
+    def client(self, name: str) -> ResourceGroup:
         return self.local if name == "local" else self.remote
 
     def back_up(self, file: Path) -> None:
@@ -238,7 +239,7 @@ class PostgresPlace(Place):
 class Watch:
     """One watch of one client; `after` is the position in the model up to which it was told everything."""
 
-    def __init__(self, client: LocalClient | RemoteClient, look: Look, after: int, real: int) -> None:
+    def __init__(self, client: ResourceGroup, look: Look, after: int, real: int) -> None:
         self.client, self.look, self.after = client, look, after
         self._changes: AsyncIterator[Any] = client.watch(filter_of(look), after=real)
 
@@ -386,7 +387,7 @@ class Histories(RuleBasedStateMachine):
         with self._step():
             self._list(self._looking(look), self.place.client(client), limit)
 
-    def _list(self, look: Look, client: LocalClient | RemoteClient, limit: int) -> None:
+    def _list(self, look: Look, client: ResourceGroup, limit: int) -> None:
         found: Any = []
         cursor = None
         while True:

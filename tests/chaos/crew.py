@@ -59,7 +59,7 @@ def settings_for(store: str, nats: str) -> Settings:
 
 async def work(store: str, nats: str, effects: Path, name: str, skew: float) -> None:
     def epoch_of(run_id: str) -> int:
-        driver = runtime.runs.local(run_id)
+        driver = runtime.inside.runs.local(run_id)
         return -1 if driver is None else driver.lease.epoch
 
     runtime = Runtime(
@@ -71,7 +71,7 @@ async def work(store: str, nats: str, effects: Path, name: str, skew: float) -> 
     async with runtime:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
-        await runtime.tasking.worker(Offer(name, runtime.runs.worker, capacity=8)).run()
+        await runtime.inside.tasking.worker(Offer(name, runtime.inside.runs.worker, capacity=8)).run()
 
 
 if __name__ == "__main__":

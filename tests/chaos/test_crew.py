@@ -101,7 +101,7 @@ class Crew:
             {"kind": "AgentSystem", "metadata": {"name": "crew"}, "spec": {"agents": list(AGENTS), "graph": SYSTEM}},
         ]
         declared = [validate_document(document)[0] for document in documents]
-        resources = self.runtime._open().resources
+        resources = self.runtime.inside._open().resources
         assert resources is not None
         await resources.write([Put(document) for document in declared if document is not None])
 
@@ -121,7 +121,7 @@ class Crew:
     async def _hand_in(self, number: int) -> None:
         retry = RetryPolicy(max_attempts=20, backoff=0.05, max_backoff=1.0)
         command = Command("system", "crew", name=f"t{number}", message="go", idempotency_key=f"k{number}", retry=retry)
-        await self.runtime.tasking.tasks.accept(command)
+        await self.runtime.inside.tasking.tasks.accept(command)
 
     async def start(self, name: str, *, skew: float = 0.0, largest: int | None = None, apart: bool = False) -> None:
         """A worker, on a network of its own if there are some; `apart` in a PID namespace of its own."""
@@ -169,7 +169,7 @@ class Crew:
         but the tool itself could stop that. Whoever says "run" of such a call is wrong, and pays twice.
         """
         with suppress(FoliotError):
-            waiting = await self.runtime.runs.journal.list(phases=("waiting",), limit=200)
+            waiting = await self.runtime.inside.runs.journal.list(phases=("waiting",), limit=200)
             patient = [info.id for info in waiting if time.time() - info.updated_at >= PATIENCE]
             # Read once, after they have waited: the books of 5,000 tasks are long.
             paid = {mark.key for mark in read_marks(self.effects)} if patient else set[str]()
@@ -177,7 +177,7 @@ class Crew:
                 await self._answer(run_id, paid)
 
     async def _answer(self, run_id: str, paid: set[str]) -> None:
-        _, state = await self.runtime.runs.load(run_id)
+        _, state = await self.runtime.inside.runs.load(run_id)
         waiting = state.waiting
         if waiting is None or waiting.reason != "unknown_effect":
             return
@@ -189,14 +189,14 @@ class Crew:
                 continue
             result = ToolResult(call_id, name, (Text("paid"),)) if happened else None
             decided = UnknownDecided(call_id, "happened" if happened else "run", "chaos", result=result)
-            await self.runtime.runs.journal.signal(signal(run_id, decided, time.time()))
+            await self.runtime.inside.runs.journal.signal(signal(run_id, decided, time.time()))
             self.asked.add(question)
             self.seen[f"questions answered: {decided.decision}"] += 1
 
     async def left(self) -> int:
         """How many tasks have not ended; all of them while nobody can say."""
         try:
-            rows = await self.runtime.tasking.database.read("task_phases")
+            rows = await self.runtime.inside.tasking.database.read("task_phases")
         except FoliotError:
             return self.tasks
         done = sum(row["tasks"] for row in rows if row["phase"] in ENDED)
@@ -219,8 +219,8 @@ class Crew:
     async def _stuck(self) -> str:
         """What the store says of runs that have not ended."""
         told: list[str] = []
-        for info in await self.runtime.runs.journal.list(phases=("pending", "running", "waiting"), limit=20):
-            facts = await self.runtime.runs.facts(info.id)
+        for info in await self.runtime.inside.runs.journal.list(phases=("pending", "running", "waiting"), limit=20):
+            facts = await self.runtime.inside.runs.facts(info.id)
             last = "; ".join(f"{at - time.time():.1f} {event}"[:300] for at, event in facts[-4:])
             told.append(f"{info.id} {info.phase} {info.worker} {(info.lease_until or 0) - time.time():.1f}: {last}")
         return "\n".join(told)
@@ -238,7 +238,7 @@ class Crew:
             self.seen["payments lost"] += runs - len(made)
         lost = await self._not_made({mark.key for mark in marks}) if self.seen["payments lost"] else []
         for number in range(self.tasks):
-            records = await self.runtime.tasking.tasks.events("default", f"t{number}")
+            records = await self.runtime.inside.tasking.tasks.events("default", f"t{number}")
             ends = [record.event for record in records if record.event.__struct_config__.tag.startswith("task.")]
             assert [type(end) for end in ends[1:]] == [TaskSucceeded], f"t{number}: {ends[1:]}"
             assert ends[1].output == "close is done"
@@ -252,9 +252,9 @@ class Crew:
         """
         told: list[str] = []
         before: str | None = None
-        while page := await self.runtime.runs.journal.list(limit=200, before=before):
+        while page := await self.runtime.inside.runs.journal.list(limit=200, before=before):
             for info in page:
-                facts = await self.runtime.runs.facts(info.id)
+                facts = await self.runtime.inside.runs.facts(info.id)
                 ends = {fact.result.call_id: fact for _, fact in facts if isinstance(fact, ToolFinished)}
                 for _, fact in facts:
                     if not (isinstance(fact, ToolStarted) and fact.name in PAYMENTS) or fact.key in paid:
@@ -270,7 +270,7 @@ class Crew:
 
     async def _verify_payment(self, made: list[Mark]) -> None:
         """One for the first attempt and one for each that a person ordered, by whoever held the run then."""
-        facts = await self.runtime.runs.facts(made[0].run_id)
+        facts = await self.runtime.inside.runs.facts(made[0].run_id)
         explained = [explain(mark, facts) for mark in made]
         account = f"{made[0].key} was paid {len(made)} times: " + "; ".join(map(str, explained))
         attempts = {mark.attempt for mark in made}

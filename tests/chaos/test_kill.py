@@ -74,16 +74,16 @@ class Chaos:
         return word.decode(), int(number)
 
     async def all_ended(self, run_ids: list[str]) -> bool:
-        rows = {row.id: row.phase for row in await self.runtime.runs.journal.list(limit=1000)}
+        rows = {row.id: row.phase for row in await self.runtime.inside.runs.journal.list(limit=1000)}
         return all(rows.get(run_id) in ("succeeded", "failed", "cancelled") for run_id in run_ids)
 
     async def answer_questions(self, run_ids: list[str]) -> None:
         """As a person who looks at the card company's books, and then says what is so."""
-        journal = self.runtime.runs.journal
+        journal = self.runtime.inside.runs.journal
         for row in await journal.list(phases=["waiting"], limit=1000):
             if row.id not in run_ids or await journal.signals([row.id]):
                 continue
-            _, state = await self.runtime.runs.load(row.id)
+            _, state = await self.runtime.inside.runs.load(row.id)
             assert state.waiting is not None
             for call_id in state.waiting.calls:
                 decision = "happened" if self.book()[f"charge {row.id}/{call_id}"] else "run"
@@ -97,16 +97,16 @@ class Chaos:
         """No run lost, no effect lost, none doubled; every journal decides the same again."""
         book = self.book()
         for run_id in self.runs:
-            info = await self.runtime.runs.journal.get(run_id)
+            info = await self.runtime.inside.runs.journal.get(run_id)
             assert info.phase == "succeeded", run_id
             charges = {line: count for line, count in book.items() if line.startswith(f"charge {run_id}/")}
             assert len(charges) == CHARGES, f"{run_id} has lost effects: {charges}"
             assert set(charges.values()) == {1}, f"{run_id} has doubled effects: {charges}"
             assert sum(line.startswith(f"save {run_id}/") for line in book) == SAVES, run_id
-            facts = [type_of(event) for _, event in await self.runtime.runs.facts(run_id)]
+            facts = [type_of(event) for _, event in await self.runtime.inside.runs.facts(run_id)]
             assert facts.count("run.succeeded") == 1
             assert facts.count("tool.finished") == 10
-            replayed = await self.runtime.replay(run_id)
+            replayed = await self.runtime.inside.replay(run_id)
             assert replayed.difference is None, f"{run_id}: {replayed.difference}"
 
 

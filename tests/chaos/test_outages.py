@@ -50,7 +50,7 @@ async def soon(condition: Callable[[], bool]) -> None:
 
 
 async def types(runtime: Runtime, run_id: str) -> list[str]:
-    return [type_of(event) for _, event in await runtime.runs.facts(run_id)]
+    return [type_of(event) for _, event in await runtime.inside.runs.facts(run_id)]
 
 
 def nothing_in_doubt(seen: list[str]) -> None:
@@ -86,7 +86,7 @@ async def test_postgres_is_stopped_under_the_tasks_of_a_worker(
     till = Till()
     settings = load_settings({"store": postgres_service.url})
     async with Runtime(settings=settings, tools=[till.pay], lease_seconds=LEASE_SECONDS) as runtime:
-        resources = runtime._open().resources
+        resources = runtime.inside._open().resources
         assert resources is not None
         endpoint = {"provider": "scripted", "default_model": "scripted", "script": SCRIPT}
         clerk = {"model_ref": "script", "prompt": "", "tools": ["pay"]}
@@ -94,8 +94,8 @@ async def test_postgres_is_stopped_under_the_tasks_of_a_worker(
             document, _ = validate_document({"kind": kind, "metadata": {"name": name}, "spec": spec})
             assert document is not None
             await resources.write([Put(document)])
-        await runtime.tasking.tasks.accept(Command("agent", "clerk", name="t1", message="go"))
-        worker = runtime.tasking.worker(Offer("w1", runtime.runs.worker, capacity=4))
+        await runtime.inside.tasking.tasks.accept(Command("agent", "clerk", name="t1", message="go"))
+        worker = runtime.inside.tasking.worker(Offer("w1", runtime.inside.runs.worker, capacity=4))
         working = asyncio.create_task(worker.run())
         await asyncio.wait_for(till.begun.wait(), 60)
         await asyncio.to_thread(postgres_service.stop)
@@ -105,8 +105,8 @@ async def test_postgres_is_stopped_under_the_tasks_of_a_worker(
         await soon(lambda: worker.current == 0)
         worker.drain()
         await asyncio.wait_for(working, 60)
-        assert (await runtime.tasking.tasks.get("default", "t1")).phase == "succeeded"
-        (run,) = await runtime.runs.journal.list()
+        assert (await runtime.inside.tasking.tasks.get("default", "t1")).phase == "succeeded"
+        (run,) = await runtime.inside.runs.journal.list()
         nothing_in_doubt(await types(runtime, run.id))
     assert till.payments == 1
 
@@ -132,7 +132,7 @@ async def test_a_disk_that_is_full_for_a_while_costs_only_that_while(
 
 
 async def allow_pages(runtime: Runtime, pages: int) -> None:
-    connection = runtime._open().database._writer._executor.connection  # type: ignore[attr-defined,union-attr]  # SQLite's
+    connection = runtime.inside._open().database._writer._executor.connection  # type: ignore[attr-defined,union-attr]  # SQLite's
     async with asyncio.timeout(60):
         while True:
             try:

@@ -78,7 +78,7 @@ async def test_what_a_tool_prints_on_a_terminal_stands_above_the_part_that_moves
             runtime,
             TerminalView(console, answer=True),
             Opening("r1", "finder"),
-            lambda: runtime.run(agent, "go", run_id="r1", stream=True, check=False),
+            lambda: runtime.inside.run(agent, "go", run_id="r1", stream=True, check=False),
         )
 
     # Above the moving part means: in a line of its own, with nothing of a spinner before it.

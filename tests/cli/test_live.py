@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from foliot.cli.show.run import Opening, PlainView
 from foliot.cli.watch.run import watch_run
 from foliot.engine.live.hub import Recorded
 from foliot.kernel.run.events import ToolStarted
+from foliot.runtime.inside import Inside
 from foliot.store.journal.base import RunInfo
 
 
@@ -39,12 +41,18 @@ class Interrupting(PlainView):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-class SlowToCancel(Runtime):
+class SlowInside(Inside):
     """On a store that does not answer when a cancellation is to be written."""
 
-    async def cancel(self, run_id: str, *, by: str = "", reason: str = "") -> RunInfo:
+    async def cancel(self, run_id: str, **given: Any) -> RunInfo:
         await asyncio.Event().wait()
         raise AssertionError("never")
+
+
+class SlowToCancel(Runtime):
+    def __init__(self, store: str) -> None:
+        super().__init__(store)
+        self.inside = SlowInside(store)
 
 
 def holder(gate: asyncio.Event) -> Agent:
@@ -72,7 +80,7 @@ async def test_ctrl_c_once_cancels_and_twice_leaves_it_as_it_is(presses, kind, p
         assert (watched.result.phase if watched.result else None) == phase
         assert view.notes == ["Cancelling; Ctrl-C again leaves at once, and the run can be resumed."]
         if phase is None:
-            assert (await runtime.runs.journal.get("r1")).phase == "pending"
+            assert (await runtime.inside.runs.journal.get("r1")).phase == "pending"
             gate.set()
             assert (await runtime.resume("r1")).output == "done"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from foliot.cli.commands.get import Request
 from foliot.cli.targets import parse_targets
 from foliot.cli.watch.resources import Printer, _follow
-from foliot.client.local import LocalClient
+from foliot.runtime.local.resources import LocalResources
 from foliot.settings.settings import load_settings
 from foliot.store.base import Change, Delete, Key, Put
 from foliot.store.open import open_database
@@ -35,11 +36,18 @@ async def store(tmp_path: Path) -> AsyncIterator[SqlResourceStore]:
     await database.close()
 
 
+@dataclass(frozen=True)
+class Resources:
+    """The groups of verbs, of which a watch of resources needs this one."""
+
+    resources: LocalResources
+
+
 async def test_a_forgotten_position_lists_again_and_tells_only_what_differs(store, capsys):
     await store.write([Put(role("stays")), Put(role("goes")), Put(role("changes"))])
-    client = LocalClient(store, close=lambda: asyncio.sleep(0))
+    client = Resources(LocalResources(store))
     printer = Printer(ROLES, "name")
-    printer.listing((await client.list(ROLES.filters[0])).items)
+    printer.listing((await client.resources.list(ROLES.filters[0])).items)
     printer.revision = 1
     capsys.readouterr()
     await store.write([Delete(Key("AgentRole", "default", "goes")), Put(role("changes", "x")), Put(role("new"))])

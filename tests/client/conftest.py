@@ -6,16 +6,14 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from foliot.client.base import Client
 from foliot.client.http import Http, Server
-from foliot.client.local import LocalClient
-from foliot.client.local_work import LocalWork
 from foliot.client.remote import RemoteClient
-from foliot.client.work import Work
+from foliot.kernel.identity import Identity
+from foliot.runtime.groups.groups import Groups
+from foliot.runtime.local.groups import LocalGroups
 from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
 from foliot.server.auth.authentication import TokenAuth
@@ -43,7 +41,7 @@ class Site:
     url: str
 
     async def token(self, name: str = "ann", roles: tuple[str, ...] = ("admin",), *namespaces: str) -> str:
-        tokens = SqlTokens(self.runtime.tasking.database)
+        tokens = SqlTokens(self.runtime.inside.tasking.database)
         spaces = namespaces or ("*",)
         return (await tokens.create(name, namespaces=spaces, roles=roles, now=time.time()))[1]
 
@@ -56,7 +54,7 @@ def settings(tmp_path: Path) -> Settings:
 @pytest.fixture
 async def site(settings: Settings) -> AsyncIterator[Site]:
     async with Runtime(settings=settings) as runtime:
-        auth = TokenAuth(runtime.tasking.database, local=True)
+        auth = TokenAuth(runtime.inside.tasking.database, local=True)
         app = create_app(runtime, settings=settings, auth=auth)
         async with HttpServer(app, Listen("127.0.0.1", 0), grace=5) as server:
             yield Site(runtime, server.url)
@@ -67,8 +65,8 @@ async def site(settings: Settings) -> AsyncIterator[Site]:
 class Both:
     """The verbs on resources and on work, of one client, and the runtime where they take effect."""
 
-    client: Client
-    work: Work
+    client: Groups
+    work: Groups
     runtime: Runtime
 
 
@@ -76,19 +74,9 @@ class Both:
 async def both(request: pytest.FixtureRequest, site: Site) -> AsyncIterator[Both]:
     """The same suite over both clients: what holds for one holds for the other."""
     if request.param == "local":
-        client: Any = site.runtime and _local(site.runtime)
-        yield Both(client, LocalWork(site.runtime), site.runtime)
+        local = LocalGroups(site.runtime.inside, caller=Identity("ann", via="cli"), wakes=False)
+        yield Both(local, local, site.runtime)
         return
     remote = RemoteClient(Http(Server(site.url, await site.token())))
     yield Both(remote, remote, site.runtime)
     await remote.close()
-
-
-def _local(runtime: Runtime) -> LocalClient:
-    from foliot.server.runs.driven import declared_work
-
-    async def nothing() -> None:
-        """The runtime is closed by its fixture."""
-
-    work = declared_work(runtime)
-    return LocalClient(runtime.resources, close=nothing, work=lambda: work)

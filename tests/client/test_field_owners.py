@@ -24,14 +24,14 @@ def given(text: str) -> list[dict[str, Any]]:
 
 
 async def live(both, kind: str = "Agent", name: str = "clerk", **how: Any) -> dict[str, Any]:
-    return await both.client.get(kind, name, namespace="default", **how)
+    return await both.client.resources.get(kind, name, namespace="default", **how)
 
 
 async def edited(both, kind: str = "Agent", name: str = "clerk", *, labels: Any = None, **spec: Any) -> None:
     """As `foliot edit` does it: read, changed, written back whole."""
     read = await live(both, kind, name)
     metadata = {**read["metadata"], **({"labels": labels} if labels else {})}
-    await both.client.replace({**read, "metadata": metadata, "spec": {**read["spec"], **spec}})
+    await both.client.resources.replace({**read, "metadata": metadata, "spec": {**read["spec"], **spec}})
 
 
 async def owners(both, kind: str = "Agent", name: str = "clerk") -> dict[str, list[str]]:
@@ -40,12 +40,12 @@ async def owners(both, kind: str = "Agent", name: str = "clerk") -> dict[str, li
 
 
 async def test_what_others_set_survives_and_what_i_leave_out_goes(both):
-    await both.client.apply(given(AGENT + "  tools: [look, send]\n  limits: {timeout: 9s}\n"))
+    await both.client.resources.apply(given(AGENT + "  tools: [look, send]\n  limits: {timeout: 9s}\n"))
     labels = {"team": "desk", "cost": "low"}
     await edited(both, labels=labels, limits={"timeout": "9s", "max_steps": 3}, description="by hand")
 
-    foretold = await both.client.apply(given(AGENT + "  tools: [look]\n"), dry_run=True)
-    done = await both.client.apply(given(AGENT + "  tools: [look]\n"))
+    foretold = await both.client.resources.apply(given(AGENT + "  tools: [look]\n"), dry_run=True)
+    done = await both.client.resources.apply(given(AGENT + "  tools: [look]\n"))
 
     after = await live(both)
     assert after["metadata"]["labels"] == labels
@@ -58,17 +58,17 @@ async def test_what_others_set_survives_and_what_i_leave_out_goes(both):
         "foliot": ["/metadata/labels/team", "/spec/model_ref", "/spec/prompt", "/spec/tools"],
         "foliot-edit": ["/metadata/labels/cost", "/spec/description", "/spec/limits/max_steps"],
     }
-    assert (await both.client.apply(given(AGENT + "  tools: [look]\n"))).outcomes[0].action == "unchanged"
+    assert (await both.client.resources.apply(given(AGENT + "  tools: [look]\n"))).outcomes[0].action == "unchanged"
 
 
 async def test_a_conflict_names_field_manager_and_both_values_until_it_is_forced(both):
-    await both.client.apply(given(AGENT))
+    await both.client.resources.apply(given(AGENT))
     await edited(both, prompt="Be kind.")
     before = await live(both)
 
     for dry_run in (True, False):
         with pytest.raises(FieldConflict) as caught:
-            await both.client.apply(given(AGENT), dry_run=dry_run)
+            await both.client.resources.apply(given(AGENT), dry_run=dry_run)
         message = 'Agent/clerk in namespace \'default\': spec.prompt is "Be kind." by foliot-edit, and "Be brief." here'
         assert message in caught.value.message
         assert caught.value.exit_code == 4
@@ -83,8 +83,8 @@ async def test_a_conflict_names_field_manager_and_both_values_until_it_is_forced
         ]
     assert await live(both) == before
 
-    foretold = await both.client.apply(given(AGENT), dry_run=True, force_conflicts=True)
-    done = await both.client.apply(given(AGENT), force_conflicts=True)
+    foretold = await both.client.resources.apply(given(AGENT), dry_run=True, force_conflicts=True)
+    done = await both.client.resources.apply(given(AGENT), force_conflicts=True)
 
     assert foretold.outcomes[0].owners == done.outcomes[0].owners
     assert (await live(both))["spec"]["prompt"] == "Be brief."
@@ -113,72 +113,72 @@ GRANTS = {
 async def test_who_widens_a_list_that_grants_is_heard_of_and_can_be_undone(both, what):
     kind, text, field = GRANTS[what]
     mine, wider, none = (given(text.replace("LIST", each)) for each in ("[peek]", "[peek, wipe]", "[]"))
-    await both.client.apply(mine)
+    await both.client.resources.apply(mine)
     with pytest.raises(FieldConflict):
-        await both.client.apply(wider, field_manager="team-b")
-    await both.client.apply(wider, field_manager="team-b", force_conflicts=True)
+        await both.client.resources.apply(wider, field_manager="team-b")
+    await both.client.resources.apply(wider, field_manager="team-b", force_conflicts=True)
 
     for documents in (mine, none):
         with pytest.raises(FieldConflict, match=f'{field} is \\["peek", "wipe"\\] by team-b'):
-            await both.client.apply(documents)
-    await both.client.apply(none, force_conflicts=True)
+            await both.client.resources.apply(documents)
+    await both.client.resources.apply(none, force_conflicts=True)
 
     after = await live(both, kind, "x")
     assert "peek" not in str(after["spec"])
     assert field not in str(await owners(both, kind, "x"))
-    assert (await both.client.apply(none)).outcomes[0].action == "unchanged"
+    assert (await both.client.resources.apply(none)).outcomes[0].action == "unchanged"
 
 
 async def test_managers_share_a_field_that_they_agree_on_and_keep_it_for_each_other(both):
-    await both.client.apply(given(AGENT), field_manager="team-a")
-    shared = await both.client.apply(given(AGENT), field_manager="team-b")
+    await both.client.resources.apply(given(AGENT), field_manager="team-a")
+    shared = await both.client.resources.apply(given(AGENT), field_manager="team-b")
     assert [each.action for each in shared.outcomes] == ["updated"], "somebody more owns it"
 
     bare = "kind: Agent\nmetadata: {name: clerk}\nspec: {model_ref: brain}\n"
-    await both.client.apply(given(bare), field_manager="team-a")
+    await both.client.resources.apply(given(bare), field_manager="team-a")
     assert (await live(both))["spec"]["prompt"] == "Be brief."
 
-    await both.client.apply(given(bare), field_manager="team-b")
+    await both.client.resources.apply(given(bare), field_manager="team-b")
     assert "prompt" not in (await live(both))["spec"]
     assert "labels" not in (await live(both))["metadata"]
 
 
 async def test_an_explicit_default_is_owned_and_one_that_was_filled_in_is_not(both):
-    await both.client.apply(given(AGENT + "  limits: {max_steps: 10}\n"), field_manager="team-a")
+    await both.client.resources.apply(given(AGENT + "  limits: {max_steps: 10}\n"), field_manager="team-a")
 
     assert "/spec/limits/max_steps" in (await owners(both))["team-a"]
     with pytest.raises(FieldConflict, match="max_steps"):
-        await both.client.apply(given(AGENT + "  limits: {max_steps: 20}\n"), field_manager="team-b")
-    await both.client.apply(given(AGENT), field_manager="team-a")
-    await both.client.apply(given(AGENT + "  limits: {max_steps: 20}\n"), field_manager="team-b")
+        await both.client.resources.apply(given(AGENT + "  limits: {max_steps: 20}\n"), field_manager="team-b")
+    await both.client.resources.apply(given(AGENT), field_manager="team-a")
+    await both.client.resources.apply(given(AGENT + "  limits: {max_steps: 20}\n"), field_manager="team-b")
 
 
 async def test_secret_values_of_others_stay_and_disputes_do_not_tell_them(both):
-    await both.client.apply(given(SECRET))
+    await both.client.resources.apply(given(SECRET))
     await edited(both, "Secret", "keys", data={"a": "***", "b": "c2VzYW1l"})
 
-    await both.client.apply(given(SECRET.replace("hunter2", "hunter3")))
+    await both.client.resources.apply(given(SECRET.replace("hunter2", "hunter3")))
     assert set((await live(both, "Secret", "keys"))["spec"]["data"]) == {"a", "b"}
 
     disputed = SECRET.replace("a: hunter2", "a: hunter3, b: sesame2")
     with pytest.raises(FieldConflict) as caught:
-        await both.client.apply(given(disputed))
+        await both.client.resources.apply(given(disputed))
     told = f"{caught.value.message} {caught.value.hint} {caught.value.details}"
     assert "spec.data.b is *** by foliot-edit, and *** (changed) here" in told
     assert "sesame" not in told
     assert "c2VzYW1l" not in told
     same = SECRET.replace("a: hunter2", "a: hunter3, b: sesame")
-    await both.client.apply(given(same))
-    revealed = await both.runtime.resources.reveal(Key("Secret", "default", "keys"))
+    await both.client.resources.apply(given(same))
+    revealed = await both.runtime.inside.resources.reveal(Key("Secret", "default", "keys"))
     assert revealed == {"a": b"hunter3", "b": b"sesame"}
 
 
 async def test_parts_that_do_not_go_together_are_refused_with_their_place(both):
     task = "kind: Task\nmetadata: {name: mould}\nspec: {mode: template, WHO, input: {q: x}}\n"
-    await both.client.apply(given(task.replace("WHO", "agent: a")), field_manager="team-a")
+    await both.client.resources.apply(given(task.replace("WHO", "agent: a")), field_manager="team-a")
 
     with pytest.raises(ManifestError) as caught:
-        await both.client.apply(given(task.replace("WHO", "system: s")), field_manager="team-b")
+        await both.client.resources.apply(given(task.replace("WHO", "system: s")), field_manager="team-b")
 
     assert "exclude each other" in caught.value.message
 
@@ -186,16 +186,16 @@ async def test_parts_that_do_not_go_together_are_refused_with_their_place(both):
 async def test_a_manager_has_a_name_that_is_its_own(both):
     for name in ("system", "unknown", "a b", "x" * 129):
         with pytest.raises(InvalidInput):
-            await both.client.apply(given(AGENT), field_manager=name)
+            await both.client.resources.apply(given(AGENT), field_manager=name)
 
 
 async def test_prune_deletes_what_its_own_manager_applied(both):
     role = "kind: AgentRole\nmetadata: {name: NAME, labels: {app: x}}\nspec: {permissions: [read]}\n"
-    await both.client.apply(given(role.replace("NAME", "mine")), field_manager="team-a")
-    await both.client.apply(given(role.replace("NAME", "theirs")), field_manager="team-b")
+    await both.client.resources.apply(given(role.replace("NAME", "mine")), field_manager="team-a")
+    await both.client.resources.apply(given(role.replace("NAME", "theirs")), field_manager="team-b")
 
     kept = given(role.replace("NAME", "other"))
-    applied = await both.client.apply(kept, field_manager="team-a", prune=(Requirement("app", "=", ("x",)),))
+    applied = await both.client.resources.apply(kept, field_manager="team-a", prune=(Requirement("app", "=", ("x",)),))
 
     gone = [each.document["metadata"]["name"] for each in applied.outcomes if each.action == "deleted"]
     assert gone == ["mine"]
@@ -204,14 +204,14 @@ async def test_prune_deletes_what_its_own_manager_applied(both):
 async def test_prune_keeps_what_others_own_fields_of_and_says_so(both):
     role = "kind: AgentRole\nmetadata: {name: NAME, labels: {app: x}}\nspec: {permissions: [read]}\n"
     shared, edit, other = (given(role.replace("NAME", name)) for name in ("shared", "edit", "other"))
-    await both.client.apply(shared, field_manager="team-a")
-    await both.client.apply([*shared, *edit, *other], field_manager="team-b")
+    await both.client.resources.apply(shared, field_manager="team-a")
+    await both.client.resources.apply([*shared, *edit, *other], field_manager="team-b")
     await edited(both, "AgentRole", "edit", description="by hand")
     before = await live(both, "AgentRole", "shared", show_owners=True)
     prune: dict[str, Any] = {"field_manager": "team-b", "prune": (Requirement("app", "=", ("x",)),)}
 
     for dry_run in (True, False):
-        applied = await both.client.apply(other, dry_run=dry_run, **prune)
+        applied = await both.client.resources.apply(other, dry_run=dry_run, **prune)
         assert [each.action for each in applied.outcomes] == ["unchanged"]
         one, two = sorted(applied.warnings)
         assert "AgentRole/edit" in one
@@ -221,7 +221,7 @@ async def test_prune_keeps_what_others_own_fields_of_and_says_so(both):
         assert "--force-conflicts" in two
     assert await live(both, "AgentRole", "shared", show_owners=True) == before
 
-    forced = await both.client.apply(other, force_conflicts=True, **prune)
+    forced = await both.client.resources.apply(other, force_conflicts=True, **prune)
     gone = [each.document["metadata"]["name"] for each in forced.outcomes if each.action == "deleted"]
     assert (gone, forced.warnings) == (["edit", "shared"], [])
 
@@ -247,19 +247,19 @@ async def test_what_is_written_down_empty_or_as_its_default_is_applied_as_it_is(
     kind, name = document["kind"], document["metadata"]["name"]
     put, _ = validate_document(document)
     assert put is not None
-    await both.client.apply([document])
+    await both.client.resources.apply([document])
     applied = await live(both, kind, name)
     assert applied["spec"] == put["spec"]
     for part in ("labels", "annotations"):
         assert marks(applied, part) == marks(put, part)
 
     other = {**document, "metadata": {"name": name, "namespace": "default", "annotations": {"other": ""}}}
-    await both.client.apply([other], field_manager="other")
+    await both.client.resources.apply([other], field_manager="other")
     beside = await live(both, kind, name)
     assert beside["spec"] == put["spec"]
     assert marks(beside, "labels") == marks(put, "labels")
     assert marks(beside, "annotations") == {**marks(put, "annotations"), "other": ""}
-    assert (await both.client.apply([document])).outcomes[0].action == "unchanged"
+    assert (await both.client.resources.apply([document])).outcomes[0].action == "unchanged"
 
 
 def marks(document: dict[str, Any], part: str) -> dict[str, str]:

@@ -9,9 +9,9 @@ import pytest
 
 from foliot import Client
 from foliot.client.http import Http, Server
-from foliot.client.local_operations import LocalOperations
 from foliot.errors import InvalidInput, NotFound
 from foliot.kernel.identity import Identity
+from foliot.runtime.local.groups import LocalGroups
 from foliot.settings.settings import Settings, load_settings
 from foliot.tools.governance.judge import PolicyQuestion
 
@@ -34,7 +34,7 @@ def settings(tmp_path: Path) -> Settings:
 async def reader(site: Any) -> Any:
     """Somebody who sees one namespace, and not the one where the role is."""
     async with Client(site.url, token=await site.token("root")) as root:
-        await root.apply(
+        await root.resources.apply(
             [
                 {"apiVersion": "foliot.dev/v1", "kind": kind, "metadata": {"name": name, "namespace": space}, "spec": s}
                 for kind, name, space, s in SPECS
@@ -47,34 +47,36 @@ async def reader(site: Any) -> Any:
 async def test_the_server_judges_by_roles_that_the_client_cannot_see_and_by_its_own_settings(
     reader: Client, site: Any, settings: Settings
 ) -> None:
-    pay = await reader.explain_call("team-a", PAY)
-    look = await reader.explain_call("team-a", PolicyQuestion("payer", "look", {}))
+    pay = await reader.policies.explain(PAY, namespace="team-a")
+    look = await reader.policies.explain(PolicyQuestion("payer", "look", {}), namespace="team-a")
 
     assert (pay.judgement.outcome, pay.declared) == ("allow", False)
     assert look.judgement.outcome == "deny", "the server allows one tool only"
     runtime = site.runtime
-    here = LocalOperations(runtime.tasking.database, runtime.resources, settings, caller=Identity("ann"))
-    assert await here.explain_call("team-a", PAY) == pay, "the same as at the machine of the store"
+    here = LocalGroups(runtime.inside, caller=Identity("ann"))
+    assert await here.policies.explain(PAY, namespace="team-a") == pay, "the same as at the machine of the store"
 
 
 async def test_without_arguments_what_depends_on_them_is_left_out(reader: Client) -> None:
-    open_ended = await reader.explain_call("team-a", PolicyQuestion("payer", "pay"))
+    open_ended = await reader.policies.explain(PolicyQuestion("payer", "pay"), namespace="team-a")
 
     assert {each.layer for each in open_ended.judgement.verdicts}.isdisjoint({"arguments", "conditions"})
 
 
 async def test_what_is_not_there_or_not_theirs_is_missing(reader: Client) -> None:
     with pytest.raises(NotFound, match="paver") as missing:
-        await reader.explain_call("team-a", PolicyQuestion("paver", "pay", {}))
+        await reader.policies.explain(PolicyQuestion("paver", "pay", {}), namespace="team-a")
     assert "payer" in (missing.value.hint or "")
     with pytest.raises(NotFound):
-        await reader.explain_call("team-b", PAY)
+        await reader.policies.explain(PAY, namespace="team-b")
 
 
 async def test_names_that_nothing_has_are_told(reader: Client) -> None:
-    typo = await reader.explain_call("team-a", PolicyQuestion("payer", "pay", {}, task="tmp", system="flow"))
+    typo = await reader.policies.explain(
+        PolicyQuestion("payer", "pay", {}, task="tmp", system="flow"), namespace="team-a"
+    )
     with pytest.raises(NotFound, match="refnd"):
-        await reader.explain_call("team-a", PolicyQuestion("payer", "refnd", {}))
+        await reader.policies.explain(PolicyQuestion("payer", "refnd", {}), namespace="team-a")
 
     assert [each.partition(" here")[0] for each in typo.notes] == [
         "there is no Task/tmp",
@@ -95,11 +97,13 @@ async def test_the_server_says_what_manifests_would_change(reader: Client, site:
     freeze["spec"] = {"target_tasks": ["nightly"], "blocked_tools": ["pay"]}
     asked = [PAY, PolicyQuestion("payer", "pay", {"amount": 1}, task="nightly")]
 
-    fates = await reader.simulate_calls("team-a", [freeze], asked)
+    fates = await reader.policies.simulate([freeze], asked, namespace="team-a")
 
     assert [(fate.before.outcome, fate.after.outcome) for fate in fates] == [("allow", "allow"), ("allow", "deny")]
     assert fates[1].after.decided.rule == "AgentPolicy/freeze"
-    here = LocalOperations(site.runtime.tasking.database, site.runtime.resources, settings, caller=Identity("ann"))
-    assert await here.simulate_calls("team-a", [freeze], asked) == fates, "the same as at the machine of the store"
+    here = LocalGroups(site.runtime.inside, caller=Identity("ann"))
+    assert await here.policies.simulate([freeze], asked, namespace="team-a") == fates, (
+        "the same as at the machine of the store"
+    )
     with pytest.raises(InvalidInput):
-        await reader.simulate_calls("team-a", [{"kind": "AgentPolicy"}], asked)
+        await reader.policies.simulate([{"kind": "AgentPolicy"}], asked, namespace="team-a")

@@ -1,12 +1,12 @@
-"""The local client: near names, preconditions, and that it is lazy about what it loads."""
+"""Resources on a store in this process: near names, preconditions, and that it is lazy about what it loads."""
 
 from __future__ import annotations
 
 import pytest
 
-from foliot.client.local import LocalClient
-from foliot.client.open import open_client
 from foliot.errors import Conflict, NotFound, UsageError
+from foliot.runtime.local.groups import opened_store
+from foliot.runtime.local.resources import LocalResources
 from foliot.settings.settings import load_settings
 from foliot.store.base import Filter
 
@@ -21,11 +21,8 @@ def role(name: str, namespace: str = "default", *permissions: str) -> dict[str, 
 
 
 @pytest.fixture
-async def client(store) -> LocalClient:
-    async def nothing() -> None:
-        return None
-
-    return LocalClient(store, close=nothing)
+async def client(store) -> LocalResources:
+    return LocalResources(store)
 
 
 async def test_a_name_like_another_is_suggested(client):
@@ -88,15 +85,13 @@ async def test_a_watch_takes_over_where_a_list_ended(client):
     assert (change.action, change.document["metadata"]["name"]) == ("created", "b")
 
 
-async def test_open_client_works_from_settings_and_closes(tmp_path):
-    client = await open_client(load_settings({"home": str(tmp_path)}, {}))
-    try:
-        assert (await client.list(Filter())).items == []
-    finally:
-        await client.close()
+async def test_a_store_is_opened_by_settings_without_a_key(tmp_path):
+    async with opened_store(load_settings({"home": str(tmp_path)}, {})) as store:
+        assert (await store.resources.list(Filter())).items == []
     assert not (tmp_path / "secret.key").exists()  # no secret was touched, so no key was made
 
 
 async def test_a_store_that_cannot_be_is_a_usage_error():
     with pytest.raises(UsageError):
-        await open_client(load_settings({"store": "mysql://x"}, {}))
+        async with opened_store(load_settings({"store": "mysql://x"}, {})):
+            pass

@@ -60,8 +60,8 @@ async def test_a_grant_whose_answer_is_lost_is_given_once(
     between, url = lossy
 
     async with Client(url, token=await site.token()) as client:
-        given = await client.grant(by="ann", tool="pay", seconds=60.0, namespace="default")
-        standing = await client.approvals("default")
+        given = await client.approvals.grant("pay", by="ann", seconds=60.0, namespace="default")
+        standing = await client.approvals.list(namespace="default")
 
     assert [each["metadata"]["name"] for each in standing] == [given["metadata"]["name"]]
     first, second = between.keys
@@ -78,7 +78,7 @@ async def test_what_went_wrong_is_told_and_not_that_its_outcome_is_unknown(
     async def away(*_: object, **__: object) -> None:
         raise Unavailable("the store is away")
 
-    monkeypatch.setattr(site.runtime.approvals, "grant", away)
+    monkeypatch.setattr(site.runtime.inside.approvals, "grant", away)
     async with Client(site.url, token=token) as client:
         with pytest.raises(Unavailable):
-            await client.grant(by="ann", tool="pay", seconds=60.0, namespace="default")
+            await client.approvals.grant("pay", by="ann", seconds=60.0, namespace="default")

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from foliot.client.task_resources import DeclaredWork
 from foliot.errors import Conflict, FoliotError, NotFound, UsageError
-from foliot.kernel.identity import Identity
 from foliot.resources.reader import parse_text
+from foliot.runtime.local.declared_work import DeclaredWork
 from foliot.store.base import Filter, Requirement
 from foliot.store.resources.database import SqlResourceStore
 from foliot.store.tasks import ENDED
@@ -49,18 +48,18 @@ def task(name: str, who: str = "agent: clerk") -> list[dict[str, Any]]:
 
 
 async def accepted(both, *tasks: dict[str, Any]) -> None:
-    await both.client.apply([*world(), *tasks])
-    assert all(each.new for each in await both.client.accept(tasks, identity=Identity("ann")))
+    await both.client.resources.apply([*world(), *tasks])
+    assert all(each.new for each in await both.client.resources.accept(tasks))
 
 
 async def test_pruning_a_task_ends_its_work_as_deleting_it_does(both):
     pruned, deleted = task("pruned"), task("deleted")
     await accepted(both, *pruned, *deleted)
 
-    foretold = await both.client.apply(world(), dry_run=True, prune=DESK)
-    still = await both.work.task("default", "pruned")
-    await both.client.delete("Task", "deleted", namespace="default")
-    done = await both.client.apply(world(), prune=DESK)
+    foretold = await both.client.resources.apply(world(), dry_run=True, prune=DESK)
+    still = await both.work.tasks.get("pruned", namespace="default")
+    await both.client.resources.delete("Task", "deleted", namespace="default")
+    done = await both.client.resources.apply(world(), prune=DESK)
 
     assert (still.phase, still.archived_at) == ("queued", None)
     assert {each.document["metadata"]["name"]: each.ends for each in foretold.outcomes if each.action == "deleted"} == {
@@ -70,7 +69,10 @@ async def test_pruning_a_task_ends_its_work_as_deleting_it_does(both):
     assert [(each.document["metadata"]["name"], each.ends) for each in done.outcomes if each.action == "deleted"] == [
         ("pruned", "cancelled")
     ]
-    one, other = await both.work.task("default", "pruned"), await both.work.task("default", "deleted")
+    one, other = (
+        await both.work.tasks.get("pruned", namespace="default"),
+        await both.work.tasks.get("deleted", namespace="default"),
+    )
     assert (one.phase, one.archived_at is not None) == (other.phase, other.archived_at is not None)
     assert (one.phase, one.archived_at is not None) == ("cancelled", True)
 
@@ -78,8 +80,8 @@ async def test_pruning_a_task_ends_its_work_as_deleting_it_does(both):
 async def test_work_of_a_task_is_ended_by_others_when_who_pruned_it_died_before(both, monkeypatch):
     doomed, revived = task("doomed"), task("revived")
     await accepted(both, *doomed, *revived)
-    await both.work.cancel_task("default", "doomed")
-    await both.work.requeue_task("default", "doomed")  # the first try was told to end, this one is not
+    await both.work.tasks.cancel("doomed", namespace="default")
+    await both.work.tasks.retry("doomed", namespace="default")  # the first try was told to end, this one is not
 
     async def die(*_: object, **__: object) -> None:
         raise Died
@@ -87,73 +89,78 @@ async def test_work_of_a_task_is_ended_by_others_when_who_pruned_it_died_before(
     with monkeypatch.context() as patched:
         patched.setattr(DeclaredWork, "end", die)
         with pytest.raises((Died, FoliotError)):
-            await both.client.apply(world(), prune=DESK)
-    found = await both.client.list(Filter("Task"))
+            await both.client.resources.apply(world(), prune=DESK)
+    found = await both.client.resources.list(Filter("Task"))
     assert [*found.items] == []  # so no second prune comes upon it
-    assert (await both.work.task("default", "doomed")).phase not in ENDED
-    await both.client.apply([*world(), *revived])  # wanted after all
+    assert (await both.work.tasks.get("doomed", namespace="default")).phase not in ENDED
+    await both.client.resources.apply([*world(), *revived])  # wanted after all
 
-    tasks = both.runtime.tasking.tasks
+    tasks = both.runtime.inside.tasking.tasks
     await tasks.timers(time.time())
-    assert (await both.work.task("default", "doomed")).phase not in ENDED  # who deleted it may be about to do so
+    assert (
+        await both.work.tasks.get("doomed", namespace="default")
+    ).phase not in ENDED  # who deleted it may be about to do so
     await tasks.timers(time.time() + 60)
 
-    ended, kept = await both.work.task("default", "doomed"), await both.work.task("default", "revived")
+    ended, kept = (
+        await both.work.tasks.get("doomed", namespace="default"),
+        await both.work.tasks.get("revived", namespace="default"),
+    )
     assert (ended.phase, ended.archived_at is not None) == ("cancelled", True)
     assert kept.phase == "queued"
     assert await tasks.timers(time.time() + 120) is None
-    assert await both.runtime.tasking.database.read("task_endings", before="9", after="", count=9) == []
+    assert await both.runtime.inside.tasking.database.read("task_endings", before="9", after="", count=9) == []
 
 
 async def test_work_that_a_worker_has_to_end_is_archived_when_it_has_ended(both, monkeypatch):
     await accepted(both, *task("slow"))
-    tasks = both.runtime.tasking.tasks
+    tasks = both.runtime.inside.tasking.tasks
     with monkeypatch.context() as patched:
         patched.setattr(tasks, "_wake", None)  # its run is in the hands of a worker that takes its time
-        await both.client.delete("Task", "slow", namespace="default")
-    told = await both.work.task("default", "slow")
+        await both.client.resources.delete("Task", "slow", namespace="default")
+    told = await both.work.tasks.get("slow", namespace="default")
     await tasks.timers(time.time() + 60)
-    again = await both.work.task("default", "slow")
+    again = await both.work.tasks.get("slow", namespace="default")
     await tasks._end_idle_runs("default", "slow")
     await tasks.timers(time.time() + 120)
 
-    ended = await both.work.task("default", "slow")
+    ended = await both.work.tasks.get("slow", namespace="default")
     assert told.phase not in ENDED
     assert again.revision == told.revision, "it is told once"
     assert (ended.phase, ended.archived_at is not None) == ("cancelled", True)
-    assert await both.runtime.tasking.database.read("task_endings", before="9", after="", count=9) == []
+    assert await both.runtime.inside.tasking.database.read("task_endings", before="9", after="", count=9) == []
 
 
 async def test_nothing_is_left_to_others_when_a_task_is_deleted_with_its_work(both):
     await accepted(both, *task("one"), *task("two"))
 
-    await both.client.delete("Task", "one", namespace="default")
-    await both.client.apply(world(), prune=DESK)
+    await both.client.resources.delete("Task", "one", namespace="default")
+    await both.client.resources.apply(world(), prune=DESK)
 
-    assert await both.runtime.tasking.database.read("task_endings", before="9", after="", count=9) == []
+    assert await both.runtime.inside.tasking.database.read("task_endings", before="9", after="", count=9) == []
 
 
 async def test_no_work_is_accepted_for_a_task_that_was_deleted_meanwhile(both):
     both_halves = task("job")
-    await both.client.apply([*world(), *both_halves])
-    await both.client.delete("Task", "job", namespace="default")
+    await both.client.resources.apply([*world(), *both_halves])
+    await both.client.resources.delete("Task", "job", namespace="default")
 
-    (taken,) = await both.client.accept(both_halves, identity=Identity("ann"))
+    (taken,) = await both.client.resources.accept(both_halves)
 
     assert isinstance(taken.error, Conflict)
     with pytest.raises(NotFound):
-        await both.work.task("default", "job")
+        await both.work.tasks.get("job", namespace="default")
 
 
 async def test_a_template_has_no_work_to_end(both):
     template = read(TASK.replace("NAME", "mould").replace("WHO", "agent: clerk, mode: template"))
-    await both.client.apply([*world(), *template])
+    await both.client.resources.apply([*world(), *template])
 
-    done = await both.client.apply(world(), prune=DESK)
+    done = await both.client.resources.apply(world(), prune=DESK)
 
     assert [each.ends for each in done.outcomes if each.action == "deleted"] == [""]
     with pytest.raises(NotFound):
-        await both.work.task("default", "mould")
+        await both.work.tasks.get("mould", namespace="default")
 
 
 async def test_what_open_tasks_use_is_pruned_only_by_force(both):
@@ -163,11 +170,11 @@ async def test_what_open_tasks_use_is_pruned_only_by_force(both):
     for name in ("clerk", "office", "look", "brain"):
         for dry_run in (True, False):
             with pytest.raises(Conflict, match="tasks that have not ended") as refused:
-                await both.client.apply([*world(name), *tasks], prune=DESK, dry_run=dry_run)
+                await both.client.resources.apply([*world(name), *tasks], prune=DESK, dry_run=dry_run)
             assert "force" in (refused.value.hint or "")
-    assert len((await both.client.list(Filter(None, "default"))).items) == 7
+    assert len((await both.client.resources.list(Filter(None, "default"))).items) == 7
 
-    applied = await both.client.apply([*world("clerk", "look"), *tasks], prune=DESK, force=True)
+    applied = await both.client.resources.apply([*world("clerk", "look"), *tasks], prune=DESK, force=True)
     gone = [each.document["metadata"]["name"] for each in applied.outcomes if each.action == "deleted"]
     assert gone == ["clerk", "look"]
 
@@ -177,7 +184,7 @@ async def test_agents_are_listed_once_however_many_tools_go(both, monkeypatch):
         f'{{kind: Tool, metadata: {{name: t{n}, labels: {{app: desk}}}}, spec: {{type: http, endpoint: "https://a.example"}}}}\n'
         for n in range(5)
     )
-    await both.client.apply([*world(), *read(tools)])
+    await both.client.resources.apply([*world(), *read(tools)])
     listed: list[str] = []
     plain = SqlResourceStore.list
 
@@ -186,7 +193,7 @@ async def test_agents_are_listed_once_however_many_tools_go(both, monkeypatch):
         return await plain(self, filter, **how)
 
     monkeypatch.setattr(SqlResourceStore, "list", counted)
-    await both.client.apply(world(), prune=DESK)
+    await both.client.resources.apply(world(), prune=DESK)
 
     assert listed.count("Agent") == 1
 
@@ -194,34 +201,36 @@ async def test_agents_are_listed_once_however_many_tools_go(both, monkeypatch):
 async def test_work_that_ends_by_the_same_prune_uses_nothing(both):
     await accepted(both, *task("open"))
 
-    await both.client.apply(world("clerk", "office", "look"), prune=DESK)
+    await both.client.resources.apply(world("clerk", "office", "look"), prune=DESK)
 
-    assert (await both.work.task("default", "open")).phase == "cancelled"
-    kinds = {each["kind"] for each in (await both.client.list(Filter(None, "default"))).items}
+    assert (await both.work.tasks.get("open", namespace="default")).phase == "cancelled"
+    kinds = {each["kind"] for each in (await both.client.resources.list(Filter(None, "default"))).items}
     assert kinds == {"ModelEndpoint", "AgentRole"}
 
 
 async def test_an_empty_bundle_prunes_nothing_unless_it_is_allowed_to(both):
-    assert (await both.client.apply([], prune=DESK)).outcomes == [], "where nothing is found, nothing is refused"
-    await both.client.apply(world())
+    assert (await both.client.resources.apply([], prune=DESK)).outcomes == [], (
+        "where nothing is found, nothing is refused"
+    )
+    await both.client.resources.apply(world())
 
     for dry_run in (True, False):
         with pytest.raises(UsageError, match="5 resources") as refused:
-            await both.client.apply([], prune=DESK, dry_run=dry_run)
+            await both.client.resources.apply([], prune=DESK, dry_run=dry_run)
         assert "empty" in (refused.value.hint or "")
-    assert len((await both.client.list(Filter(None, "default"))).items) == 5
+    assert len((await both.client.resources.list(Filter(None, "default"))).items) == 5
 
-    foretold = await both.client.apply([], prune=DESK, dry_run=True, allow_empty=True)
-    done = await both.client.apply([], prune=DESK, allow_empty=True)
+    foretold = await both.client.resources.apply([], prune=DESK, dry_run=True, allow_empty=True)
+    done = await both.client.resources.apply([], prune=DESK, allow_empty=True)
     assert [each.action for each in foretold.outcomes] == [each.action for each in done.outcomes] == ["deleted"] * 5
 
 
 async def test_manifests_of_which_none_has_the_labels_are_as_good_as_none(both):
-    await both.client.apply(world())
+    await both.client.resources.apply(world())
     other = read(WORLD.replace("app: desk", "app: other"))[4:]
 
     with pytest.raises(UsageError, match="4 resources"):
-        await both.client.apply(other, prune=DESK)
+        await both.client.resources.apply(other, prune=DESK)
     # A resource that moves to other labels is still among the manifests; nothing else is there to delete.
     renamed = [{**each, "metadata": {**each["metadata"], "labels": {"app": "new"}}} for each in world()]
-    assert {each.action for each in (await both.client.apply(renamed, prune=DESK)).outcomes} == {"updated"}
+    assert {each.action for each in (await both.client.resources.apply(renamed, prune=DESK)).outcomes} == {"updated"}

@@ -37,47 +37,47 @@ def team(namespace: str) -> list[dict[str, Any]]:
 @pytest.fixture
 async def admin(site) -> AsyncIterator[Client]:
     async with Client(site.url, token=await site.token("root")) as client:
-        await client.apply([*team("team-a"), *team("team-b")])
+        await client.resources.apply([*team("team-a"), *team("team-b")])
         yield client
 
 
 async def test_a_client_sees_the_work_of_its_namespaces_and_no_other(site, admin):
-    await admin.submit(Command("agent", "writer", namespace="team-a", name="mine", message="go"))
-    hidden = await admin.submit(Command("agent", "writer", namespace="team-b", name="theirs", message="go"))
-    (run,) = await admin.runs(namespace="team-b")
+    await admin.tasks.submit(Command("agent", "writer", namespace="team-a", name="mine", message="go"))
+    hidden = await admin.tasks.submit(Command("agent", "writer", namespace="team-b", name="theirs", message="go"))
+    (run,) = await admin.runs.list(namespace="team-b")
 
     async with Client(site.url, token=await site.token("bob", ("operator",), "team-a")) as bob:
-        assert [info.name for info in (await bob.tasks())[0]] == ["mine"]
-        assert (await bob.tasks(namespace="team-b"))[0] == []
-        assert {info.namespace for info in await bob.runs()} == {"team-a"}
-        assert {d["metadata"]["namespace"] for d in (await bob.list(Filter())).items} == {"team-a"}
+        assert [info.name for info in (await bob.tasks.list(namespace=None))[0]] == ["mine"]
+        assert (await bob.tasks.list(namespace="team-b"))[0] == []
+        assert {info.namespace for info in await bob.runs.list(namespace=None)} == {"team-a"}
+        assert {d["metadata"]["namespace"] for d in (await bob.resources.list(Filter())).items} == {"team-a"}
         for attempt in (
-            bob.task("team-b", hidden.task.name),
-            bob.story("team-b", hidden.task.name),
-            bob.cancel_task("team-b", hidden.task.name),
-            bob.submit(Command("agent", "writer", namespace="team-b", message="go")),
-            bob.find_run(run.id),
-            bob.find_run(run.id[:6] + run.id[6:-1]),
-            bob.facts(run.id),
-            bob.cancel_run(run.id),
+            bob.tasks.get(hidden.task.name, namespace="team-b"),
+            bob.tasks.story(hidden.task.name, namespace="team-b"),
+            bob.tasks.cancel(hidden.task.name, namespace="team-b"),
+            bob.tasks.submit(Command("agent", "writer", namespace="team-b", message="go")),
+            bob.runs.find(run.id),
+            bob.runs.find(run.id[:6] + run.id[6:-1]),
+            bob.runs.events(run.id),
+            bob.runs.cancel(run.id),
         ):
             with pytest.raises(NotFound):
                 await attempt
-        assert (await bob.find_run((await bob.runs())[0].id[:-1])).namespace == "team-a"
-    assert (await admin.task("team-b", "theirs")).phase == "queued"
+        assert (await bob.runs.find((await bob.runs.list(namespace=None))[0].id[:-1])).namespace == "team-a"
+    assert (await admin.tasks.get("theirs", namespace="team-b")).phase == "queued"
 
 
 async def test_who_only_reads_changes_nothing(site, admin):
-    accepted = await admin.submit(Command("agent", "writer", namespace="team-a", name="t1", message="go"))
+    accepted = await admin.tasks.submit(Command("agent", "writer", namespace="team-a", name="t1", message="go"))
 
     async with Client(site.url, token=await site.token("eve", ("reader",), "team-a")) as eve:
-        assert (await eve.story("team-a", "t1")).info.name == accepted.task.name
+        assert (await eve.tasks.story("t1", namespace="team-a")).info.name == accepted.task.name
         for attempt in (
-            eve.cancel_task("team-a", "t1"),
-            eve.submit(Command("agent", "writer", namespace="team-a", message="go")),
-            eve.apply(team("team-a")),
-            eve.decide("ap-x", "approve", by="root", namespace="team-a"),
-            eve.grant(by="root", tool="pay", seconds=60, namespace="team-a"),
+            eve.tasks.cancel("t1", namespace="team-a"),
+            eve.tasks.submit(Command("agent", "writer", namespace="team-a", message="go")),
+            eve.resources.apply(team("team-a")),
+            eve.approvals.approve("ap-x", by="root", namespace="team-a"),
+            eve.approvals.grant("pay", by="root", seconds=60, namespace="team-a"),
         ):
             with pytest.raises(Denied) as caught:
                 await attempt
@@ -87,16 +87,16 @@ async def test_who_only_reads_changes_nothing(site, admin):
 async def test_a_token_that_is_not_good_is_told_and_what_to_do(site, admin):
     async with Client(site.url, token="fol_000000000000_" + "x" * 43) as nobody:
         with pytest.raises(Denied) as caught:
-            await nobody.list(Filter("Agent"))
+            await nobody.resources.list(Filter("Agent"))
     assert "FOLIOT_TOKEN" in (caught.value.hint or "")
 
 
 async def test_who_did_it_is_whom_the_server_knows_whatever_the_client_says(site, admin):
     command = Command("agent", "writer", namespace="team-a", name="t1", message="go", by="the president")
-    await admin.submit(command)
-    await admin.cancel_task("team-a", "t1", by="the president", reason="no need")
+    await admin.tasks.submit(command)
+    await admin.tasks.cancel("t1", namespace="team-a", by="the president", reason="no need")
 
-    records = await admin.records("team-a", "t1")
+    records = await admin.tasks.records("t1", namespace="team-a")
     said = {getattr(record.event, "by", "") for record in records} - {""}
     assert said == {"root"}
 
@@ -142,8 +142,8 @@ async def test_only_a_server_whose_certificate_is_trusted_is_spoken_to(certifica
         async with HttpServer(app, Listen("localhost", 0, cert, key), grace=5) as server:
             url = f"https://localhost:{server.url.rpartition(':')[2]}"
             async with Client(url, ca=cert) as client:
-                assert (await client.list(Filter("Agent"))).items == []
+                assert (await client.resources.list(Filter("Agent"))).items == []
             async with Client(url) as stranger:
                 with pytest.raises(Unavailable, match="certificate"):
-                    await stranger.list(Filter("Agent"))
+                    await stranger.resources.list(Filter("Agent"))
     assert ssl.HAS_TLSv1_2

@@ -99,10 +99,10 @@ async def test_a_watch_goes_on_behind_its_last_change_when_the_server_is_killed_
     enough = asyncio.Event()
 
     async with Client(far.url, home=far.home) as client:
-        revision = (await client.list(Filter("AgentRole"))).revision
+        revision = (await client.resources.list(Filter("AgentRole"))).revision
 
         async def read() -> None:
-            async with aclosing(client.watch(Filter("AgentRole"), after=revision)) as changes:
+            async with aclosing(client.resources.watch(Filter("AgentRole"), after=revision)) as changes:
                 async for change in changes:
                     came.append(change.document["metadata"]["name"])
                     enough.set()
@@ -113,13 +113,13 @@ async def test_a_watch_goes_on_behind_its_last_change_when_the_server_is_killed_
         async with asyncio.timeout(100):
             for round in range(3):
                 for number in range(10):
-                    await store.resources.write([Put(role(f"r{round}-{number}"))])
+                    await store.inside.resources.write([Put(role(f"r{round}-{number}"))])
                 enough.clear()
                 if not came:
                     await enough.wait()  # it is on, and somewhere in the middle
                 await far.kill()
                 for number in range(10, 20):
-                    await store.resources.write([Put(role(f"r{round}-{number}"))])
+                    await store.inside.resources.write([Put(role(f"r{round}-{number}"))])
                 await far.start()
             await reading
 
@@ -128,14 +128,14 @@ async def test_a_watch_goes_on_behind_its_last_change_when_the_server_is_killed_
 
 async def test_the_happenings_of_a_task_come_each_once_when_the_server_is_killed_in_between(far, store):
     async with Client(far.url, home=far.home) as client:
-        await client.apply(TEAM)
-        accepted = await client.submit(Command("agent", "writer", message="go"))
+        await client.resources.apply(TEAM)
+        accepted = await client.tasks.submit(Command("agent", "writer", message="go"))
         task = accepted.task
         seen: list[tuple[str, int]] = []
         begun = asyncio.Event()
 
         async def read() -> None:
-            async with aclosing(client.follow(task.namespace, task.name)) as batches:
+            async with aclosing(client.tasks.follow(task.name, namespace=task.namespace)) as batches:
                 async for batch in batches:
                     seen.extend(
                         ("", each.seq) if isinstance(each, TaskHappening) else (each.run_id, each.seq)
@@ -150,9 +150,9 @@ async def test_the_happenings_of_a_task_come_each_once_when_the_server_is_killed
             await _work(store, task.name)
             await far.start()
             await reading
-        whole = await client.happenings(task.namespace, task.name)
+        whole = await client.tasks.events(task.name, namespace=task.namespace)
 
-    assert (await store.tasking.tasks.get("default", task.name)).phase == "succeeded"
+    assert (await store.inside.tasking.tasks.get("default", task.name)).phase == "succeeded"
     assert sorted(seen) == sorted(
         ("", each.seq) if isinstance(each, TaskHappening) else (each.run_id, each.seq) for each in whole.happenings
     )
@@ -163,6 +163,6 @@ async def _work(store: Runtime, name: str) -> None:
     """Do the runs of the task in this process."""
     from foliot.store.queue.placement import Offer
 
-    worker = store.tasking.worker(Offer("here", store.runs.worker, capacity=2), once=True)
+    worker = store.inside.tasking.worker(Offer("here", store.inside.runs.worker, capacity=2), once=True)
     await worker.run()
-    assert (await store.tasking.tasks.get("default", name)).phase == "succeeded"
+    assert (await store.inside.tasking.tasks.get("default", name)).phase == "succeeded"

@@ -70,8 +70,8 @@ async def world(home: Path) -> AsyncGenerator[Address]:
     bundle = parse_text(MANIFESTS + "".join(agents), "world.yaml")
     bundle.raise_for_errors()
     async with Runtime(settings=settings, tools=[add]) as runtime:
-        await apply_documents(runtime.resources, [item.document for item in bundle.items])
-        database = runtime.tasking.database
+        await apply_documents(runtime.inside.resources, [item.document for item in bundle.items])
+        database = runtime.inside.tasking.database
         auth = TokenAuth(database, local=True, settings=settings)
         _, key = await SqlTokens(database).create("client", namespaces=["default"], roles=["operator"], now=time.time())
         async with HttpServer(create_app(runtime, settings=settings, auth=auth), Listen("127.0.0.1", 0)) as server:

@@ -109,7 +109,7 @@ async def all_of(service: ApprovalService, **wanted: Any) -> list[Document]:
 
 
 async def asked(runtime: Runtime, run_id: str = "r1") -> list[Document]:
-    return await all_of(runtime.approvals, run=run_id)
+    return await all_of(runtime.inside.approvals, run=run_id)
 
 
 async def start(desk: Desk, runtime: Runtime, script: list[dict[str, Any]] = ONE, **spec: Any) -> tuple[RunResult, str]:
@@ -121,11 +121,11 @@ async def start(desk: Desk, runtime: Runtime, script: list[dict[str, Any]] = ONE
 
 
 async def facts_of(runtime: Runtime, kind: type[Any], run_id: str = "r1") -> list[Any]:
-    return [event for _, event in await runtime.runs.facts(run_id) if isinstance(event, kind)]
+    return [event for _, event in await runtime.inside.runs.facts(run_id) if isinstance(event, kind)]
 
 
 async def count(runtime: Runtime, kind: str, run_id: str = "r1") -> int:
-    return [type_of(event) for _, event in await runtime.runs.facts(run_id)].count(kind)
+    return [type_of(event) for _, event in await runtime.inside.runs.facts(run_id)].count(kind)
 
 
 # --- asking ------------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ async def test_a_run_that_waits_for_a_person_is_not_slept_through_until_the_ques
 async def test_an_approved_call_is_made_once_and_the_model_is_not_asked_again(desk: Desk) -> None:
     async with desk.open() as runtime:
         _, name = await start(desk, runtime)
-        info = await runtime.answer(name, "approve", by="ann", comment="fine")
+        info = await runtime.inside.decide_approval(name, "approve", by="ann", comment="fine")
         result = await runtime.resume("r1")
         (decided,) = await facts_of(runtime, ApprovalDecided)
         (document,) = await asked(runtime)
@@ -175,13 +175,13 @@ async def test_an_approved_call_is_made_once_and_the_model_is_not_asked_again(de
         assert (decided.decision, decided.by, decided.reason) == ("approve", "ann", "fine")
         status = document["status"]
         assert (status["phase"], status["decision"], status["decided_by"]) == ("Approved", "approved", "ann")
-        assert (await runtime.replay("r1")).difference is None
+        assert (await runtime.inside.replay("r1")).difference is None
 
 
 async def test_a_denied_call_is_told_to_the_model(desk: Desk) -> None:
     async with desk.open() as runtime:
         _, name = await start(desk, runtime)
-        await runtime.answer(name, "deny", by="ann", comment="too much")
+        await runtime.inside.decide_approval(name, "deny", by="ann", comment="too much")
         result = await runtime.resume("r1")
 
     assert "not approved by ann: too much" in result.output
@@ -192,7 +192,7 @@ async def test_a_decision_made_by_another_process_is_heard_when_the_run_is_taken
     async with desk.open() as first:
         _, name = await start(desk, first)
     async with desk.open() as elsewhere:
-        await elsewhere.approvals.decide(name, "approve", by="ann")
+        await elsewhere.inside.approvals.decide(name, "approve", by="ann")
     async with desk.open() as again:
         result = await again.resume("r1", agent=desk.agent(ONE))
 
@@ -207,7 +207,7 @@ async def test_of_an_approval_and_a_denial_at_once_one_wins_and_the_other_is_tol
         async with desk.open() as other:
             outcomes = await asyncio.gather(
                 *(
-                    each.approvals.decide(name, decision, by=by)
+                    each.inside.approvals.decide(name, decision, by=by)
                     for each, decision, by in (
                         (runtime, "approve", "ann"),
                         (other, "deny", "bob"),
@@ -235,10 +235,10 @@ async def test_of_an_approval_and_a_denial_at_once_one_wins_and_the_other_is_tol
 async def test_a_decision_is_taken_once(desk: Desk) -> None:
     async with desk.open() as runtime:
         _, name = await start(desk, runtime)
-        await runtime.answer(name, "approve", by="ann")
+        await runtime.inside.decide_approval(name, "approve", by="ann")
         for decision in ("approve", "deny"):
             with pytest.raises(Conflict, match="decided before: approved by ann"):
-                await runtime.answer(name, decision, by="bob")
+                await runtime.inside.decide_approval(name, decision, by="bob")
         assert len(desk.ledger) == 1
 
 
@@ -247,12 +247,12 @@ async def test_only_the_named_approvers_may_decide(desk: Desk) -> None:
     async with desk.open() as runtime:
         _, name = await start(desk, runtime)
         with pytest.raises(Denied, match="bob may not decide") as caught:
-            await runtime.answer(name, "approve", by="bob")
+            await runtime.inside.decide_approval(name, "approve", by="bob")
         assert caught.value.hint == "these may: ann, zoe"
         with pytest.raises(InvalidInput, match="needs the name"):
-            await runtime.answer(name, "approve", by=" ")
+            await runtime.inside.decide_approval(name, "approve", by=" ")
         assert desk.ledger == []
-        assert (await runtime.answer(name, "approve", by="zoe")).phase == "succeeded"
+        assert (await runtime.inside.decide_approval(name, "approve", by="zoe")).phase == "succeeded"
 
 
 async def test_two_gated_calls_of_one_step_are_two_approvals_and_both_are_needed(desk: Desk) -> None:
@@ -261,10 +261,10 @@ async def test_two_gated_calls_of_one_step_are_two_approvals_and_both_are_needed
         first, second = await asked(runtime)
         assert first["metadata"]["name"] != second["metadata"]["name"]
 
-        info = await runtime.answer(first["metadata"]["name"], "approve", by="ann")
+        info = await runtime.inside.decide_approval(first["metadata"]["name"], "approve", by="ann")
         assert info.phase == "waiting"
         assert len(desk.ledger) == 1
-        info = await runtime.answer(second["metadata"]["name"], "approve", by="ann")
+        info = await runtime.inside.decide_approval(second["metadata"]["name"], "approve", by="ann")
 
         assert info.phase == "succeeded"
         assert sorted(desk.ledger) == [("ada", 900), ("bob", 700)]
@@ -277,7 +277,7 @@ async def test_one_of_two_calls_may_be_denied(desk: Desk) -> None:
         await start(desk, runtime, TWO)
         for document in await asked(runtime):
             decision = "approve" if document["spec"]["arguments"]["to"] == "bob" else "deny"
-            await runtime.answer(document["metadata"]["name"], decision, by="ann")
+            await runtime.inside.decide_approval(document["metadata"]["name"], decision, by="ann")
 
         assert desk.ledger == [("bob", 700)]
         assert (await runtime.resume("r1")).succeeded
@@ -289,8 +289,8 @@ async def test_one_of_two_calls_may_be_denied(desk: Desk) -> None:
 async def test_edited_arguments_are_what_the_tool_gets_and_what_the_grant_covers(desk: Desk) -> None:
     async with desk.open() as runtime:
         _, name = await start(desk, runtime)
-        shown = (await runtime.approvals.get(name))["spec"]["arguments"]
-        await runtime.answer(name, "edit", by="ann", arguments={**shown, "amount": 450})
+        shown = (await runtime.inside.approvals.get(name))["spec"]["arguments"]
+        await runtime.inside.decide_approval(name, "edit", by="ann", arguments={**shown, "amount": 450})
         result = await runtime.resume("r1")
         (document,) = await asked(runtime)
         (decided,) = await facts_of(runtime, ApprovalDecided)
@@ -309,23 +309,23 @@ async def test_edited_arguments_must_fit_the_tool_before_anything_is_decided(des
     async with desk.open() as runtime:
         _, name = await start(desk, runtime)
         with pytest.raises(InvalidInput, match="amount"):
-            await runtime.answer(name, "edit", by="ann", arguments={"to": "ada", "amount": "lots"})
+            await runtime.inside.decide_approval(name, "edit", by="ann", arguments={"to": "ada", "amount": "lots"})
         with pytest.raises(InvalidInput, match="only stands for a value"):
-            await runtime.answer(name, "edit", by="ann", arguments={"to": "[REDACTED]", "amount": 1})
+            await runtime.inside.decide_approval(name, "edit", by="ann", arguments={"to": "[REDACTED]", "amount": 1})
         with pytest.raises(InvalidInput, match="given with the decision"):
-            await runtime.answer(name, "approve", by="ann", arguments={"to": "ada", "amount": 1})
+            await runtime.inside.decide_approval(name, "approve", by="ann", arguments={"to": "ada", "amount": 1})
         with pytest.raises(InvalidInput, match="given with the decision"):
-            await runtime.answer(name, "edit", by="ann")
+            await runtime.inside.decide_approval(name, "edit", by="ann")
 
-        assert (await runtime.approvals.get(name))["status"]["phase"] == "Pending"
+        assert (await runtime.inside.approvals.get(name))["status"]["phase"] == "Pending"
         assert desk.ledger == []
 
 
 async def test_an_edit_that_changes_nothing_is_an_approval(desk: Desk) -> None:
     async with desk.open() as runtime:
         _, name = await start(desk, runtime)
-        shown = (await runtime.approvals.get(name))["spec"]["arguments"]
-        await runtime.answer(name, "edit", by="ann", arguments=shown)
+        shown = (await runtime.inside.approvals.get(name))["spec"]["arguments"]
+        await runtime.inside.decide_approval(name, "edit", by="ann", arguments=shown)
         (decided,) = await facts_of(runtime, ApprovalDecided)
 
     assert decided.decision == "approve"
@@ -339,9 +339,9 @@ async def test_an_expired_question_counts_as_expired_whenever_it_is_looked_at(de
     async with desk.open() as runtime:
         _, name = await start(desk, runtime)
         desk.clock.now += 72 * 3600
-        assert (await runtime.approvals.get(name))["status"]["phase"] == "Expired"
+        assert (await runtime.inside.approvals.get(name))["status"]["phase"] == "Expired"
         with pytest.raises(Conflict, match="has expired at 2030-03-20T17:46:40"):
-            await runtime.answer(name, "approve", by="ann")
+            await runtime.inside.decide_approval(name, "approve", by="ann")
 
         result = await runtime.resume("r1")
 
@@ -367,7 +367,7 @@ async def test_a_decision_in_time_holds_however_late_the_run_is_taken_up(desk: D
     async with desk.open() as runtime:
         _, name = await start(desk, runtime)
         desk.clock.now += 72 * 3600 - 1
-        await runtime.approvals.decide(name, "approve", by="ann")
+        await runtime.inside.approvals.decide(name, "approve", by="ann")
         desk.clock.now += 1_000_000
         result = await runtime.resume("r1")
 
@@ -385,7 +385,7 @@ async def test_an_object_that_was_never_made_is_made_when_somebody_looks(desk: D
             await store.write([Delete(Key("ToolApproval", "default", name))])
         assert await asked(runtime) == []
 
-        await runtime.approvals.repair()
+        await runtime.inside.approvals.repair()
         (document,) = await asked(runtime)
         assert document["spec"]["arguments"]["to"] == "ada"
         async with desk.resources() as store:
@@ -394,7 +394,7 @@ async def test_an_object_that_was_never_made_is_made_when_somebody_looks(desk: D
         (document,) = await asked(runtime)
 
         assert document["spec"]["operation_class"] == "read"
-        assert (await runtime.answer(name, "approve", by="ann")).phase == "succeeded"
+        assert (await runtime.inside.decide_approval(name, "approve", by="ann")).phase == "succeeded"
 
 
 class LosesSignals:
@@ -416,10 +416,10 @@ async def test_a_decision_whose_signal_was_never_sent_is_heard_all_the_same(desk
     async with desk.open() as runtime:
         _, name = await start(desk, runtime)
         async with desk.resources() as store:
-            dying = ApprovalService(store, LosesSignals(runtime.runs.journal), clock=desk.clock)  # pyright: ignore[reportArgumentType] - forwards the rest
+            dying = ApprovalService(store, LosesSignals(runtime.inside.runs.journal), clock=desk.clock)  # pyright: ignore[reportArgumentType] - forwards the rest
             with pytest.raises(Unavailable):
                 await dying.decide(name, decision, by="ann", arguments=arguments)
-        assert await runtime.runs.journal.signals(["r1"]) == []
+        assert await runtime.inside.runs.journal.signals(["r1"]) == []
 
         result = await runtime.resume("r1")
 
@@ -430,12 +430,12 @@ async def test_a_decision_whose_signal_was_never_sent_is_heard_all_the_same(desk
 async def test_a_cancelled_run_leaves_no_open_question(desk: Desk) -> None:
     async with desk.open() as runtime:
         _, name = await start(desk, runtime)
-        assert (await runtime.cancel("r1", by="ann")).phase == "cancelled"
+        assert (await runtime.inside.cancel("r1", by="ann")).phase == "cancelled"
         (document,) = await asked(runtime)
         assert document["status"]["phase"] == "Expired"
         assert "cancelled" in document["status"]["reason"]
         with pytest.raises(Conflict, match="has expired"):
-            await runtime.answer(name, "approve", by="ann")
+            await runtime.inside.decide_approval(name, "approve", by="ann")
 
 
 async def test_a_forged_decision_in_the_journal_alone_lets_nothing_pass(desk: Desk) -> None:
@@ -443,7 +443,7 @@ async def test_a_forged_decision_in_the_journal_alone_lets_nothing_pass(desk: De
         _, name = await start(desk, runtime)
         (event,) = await facts_of(runtime, ApprovalRequested)
         forged = ApprovalDecided(event.call_id, "approve", by="mallory", approval_id=name)
-        await runtime.runs.journal.signal(signal("r1", forged, desk.clock.now))
+        await runtime.inside.runs.journal.signal(signal("r1", forged, desk.clock.now))
         result = await runtime.resume("r1")
 
         assert "does not cover this call" in result.output
@@ -454,7 +454,7 @@ async def test_a_forged_decision_in_the_journal_alone_lets_nothing_pass(desk: De
 async def test_a_grant_does_not_cover_other_arguments_than_were_decided_on(desk: Desk) -> None:
     async with desk.open() as runtime:
         _, name = await start(desk, runtime)
-        await runtime.approvals.decide(name, "approve", by="ann")
+        await runtime.inside.approvals.decide(name, "approve", by="ann")
         async with desk.resources() as store:
             document = await store.get(Key("ToolApproval", "default", name))
             status = {**document["status"], "granted_digest": arguments_digest({"to": "ada", "amount": 1})}
@@ -475,9 +475,9 @@ async def test_an_object_that_was_changed_after_it_was_asked_decides_nothing(des
                 await store.write([Put({**document, "spec": other})])
             await store.write([Put({**document, "spec": other}, own=True)])
         with pytest.raises(Conflict, match="it was changed"):
-            await runtime.answer(name, "approve", by="ann")
+            await runtime.inside.decide_approval(name, "approve", by="ann")
         assert desk.ledger == []
-        assert (await runtime.approvals.get(name))["spec"] == document["spec"]
+        assert (await runtime.inside.approvals.get(name))["spec"] == document["spec"]
 
 
 class NeverBelieves:
@@ -493,10 +493,10 @@ class NeverBelieves:
 async def test_a_gate_that_asks_again_after_a_decision_refuses_instead_of_going_round_in_circles(desk: Desk) -> None:
     async with desk.open() as runtime:
         _, name = await start(desk, runtime)
-        await runtime.approvals.decide(name, "approve", by="ann")
-        driver = await runtime.runs.take("r1", tools=NeverBelieves())
+        await runtime.inside.approvals.decide(name, "approve", by="ann")
+        driver = await runtime.inside.runs.take("r1", tools=NeverBelieves())
         async with asyncio.timeout(60):
-            state = await runtime.runs.drive(driver)
+            state = await runtime.inside.runs.drive(driver)
 
         (finished,) = await facts_of(runtime, ToolFinished)
         assert finished.result.error.reason == "approval_not_valid"
@@ -507,16 +507,18 @@ async def test_a_gate_that_asks_again_after_a_decision_refuses_instead_of_going_
 async def test_a_restart_between_the_decision_and_the_call_makes_the_call_once(desk: Desk) -> None:
     async with desk.open() as runtime:
         _, name = await start(desk, runtime)
-        decided = await runtime.approvals.decide(name, "approve", by="ann")
+        decided = await runtime.inside.approvals.decide(name, "approve", by="ann")
         # The process that heard it dies right after the decision is in the journal.
-        lease = await runtime.runs.journal.claim("r1", worker="gone", now=desk.clock.now, until=desk.clock.now + 1)
-        facts = await runtime.runs.journal.read("r1")
+        lease = await runtime.inside.runs.journal.claim(
+            "r1", worker="gone", now=desk.clock.now, until=desk.clock.now + 1
+        )
+        facts = await runtime.inside.runs.journal.read("r1")
         claimed = RunClaimed(2, "gone", lease.epoch)
         entries = [
             Entry(len(facts) + 1, desk.clock.now, "run.claimed", encode(claimed)),
             Entry(len(facts) + 2, desk.clock.now, "approval.decided", decided.signal.data),
         ]
-        await runtime.runs.journal.append(lease, entries, taken=[decided.signal.id])
+        await runtime.inside.runs.journal.append(lease, entries, taken=[decided.signal.id])
         desk.clock.now += 2
 
         result = await runtime.resume("r1")
@@ -533,11 +535,11 @@ async def test_a_restart_between_the_decision_and_the_call_makes_the_call_once(d
 async def test_whoever_stays_with_a_run_goes_on_with_it_when_somebody_else_decides(desk: Desk) -> None:
     async with desk.open() as runtime:
         _, name = await start(desk, runtime)
-        staying = asyncio.create_task(runtime.attend("r1"))
+        staying = asyncio.create_task(runtime.inside.attend("r1"))
         async with desk.open() as other, asyncio.timeout(60):
-            while not (await other.approvals.get(name))["status"].get("attended_by"):
+            while not (await other.inside.approvals.get(name))["status"].get("attended_by"):
                 await asyncio.sleep(0.01)
-            await other.approvals.decide(name, "approve", by="ann")
+            await other.inside.approvals.decide(name, "approve", by="ann")
             result = await staying
 
     assert result.succeeded
@@ -548,5 +550,5 @@ async def test_who_asks_for_an_approval_that_is_not_there_is_told(desk: Desk) ->
     async with desk.open() as runtime:
         _, name = await start(desk, runtime)
         with pytest.raises(NotFound, match="no approval 'nope'"):
-            await runtime.approvals.find("nope")
-        assert (await runtime.approvals.find(name[:8]))["metadata"]["name"] == name
+            await runtime.inside.approvals.find("nope")
+        assert (await runtime.inside.approvals.find(name[:8]))["metadata"]["name"] == name

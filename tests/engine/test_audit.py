@@ -501,11 +501,11 @@ async def test_who_decided_about_a_call_is_written_too(path, decision, outcomes)
     async with Runtime(path) as runtime:
         checked, problems = validate_document(rule)
         assert checked is not None, problems
-        await runtime._assembly.resources.write([Put(checked)])
+        await runtime.inside._assembly.resources.write([Put(checked)])
         waiting = await runtime.run(agent, "go", check=False)
         assert waiting.phase == "waiting"
-        (approval,) = [each async for each in runtime.approvals.list()]
-        await runtime.answer(approval["metadata"]["name"], decision, by="ada", comment="seen it")
+        (approval,) = [each async for each in runtime.inside.approvals.list()]
+        await runtime.inside.decide_approval(approval["metadata"]["name"], decision, by="ada", comment="seen it")
 
     database = await SqliteDatabase.open(path)
     log = SqlAuditLog(database)

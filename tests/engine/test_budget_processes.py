@@ -31,7 +31,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 async def test_what_a_killed_process_had_reserved_is_there_at_once(url: str, tmp_path: Path, same_run: bool) -> None:
     file = tmp_path / "said"
     async with Runtime(url) as runtime:
-        parts = runtime._open()  # pyright: ignore[reportPrivateUsage]
+        parts = runtime.inside._open()  # pyright: ignore[reportPrivateUsage]
         assert parts.resources is not None
         assert parts.database is not None
         await parts.resources.write([Put(budget(limit={"amount": "0.0201"}))])

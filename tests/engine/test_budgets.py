@@ -92,7 +92,7 @@ async def runtime(tmp_path: Path, clock: Clock) -> AsyncIterator[Runtime]:
 
 
 def store_of(runtime: Runtime) -> ResourceStore:
-    parts = runtime._open()  # pyright: ignore[reportPrivateUsage]
+    parts = runtime.inside._open()  # pyright: ignore[reportPrivateUsage]
     assert parts.resources is not None
     return parts.resources
 
@@ -103,7 +103,7 @@ async def declare(runtime: Runtime, clock: Clock, *documents: dict[str, Any]) ->
 
 
 def ledger_of(runtime: Runtime) -> SqlBudgetLedger:
-    database = runtime._open().database  # pyright: ignore[reportPrivateUsage]
+    database = runtime.inside._open().database  # pyright: ignore[reportPrivateUsage]
     assert database is not None
     return SqlBudgetLedger(database)
 
@@ -114,7 +114,7 @@ async def balances(runtime: Runtime) -> dict[tuple[str, str, str], Balance]:
 
 
 async def facts(runtime: Runtime, run_id: str, kind: type) -> list[Any]:
-    return [event for _, event in await runtime.runs.facts(run_id) if isinstance(event, kind)]
+    return [event for _, event in await runtime.inside.runs.facts(run_id) if isinstance(event, kind)]
 
 
 # --- spending ----------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ async def test_without_room_nothing_is_asked_and_the_run_waits_for_the_next_day(
     clock.now = MIDNIGHT + 2
     third = await runtime.resume(second.run_id)
     assert third.succeeded
-    replayed = await runtime.replay(second.run_id)
+    replayed = await runtime.inside.replay(second.run_id)
     assert replayed.difference is None
     assert (await balances(runtime))["team", "", "2026-11-17"] == Balance(Amount(10_000, 150))
 
@@ -173,8 +173,8 @@ async def test_a_run_that_is_taken_up_too_early_waits_again(runtime: Runtime, cl
 async def test_a_raised_limit_wakes_the_runs_that_wait_for_it(runtime: Runtime, clock: Clock) -> None:
     await declare(runtime, clock, budget(limit={"amount": "0.005"}))
     run = await runtime.run(agent(Model()), "go")
-    assert [info.id for info in await paused_runs(runtime.runs.journal, "default")] == [run.run_id]
-    attending = asyncio.create_task(runtime.attend(run.run_id))
+    assert [info.id for info in await paused_runs(runtime.inside.runs.journal, "default")] == [run.run_id]
+    attending = asyncio.create_task(runtime.inside.attend(run.run_id))
     await declare(runtime, clock, budget(limit={"amount": "5"}))
     assert (await asyncio.wait_for(attending, 60)).succeeded
 
@@ -184,21 +184,21 @@ async def test_a_changed_budget_is_signalled_to_the_runs_that_wait(runtime: Runt
     run = await runtime.run(agent(Unpriced()), "go")
     assert run.waiting is not None
     assert "the price of python:default/clerk is not known" in run.waiting.message
-    assert await wake_paused(runtime.runs.journal, "elsewhere", clock=clock) == 0
+    assert await wake_paused(runtime.inside.runs.journal, "elsewhere", clock=clock) == 0
     await declare(runtime, clock, budget(limit={"amount": 1}, unpriced="allow"))
-    assert await wake_paused(runtime.runs.journal, "default", clock=clock) == 1
-    (signal,) = await runtime.runs.journal.signals([run.run_id])
+    assert await wake_paused(runtime.inside.runs.journal, "default", clock=clock) == 1
+    (signal,) = await runtime.inside.runs.journal.signals([run.run_id])
     assert signal.type == "run.resumed"
     assert (await runtime.resume(run.run_id)).succeeded
     assert [event.reason for event in await facts(runtime, run.run_id, RunResumed)] == ["budget"]
-    assert await runtime.runs.journal.signals([run.run_id]) == []
+    assert await runtime.inside.runs.journal.signals([run.run_id]) == []
 
 
 async def test_a_budget_that_is_deleted_is_in_nobodys_way(runtime: Runtime, clock: Clock) -> None:
     await declare(runtime, clock, budget(limit={"amount": "0.005"}))
     run = await runtime.run(agent(Model()), "go")
     await store_of(runtime).write([Delete(Key("Budget", "default", "team"))])
-    assert (await asyncio.wait_for(runtime.attend(run.run_id), 60)).succeeded
+    assert (await asyncio.wait_for(runtime.inside.attend(run.run_id), 60)).succeeded
 
 
 async def test_a_budget_that_fails_ends_the_run_with_a_typed_error(runtime: Runtime, clock: Clock) -> None:
@@ -262,7 +262,7 @@ async def test_hard_stops_and_warnings_are_in_the_audit_log(runtime: Runtime, cl
     second = await runtime.run(agent(model), "go")
     third = await runtime.run(agent(model), "go")
     assert (first.phase, second.phase, third.phase) == ("succeeded", "succeeded", "waiting")
-    parts = runtime._open()  # pyright: ignore[reportPrivateUsage]
+    parts = runtime.inside._open()  # pyright: ignore[reportPrivateUsage]
     assert parts.audit is not None
     assert parts.database is not None
     await parts.audit.flush()
@@ -293,7 +293,7 @@ async def test_what_was_reserved_for_somebody_who_was_stopped_meanwhile_is_given
     runtime: Runtime, clock: Clock
 ) -> None:
     await declare(runtime, clock, budget(limit={"amount": 1}))
-    database = runtime._open().database  # pyright: ignore[reportPrivateUsage]
+    database = runtime.inside._open().database  # pyright: ignore[reportPrivateUsage]
     assert database is not None
     ledger = Deaf(database)
     ledger.reserved = asyncio.Event()
@@ -449,13 +449,13 @@ async def test_what_cannot_be_checked_lets_nothing_begin(runtime: Runtime, clock
         async def reserve(self, *args: Any, **kwargs: Any) -> Any:
             raise Unavailable("the store does not answer")
 
-    database = runtime._open().database  # pyright: ignore[reportPrivateUsage]
+    database = runtime.inside._open().database  # pyright: ignore[reportPrivateUsage]
     assert database is not None
     service = BudgetService(Down(database), DeclaredBudgets(store_of(runtime), clock=clock), clock=clock)
     model = Model()
     run = await runtime.run(agent(model), "go")
-    _, state = await runtime.runs.load(run.run_id)
-    purse = RunBudgets(service, runtime.runs.journal, runtime_quote).purse(state)
+    _, state = await runtime.inside.runs.load(run.run_id)
+    purse = RunBudgets(service, runtime.inside.runs.journal, runtime_quote).purse(state)
     fact = await purse.ask(AskModel(2, ModelRequest("m", ())), never)
     assert isinstance(fact, ModelFailed)
     assert (fact.retryable, "cannot be checked: the store does not answer" in fact.message) == (True, True)
@@ -514,17 +514,17 @@ async def test_a_call_outside_any_run_is_paid_for_and_asking_what_would_happen_i
     dear = search.with_definition(replace(search.definition, price=50_000))
     async with Runtime(tmp_path / "foliot.db", clock=clock, tools=[dear]) as runtime:
         await declare(runtime, clock, budget(limit={"amount": "0.09"}))
-        told = await runtime.tools.test("search", {}, Asker())
+        told = await runtime.inside.tools.test("search", {}, Asker())
         assert told.outcome == "allow"
         assert await balances(runtime) == {}
-        first = await runtime.tools.call("search", {}, Asker())
-        second = await runtime.tools.call("search", {}, Asker())
+        first = await runtime.inside.tools.call("search", {}, Asker())
+        second = await runtime.inside.tools.call("search", {}, Asker())
         assert isinstance(first, ToolResult)
         assert isinstance(second, ToolResult)
         assert first.error is None
         assert second.error is not None
         assert (second.error.kind, second.error.details["rule"]) == ("budget_exceeded", "Budget/team")
-        assert (await runtime.tools.test("search", {}, Asker())).outcome == "deny"
+        assert (await runtime.inside.tools.test("search", {}, Asker())).outcome == "deny"
         assert (await balances(runtime))["team", "", "total"] == Balance(Amount(50_000))
 
 
@@ -567,8 +567,8 @@ async def test_the_money_of_a_run_is_shared_with_those_it_delegates_to(runtime: 
     model = Model(ToolCall("c1", "agent:helper", '{"input": "help"}'), "done")
     boss = agent(model, "boss", tools=[helper], limits={"max_cost_usd": 0.035, "max_steps": 10})
     run = await runtime.run(boss, "go", check=False)
-    (child,) = [info for info in await runtime.runs.journal.list() if info.agent == "helper"]
-    _, state = await runtime.runs.load(child.id)
+    (child,) = [info for info in await runtime.inside.runs.journal.list() if info.agent == "helper"]
+    _, state = await runtime.inside.runs.load(child.id)
     assert state.spec.limits.max_cost_usd == pytest.approx(0.025)
     assert state.spent.cost_usd == pytest.approx(0.03)  # passed by one answer, whose price is known when it is there
     assert run.usage.cost_usd == pytest.approx(0.04)
@@ -582,7 +582,7 @@ async def test_a_child_without_room_waits_and_its_parent_with_it(runtime: Runtim
     running = asyncio.create_task(runtime.run(boss, "go"))
 
     async def paused() -> bool:
-        return bool(await paused_runs(runtime.runs.journal, "default"))
+        return bool(await paused_runs(runtime.inside.runs.journal, "default"))
 
     for _ in range(1000):
         if await paused():
@@ -603,7 +603,7 @@ async def test_a_fork_is_spent_by_whom_the_original_was(runtime: Runtime, clock:
     original = await runtime.run(agent(Model("one", "two")), "go", labels={"team": "a"}, user="ann")
     assert original.succeeded
 
-    fork = await runtime.fork(original.run_id, at=1)
+    fork = await runtime.inside.fork(original.run_id, at=1)
 
     assert fork.waiting is not None
     spent = {key[0]: each.spent.micros for key, each in (await balances(runtime)).items()}

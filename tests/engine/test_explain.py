@@ -30,8 +30,8 @@ async def why(script, **spec) -> Explanation:
     agent = Agent("clerk", model=ScriptedModel(script), tools=[search], **spec)
     async with Runtime("memory:") as runtime:
         result = await runtime.run(agent, "Find it", check=False)
-        info, state = await runtime.runs.load(result.run_id)
-        trace = trace_of(result.run_id, await runtime.runs.facts(result.run_id))
+        info, state = await runtime.inside.runs.load(result.run_id)
+        trace = trace_of(result.run_id, await runtime.inside.runs.facts(result.run_id))
         return explain(trace, Standing(info.phase), state.spec, trace.last_at)
 
 

@@ -55,7 +55,7 @@ async def declare(store: SqlResourceStore, kind: str, name: str, **spec: Any) ->
 
 
 async def results_of(runtime: Runtime, run_id: str) -> list[ToolResult]:
-    return [event.result for _, event in await runtime.runs.facts(run_id) if isinstance(event, ToolFinished)]
+    return [event.result for _, event in await runtime.inside.runs.facts(run_id) if isinstance(event, ToolFinished)]
 
 
 # --- rules -------------------------------------------------------------------------------------------------------
@@ -151,7 +151,9 @@ async def test_the_token_limit_of_a_policy_holds_beside_that_of_the_agent(
     result = await runtime.run(desk(limits={"max_tokens": 9000}), "please", check=False)
 
     assert result.phase == "failed"
-    (told,) = [event for _, event in await runtime.runs.facts(result.run_id) if isinstance(event, BudgetExceeded)]
+    (told,) = [
+        event for _, event in await runtime.inside.runs.facts(result.run_id) if isinstance(event, BudgetExceeded)
+    ]
     assert (told.limit, told.allowed, told.budget) == ("tokens", 1, "AgentPolicy/house")
 
 
@@ -183,7 +185,7 @@ async def test_an_agent_asks_for_a_version_and_the_run_is_locked_to_it(tmp_path:
     async with Runtime(tmp_path / "foliot.db", tools=tools) as runtime:
         old = await runtime.run(Agent("old", model=ScriptedModel(script), tools=["f@^1.0"]), "go")
         new = await runtime.run(Agent("new", model=ScriptedModel(script), tools=["f"]), "go")
-        spec = (await runtime.runs.load(old.run_id))[1].spec
+        spec = (await runtime.inside.runs.load(old.run_id))[1].spec
 
     assert (old.output, new.output) == ("version 1.4.0", "version 2.0.0")
     assert spec.extra["tools"]["f"][0] == "1.4.0"
@@ -214,8 +216,8 @@ async def test_a_resumed_run_does_not_get_another_tool_under_the_same_name(
     await database.close()
     async with Runtime(path) as runtime:
         parked = await runtime.run(agent(versioned("1.0.0")), "go")
-        (waiting,) = [each async for each in runtime.approvals.list("default")]
-        await runtime.approvals.decide(waiting["metadata"]["name"], "approve", by="ana")
+        (waiting,) = [each async for each in runtime.inside.approvals.list("default")]
+        await runtime.inside.approvals.decide(waiting["metadata"]["name"], "approve", by="ana")
     async with Runtime(path) as runtime:
         await runtime.resume(parked.run_id, agent=agent(later))
         (result,) = await results_of(runtime, parked.run_id)
@@ -264,7 +266,7 @@ async def run_calls(tools: list[Any], *names: str) -> tuple[list[ToolResult], li
     script = [{"call": [{name: {"path": "a"}} for name in names]}, {"say": "done"}]
     async with Runtime("memory:") as runtime:
         result = await runtime.run(Agent("desk", model=ScriptedModel(script), tools=tools), "go")
-        facts = [event for _, event in await runtime.runs.facts(result.run_id)]
+        facts = [event for _, event in await runtime.inside.runs.facts(result.run_id)]
     started = [event.name for event in facts if isinstance(event, ToolStarted)]
     return [event.result for event in facts if isinstance(event, ToolFinished)], started
 

@@ -115,7 +115,7 @@ async def test_a_grant_is_used_up(runtime, store) -> None:
     name = (await grant(store, max_uses=2))["metadata"]["name"]
     phases = [await phase_of_run(runtime) for _ in range(3)]
     assert phases == ["succeeded", "succeeded", "waiting"]
-    document = await runtime.approvals.get(name)
+    document = await runtime.inside.approvals.get(name)
     assert document["status"]["phase"] == "Expired"
     assert len(document["status"]["uses"]) == 2
 

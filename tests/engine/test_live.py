@@ -111,7 +111,7 @@ async def test_a_run_that_is_read_elsewhere_is_asked_for_pieces_although_nobody_
 
     agent = Agent("clerk", model=ScriptedModel(["Hello there.", "Hello there."]))
     async with Runtime("memory:") as runtime:
-        hub = runtime.runs.watcher
+        hub = runtime.inside.runs.watcher
         assert isinstance(hub, Hub)
         hub.carry_to(Carrier(), {"wanted"})
         await runtime.run(agent, "go", run_id="unwanted")

@@ -46,11 +46,11 @@ async def declare(runtime: Runtime, server: WireServer, **endpoint: Any) -> None
         document, problems = validate_document({"kind": kind, "metadata": {"name": name}, "spec": spec})
         assert document is not None, problems
         documents.append(document)
-    await apply_documents(runtime.resources, documents)
+    await apply_documents(runtime.inside.resources, documents)
 
 
 async def facts(runtime: Runtime, run_id: str) -> list[Event]:
-    return [event for _, event in await runtime.runs.facts(run_id)]
+    return [event for _, event in await runtime.inside.runs.facts(run_id)]
 
 
 async def until(runtime: Runtime, run_id: str, kind: type[Event]) -> None:
@@ -71,7 +71,7 @@ async def test_runs_above_the_limit_all_succeed_in_order(runtime: Runtime) -> No
         return ANSWER
 
     taken: list[float] = []
-    turns = runtime._assembly.models._router.turns
+    turns = runtime.inside._assembly.models._router.turns
     real = turns.take
 
     async def take(*args: Any, **more: Any) -> Any:
@@ -87,7 +87,7 @@ async def test_runs_above_the_limit_all_succeed_in_order(runtime: Runtime) -> No
 
     assert [result.phase for result in done] == ["succeeded"] * RUNS
     assert len(heard) == RUNS  # nobody asked in vain
-    began = {f"r{n}": (await runtime.runs.facts(f"r{n}"))[0][0] for n in range(RUNS)}
+    began = {f"r{n}": (await runtime.inside.runs.facts(f"r{n}"))[0][0] for n in range(RUNS)}
     by_start = sorted(range(RUNS), key=lambda n: began[f"r{n}"])
     place = {int(text): position for position, text in enumerate(heard)}
     # Those of one window go in any order; nobody is overtaken by a later one.
@@ -111,19 +111,19 @@ async def test_a_run_that_waits_for_its_turn_holds_nothing_says_why_and_goes_on_
         third = asyncio.create_task(runtime.run("clerk", "third", run_id="third"))
         for run_id in ("second", "third"):
             await until(runtime, run_id, RunWaiting)
-        info, state = await runtime.runs.load("second")
+        info, state = await runtime.inside.runs.load("second")
         assert (info.phase, info.worker) == ("waiting", None)
         assert state.waiting is not None
         assert (state.waiting.reason, state.model_failures) == ("model_limit", 0)
-        trace = trace_of("second", await runtime.runs.facts("second"))
-        told = explain(trace, Standing(info.phase), state.spec, runtime.clock())
+        trace = trace_of("second", await runtime.inside.runs.facts("second"))
+        told = explain(trace, Standing(info.phase), state.spec, runtime.inside.clock())
         assert told.headline.startswith("It waits for its turn at the model, in about ")
         assert "allows 1 requests in 3600 s" in told.chain[0]
 
         await declare(runtime, server)
-        database = runtime._open().database
+        database = runtime.inside._open().database
         assert database is not None
-        await models_changed(database, "default", clock=runtime.clock)
+        await models_changed(database, "default", clock=runtime.inside.clock)
         assert [(await task).phase for task in (second, third)] == ["succeeded"] * 2
         assert any(isinstance(event, RunSucceeded) for event in await facts(runtime, "third"))
 
@@ -145,13 +145,13 @@ async def test_one_step_of_a_dead_endpoint_is_tried_four_times_in_all(tmp_path: 
             from foliot.models.gateways.pydantic_ai import PydanticAIGateway
 
             model = OpenAIChatModel("m", provider=OpenAIProvider(base_url=f"{server.url}/v1", api_key="k"))
-            runtime._assembly.models.serve("adapted", PydanticAIGateway(model))
+            runtime.inside._assembly.models.serve("adapted", PydanticAIGateway(model))
             spec = RunSpec("clerk", "adapted")
-        driver = await runtime.runs.start(spec, [Message("user", (Text("go"),))], run_id="r")
-        state = await runtime.runs.drive(driver)
+        driver = await runtime.inside.runs.start(spec, [Message("user", (Text("go"),))], run_id="r")
+        state = await runtime.inside.runs.drive(driver)
         while state.ended is None:
             now += 100
-            state = await runtime.runs.drive(await runtime.runs.take("r"))
+            state = await runtime.inside.runs.drive(await runtime.inside.runs.take("r"))
         assert state.ended.reason == "overloaded"
         assert len(server.requests) == 4
 
@@ -198,13 +198,13 @@ async def test_a_limit_is_forgotten_with_its_endpoint(runtime: Runtime) -> None:
     async with WireServer(lambda _: ANSWER) as server:
         await declare(runtime, server, rate_limit={"requests": 5})
         await runtime.run("clerk", "first")
-        database = runtime._open().database
+        database = runtime.inside._open().database
         assert database is not None
         limits = SqlModelLimits(database)
-        await models_changed(database, "default", clock=runtime.clock)
+        await models_changed(database, "default", clock=runtime.inside.clock)
         assert [endpoint for endpoint, _ in await limits.declarers("default")] == ["default/main"]
         await declare(runtime, server)
-        await models_changed(database, "default", clock=runtime.clock)
+        await models_changed(database, "default", clock=runtime.inside.clock)
         assert await limits.declarers("default") == []
 
 
@@ -217,7 +217,7 @@ async def test_who_stands_behind_somebody_that_leaves_goes_on_earlier(runtime: R
         for run_id in ("second", "third"):
             waiting.append(asyncio.create_task(runtime.run("clerk", run_id, run_id=run_id)))
             await until(runtime, run_id, RunWaiting)
-        await runtime.cancel("second", by="ann")
+        await runtime.inside.cancel("second", by="ann")
         dues: list[float] = []
         while len(dues) < 2:
             dues = [event.until for event in await facts(runtime, "third") if isinstance(event, ModelDelayed)]

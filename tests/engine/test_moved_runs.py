@@ -51,13 +51,13 @@ def answer(request: WireRequest) -> ModelResponse:
 async def declare(runtime: Runtime, kind: str, name: str, **spec: Any) -> None:
     document, problems = validate_document({"kind": kind, "metadata": {"name": name}, "spec": spec})
     assert document is not None, problems
-    await runtime.resources.write([Put(document)])
+    await runtime.inside.resources.write([Put(document)])
 
 
 async def approve(runtime: Runtime) -> None:
-    waiting = [each async for each in runtime.approvals.list("default") if each["status"]["phase"] == "Pending"]
+    waiting = [each async for each in runtime.inside.approvals.list("default") if each["status"]["phase"] == "Pending"]
     for each in waiting:
-        await runtime.approvals.decide(each["metadata"]["name"], "approve", by="ana")
+        await runtime.inside.approvals.decide(each["metadata"]["name"], "approve", by="ana")
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.services)])
@@ -102,16 +102,18 @@ async def test_a_provider_cannot_tell_whether_a_run_has_moved(url: str) -> None:
             assert list(moved.value) == ["reasoning", "answer"]
 
             async with process() as runtime:
-                await runtime.fork(moves.run_id, at=2)
+                await runtime.inside.fork(moves.run_id, at=2)
             assert server.requests[4].body == wanted[1], provider
 
             async with process() as runtime:
-                task = (await runtime.tasking.tasks.accept(Command("agent", f"by-{provider}", message="go"))).task
+                task = (
+                    await runtime.inside.tasking.tasks.accept(Command("agent", f"by-{provider}", message="go"))
+                ).task
             for _ in range(2):
                 async with process() as runtime:
-                    offer = Offer("w", runtime.runs.worker, capacity=2)
-                    await asyncio.wait_for(runtime.tasking.worker(offer, grace=0, once=True).run(), 60)
+                    offer = Offer("w", runtime.inside.runs.worker, capacity=2)
+                    await asyncio.wait_for(runtime.inside.tasking.worker(offer, grace=0, once=True).run(), 60)
                     await approve(runtime)
             assert [request.body for request in server.requests[5:]] == wanted, provider
             async with process() as runtime:
-                assert (await runtime.tasking.tasks.get("default", task.name)).phase == "succeeded"
+                assert (await runtime.inside.tasking.tasks.get("default", task.name)).phase == "succeeded"

@@ -26,7 +26,7 @@ async def test_an_agent_asks_the_endpoint_with_its_key_address_and_price() -> No
             got = await rt.run(Agent("clerk", model=endpoint), "Reply with the single word: ready")
             other = ModelEndpoint("vllm", "other", base_url=url, api_key="key-9")
             more = await rt.run(Agent("clerk", model=other), "Reply with the single word: ready")
-            vectors = await rt.models.embed(endpoint, ["a", "bb"])
+            vectors = await rt.inside.models.embed(endpoint, ["a", "bb"])
     assert (got.output, more.output) == ("ready", "ready")
     assert got.usage.cost_usd == pytest.approx((120 + 2 * 20) / 1_000_000)
     assert len(vectors.vectors) == 2
@@ -52,9 +52,9 @@ async def test_the_limit_of_the_endpoint_holds() -> None:
             "openai-compatible", "m", base_url=service.url + "/v1", rate_limit={"requests": 1, "per": "1h"}
         )
         async with Runtime("memory:") as rt:
-            await rt.models.embed(endpoint, ["a"])
+            await rt.inside.models.embed(endpoint, ["a"])
             with pytest.raises(FoliotError, match="allows 1 request"):
-                await rt.models.embed(endpoint, ["b"])
+                await rt.inside.models.embed(endpoint, ["b"])
     assert len(service.requests) == 1
 
 

@@ -45,7 +45,7 @@ async def runtime(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 
 async def facts_of(runtime: Runtime, run_id: str, *kinds: type[Any]) -> list[Any]:
-    return [event for _, event in await runtime.runs.facts(run_id) if isinstance(event, kinds)]
+    return [event for _, event in await runtime.inside.runs.facts(run_id) if isinstance(event, kinds)]
 
 
 async def test_the_run_waits_and_holds_nothing(runtime: Runtime) -> None:
@@ -55,33 +55,33 @@ async def test_the_run_waits_and_holds_nothing(runtime: Runtime) -> None:
     assert result.waiting is not None
     assert (result.waiting.reason, result.waiting.owner) == ("input", "person")
     assert result.waiting.message == "Which colour?"
-    assert runtime.runs.local(result.run_id) is None
-    info = await runtime.runs.journal.get(result.run_id)
+    assert runtime.inside.runs.local(result.run_id) is None
+    info = await runtime.inside.runs.journal.get(result.run_id)
     assert info.worker is None
-    (asked,) = await runtime.questions.open()
+    (asked,) = await runtime.inside.questions.open()
     assert (asked.run_id, asked.question, asked.choices) == (result.run_id, "Which colour?", ("red", "blue"))
 
 
 async def test_the_answer_is_the_result_and_the_model_is_not_asked_again(runtime: Runtime) -> None:
     result = await runtime.run(painter(), "Paint it.")
-    (asked,) = await runtime.questions.open()
+    (asked,) = await runtime.inside.questions.open()
 
-    info = await runtime.reply(result.run_id, asked.call_id, "Blue", by="ann")
+    info = await runtime.inside.answer_question(result.run_id, asked.call_id, "Blue", by="ann")
 
     assert info.phase == "succeeded"
     assert (await runtime.resume(result.run_id)).output == "It is blue."
     assert len(await facts_of(runtime, result.run_id, ModelResponded)) == 2
     assert await facts_of(runtime, result.run_id, ToolStarted) == [], "nothing was run"
     assert await facts_of(runtime, result.run_id, QuestionAnswered) == [QuestionAnswered(asked.call_id, "blue", "ann")]
-    assert await runtime.questions.open() == []
-    assert (await runtime.replay(result.run_id)).difference is None
+    assert await runtime.inside.questions.open() == []
+    assert (await runtime.inside.replay(result.run_id)).difference is None
 
 
 @pytest.mark.parametrize(("said", "taken"), [("red", "red"), (" RED ", "red"), ("2", "blue")])
 async def test_a_choice_is_taken_as_it_is_meant(runtime: Runtime, said: str, taken: str) -> None:
     result = await runtime.run(painter(), "Paint it.")
 
-    await runtime.reply(result.run_id, None, said)
+    await runtime.inside.answer_question(result.run_id, None, said)
 
     assert (await runtime.resume(result.run_id)).output == f"It is {taken}."
 
@@ -91,15 +91,15 @@ async def test_what_cannot_be_the_answer_is_refused_and_the_question_stays(runti
     result = await runtime.run(painter(), "Paint it.")
 
     with pytest.raises(InvalidInput):
-        await runtime.reply(result.run_id, None, said)
+        await runtime.inside.answer_question(result.run_id, None, said)
 
-    assert len(await runtime.questions.open()) == 1
+    assert len(await runtime.inside.questions.open()) == 1
 
 
 async def test_without_choices_the_answer_is_kept_word_for_word(runtime: Runtime) -> None:
     result = await runtime.run(painter({"question": "Why?"}), "Paint it.")
 
-    await runtime.reply(result.run_id, None, "  because\nof that ")
+    await runtime.inside.answer_question(result.run_id, None, "  because\nof that ")
 
     (done,) = await facts_of(runtime, result.run_id, ToolFinished)
     assert done.result.text == "  because\nof that "
@@ -107,15 +107,15 @@ async def test_without_choices_the_answer_is_kept_word_for_word(runtime: Runtime
 
 async def test_answering_twice_is_told_who_was_faster(runtime: Runtime) -> None:
     result = await runtime.run(painter({"question": "Why?"}), "Paint it.")
-    run_id, (asked,) = result.run_id, await runtime.questions.open()
-    await runtime.questions.answer(run_id, asked.call_id, "mine", by="ann")
+    run_id, (asked,) = result.run_id, await runtime.inside.questions.open()
+    await runtime.inside.questions.answer(run_id, asked.call_id, "mine", by="ann")
 
     with pytest.raises(Conflict, match="answered before, by ann: mine"):
-        await runtime.questions.answer(run_id, asked.call_id, "other", by="bob")
+        await runtime.inside.questions.answer(run_id, asked.call_id, "other", by="bob")
 
     await runtime.resume(run_id)
     with pytest.raises(Conflict, match="asks nothing"):
-        await runtime.reply(run_id, asked.call_id, "again")
+        await runtime.inside.answer_question(run_id, asked.call_id, "again")
     assert [each.answer for each in await facts_of(runtime, run_id, QuestionAnswered)] == ["mine"]
 
 
@@ -123,7 +123,8 @@ async def test_of_many_answers_at_once_one_counts_and_the_others_are_told(runtim
     result = await runtime.run(painter({"question": "Why?"}), "Paint it.")
 
     told = await asyncio.gather(
-        *(runtime.reply(result.run_id, None, f"answer {n}", by=f"p{n}") for n in range(8)), return_exceptions=True
+        *(runtime.inside.answer_question(result.run_id, None, f"answer {n}", by=f"p{n}") for n in range(8)),
+        return_exceptions=True,
     )
 
     assert sum(not isinstance(each, BaseException) for each in told) == 1
@@ -134,19 +135,19 @@ async def test_of_many_answers_at_once_one_counts_and_the_others_are_told(runtim
 async def test_a_call_that_asks_nothing_cannot_be_answered(runtime: Runtime) -> None:
     result = await runtime.run(painter(), "Paint it.")
     with pytest.raises(NotFound, match="no call 'zzz' that asks"):
-        await runtime.reply(result.run_id, "zzz", "red")
+        await runtime.inside.answer_question(result.run_id, "zzz", "red")
 
 
 async def test_two_questions_of_one_step_are_answered_one_by_one(runtime: Runtime) -> None:
     calls = [{"ask_user": {"question": "Which?"}}, {"ask_user": {"question": "Where?"}}]
     agent = Agent("painter", model=ScriptedModel([{"call": calls}, {"say": "done"}]), tools=["ask_user"])
     result = await runtime.run(agent, "Paint it.")
-    first, second = await runtime.questions.open()
+    first, second = await runtime.inside.questions.open()
     with pytest.raises(Conflict, match="asks several questions"):
-        await runtime.reply(result.run_id, None, "red")
+        await runtime.inside.answer_question(result.run_id, None, "red")
 
-    assert (await runtime.reply(result.run_id, second.call_id, "there")).phase == "waiting"
-    assert (await runtime.reply(result.run_id, first.call_id, "this")).phase == "succeeded"
+    assert (await runtime.inside.answer_question(result.run_id, second.call_id, "there")).phase == "waiting"
+    assert (await runtime.inside.answer_question(result.run_id, first.call_id, "this")).phase == "succeeded"
 
     done = await facts_of(runtime, result.run_id, ToolFinished)
     assert {each.result.call_id: each.result.text for each in done} == {
@@ -171,15 +172,15 @@ async def test_a_tool_of_ones_own_can_ask_too(runtime: Runtime) -> None:
     turns = [{"call": {"confirm": {"amount": 5}}}, {"say": "They said {last_result}."}]
     result = await runtime.run(Agent("payer", model=ScriptedModel(turns), tools=[Confirm()]), "Pay.")
 
-    (asked,) = await runtime.questions.open()
+    (asked,) = await runtime.inside.questions.open()
     assert (asked.question, asked.choices, asked.default) == ("Pay 5 euros?", ("yes", "no"), "no")
-    await runtime.reply(result.run_id, None, "YES")
+    await runtime.inside.answer_question(result.run_id, None, "YES")
     assert (await runtime.resume(result.run_id)).output == "They said yes."
 
 
 async def test_the_short_name_asks_too(runtime: Runtime) -> None:
     result = await runtime.run(painter({"question": "Why?"}, tools=("ask",)), "Paint it.")
-    await runtime.reply(result.run_id, "ask", "so")
+    await runtime.inside.answer_question(result.run_id, "ask", "so")
     assert (await runtime.resume(result.run_id)).output == "It is so."
 
 
@@ -209,7 +210,7 @@ async def test_a_question_that_cannot_be_asked_is_sent_back_to_the_model(runtime
 async def test_every_question_has_an_end(runtime: Runtime, asked: Any, least: float, most: float) -> None:
     result = await runtime.run(painter({"question": "Why?", "timeout_seconds": asked}), "Paint it.")
     (fact,) = await facts_of(runtime, result.run_id, QuestionAsked)
-    times = [at for at, event in await runtime.runs.facts(result.run_id) if event == fact]
+    times = [at for at, event in await runtime.inside.runs.facts(result.run_id) if event == fact]
     assert least - 1 <= fact.expires_at - times[0] <= most + 1
 
 
@@ -231,14 +232,14 @@ async def test_when_nobody_answers_the_default_is_taken_or_the_model_is_told(
         else:
             assert done.output == said
         with pytest.raises(Conflict, match="asks nothing"):
-            await runtime.reply(result.run_id, None, "blue")
+            await runtime.inside.answer_question(result.run_id, None, "blue")
 
 
 async def test_who_stays_goes_on_when_somebody_else_answers(tmp_path: Path) -> None:
     async with Runtime(tmp_path / "foliot.db") as staying, Runtime(tmp_path / "foliot.db") as other:
         result = await staying.run(painter(), "Paint it.")
-        attending = asyncio.create_task(staying.attend(result.run_id))
-        await other.questions.answer(result.run_id, None, "red", by="ann")
+        attending = asyncio.create_task(staying.inside.attend(result.run_id))
+        await other.inside.questions.answer(result.run_id, None, "red", by="ann")
         async with asyncio.timeout(60):
             assert (await attending).output == "It is red."
 
@@ -246,7 +247,7 @@ async def test_who_stays_goes_on_when_somebody_else_answers(tmp_path: Path) -> N
 async def test_the_answer_is_in_the_audit_log_with_who_gave_it(tmp_path: Path) -> None:
     async with Runtime(tmp_path / "foliot.db") as runtime:
         result = await runtime.run(painter(), "Paint it.")
-        await runtime.reply(result.run_id, None, "red", by="ann")
+        await runtime.inside.answer_question(result.run_id, None, "red", by="ann")
     database = await open_database(str(tmp_path / "foliot.db"))
     try:
         records = [record.body for record in reversed(await SqlAuditLog(database).find(AuditFilter()))]
@@ -274,12 +275,12 @@ async def test_a_rule_can_want_an_approval_of_the_question(tmp_path: Path) -> No
         result = await runtime.run(painter(), "Paint it.")
         assert result.waiting is not None
         assert result.waiting.reason == "approval"
-        (approval,) = [each async for each in runtime.approvals.list()]
-        await runtime.answer(approval["metadata"]["name"], "approve", by="ann")
-        _, state = await runtime.runs.load(result.run_id)
+        (approval,) = [each async for each in runtime.inside.approvals.list()]
+        await runtime.inside.decide_approval(approval["metadata"]["name"], "approve", by="ann")
+        _, state = await runtime.inside.runs.load(result.run_id)
         assert state.waiting is not None
         assert state.waiting.reason == "input"
-        assert (await runtime.reply(result.run_id, None, "red")).phase == "succeeded"
+        assert (await runtime.inside.answer_question(result.run_id, None, "red")).phase == "succeeded"
 
 
 KILLED = """
@@ -292,7 +293,7 @@ async def main():
         if sys.argv[2] == "ask":
             await runtime.run(painter(), "Paint it.", run_id="r-1")
         else:
-            await runtime.questions.answer("r-1", None, "red", by="ann")
+            await runtime.inside.questions.answer("r-1", None, "red", by="ann")
         os.kill(os.getpid(), 9)
 
 asyncio.run(main())

@@ -39,8 +39,10 @@ class Moving:
 
 async def test_a_ban_that_moves_is_seen_in_one_of_its_places(tmp_path: Path) -> None:
     async with Runtime(settings=load_settings({"home": str(tmp_path)}, {})) as runtime:
-        await runtime.resources.write([declared("AgentPolicy", "ban", apply_mode="global", blocked_tools=["pay"])])
-        store = Moving(runtime.resources)
+        await runtime.inside.resources.write(
+            [declared("AgentPolicy", "ban", apply_mode="global", blocked_tools=["pay"])]
+        )
+        store = Moving(runtime.inside.resources)
         rules = await StoredRules(store, clock=time.time).rules("default")  # pyright: ignore[reportArgumentType]
         assert store.moved
         assert rules.policies or rules.permissions

@@ -20,7 +20,7 @@ async def traced(script, *, input: str = "Oslo?", **spec) -> Trace:
     agent = Agent("clerk", model=ScriptedModel(script), tools=[population], **spec)
     async with Runtime("memory:") as runtime:
         result = await runtime.run(agent, input, check=False)
-        return trace_of(result.run_id, await runtime.runs.facts(result.run_id))
+        return trace_of(result.run_id, await runtime.inside.runs.facts(result.run_id))
 
 
 async def test_a_run_is_steps_with_an_answer_and_calls() -> None:

@@ -60,7 +60,7 @@ async def runtime(tmp_path: Path) -> AsyncIterator[Runtime]:
 
 
 async def events(runtime: Runtime, run_id: str) -> list[Any]:
-    return [event for _, event in await runtime.runs.facts(run_id)]
+    return [event for _, event in await runtime.inside.runs.facts(run_id)]
 
 
 @pytest.mark.parametrize(("limit", "requests"), [(150_000, 1), (450_000, 3), (None, 4)])
@@ -75,7 +75,7 @@ async def test_retries_end_where_the_limit_of_tokens_does(
         )  # the run waits between its tries, in a time of its own
         clerk = Agent("clerk", model="anthropic:claude-sonnet-4-5", limits={"max_tokens": limit} if limit else {})
         async with Runtime(tmp_path / "foliot.db", clock=lambda: time.time() * 200, lease_seconds=1e6) as runtime:
-            ended = await _last(runtime, clerk, runtime.new_run_id())
+            ended = await _last(runtime, clerk, runtime.inside.new_run_id())
         assert len(server.requests) == requests
     assert ended.usage.input_tokens == 200_000 * requests
     assert type(ended).__name__ == ("RunSucceeded" if limit is None else "RunFailed")
@@ -83,7 +83,7 @@ async def test_retries_end_where_the_limit_of_tokens_does(
 
 async def test_what_was_wasted_is_told_and_stands_in_the_trace(runtime: Runtime) -> None:
     result = await runtime.run(_clerk(1), "go")
-    facts = await runtime.runs.facts(result.run_id)
+    facts = await runtime.inside.runs.facts(result.run_id)
     assert result.usage.total_tokens == 1_150
     trace = trace_of(result.run_id, facts)
     assert trace.usage.total_tokens == 1_150
@@ -100,7 +100,7 @@ async def budget(runtime: Runtime, **limit: int) -> SqlBudgetLedger:
         {"kind": "Budget", "metadata": {"name": "team"}, "spec": {"limit": limit, "window": "day"}}
     )
     assert document is not None, problems
-    parts = runtime._open()  # pyright: ignore[reportPrivateUsage]
+    parts = runtime.inside._open()  # pyright: ignore[reportPrivateUsage]
     assert parts.resources is not None
     assert parts.database is not None
     await parts.resources.write([Put(document)])
@@ -135,10 +135,10 @@ class Hanging(Failing):
 
 async def test_a_cancelled_question_is_paid_for(runtime: Runtime) -> None:
     model = Hanging()
-    run_id = runtime.new_run_id()
+    run_id = runtime.inside.new_run_id()
     running = asyncio.ensure_future(_last(runtime, Agent("clerk", model=model), run_id))
     await model.begun.wait()
-    await runtime.cancel(run_id, by="ann")
+    await runtime.inside.cancel(run_id, by="ann")
     last = await running
     assert isinstance(last, RunCancelled)
     assert last.usage.total_tokens == 703
@@ -156,7 +156,7 @@ async def test_what_was_used_before_a_delay_is_counted_as_a_try_and_a_cancelled_
     runtime: Runtime,
 ) -> None:
     """The first endpoint breaks off, and its fallback has no room."""
-    parts = runtime._open()  # pyright: ignore[reportPrivateUsage]
+    parts = runtime.inside._open()  # pyright: ignore[reportPrivateUsage]
     assert parts.resources is not None
     assert parts.database is not None
     broken, answer = Play(ANSWER, pieces=7, fault=Fault("error_event", after=4)), Play(ANSWER)
@@ -173,11 +173,11 @@ async def test_what_was_used_before_a_delay_is_counted_as_a_try_and_a_cancelled_
             document, problems = validate_document({"kind": kind, "metadata": {"name": name}, "spec": spec})
             assert document is not None, problems
             await parts.resources.write([Put(document)])
-        assert (await runtime.run("clerk", "one", stream=True)).usage.input_tokens == 400_000
-        second_run = asyncio.ensure_future(runtime.run("clerk", "two", run_id="two", stream=True))
+        assert (await runtime.inside.run("clerk", "one", stream=True)).usage.input_tokens == 400_000
+        second_run = asyncio.ensure_future(runtime.inside.run("clerk", "two", run_id="two", stream=True))
         while not any(isinstance(event, RunWaiting) for event in await events(runtime, "two")):
             await asyncio.sleep(0.01)
-        _, state = await runtime.runs.load("two")
+        _, state = await runtime.inside.runs.load("two")
         assert state.spent.tokens > 200_000
         assert state.model_failures == 1
         (delayed,) = [event for event in await events(runtime, "two") if isinstance(event, ModelDelayed)]
@@ -186,7 +186,7 @@ async def test_what_was_used_before_a_delay_is_counted_as_a_try_and_a_cancelled_
         assert found.balance.spent.tokens > 600_000
         assert found.balance.reserved.tokens == 0
         assert await parts.database.read("model_place_first", key=await _line(parts.database), since=0.0)
-        await runtime.cancel("two", by="ann")
+        await runtime.inside.cancel("two", by="ann")
         await asyncio.gather(second_run, return_exceptions=True)
         assert not await parts.database.read("model_place_first", key=await _line(parts.database), since=0.0)
 
@@ -284,7 +284,7 @@ async def test_questions_of_processes_that_ended_are_counted_once_by_their_estim
     runtime: Runtime, times: int
 ) -> None:
     model, ledger = Stuck(times), await budget(runtime, amount=1)
-    clerk, run_id = Agent("clerk", model=model), runtime.new_run_id()
+    clerk, run_id = Agent("clerk", model=model), runtime.inside.new_run_id()
     for _ in range(times):
         model.begun.clear()
         asking = asyncio.ensure_future(runtime.run(clerk, "a question of some length", run_id=run_id))
@@ -299,13 +299,13 @@ async def test_questions_of_processes_that_ended_are_counted_once_by_their_estim
     assert result.usage.cost_usd == pytest.approx(0.01 + lost / 1e6)
     (found,) = await ledger.list("default")
     assert (found.balance.spent.tokens, found.balance.reserved.tokens) == (150 + lost, 0)
-    trace = trace_of(run_id, await runtime.runs.facts(run_id))
+    trace = trace_of(run_id, await runtime.inside.runs.facts(run_id))
     assert trace.steps[0].wasted.total_tokens == lost
     assert any("no answer" in line and "estimated" in line for line in cost_of(trace))
 
 
 async def test_lost_questions_leave_no_room_where_there_is_none(runtime: Runtime) -> None:
-    model, run_id = Stuck(1), runtime.new_run_id()
+    model, run_id = Stuck(1), runtime.inside.new_run_id()
     clerk = Agent("clerk", model=model, limits={"max_tokens": 60})
     words = "word " * 30
     asking = asyncio.ensure_future(runtime.run(clerk, words, run_id=run_id))

@@ -325,7 +325,7 @@ async def test_a_turn_that_paused_goes_on_from_where_it_was() -> None:
     async with WireServer(plays) as server, Runtime("memory:") as runtime:
         gateway = AnthropicGateway(GatewayConfig("anthropic", f"{server.url}/v1", "k", model="claude-sonnet-5"))
         result = await runtime.run(Agent("clerk", model=gateway), "hi")
-        trace = trace_of(result.run_id, await runtime.runs.facts(result.run_id))
+        trace = trace_of(result.run_id, await runtime.inside.runs.facts(result.run_id))
     seen = [_unmarked(request.json["messages"]) for request in server.requests]
     assert result.output == "I look \nDone."
     assert seen[1][1:] == [{"role": "assistant", "content": SEARCHED}]
@@ -543,7 +543,7 @@ async def test_the_run_and_its_trace_tell_the_refusal_and_the_sources() -> None:
         good = await runtime.run(Agent("a", model=Telling(cited)), "hi")
         with pytest.raises(RunFailedError, match=r"^it was filtered \(hate\)$"):
             await runtime.run(Agent("b", model=Telling(refused)), "hi")
-        trace = trace_of(good.run_id, await runtime.runs.facts(good.run_id))
+        trace = trace_of(good.run_id, await runtime.inside.runs.facts(good.run_id))
     assert trace.steps[0].sources == cited.sources
     assert [mark.text for mark in trace.marks if mark.kind == "note"] == [
         "the answer names as its sources: A https://a.example"

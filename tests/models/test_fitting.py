@@ -97,7 +97,7 @@ async def test_trace_and_why_tell_once_what_was_left_out() -> None:
         gateway = OpenAIChatGateway(GatewayConfig("openai", f"{server.url}/v1", "sk-1", model="gpt-5"))
         agent = Agent("clerk", model=gateway, model_name="gpt-5", model_settings={"temperature": 0.5})
         result = await runtime.run(agent, "hi")
-        trace = trace_of(result.run_id, await runtime.runs.facts(result.run_id))
+        trace = trace_of(result.run_id, await runtime.inside.runs.facts(result.run_id))
     assert len(trace.steps) == 2
     notes = [mark.text for mark in trace.marks if mark.kind == "note"]
     assert notes == ["temperature is not sent: gpt-5 refuses it while it reasons"]
@@ -186,7 +186,7 @@ async def test_what_an_agent_sets_arrives_on_each_wire_or_a_note_says_that_it_wa
     async with WireServer([call, SAID]) as server, Runtime("memory:") as runtime:
         gateway = kind(GatewayConfig(kind.FAMILY or "openai", f"{server.url}/v1", "k", model=model))
         result = await runtime.run(Agent("clerk", model=gateway, tools=[look_up], model_settings=SETTINGS), "hi")
-        trace = trace_of(result.run_id, await runtime.runs.facts(result.run_id))
+        trace = trace_of(result.run_id, await runtime.inside.runs.facts(result.run_id))
     first, second = (request.json for request in server.requests)
     assert {key: first.get(key) for key in sent} == sent
     assert first.get("model", model) == model

@@ -64,19 +64,19 @@ async def test_bounds_follow_the_lease_that_is_configured(tmp_path: Path) -> Non
         "patient": ({"timeouts": {"connect": "9s"}}, 9.0),
     }
     async with Runtime(settings=settings) as runtime:
-        models = runtime._assembly.models
+        models = runtime.inside._assembly.models
         for name, (spec, connect) in endpoints.items():
             spec = {"provider": "openai", "default_model": "m", "base_url": "http://127.0.0.1:1", **spec}
             document, _ = validate_document({"kind": "ModelEndpoint", "metadata": {"name": name}, "spec": spec})
             assert document is not None
-            await runtime.resources.write([Put(document)])
+            await runtime.inside.resources.write([Put(document)])
             config = (await models._resolve(f"default/{name}")).gateway
             assert config.timeouts.connect == connect
             assert config.timeouts.idle == Timeouts().idle, "silence inside a stream is the endpoint's own"
             assert config.waits == Waits(lease=12)
         assert (await models._resolve("openai:m")).gateway.timeouts.connect == 3.0
-        assert runtime._assembly.backends.web.client._waits == Waits(lease=12)
-        assert runtime._assembly.backends._nats_options.waits == Waits(lease=12)  # type: ignore[union-attr]
+        assert runtime.inside._assembly.backends.web.client._waits == Waits(lease=12)
+        assert runtime.inside._assembly.backends._nats_options.waits == Waits(lease=12)  # type: ignore[union-attr]
     assert nats_options(settings, name="x").waits.ping == pytest.approx(12 / 9)
 
 

@@ -160,12 +160,12 @@ def serving(home: Path) -> Iterator[Site]:
 async def _serve(home: Path, told: dict[str, Any], began: threading.Event, stop: threading.Event) -> None:
     settings = load_settings({"home": str(home), "request_rate": "0", "mcp_commands": sys.executable}, {})
     async with Runtime(settings=settings, tools=[pay]) as runtime:
-        database = runtime.tasking.database
+        database = runtime.inside.tasking.database
         _, told["token"] = await SqlTokens(database).create("root", namespaces=("*",), roles=("admin",), now=0.0)
         auth = TokenAuth(database, local=True)
         app = create_app(runtime, settings=settings, auth=auth)
         async with HttpServer(app, Listen("127.0.0.1", 0)) as server:
-            worker = runtime.tasking.worker(Offer("w", runtime.runs.worker, capacity=4), grace=0)
+            worker = runtime.inside.tasking.worker(Offer("w", runtime.inside.runs.worker, capacity=4), grace=0)
             working = asyncio.create_task(worker.run())
             told["url"] = server.url
             began.set()

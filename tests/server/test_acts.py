@@ -28,7 +28,7 @@ def endpoint(name: str, model: str = "m") -> dict[str, Any]:
 
 async def acts(runtime: Runtime) -> list[tuple[str, str, str]]:
     """What was done to what by which request, oldest first."""
-    found = await SqlAuditLog(runtime.tasking.database).find(AuditFilter(moment="act"), limit=500)
+    found = await SqlAuditLog(runtime.inside.tasking.database).find(AuditFilter(moment="act"), limit=500)
     return [
         (each.body["outcome"], f"{each.body['resource']['kind']}/{each.body['resource']['name']}", each.body["request"])
         for each in reversed(found)
@@ -57,7 +57,7 @@ async def test_each_way_to_write_leaves_one_record(http: httpx.AsyncClient, runt
         ("created", b, "r5"),
         ("deleted", a, "r6"),
     ]
-    assert (await SqlAuditLog(runtime.tasking.database).verify()).broken is None
+    assert (await SqlAuditLog(runtime.inside.tasking.database).verify()).broken is None
 
 
 async def test_what_changes_nothing_or_is_refused_leaves_none(http: httpx.AsyncClient, runtime: Runtime) -> None:
@@ -76,7 +76,7 @@ async def test_what_changes_nothing_or_is_refused_leaves_none(http: httpx.AsyncC
 async def test_nothing_is_written_that_cannot_be_recorded(
     http: httpx.AsyncClient, runtime: Runtime, settings: Settings
 ) -> None:
-    await runtime.resources.write([Put(endpoint("a"))])
+    await runtime.inside.resources.write([Put(endpoint("a"))])
     with closing(apsw.Connection(str(settings.home / "foliot.db"))) as file:
         file.execute("DELETE FROM audit_head")
 
@@ -106,4 +106,4 @@ async def test_work_that_no_resource_declares_is_recorded_when_it_is_ended(
 
     assert ("deleted", "Task/t") in [act[:2] for act in await acts(runtime)]
     with pytest.raises(Exception, match="no Task/t"):
-        await runtime.resources.get(Key("Task", "default", "t"))
+        await runtime.inside.resources.get(Key("Task", "default", "t"))

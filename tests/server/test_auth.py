@@ -30,12 +30,12 @@ def clock() -> Clock:
 
 @pytest.fixture
 def tokens(runtime: Runtime) -> SqlTokens:
-    return SqlTokens(runtime.tasking.database)
+    return SqlTokens(runtime.inside.tasking.database)
 
 
 @pytest.fixture
 async def auth(runtime: Runtime, clock: Clock) -> AsyncIterator[TokenAuth]:
-    auth = TokenAuth(runtime.tasking.database, local=True, clock=clock)
+    auth = TokenAuth(runtime.inside.tasking.database, local=True, clock=clock)
     yield auth
     await auth.close()
 
@@ -121,7 +121,7 @@ async def test_of_a_token_the_store_keeps_only_a_digest_and_its_last_use(
     await http.get("/v1/auth/me", headers=known)
     await auth.close()
 
-    rows = await runtime.tasking.database.read("token_list")
+    rows = await runtime.inside.tasking.database.read("token_list")
     assert secret not in str([dict(row) for row in rows])
     assert [each.used_at for each in await tokens.list()] == [clock.now]
 
@@ -129,7 +129,7 @@ async def test_of_a_token_the_store_keeps_only_a_digest_and_its_last_use(
 async def test_where_others_can_reach_the_server_nobody_is_let_in_without_a_token(
     runtime: Runtime, settings: Settings
 ) -> None:
-    auth = TokenAuth(runtime.tasking.database, local=False)
+    auth = TokenAuth(runtime.inside.tasking.database, local=False)
     app = create_app(runtime, settings=settings, auth=auth)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
         assert (await http.get("/v1/auth/me")).status_code == 401

@@ -149,9 +149,9 @@ async def test_a_dry_run_answers_what_the_real_run_does(seed: int, http: httpx.A
     differing: list[str] = []
     for step in range(STEPS):
         method, path, query, headers, body = requests.next()
-        before = await runtime.resources.revision()
+        before = await runtime.inside.resources.revision()
         dry = await http.request(method, path, params={**query, "dryRun": "true"}, headers=headers, json=body)
-        assert await runtime.resources.revision() == before, "a dry run wrote"
+        assert await runtime.inside.resources.revision() == before, "a dry run wrote"
         real = await http.request(method, path, params=query, headers=headers, json=body)
         if (version := real.headers.get("etag", "").strip('"')).isdecimal():
             requests.versions.append(version)

@@ -43,7 +43,7 @@ class Random:
     """Writes whatever comes to a seed's mind."""
 
     def __init__(self, runtime: Runtime, seed: int) -> None:
-        self._resources = runtime.resources
+        self._resources = runtime.inside.resources
         self._chance = random.Random(seed)
         self._there: set[Key] = set()
 
@@ -94,7 +94,7 @@ async def truth(runtime: Runtime, filter: Filter, after: int, upto: int) -> list
     """What a watch of the store itself says, up to a change that the filter lets through."""
     words = {"created": "added", "updated": "updated", "deleted": "deleted"}
     told: list[tuple[int, str]] = []
-    watch: Any = runtime.resources.watch(filter, after=after)
+    watch: Any = runtime.inside.resources.watch(filter, after=after)
     async with asyncio.timeout(SOON), aclosing(watch) as changes:
         async for change in changes:
             told.append((change.revision, words[change.action]))
@@ -108,7 +108,7 @@ async def seen_by(runtime: Runtime, filter: Filter) -> int:
     kind, space = filter.kind or "ModelEndpoint", filter.namespace or "a"
     name = "n1" if any(each.key == "metadata.name" for each in filter.fields) else "last"
     model = f"end-{next(NUMBERS)}"
-    (written,) = await runtime.resources.write([Put(document(kind, space, name, model, "gold"))])
+    (written,) = await runtime.inside.resources.write([Put(document(kind, space, name, model, "gold"))])
     return int(written.document["metadata"]["resourceVersion"])
 
 
@@ -120,12 +120,12 @@ async def test_every_filter_sees_from_every_place_what_a_watch_of_the_store_sees
     monkeypatch.setattr(feed_module, "KEPT_BYTES", 1500)
     chance = random.Random(seed)
     writer = Random(runtime, seed)
-    feed = Feed(runtime.tasking.database)
+    feed = Feed(runtime.inside.tasking.database)
     streams: list[tuple[Filter, int, Reading]] = []
     for _ in range(6):
         await writer.write(chance.randrange(15))
         await asyncio.sleep(chance.choice([0, 0.01]))
-        filter, after = chance.choice(SHAPES), chance.randint(0, await runtime.resources.revision())
+        filter, after = chance.choice(SHAPES), chance.randint(0, await runtime.inside.resources.revision())
         streams.append((filter, after, Reading(feed.frames(filter, after))))
 
     for filter, after, stream in streams:
@@ -142,7 +142,7 @@ async def test_whoever_reads_slowly_is_told_misses_nothing_and_holds_up_nobody(
 ) -> None:
     monkeypatch.setattr(feed_module, "LEAST_KEPT", 3000)
     monkeypatch.setattr(feed_module, "KEPT_BYTES", 3000)
-    feed = Feed(runtime.tasking.database)
+    feed = Feed(runtime.inside.tasking.database)
     slow, quick = Reading(feed.frames(Filter(), 0)), Reading(feed.frames(Filter(), 0))
     slow.may_read.clear()
     for _ in range(30):
@@ -161,10 +161,10 @@ async def test_whoever_reads_slowly_is_told_misses_nothing_and_holds_up_nobody(
 
 
 async def test_what_is_not_kept_any_more_is_gone(runtime: Runtime) -> None:
-    feed = Feed(runtime.tasking.database)
+    feed = Feed(runtime.inside.tasking.database)
     for _ in range(10):
         await seen_by(runtime, Filter())
-    await runtime.resources.compact(keep=3)
+    await runtime.inside.resources.compact(keep=3)
     with pytest.raises(Gone):
         await anext(feed.frames(Filter(), 2))
     stream = Reading(feed.frames(Filter(), 8))
@@ -183,7 +183,7 @@ async def test_a_frame_is_made_once_for_all_who_watch_the_same(
         return make(revision, action, text)
 
     monkeypatch.setattr(feed_module, "change_frame", counted)
-    feed = Feed(runtime.tasking.database)
+    feed = Feed(runtime.inside.tasking.database)
     first = await seen_by(runtime, Filter())
     streams = [Reading(feed.frames(Filter("ModelEndpoint", each), first)) for each in (None, "a", None) * 5]
     async with asyncio.timeout(SOON):
@@ -191,7 +191,7 @@ async def test_a_frame_is_made_once_for_all_who_watch_the_same(
             await asyncio.sleep(0)  # each begins in its turn
     for stream in streams:
         await stream.until(await seen_by(runtime, Filter()))
-    last = await runtime.resources.revision()
+    last = await runtime.inside.resources.revision()
     for stream in streams:
         assert [number for number, _ in await stream.until(last)] == list(range(first + 1, last + 1))
         await stream.close()
@@ -199,9 +199,9 @@ async def test_a_frame_is_made_once_for_all_who_watch_the_same(
 
 
 async def test_the_tail_ends_with_its_last_reader_and_begins_again_with_the_next(runtime: Runtime) -> None:
-    feed = Feed(runtime.tasking.database)
+    feed = Feed(runtime.inside.tasking.database)
     for _ in range(3):
-        after = await runtime.resources.revision()
+        after = await runtime.inside.resources.revision()
         stream = Reading(feed.frames(Filter(), after))
         assert await stream.until(await seen_by(runtime, Filter())) == [(after + 1, "updated" if after else "added")]
         await stream.close()

@@ -18,7 +18,7 @@ async def test_a_server_with_a_store_is_ready(http: httpx.AsyncClient) -> None:
 
 
 async def test_without_its_store_it_lives_but_is_not_ready(http: httpx.AsyncClient, runtime: Runtime) -> None:
-    with patch.object(runtime.tasking.database, "read", side_effect=Unavailable("gone")):
+    with patch.object(runtime.inside.tasking.database, "read", side_effect=Unavailable("gone")):
         alive, ready, deep = [await http.get(path) for path in ("/livez", "/readyz", "/v1/health")]
 
     assert (alive.status_code, ready.status_code, deep.status_code) == (200, 503, 503)

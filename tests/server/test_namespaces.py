@@ -28,14 +28,14 @@ def endpoint(name: str, space: str) -> dict[str, object]:
 
 @pytest.fixture
 async def app(runtime: Runtime, settings: Settings) -> AsyncIterator[Starlette]:
-    auth = TokenAuth(runtime.tasking.database, local=True)
-    await runtime.resources.write([Put(endpoint(f"of-{space}", space)) for space in ("a", "b", "c")])
+    auth = TokenAuth(runtime.inside.tasking.database, local=True)
+    await runtime.inside.resources.write([Put(endpoint(f"of-{space}", space)) for space in ("a", "b", "c")])
     yield create_app(runtime, settings=settings, auth=auth)
     await auth.close()
 
 
 async def token(runtime: Runtime, *roles: str, spaces: tuple[str, ...]) -> dict[str, str]:
-    tokens = SqlTokens(runtime.tasking.database)
+    tokens = SqlTokens(runtime.inside.tasking.database)
     _, text = await tokens.create(
         "-".join((*roles, *spaces)).replace("*", "all"), namespaces=spaces, roles=roles, now=0.0
     )

@@ -37,7 +37,7 @@ async def http(postgres_service: Any, tmp_path: Path) -> AsyncIterator[Admin]:
     """An admin at a server on a PostgreSQL of the test's own."""
     settings = load_settings({"home": str(tmp_path), "store": postgres_service.url}, {})
     async with Runtime(settings=settings) as runtime:
-        database = runtime.tasking.database
+        database = runtime.inside.tasking.database
         tokens = SqlTokens(database)
         now = time.time()
         _, used = await tokens.create("used", namespaces=["*"], roles=["admin"], now=now)

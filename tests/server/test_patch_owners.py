@@ -41,7 +41,7 @@ async def test_a_secret_value_is_owned_in_whatever_form_it_came(
 
     assert await owned(http, "/v1/secrets/one") == {"foliot": ["/spec/data/a"], "bot": ["/spec/data/b"]}
     assert (await applied(http, SECRET)).status_code == 200
-    assert await runtime.resources.reveal(Key("Secret", "default", "one")) == {"a": b"hunter2", "b": b"sesame"}
+    assert await runtime.inside.resources.reveal(Key("Secret", "default", "one")) == {"a": b"hunter2", "b": b"sesame"}
 
 
 async def test_a_secret_value_that_was_rotated_is_not_overwritten(http: httpx.AsyncClient, runtime: Runtime) -> None:
@@ -52,7 +52,7 @@ async def test_a_secret_value_that_was_rotated_is_not_overwritten(http: httpx.As
 
     assert (refused.status_code, refused.json()["code"]) == (409, "field_conflict")
     assert "rotated" not in refused.text
-    assert await runtime.resources.reveal(Key("Secret", "default", "one")) == {"a": b"rotated"}
+    assert await runtime.inside.resources.reveal(Key("Secret", "default", "one")) == {"a": b"rotated"}
 
 
 PATCHES: dict[str, tuple[str, str, Document]] = {

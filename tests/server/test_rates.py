@@ -148,7 +148,7 @@ class TestOverHttp:
 
     @pytest.fixture
     async def auth(self, runtime: Runtime, settings: Settings) -> AsyncIterator[TokenAuth]:
-        auth = TokenAuth(runtime.tasking.database, local=True, local_key=LocalKey.made(settings.home))
+        auth = TokenAuth(runtime.inside.tasking.database, local=True, local_key=LocalKey.made(settings.home))
         yield auth
         await auth.close()
 
@@ -158,7 +158,7 @@ class TestOverHttp:
 
     @pytest.fixture
     async def tokens(self, runtime: Runtime) -> list[dict[str, str]]:
-        store = SqlTokens(runtime.tasking.database)
+        store = SqlTokens(runtime.inside.tasking.database)
         made = [await store.create(name, namespaces=["*"], roles=["reader"], now=0.0) for name in ("a", "b")]
         return [{"Authorization": f"Bearer {text}"} for _, text in made]
 

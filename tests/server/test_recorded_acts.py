@@ -82,7 +82,7 @@ def lose_head(settings: Settings) -> None:
 
 
 async def told(runtime: Runtime, request: str) -> list[tuple[str, str]]:
-    found = await SqlAuditLog(runtime.tasking.database).find(AuditFilter(moment="act"), limit=500)
+    found = await SqlAuditLog(runtime.inside.tasking.database).find(AuditFilter(moment="act"), limit=500)
     return [
         (each.body["outcome"], f"{each.body['resource']['kind']}/{each.body['resource']['name']}")
         for each in found
@@ -137,7 +137,7 @@ async def test_each_act_leaves_one_record_with_its_request(
     verb, what = expected
     found = [each for each in await told(runtime, "the-one") if each[0] not in ("created", "status_written")]
     assert found == [(verb, what.format(approval=desk))]
-    assert (await SqlAuditLog(runtime.tasking.database).verify()).broken is None
+    assert (await SqlAuditLog(runtime.inside.tasking.database).verify()).broken is None
 
 
 @pytest.mark.parametrize("act", [act for act in ACTS if act not in ("apply", "declared")])
@@ -145,16 +145,16 @@ async def test_what_cannot_be_recorded_is_not_done(
     act: str, desk: str, http: httpx.AsyncClient, runtime: Runtime, settings: Settings
 ) -> None:
     path, body, _ = ACTS[act]
-    before = [len(await runtime.runs.facts(id)) for id in ("pays", "asks")]
+    before = [len(await runtime.inside.runs.facts(id)) for id in ("pays", "asks")]
     lose_head(settings)
 
     answer = await http.post(path.format(approval=desk), json=body)
 
     assert answer.status_code == 503, answer.text
     assert "cannot be recorded" in answer.text
-    assert [len(await runtime.runs.facts(id)) for id in ("pays", "asks")] == before
-    assert await runtime.runs.journal.signals(["pays", "asks"]) == []
-    assert {info.id for info in await runtime.runs.journal.list()} == {"pays", "asks"}
+    assert [len(await runtime.inside.runs.facts(id)) for id in ("pays", "asks")] == before
+    assert await runtime.inside.runs.journal.signals(["pays", "asks"]) == []
+    assert {info.id for info in await runtime.inside.runs.journal.list()} == {"pays", "asks"}
     assert (await http.get(f"/v1/tool-approvals/{desk}")).json()["status"]["phase"] == "Pending"
     assert (await http.get("/v1/tasks/t")).status_code == 404
 
@@ -169,7 +169,7 @@ async def test_of_a_task_that_cannot_be_recorded_the_others_hear(
 
     assert "cannot be recorded" in str(taken)
     with pytest.raises(NotFound):
-        await runtime.tasking.tasks.get("default", "t")
+        await runtime.inside.tasking.tasks.get("default", "t")
 
 
 @pytest.mark.parametrize("verb", ["cancel", "archive"])
@@ -183,7 +183,7 @@ async def test_what_is_asked_of_a_task_is_recorded_once_with_its_uid(
     again = (await http.post(f"/v1/tasks/t/{verb}", json={})).status_code
     assert again == (409 if verb == "cancel" else 200)
 
-    found = await SqlAuditLog(runtime.tasking.database).find(AuditFilter(moment="act"), limit=500)
+    found = await SqlAuditLog(runtime.inside.tasking.database).find(AuditFilter(moment="act"), limit=500)
     about = [each.body for each in reversed(found) if each.body["resource"]["kind"] == "Task"]
     done = "task_cancelled" if verb == "cancel" else "task_archived"
     assert [each["outcome"] for each in about] == ["task_accepted", done]

@@ -49,7 +49,7 @@ TASK = {"metadata": {"name": "asked"}, "spec": {"system": "alone", "input": {"to
 
 @pytest.fixture
 async def world(runtime: Runtime) -> None:
-    await apply_documents(runtime.resources, parse_text(WORLD, "world").documents)
+    await apply_documents(runtime.inside.resources, parse_text(WORLD, "world").documents)
 
 
 class TestTheAccessLog:
@@ -78,8 +78,10 @@ class TestTheAccessLog:
     async def test_who_asked_too_often_is_in_it(
         self, runtime: Runtime, settings: Settings, caplog: pytest.LogCaptureFixture
     ) -> None:
-        _, text = await SqlTokens(runtime.tasking.database).create("ci", namespaces=["*"], roles=["reader"], now=0.0)
-        auth = TokenAuth(runtime.tasking.database, local=True)
+        _, text = await SqlTokens(runtime.inside.tasking.database).create(
+            "ci", namespaces=["*"], roles=["reader"], now=0.0
+        )
+        auth = TokenAuth(runtime.inside.tasking.database, local=True)
         app = create_app(runtime, settings=settings, auth=auth, limits=Limits(rate=0.01, burst=1))
         known = {"Authorization": f"Bearer {text}"}
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
@@ -152,7 +154,7 @@ async def test_whatever_is_logged_during_a_request_carries_its_id(
         logging.getLogger("foliot.store").error("far below")
         raise RuntimeError("sesame")
 
-    monkeypatch.setattr(runtime.resources, "revision", broken)
+    monkeypatch.setattr(runtime.inside.resources, "revision", broken)
     handler = Keeper(logging.ERROR)
     logging.getLogger("foliot").addHandler(handler)
     try:
@@ -196,8 +198,8 @@ class TestTraces:
         async with traced(runtime, settings, sender=memory):
             answer = await http.post(path, json=body, headers=PARENT)
             assert answer.status_code in (200, 201), answer.text
-            offer = Offer(name="w1", identity=runtime.runs.worker, capacity=1)
-            await asyncio.wait_for(runtime.tasking.worker(offer, once=True).run(), 60)
+            offer = Offer(name="w1", identity=runtime.inside.runs.worker, capacity=1)
+            await asyncio.wait_for(runtime.inside.tasking.worker(offer, once=True).run(), 60)
         spans = {span.name: span for span in memory.get_finished_spans()}
 
         task = spans["invoke_workflow alone"]
@@ -215,7 +217,7 @@ class TestTraces:
             for headers in (PARENT, {}, {"traceparent": "nonsense"}):
                 answer = await http.post("/v1/chat/completions", json=CHAT, headers=headers)
                 assert answer.status_code == 200, answer.text
-        events = [(await runtime.runs.facts(each))[0][1] for each in await _runs(app)]
+        events = [(await runtime.inside.runs.facts(each))[0][1] for each in await _runs(app)]
         traces = [event.trace for event in events if isinstance(event, RunCreated)]
 
         assert sorted(traces) == ["", "", PARENT["traceparent"]]

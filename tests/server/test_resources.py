@@ -240,7 +240,7 @@ async def test_each_write_is_in_the_audit_log(http: httpx.AsyncClient, runtime: 
 
     from foliot.store.audit.log import AuditFilter, SqlAuditLog
 
-    records = await SqlAuditLog(runtime.tasking.database).find(AuditFilter(moment="act"))
+    records = await SqlAuditLog(runtime.inside.tasking.database).find(AuditFilter(moment="act"))
     told = [(each.body["outcome"], each.body["resource"]["name"], each.body["caller"]["user"]) for each in records]
     assert told == [("deleted", "local", "anonymous"), ("created", "local", "anonymous")]
     assert records[1].body["request"] == "r-1"

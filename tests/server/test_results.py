@@ -67,7 +67,7 @@ async def test_what_is_not_there_is_said(http: httpx.AsyncClient, run: str, runt
     assert (await http.get(f"/v1/runs/{run}/results/no-such")).status_code == 404
     assert (await http.get(f"/v1/runs/{run}/results/no-such?limit=0")).status_code == 400
     with pytest.raises(NotFound, match="no result of a call"):
-        await result_page(runtime.runs.journal, run, "no-such", most=10)
-    (first, _) = await results_of(runtime.runs.journal, run)
-    beyond = await result_page(runtime.runs.journal, run, first.call, offset=10**12, most=10)
+        await result_page(runtime.inside.runs.journal, run, "no-such", most=10)
+    (first, _) = await results_of(runtime.inside.runs.journal, run)
+    beyond = await result_page(runtime.inside.runs.journal, run, first.call, offset=10**12, most=10)
     assert (beyond.text, beyond.next) == ("", None)

@@ -45,13 +45,13 @@ async def http(server: HttpServer) -> AsyncIterator[httpx.AsyncClient]:
 async def test_a_watch_begins_with_what_there_is_and_goes_on_with_what_comes(
     http: httpx.AsyncClient, runtime: Runtime, streaming: Any
 ) -> None:
-    await runtime.resources.write([Put(endpoint("old"))])
+    await runtime.inside.resources.write([Put(endpoint("old"))])
     async with streaming(http, PATH) as stream:
         first = await stream.next()
         mark = await stream.next()
-        await runtime.resources.write([Put(endpoint("new"))])
-        await runtime.resources.write([Put(endpoint("old", "other"))])
-        await runtime.resources.write([Delete(Key("ModelEndpoint", "default", "new"))])
+        await runtime.inside.resources.write([Put(endpoint("new"))])
+        await runtime.inside.resources.write([Put(endpoint("old", "other"))])
+        await runtime.inside.resources.write([Delete(Key("ModelEndpoint", "default", "new"))])
         came = [await stream.next() for _ in range(3)]
 
     assert (first.name, first.id, first.data["type"]) == ("resource", None, "added")
@@ -67,7 +67,7 @@ async def test_a_watch_goes_on_behind_any_event_without_gap_or_repeat(
     async with streaming(http, PATH) as stream:
         await stream.next()
         for number in range(10):
-            await runtime.resources.write([Put(endpoint(f"e{number}"))])
+            await runtime.inside.resources.write([Put(endpoint(f"e{number}"))])
         events = [await stream.next() for _ in range(10)]
 
     for position, event in enumerate(events[:-1]):
@@ -79,7 +79,7 @@ async def test_a_watch_goes_on_behind_any_event_without_gap_or_repeat(
 
 async def test_a_list_and_a_watch_meet_without_a_gap(http: httpx.AsyncClient, runtime: Runtime, streaming: Any) -> None:
     listed = (await http.get("/v1/model-endpoints")).json()
-    await runtime.resources.write([Put(endpoint("between"))])
+    await runtime.inside.resources.write([Put(endpoint("between"))])
 
     async with streaming(http, PATH, resourceVersion=listed["metadata"]["resourceVersion"]) as stream:
         await stream.next()
@@ -91,7 +91,7 @@ async def test_a_watch_of_all_kinds_can_be_narrowed_to_a_namespace(
 ) -> None:
     async with streaming(http, "/v1/resources/watch", namespace="b") as stream:
         await stream.next()
-        await runtime.resources.write([Put(endpoint("x", space="a")), Put(endpoint("y", space="b"))])
+        await runtime.inside.resources.write([Put(endpoint("x", space="a")), Put(endpoint("y", space="b"))])
         assert (await stream.next()).data["resource"]["metadata"]["name"] == "y"
 
 

@@ -38,13 +38,13 @@ def agent() -> Agent:
 async def other_commits(runtime: Runtime, count: int) -> None:
     for number in range(count):
         metadata = {"name": f"m{number}", "namespace": "default"}
-        await runtime.resources.write(
+        await runtime.inside.resources.write(
             [Put({"apiVersion": "foliot.dev/v1", "kind": "Memory", "metadata": metadata, "spec": {}})]
         )
 
 
 async def test_only_what_happens_to_the_run_stirs_its_stream(runtime: Runtime) -> None:
-    signs = Signs(runtime.tasking.database)
+    signs = Signs(runtime.inside.tasking.database)
     first, other = (await runtime.run(agent(), "go")).run_id, (await runtime.run(agent(), "go")).run_id
     stirred = Stirred()
     async with signs.of_run(first, stirred) as sign:
@@ -59,8 +59,8 @@ async def test_only_what_happens_to_the_run_stirs_its_stream(runtime: Runtime) -
 
 
 async def test_every_step_of_a_run_is_told_to_all_who_follow_it(runtime: Runtime) -> None:
-    signs = Signs(runtime.tasking.database)
-    run_id = runtime.new_run_id()
+    signs = Signs(runtime.inside.tasking.database)
+    run_id = runtime.inside.new_run_id()
     one, two = Stirred(), Stirred()
     async with signs.of_run(run_id, one) as sign, signs.of_run(run_id, two):
         await one.again()
@@ -68,12 +68,12 @@ async def test_every_step_of_a_run_is_told_to_all_who_follow_it(runtime: Runtime
         await runtime.run(agent(), "go", run_id=run_id)
         for stirred in (one, two):
             await stirred.again()
-        while sign.mark == () or (await runtime.runs.journal.get(run_id)).phase not in str(sign.mark):
+        while sign.mark == () or (await runtime.inside.runs.journal.get(run_id)).phase not in str(sign.mark):
             await one.again()
 
 
 async def test_a_stream_that_comes_while_others_are_quiet_is_looked_at_soon(runtime: Runtime) -> None:
-    signs = Signs(runtime.tasking.database)
+    signs = Signs(runtime.inside.tasking.database)
     run_id = (await runtime.run(agent(), "go")).run_id
     first: Any = Stirred()
     async with signs.of_run(run_id, first):
@@ -89,7 +89,7 @@ async def test_a_mistake_is_logged_and_does_not_end_the_looking(
     runtime: Runtime, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("foliot.server.streams.streams.LOOK_EVERY", 0.01)
-    signs = Signs(runtime.tasking.database)
+    signs = Signs(runtime.inside.tasking.database)
     compare, failures = signs._compare, [1, 2]  # pyright: ignore[reportPrivateUsage]  # made to fail
 
     async def failing() -> bool:

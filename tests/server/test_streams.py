@@ -87,7 +87,7 @@ def test_callers_do_not_take_each_others_streams() -> None:
 async def test_the_header_of_a_client_that_reconnects_beats_the_address(
     http: httpx.AsyncClient, runtime: Runtime, streaming: Any
 ) -> None:
-    await runtime.resources.write([endpoint("a"), endpoint("b"), endpoint("c")])
+    await runtime.inside.resources.write([endpoint("a"), endpoint("b"), endpoint("c")])
     listed = (await http.get("/v1/model-endpoints")).json()["items"]
     versions = [item["metadata"]["resourceVersion"] for item in listed]
     async with streaming(http, PATH, after=versions[1], resourceVersion=versions[0]) as stream:
@@ -122,7 +122,7 @@ async def test_a_client_that_reads_nothing_holds_up_nobody_and_costs_little(
     async with streaming(http, PATH) as stream:
         await stream.next()
         for number in range(60):  # far more than sockets and buffers hold
-            await runtime.resources.write([endpoint("large", f"{number}" + "x" * 200_000)])
+            await runtime.inside.resources.write([endpoint("large", f"{number}" + "x" * 200_000)])
             event = await stream.next()
             assert event.data["resource"]["spec"]["default_model"].startswith(str(number))
     group = next(iter(services_of(app).streams.feed._groups.values()))  # pyright: ignore[reportPrivateUsage]  # what is held for it
@@ -136,7 +136,7 @@ async def test_a_stream_that_breaks_off_in_the_middle_of_a_piece_goes_on_behind_
     async with streaming(http, PATH) as stream, streaming(http, PATH) as steady:
         await stream.next()
         await steady.next()
-        await runtime.resources.write([endpoint(f"n{number:02}") for number in range(40)])
+        await runtime.inside.resources.write([endpoint(f"n{number:02}") for number in range(40)])
         last = [await stream.next() for _ in range(17)][-1]
         # The other one keeps the pieces where they are: the position is in the middle of one.
         async with streaming(http, PATH, after=last.id) as again:
@@ -148,7 +148,7 @@ async def test_a_stream_that_breaks_off_in_the_middle_of_a_piece_goes_on_behind_
 async def test_a_store_that_is_compacted_under_a_watch_ends_it_with_410(
     http: httpx.AsyncClient, app: Starlette, runtime: Runtime
 ) -> None:
-    await runtime.resources.write([endpoint(f"n{number}") for number in range(20)])
+    await runtime.inside.resources.write([endpoint(f"n{number}") for number in range(20)])
 
     async def frames() -> Any:
         from foliot.store.base import Filter
@@ -164,7 +164,7 @@ async def test_a_store_that_is_compacted_under_a_watch_ends_it_with_410(
     async def receive() -> Any:
         await asyncio.Event().wait()
 
-    await runtime.resources.compact(keep=2)
+    await runtime.inside.resources.compact(keep=2)
     async with asyncio.timeout(SOON):
         await EventStream(frames(), closing=asyncio.Event())({}, receive, send)
     assert b'"status":410' in b"".join(sent)
@@ -203,7 +203,7 @@ async def test_whoever_is_no_longer_let_in_is_told_and_the_stream_ends() -> None
 
 
 async def test_a_stream_is_held_by_what_let_its_caller_in(runtime: Runtime, settings: Settings) -> None:
-    database = runtime.tasking.database
+    database = runtime.inside.tasking.database
     tokens, auth = SqlTokens(database), TokenAuth(database, local=True)
     streams = services_of(create_app(runtime, settings=settings, auth=auth)).streams
     info, text = await tokens.create("reader", namespaces=["default"], roles=["reader"], now=time.time())

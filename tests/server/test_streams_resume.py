@@ -147,7 +147,7 @@ class Desk:
     async def prepare(self) -> str:
         turns = [{"say": f"step {number}", "call": {"tick": {}}} for number in range(STEPS)]
         script = {"turns": [*turns, {"say": "done"}]}
-        await self.runtime.resources.write(
+        await self.runtime.inside.resources.write(
             [
                 Put(
                     _document(
@@ -159,7 +159,7 @@ class Desk:
                 Put(_document("ModelEndpoint", "brief", {"provider": "mock", "default_model": "m"})),
             ]
         )
-        tasks = self.runtime.tasking.tasks
+        tasks = self.runtime.inside.tasking.tasks
         await tasks.accept(Command("agent", "clerk", name="long", message="go", max_turns=STEPS + 5))
         (row,) = await tasks.runs("default", "long")
         return row["run_id"]
@@ -168,10 +168,10 @@ class Desk:
         for _ in range(count):
             self.written += 1
             spec = {"provider": "mock", "default_model": f"m{self.written}"}
-            await self.runtime.resources.write([Put(_document("ModelEndpoint", f"e{self.written % 5}", spec))])
+            await self.runtime.inside.resources.write([Put(_document("ModelEndpoint", f"e{self.written % 5}", spec))])
 
     async def submit(self, name: str) -> None:
-        await self.runtime.tasking.tasks.accept(Command("agent", "quick", name=name, message="go"))
+        await self.runtime.inside.tasking.tasks.accept(Command("agent", "quick", name=name, message="go"))
 
 
 def _document(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
@@ -211,7 +211,7 @@ async def test_every_stream_goes_on_without_gap_or_repeat_whatever_breaks(
         async with desk_on(tmp_path, store) as desk:
             run_id = await desk.prepare()
             await servers.start(2)
-            revision = await desk.runtime.resources.revision()
+            revision = await desk.runtime.inside.resources.revision()
             watch = Follower(servers, "/v1/model-endpoints/watch", chance, after=str(revision))
             events = Follower(servers, "/v1/tasks/long/events", chance)
             run = Follower(servers, f"/v1/runs/{run_id}/events", chance)
@@ -220,7 +220,9 @@ async def test_every_stream_goes_on_without_gap_or_repeat_whatever_breaks(
             log = LogReader(servers, "long")
             await events.until(bool)
             await tasks.until(bool)
-            worker = desk.runtime.tasking.worker(Offer("desk", desk.runtime.runs.worker, capacity=4), grace=0)
+            worker = desk.runtime.inside.tasking.worker(
+                Offer("desk", desk.runtime.inside.runs.worker, capacity=4), grace=0
+            )
             working = asyncio.create_task(worker.run())
 
             for number in range(STEPS):
@@ -267,7 +269,7 @@ def _phases(seen: list[dict[str, Any]]) -> dict[str, str]:
 async def _compare(
     desk: Desk, servers: Servers, revision: int, watch: Follower, events: Follower, run: Follower, log: LogReader
 ) -> None:
-    newest = await desk.runtime.resources.revision()
+    newest = await desk.runtime.inside.resources.revision()
     assert [int(each) for each in watch.ids] == list(range(revision + 1, newest + 1))
     models = [each["resource"]["spec"]["default_model"] for each in watch.events]
     assert models == [f"m{number}" for number in range(1, desk.written + 1)]

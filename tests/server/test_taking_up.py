@@ -20,8 +20,8 @@ from foliot.models.scripted.model import ScriptedModel
 from foliot.resources.reader import parse_text
 from foliot.resources.validate import validate_document
 from foliot.runtime.agent import Agent
+from foliot.runtime.background import BackgroundRuns
 from foliot.runtime.runtime import Runtime
-from foliot.server.runs.background import Drives
 from foliot.server.runs.takeover import MOST_CLAIMS, TakingUp
 from foliot.settings.settings import Settings
 from foliot.store.base import Put
@@ -162,35 +162,33 @@ class Desk:
         async with asyncio.timeout(60):
             await self.begun.wait()
         await stop_tasks(driving)
-        assert (await self.runtime.runs.journal.get(run_id)).phase == "pending"
+        assert (await self.runtime.inside.runs.journal.get(run_id)).phase == "pending"
         self.free.set()
 
 
 @pytest.fixture
-async def drives() -> AsyncIterator[Drives]:
-    drives = Drives()
-    yield drives
-    await drives.close()
+async def drives(runtime: Runtime) -> BackgroundRuns:
+    return runtime.inside.background
 
 
 async def test_what_is_there_at_the_start_is_taken_up_at_once_and_later_ones_at_the_second_look(
-    runtime: Runtime, drives: Drives
+    runtime: Runtime, drives: BackgroundRuns
 ) -> None:
     desk, taking = Desk(runtime), TakingUp(runtime, drives)
     await desk.left("r1")
     assert await taking.look() == ["r1"]
-    assert (await runtime.attend("r1")).output == "Done."
+    assert (await runtime.inside.attend("r1")).output == "Done."
 
     desk = Desk(runtime)
     await desk.left("r2")
     assert await taking.look() == []
     assert await taking.look() == ["r2"]
-    assert (await runtime.attend("r2")).output == "Done."
+    assert (await runtime.inside.attend("r2")).output == "Done."
     assert await taking.look() == []
 
 
 async def test_a_run_that_needs_what_is_not_here_stays_as_it_is_and_rests(
-    runtime: Runtime, settings: Settings, drives: Drives, caplog: pytest.LogCaptureFixture
+    runtime: Runtime, settings: Settings, drives: BackgroundRuns, caplog: pytest.LogCaptureFixture
 ) -> None:
     await Desk(runtime).left("r1")
     now = 1_000_000_000_000.0
@@ -204,11 +202,11 @@ async def test_a_run_that_needs_what_is_not_here_stays_as_it_is_and_rests(
         now += 31
         assert await taking.look() == ["r1"]
         await drives.close(within=20)
-        assert (await other.runs.journal.get("r1")).phase == "pending"
+        assert (await other.inside.runs.journal.get("r1")).phase == "pending"
 
 
 async def test_a_run_that_is_taken_up_again_and_again_without_getting_anywhere_is_left_to_people(
-    runtime: Runtime, drives: Drives
+    runtime: Runtime, drives: BackgroundRuns
 ) -> None:
     desk = Desk(runtime)
     for _ in range(MOST_CLAIMS):
@@ -219,7 +217,7 @@ async def test_a_run_that_is_taken_up_again_and_again_without_getting_anywhere_i
     assert await TakingUp(runtime, drives).look() == []
 
 
-async def test_a_run_that_somebody_drives_is_left_to_them(runtime: Runtime, drives: Drives) -> None:
+async def test_a_run_that_somebody_drives_is_left_to_them(runtime: Runtime, drives: BackgroundRuns) -> None:
     desk = Desk(runtime)
     driving = asyncio.create_task(runtime.run(desk.agent, "go", run_id="r1"))
     async with asyncio.timeout(60):
@@ -231,22 +229,22 @@ async def test_a_run_that_somebody_drives_is_left_to_them(runtime: Runtime, driv
     assert (await driving).output == "Done."
 
 
-async def test_the_runs_of_tasks_are_left_to_workers(runtime: Runtime, drives: Drives) -> None:
+async def test_the_runs_of_tasks_are_left_to_workers(runtime: Runtime, drives: BackgroundRuns) -> None:
     manifest = MANIFEST.replace(", tools: [look, pay]", "")
     bundle = parse_text(manifest, "desk.yaml", namespace=None)
-    await apply_documents(runtime.resources, [item.document for item in bundle.items])
-    await runtime.tasking.tasks.accept(Command("agent", "desk", message="go"))
+    await apply_documents(runtime.inside.resources, [item.document for item in bundle.items])
+    await runtime.inside.tasking.tasks.accept(Command("agent", "desk", message="go"))
 
     assert await TakingUp(runtime, drives).look() == []
 
-    (info,) = await runtime.runs.journal.list()
+    (info,) = await runtime.inside.runs.journal.list()
     assert info.phase == "pending"
 
 
 @pytest.mark.parametrize("stays", [True, False], ids=["somebody stays", "nobody stays"])
 @pytest.mark.parametrize("sort", ["sqlite", pytest.param("postgres", marks=pytest.mark.services)])
 async def test_a_run_that_a_budget_pauses_goes_on_when_the_budget_is_raised(
-    sort: str, stays: bool, request: pytest.FixtureRequest, tmp_path: Path, drives: Drives
+    sort: str, stays: bool, request: pytest.FixtureRequest, tmp_path: Path, drives: BackgroundRuns
 ) -> None:
     url = str(tmp_path / "paused.db") if sort == "sqlite" else request.getfixturevalue("postgres_url")
 
@@ -254,7 +252,7 @@ async def test_a_run_that_a_budget_pauses_goes_on_when_the_budget_is_raised(
         spec = {"window": "total", "limit": {"tokens": tokens}, "on_exceeded": "pause"}
         document, _ = validate_document({"kind": "Budget", "metadata": {"name": "purse"}, "spec": spec})
         assert document is not None
-        await runtime.resources.write([Put(document)])  # and nobody signals: what waits is found
+        await runtime.inside.resources.write([Put(document)])  # and nobody signals: what waits is found
 
     async with asyncio.timeout(60), Runtime(url) as runtime:
         await limit(runtime, 1)
@@ -264,12 +262,12 @@ async def test_a_run_that_a_budget_pauses_goes_on_when_the_budget_is_raised(
         assert result.waiting is not None
         assert result.waiting.reason == "budget"
         assert "'purse' has no room" in result.waiting.message, "the caller is told at once"
-        staying = asyncio.create_task(runtime.attend(result.run_id)) if stays else None
+        staying = asyncio.create_task(runtime.inside.attend(result.run_id)) if stays else None
         await limit(runtime, 1_000_000)
         if staying is not None:
             assert (await staying).phase == "succeeded"
         else:
-            taking = TakingUp(runtime, drives, clock=runtime.clock)
+            taking = TakingUp(runtime, drives, clock=runtime.inside.clock)
             assert await taking.look() == [result.run_id]
-            while (await runtime.runs.journal.get(result.run_id)).phase != "succeeded":
+            while (await runtime.inside.runs.journal.get(result.run_id)).phase != "succeeded":
                 await asyncio.sleep(0.01)

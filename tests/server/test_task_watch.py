@@ -104,10 +104,12 @@ class Office:
         return self.watch(wanted, await place_named(self.services, place))
 
     async def accept(self, name: str, **more: Any) -> None:
-        await self.runtime.tasking.tasks.accept(Command("agent", "clerk", name=name, message="go", **more))
+        await self.runtime.inside.tasking.tasks.accept(Command("agent", "clerk", name=name, message="go", **more))
 
     async def work(self) -> None:
-        worker = self.runtime.tasking.worker(Offer("w", self.runtime.runs.worker, capacity=2), grace=0, once=True)
+        worker = self.runtime.inside.tasking.worker(
+            Offer("w", self.runtime.inside.runs.worker, capacity=2), grace=0, once=True
+        )
         async with asyncio.timeout(SOON):
             await worker.run()
 
@@ -124,7 +126,7 @@ async def offices(request: pytest.FixtureRequest, settings: Settings) -> AsyncIt
             runtime = await stack.enter_async_context(Runtime(settings=settings))
             app = create_app(runtime, settings=settings, auth=Anonymous())
             made.append(Office(runtime, app.state.services))
-        await made[0].runtime.resources.write(
+        await made[0].runtime.inside.resources.write(
             [
                 Put(document("ModelEndpoint", "brain", {"provider": "mock", "default_model": "m"})),
                 Put(document("Agent", "clerk", {"model_ref": "brain", "prompt": "Work."})),
@@ -144,9 +146,9 @@ async def test_tasks_are_told_as_they_come_change_and_go(offices: list[Office]) 
     await office.work()
     await stream.until("updated", "old", "Succeeded")
     await stream.until("updated", "new", "Succeeded")
-    await office.runtime.tasking.tasks.archive("default", "old", by="me")
+    await office.runtime.inside.tasking.tasks.archive("default", "old", by="me")
     await stream.until("deleted", "old", "")
-    await office.runtime.tasking.tasks.delete("default", "new")
+    await office.runtime.inside.tasking.tasks.delete("default", "new")
     await stream.until("deleted", "new", "")
     numbers = [int(place.split(".")[1]) for place in stream.places]
     assert numbers == sorted(set(numbers))
@@ -167,7 +169,7 @@ async def test_a_stream_goes_on_in_another_process_with_only_what_changed(office
     await again.close()
 
     await here.accept("c")  # while nobody watches
-    await here.runtime.tasking.tasks.cancel("default", "a", by="me")
+    await here.runtime.inside.tasking.tasks.cancel("default", "a", by="me")
     again = await there.go_on(place)
     await again.until("updated", "a", "Cancelled")
     assert await again.until("added", "c", "Pending") == again.events
@@ -225,11 +227,11 @@ async def test_templates_are_told_among_them_and_what_was_accepted_is_told_as_wo
     stream = office.watch()
     place = await stream.begun()
     form = document("Task", "form", {"agent": "clerk", "mode": "template"})
-    await office.runtime.resources.write([Put(form)])
+    await office.runtime.inside.resources.write([Put(form)])
     await stream.until("added", "form", "")
     await office.accept("t")
     await stream.until("added", "t", "Pending")
-    await office.runtime.resources.write([Delete(Key("Task", "default", "form"))])
+    await office.runtime.inside.resources.write([Delete(Key("Task", "default", "form"))])
     await stream.until("deleted", "form", "")
     await stream.close()
     again = await office.go_on(place)
@@ -251,7 +253,7 @@ async def test_a_task_that_is_older_than_the_newest_is_followed_to_its_end(
     for name in ("new", "newer", "newest"):
         await office.accept(name)
         await stream.until("added", name, "Pending")
-    await office.runtime.tasking.tasks.cancel("default", "cancelled", by="me")
+    await office.runtime.inside.tasking.tasks.cancel("default", "cancelled", by="me")
     await stream.until("updated", "cancelled", "Cancelled")
     await office.work()
     for name in ("old", "new", "newer", "newest"):

@@ -41,9 +41,9 @@ class Place:
 
     async def theirs(self) -> str:
         """All that the other tenant has, as text; without what the server itself writes down about addresses."""
-        page = await self.runtime.resources.list(Filter(None, THEIRS), limit=1000)
-        runs = await self.runtime.runs.journal.list(namespace=THEIRS, limit=1000)
-        tasks, _ = await self.runtime.tasking.tasks.list(namespace=THEIRS, limit=200)
+        page = await self.runtime.inside.resources.list(Filter(None, THEIRS), limit=1000)
+        runs = await self.runtime.inside.runs.journal.list(namespace=THEIRS, limit=1000)
+        tasks, _ = await self.runtime.inside.tasking.tasks.list(namespace=THEIRS, limit=200)
         kept = [
             {
                 **item,
@@ -58,14 +58,14 @@ class Place:
 @pytest.fixture
 async def place(settings: Settings) -> AsyncIterator[Place]:
     async with Runtime(settings=settings, tools=[pay]) as runtime:
-        database = runtime.tasking.database
+        database = runtime.inside.tasking.database
         tokens = SqlTokens(database)
         roles = ("admin", "author", "operator", "approver", "reader")
         _, mine = await tokens.create("me", namespaces=(MINE,), roles=roles, now=0.0)
         _, root = await tokens.create("root", namespaces=("*",), roles=("admin",), now=0.0)
         auth = TokenAuth(database, local=True)
         app = create_app(runtime, settings=settings, auth=auth)
-        worker = runtime.tasking.worker(Offer("w", runtime.runs.worker, capacity=4), grace=0)
+        worker = runtime.inside.tasking.worker(Offer("w", runtime.inside.runs.worker, capacity=4), grace=0)
         working = asyncio.create_task(worker.run())
         async with HttpServer(app, Listen("127.0.0.1", 0)) as server:
             found = Place(runtime, server.url, _bearer(mine), _bearer(root))

@@ -95,13 +95,13 @@ async def test_who_shows_a_certificate_is_spoken_to(url: str, ours: Authority) -
     cert, key = ours.sign("caller", client=True)
 
     async with Client(url, ca=ours.file, cert=cert, cert_key=key) as client:
-        assert (await client.list(Filter("Agent"))).items == []
+        assert (await client.resources.list(Filter("Agent"))).items == []
 
 
 async def test_who_shows_none_is_not_spoken_to_and_told_what_may_be_missing(url: str, ours: Authority) -> None:
     async with Client(url, ca=ours.file) as client:
         with pytest.raises(Unavailable) as refused:
-            await client.list(Filter("Agent"))
+            await client.resources.list(Filter("Agent"))
     assert refused.value.hint is not None
     assert "server_cert" in refused.value.hint
 

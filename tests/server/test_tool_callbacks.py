@@ -29,13 +29,13 @@ def settings(tmp_path):
 
 def address(runtime) -> str:
     """Where the tool was told to push to, as the server sees it."""
-    parts = urlsplit(runtime.callbacks.url(ID))
+    parts = urlsplit(runtime.inside.callbacks.url(ID))
     assert parts.netloc == "foliot.example"
     return f"{parts.path}?{parts.query}"
 
 
 async def test_a_pushed_result_reaches_the_call_that_waits_and_only_once(runtime, http):
-    async with runtime.callbacks.waiting(ID, until=UNTIL) as (_, pushed):
+    async with runtime.inside.callbacks.waiting(ID, until=UNTIL) as (_, pushed):
         first = await http.post(address(runtime), json=DONE)
         again = await http.post(address(runtime), json=DONE)
         assert (await pushed).output == {"result": "42"}
@@ -45,7 +45,7 @@ async def test_a_pushed_result_reaches_the_call_that_waits_and_only_once(runtime
 
 
 async def test_a_forged_or_changed_address_is_refused(runtime, http):
-    async with runtime.callbacks.waiting(ID, until=UNTIL) as (_, pushed):
+    async with runtime.inside.callbacks.waiting(ID, until=UNTIL) as (_, pushed):
         good = address(runtime)
         for wrong in (good[:-1] + ("0" if good[-1] != "0" else "1"), good.replace("call_1", "call_2"), good + "x"):
             assert (await http.post(wrong, json=DONE)).status_code == 403
@@ -54,7 +54,7 @@ async def test_a_forged_or_changed_address_is_refused(runtime, http):
 
 
 async def test_a_body_that_is_no_response_is_told_so_and_the_call_waits_on(runtime, http):
-    async with runtime.callbacks.waiting(ID, until=UNTIL) as (_, pushed):
+    async with runtime.inside.callbacks.waiting(ID, until=UNTIL) as (_, pushed):
         answer = await http.post(address(runtime), content=b"\xff{")
         assert answer.status_code == 422
         assert "not a tool's response" in answer.json()["detail"]
@@ -79,7 +79,7 @@ async def other_http(other, settings):
 
 
 async def test_any_process_takes_a_push_and_the_one_that_waits_gets_it(runtime, other_http, http):
-    async with runtime.callbacks.waiting(ID, until=time.time() + 60) as (address, pushed):
+    async with runtime.inside.callbacks.waiting(ID, until=time.time() + 60) as (address, pushed):
         place = address.removeprefix("http://foliot.example")
         taken = await other_http.post(place, json=DONE)
         again = [await client.post(place, json=DONE) for client in (other_http, http)]
@@ -93,9 +93,9 @@ async def test_any_process_takes_a_push_and_the_one_that_waits_gets_it(runtime, 
 
 async def test_a_push_that_came_while_nobody_waited_is_there_for_who_goes_on(runtime, other, other_http):
     """As after a crash: the row of the call stays, and the next process makes the same call under the same id."""
-    address = runtime.callbacks.waiting(ID, until=time.time() + 60)
+    address = runtime.inside.callbacks.waiting(ID, until=time.time() + 60)
     place, _ = await address.__aenter__()
-    runtime.callbacks._shared = None  # it is gone, and removes nothing
+    runtime.inside.callbacks._shared = None  # it is gone, and removes nothing
     assert (await other_http.post(place.removeprefix("http://foliot.example"), json=DONE)).status_code == 202
     async with other.callbacks.waiting(ID, until=time.time() + 60) as (_, pushed), asyncio.timeout(60):
         assert (await pushed).output == {"result": "42"}
@@ -109,7 +109,7 @@ async def test_a_push_between_two_workers_is_there_for_the_second(runtime, other
 
     async def first() -> None:
         nonlocal place
-        async with runtime.callbacks.waiting(ID, until=time.time() + 60) as (address, pushed):
+        async with runtime.inside.callbacks.waiting(ID, until=time.time() + 60) as (address, pushed):
             place = address.removeprefix("http://foliot.example")
             waits.set()
             await pushed
@@ -125,14 +125,14 @@ async def test_a_push_between_two_workers_is_there_for_the_second(runtime, other
 
 
 async def test_neither_the_key_nor_what_was_pushed_is_stored_in_clear(runtime, http, tmp_path):
-    async with runtime.callbacks.waiting(ID, until=time.time() + 60) as (address, pushed):
+    async with runtime.inside.callbacks.waiting(ID, until=time.time() + 60) as (address, pushed):
         await http.post(
             address.removeprefix("http://foliot.example"), json={**DONE, "output": {"result": "in-the-clear"}}
         )
         await pushed
-        database = runtime.tasking.database
+        database = runtime.inside.tasking.database
         (row,) = await database.read("request_key_look", id=f"tool-push {ID}")
         assert b"in-the-clear" not in bytes(row["body"])
         (key,) = await database.read("setting_get", name="callbacks.key")
-        assert runtime.callbacks._key not in key["value"].encode()
-        assert base64.b64encode(runtime.callbacks._key)[:20].decode() not in key["value"]
+        assert runtime.inside.callbacks._key not in key["value"].encode()
+        assert base64.b64encode(runtime.inside.callbacks._key)[:20].decode() not in key["value"]

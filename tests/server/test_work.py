@@ -75,7 +75,7 @@ async def http(app: Starlette) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture
 async def worker(runtime: Runtime, http: httpx.AsyncClient) -> AsyncIterator[None]:
-    worker = runtime.tasking.worker(Offer("w", runtime.runs.worker, capacity=4), grace=0)
+    worker = runtime.inside.tasking.worker(Offer("w", runtime.inside.runs.worker, capacity=4), grace=0)
     task = asyncio.create_task(worker.run())
     yield
     worker.drain()
@@ -156,10 +156,10 @@ async def test_answers_are_seen_while_they_are_written(
 ) -> None:
     await http.post("/v1/tasks", json=task("t1"))
     (run,) = (await http.get("/v1/tasks/t1/runs")).json()["runs"]
-    runtime.tasking.performer.stream = True
+    runtime.inside.tasking.performer.stream = True
     async with streaming(http, f"/v1/runs/{run['run_id']}/events") as stream:
         first = await stream.next()
-        worker = runtime.tasking.worker(Offer("w", runtime.runs.worker), grace=0)
+        worker = runtime.inside.tasking.worker(Offer("w", runtime.inside.runs.worker), grace=0)
         working = asyncio.create_task(worker.run())
         events = [first]
         while events[-1].name != "end":

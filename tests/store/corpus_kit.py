@@ -111,16 +111,16 @@ async def declare_again(runtime: Runtime) -> None:
         for resource in parse_text(file.read_text(), file.name).documents
         if Key(resource["kind"], "default", resource["metadata"]["name"]) in declared
     ]
-    await apply_documents(runtime.resources, documents)
+    await apply_documents(runtime.inside.resources, documents)
 
 
 async def listed(runtime: Runtime) -> list[Document]:
-    return (await runtime.resources.list(Filter())).items
+    return (await runtime.inside.resources.list(Filter())).items
 
 
 async def do_all_work(runtime: Runtime) -> None:
     """One worker, until there is nothing to do."""
-    await runtime.tasking.worker(Offer("now", identity(), capacity=4), once=True).run()
+    await runtime.inside.tasking.worker(Offer("now", identity(), capacity=4), once=True).run()
 
 
 def forget_desk() -> None:

@@ -122,7 +122,7 @@ async def test_old_dumps_get_the_shape_of_a_new_database(dumped: Found, service_
 
 async def test_work_of_resources_without_a_declarer_waits_until_they_are_applied_again(found: Found) -> None:
     async with found.opened() as runtime:
-        tool = await runtime.resources.get(Key("Tool", "default", "look"))
+        tool = await runtime.inside.resources.get(Key("Tool", "default", "look"))
         if tool["metadata"].get("declaredBy"):
             pytest.skip("the declarers are known")
         with pytest.raises(NotHere) as refused:
@@ -147,7 +147,7 @@ async def test_old_work_goes_on_in_postgres(dumped: Found) -> None:
 async def check_all(found: Found) -> None:
     paid = found.payments
     async with found.opened() as runtime:
-        log = SqlAuditLog(runtime.tasking.database)
+        log = SqlAuditLog(runtime.inside.tasking.database)
         noted = await log.verify()
         assert noted.broken is None
         assert bool(noted.records) == (found.schema >= 4)
@@ -158,7 +158,7 @@ async def check_all(found: Found) -> None:
             await check_triggers(runtime)
         await check_callers(runtime, found)
         # Calls of the killed processes have ended by now, and their records are made up.
-        await Completion(runtime.tasking.database).complete(since=0.0, now=runtime.clock())
+        await Completion(runtime.inside.tasking.database).complete(since=0.0, now=runtime.inside.clock())
         held = await log.verify(noted.head)
         assert held.broken is None
         assert held.records > noted.records
@@ -170,9 +170,9 @@ async def check_declared(runtime: Runtime, found: Found) -> None:
     for document in await listed(runtime):
         _, problems = validate_document(document)
         assert not problems, document["kind"]
-    values = await runtime.resources.reveal(Key("Secret", "default", "desk"))
+    values = await runtime.inside.resources.reveal(Key("Secret", "default", "desk"))
     assert values["value"] == story.SECRETS["desk"].encode()
-    changes = runtime.resources.watch(Filter(), after=0)
+    changes = runtime.inside.resources.watch(Filter(), after=0)
     if found.is_renewed:
         with pytest.raises(Gone):
             await anext(changes)
@@ -184,7 +184,7 @@ async def check_declared(runtime: Runtime, found: Found) -> None:
 async def check_runs(runtime: Runtime, found: Found) -> None:
     paid = found.payments
     for name in ("run-done", "run-paid", "run-failed", "run-parent", "run-approval", "run-parked", "run-lost"):
-        assert (await runtime.replay(name)).difference is None, name
+        assert (await runtime.inside.replay(name)).difference is None, name
 
     assert (await runtime.resume("run-parked")).output == "The order is there."
     assert (await runtime.resume("run-delegating")).output == "The teller says: The order is there."
@@ -192,21 +192,23 @@ async def check_runs(runtime: Runtime, found: Found) -> None:
     lost = await runtime.resume("run-lost")
     assert lost.waiting is not None
     assert lost.waiting.reason == "unknown_effect"
-    await runtime.decide("run-lost", lost.waiting.calls[0], "happened", result="paid 3.00 for A-3", by="ada")
+    await runtime.inside.settle_call(
+        "run-lost", lost.waiting.calls[0], "happened", result="paid 3.00 for A-3", by="ada"
+    )
     assert (await runtime.resume("run-lost")).output == "Done: paid 3.00 for A-3"
     assert found.payments == paid, "a call that has acted, or may have, is not made again"
 
-    (approval,) = [each async for each in runtime.approvals.list(run="run-approval")]
-    await runtime.answer(approval["metadata"]["name"], "approve", by="ada")
+    (approval,) = [each async for each in runtime.inside.approvals.list(run="run-approval")]
+    await runtime.inside.decide_approval(approval["metadata"]["name"], "approve", by="ada")
     assert (await runtime.resume("run-approval")).output == "Done: paid 900.00 for A-2"
     for name in ("run-parked", "run-delegating", "run-lost", "run-approval"):
-        assert (await runtime.replay(name)).difference is None, name
+        assert (await runtime.inside.replay(name)).difference is None, name
 
 
 async def check_tasks(runtime: Runtime, found: Found) -> None:
     """Queued, leased by a worker that was killed, made by a schedule and by a webhook; waiting, done, given up."""
     again = Command("system", "desk", name="task-queued", message="Look later", idempotency_key="once-only")
-    assert (await runtime.tasking.tasks.accept(again)).duplicate
+    assert (await runtime.inside.tasking.tasks.accept(again)).duplicate
     await do_all_work(runtime)
     phases = await phases_of(runtime)
     assert phases.pop("task-dead") == "dead_lettered"
@@ -215,25 +217,27 @@ async def check_tasks(runtime: Runtime, found: Found) -> None:
     assert len(phases) == 5
     assert set(phases.values()) == {"succeeded"}
 
-    (asked,) = [each async for each in runtime.approvals.list() if each["status"].get("phase", "Pending") == "Pending"]
-    await runtime.answer(asked["metadata"]["name"], "approve", by="ada")
+    (asked,) = [
+        each async for each in runtime.inside.approvals.list() if each["status"].get("phase", "Pending") == "Pending"
+    ]
+    await runtime.inside.decide_approval(asked["metadata"]["name"], "approve", by="ada")
     await do_all_work(runtime)
     assert (await phases_of(runtime))["task-approval"] == "succeeded"
-    await runtime.reply("run-question", None, "A-9", by="ada")
+    await runtime.inside.answer_question("run-question", None, "A-9", by="ada")
     assert (await runtime.resume("run-question")).output == "Heard: A-9"
 
 
 async def check_triggers(runtime: Runtime) -> None:
-    database, tasks = runtime.tasking.database, runtime.tasking.tasks
+    database, tasks = runtime.inside.tasking.database, runtime.inside.tasking.tasks
     before = await phases_of(runtime)
-    webhook = read_webhook(await runtime.resources.get(Key("TaskWebhook", "default", "bell")))
-    webhooks = Webhooks(database, runtime.resources, tasks)
-    told = await webhooks.try_out(webhook, b'{"rings": 3}', runtime.clock(), event_id="ring-1", headers={})
+    webhook = read_webhook(await runtime.inside.resources.get(Key("TaskWebhook", "default", "bell")))
+    webhooks = Webhooks(database, runtime.inside.resources, tasks)
+    told = await webhooks.try_out(webhook, b'{"rings": 3}', runtime.inside.clock(), event_id="ring-1", headers={})
     assert told.document["duplicate"], "it came before, and made its task then"
     assert await phases_of(runtime) == before
 
-    later = runtime.clock() + 3600.0
-    await Scheduler(database, runtime.resources, tasks, clock=lambda: later).tick(later)
+    later = runtime.inside.clock() + 3600.0
+    await Scheduler(database, runtime.inside.resources, tasks, clock=lambda: later).tick(later)
     (made,) = (await phases_of(runtime)).keys() - before.keys()
     assert made.startswith("hourly-")
     await do_all_work(runtime)
@@ -241,7 +245,7 @@ async def check_triggers(runtime: Runtime) -> None:
 
 
 async def check_callers(runtime: Runtime, found: Found) -> None:
-    database = runtime.tasking.database
+    database = runtime.inside.tasking.database
     if found.schema >= 10:
         assert [token.name for token in await SqlTokens(database).list()] == ["reader-1"]
     if found.schema >= 11:
@@ -251,7 +255,7 @@ async def check_callers(runtime: Runtime, found: Found) -> None:
 
 
 async def phases_of(runtime: Runtime) -> dict[str, str]:
-    tasks, _ = await runtime.tasking.tasks.list(namespace="default", limit=100)
+    tasks, _ = await runtime.inside.tasking.tasks.list(namespace="default", limit=100)
     return {task.name: task.phase for task in tasks}
 
 
@@ -275,9 +279,9 @@ async def test_an_old_dump_that_does_not_know_its_place_is_renewed_by_hand(dumpe
         pytest.skip("it is noticed")
     first = await renew_database(dumped.url)
     async with dumped.opened() as runtime:
-        assert await runtime.resources.revision() == first > 10**9
+        assert await runtime.inside.resources.revision() == first > 10**9
         with pytest.raises(Gone):
-            await anext(aiter(runtime.resources.watch(Filter(), after=1)))
+            await anext(aiter(runtime.inside.resources.watch(Filter(), after=1)))
         await declare_again(runtime)
         assert (await runtime.resume("run-parked")).output == "The order is there."
 

@@ -202,8 +202,8 @@ from tests.conformance.claims import offer
 
 async def main():
     async with Runtime(sys.argv[1]) as runtime:
-        db, runs = runtime.tasking.database, runtime.runs
-        now, leased = runtime.clock(), runs.lease_clock()
+        db, runs = runtime.inside.tasking.database, runtime.inside.runs
+        now, leased = runtime.inside.clock(), runs.lease_clock()
         found = await claim(db, offer(identity="thief"), want=9, now=now, leased=leased, until=0.0)
         left = [info.id for info in await runs.journal.list() if runs.is_left_alone(info)]
         print([lease.run_id for lease in found.leases], left)

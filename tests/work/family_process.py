@@ -42,8 +42,8 @@ async def _both_are_there() -> None:
 
 async def main() -> None:
     async with Runtime(sys.argv[1], tools=[pay, hesitate]) as runtime:
-        offer = Offer("doomed", runtime.runs.worker, capacity=8)
-        await runtime.tasking.worker(offer).run()
+        offer = Offer("doomed", runtime.inside.runs.worker, capacity=8)
+        await runtime.inside.tasking.worker(offer).run()
 
 
 if __name__ == "__main__":

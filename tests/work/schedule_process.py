@@ -29,7 +29,9 @@ async def main(url: str, path: str, began: str) -> None:
     database = await open_database(url)
     store = SqlResourceStore(database, lambda: RING)
     async with Runtime(settings=load_settings({"store": url})) as runtime:
-        scheduler = Scheduler(database, store, runtime.tasking.tasks, clock=lambda: clock(float(began)), takeover=120.0)
+        scheduler = Scheduler(
+            database, store, runtime.inside.tasking.tasks, clock=lambda: clock(float(began)), takeover=120.0
+        )
         while True:
             await scheduler.tick(clock(float(began)))
             os.write(file, b".")

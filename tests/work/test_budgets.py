@@ -36,21 +36,21 @@ class Priced(ScriptedModel):
 async def declare(runtime: Runtime, **spec: Any) -> None:
     document, problems = validate_document({"kind": "Budget", "metadata": {"name": "team"}, "spec": spec})
     assert document is not None, problems
-    resources = runtime._open().resources  # pyright: ignore[reportPrivateUsage]
+    resources = runtime.inside._open().resources  # pyright: ignore[reportPrivateUsage]
     assert resources is not None
     await resources.write([Put(document)])
 
 
 async def work(runtime: Runtime) -> None:
-    offer = Offer("w1", runtime.runs.worker, capacity=8)
-    await asyncio.wait_for(runtime.tasking.worker(offer, once=True).run(), 60)
+    offer = Offer("w1", runtime.inside.runs.worker, capacity=8)
+    await asyncio.wait_for(runtime.inside.tasking.worker(offer, once=True).run(), 60)
 
 
 async def test_a_task_without_room_waits_and_goes_on_when_the_limit_is_raised(runtime: Runtime) -> None:
     clerk = Agent("clerk", model=Priced([{"say": "hello"}]), model_settings={"max_output_tokens": 1000})
     await declare(runtime, limit={"amount": "0.001"}, scope={"user": "*"})
     await runtime.run(clerk, "so that this runtime knows it")
-    tasks = runtime.tasking.tasks
+    tasks = runtime.inside.tasking.tasks
     name = (await tasks.accept(Command("agent", "clerk", message="go", user="ann"))).task.name
 
     await work(runtime)
@@ -62,10 +62,10 @@ async def test_a_task_without_room_waits_and_goes_on_when_the_limit_is_raised(ru
     assert (await tasks.get("default", name)).phase == "waiting"
 
     await declare(runtime, limit={"amount": "5"}, scope={"user": "*"})
-    assert await wake_paused(runtime.runs.journal, "default", clock=lambda: 0.0) == 1
+    assert await wake_paused(runtime.inside.runs.journal, "default", clock=lambda: 0.0) == 1
     await work(runtime)
     assert (await tasks.get("default", name)).phase == "succeeded"
-    database = runtime._open().database  # pyright: ignore[reportPrivateUsage]
+    database = runtime.inside._open().database  # pyright: ignore[reportPrivateUsage]
     assert database is not None
     (account,) = await SqlBudgetLedger(database).list("default")
     assert account.account.payer == "user=ann"
@@ -77,26 +77,26 @@ async def paused_tasks(runtime: Runtime, count: int) -> list[str]:
     clerk = Agent("clerk", model=Priced([{"say": "hello"}] * count), model_settings={"max_output_tokens": 1000})
     await declare(runtime, limit={"amount": "0.001"}, scope={"user": "*"})
     await runtime.run(clerk, "so that this runtime knows it")
-    tasks = runtime.tasking.tasks
+    tasks = runtime.inside.tasking.tasks
     asked = [Command("agent", "clerk", message=f"go {each}", user="ann") for each in range(count)]
     names = [(await tasks.accept(command)).task.name for command in asked]
     await work(runtime)
     assert {(await tasks.get("default", name)).phase for name in names} == {"waiting"}
-    parts = runtime._open()  # pyright: ignore[reportPrivateUsage]
+    parts = runtime.inside._open()  # pyright: ignore[reportPrivateUsage]
     assert parts.budgets is not None
     await parts.budgets.declared.of("default", anew=True)
     return names
 
 
 async def phases(runtime: Runtime, names: list[str]) -> set[str]:
-    return {(await runtime.tasking.tasks.get("default", name)).phase for name in names}
+    return {(await runtime.inside.tasking.tasks.get("default", name)).phase for name in names}
 
 
 async def test_a_raised_budget_lets_all_of_its_runs_go_on_whatever_was_read_a_moment_ago(runtime: Runtime) -> None:
     names = await paused_tasks(runtime, 8)
 
     await declare(runtime, limit={"amount": "5"}, scope={"user": "*"})
-    await wake_paused(runtime.runs.journal, "default", clock=lambda: 0.0)
+    await wake_paused(runtime.inside.runs.journal, "default", clock=lambda: 0.0)
     await work(runtime)
 
     assert await phases(runtime, names) == {"succeeded"}
@@ -104,7 +104,7 @@ async def test_a_raised_budget_lets_all_of_its_runs_go_on_whatever_was_read_a_mo
 
 async def test_a_run_that_parked_while_its_budget_was_raised_is_swept_up(runtime: Runtime) -> None:
     names = await paused_tasks(runtime, 2)
-    parts = runtime._open()  # pyright: ignore[reportPrivateUsage]
+    parts = runtime.inside._open()  # pyright: ignore[reportPrivateUsage]
     assert parts.budgets is not None
     assert parts.budgets.sweep is not None
     assert await parts.budgets.sweep.look() == []  # nothing has changed
@@ -118,7 +118,7 @@ async def test_a_run_that_parked_while_its_budget_was_raised_is_swept_up(runtime
 
 async def test_a_change_that_makes_no_room_is_told_once(runtime: Runtime) -> None:
     names = await paused_tasks(runtime, 1)
-    parts = runtime._open()  # pyright: ignore[reportPrivateUsage]
+    parts = runtime.inside._open()  # pyright: ignore[reportPrivateUsage]
     assert parts.budgets is not None
     assert parts.budgets.sweep is not None
 

@@ -62,7 +62,7 @@ async def test_what_the_store_cannot_do_now_is_tried_again_while_the_lease_lives
             result = await asyncio.wait_for(running, ENDS)
             assert result.output == "paid once", state
             assert payments == number
-            seen = [type_of(event) for _, event in await runtime.runs.facts(f"r{number}")]
+            seen = [type_of(event) for _, event in await runtime.inside.runs.facts(f"r{number}")]
             assert seen.count("run.claimed") == seen.count("tool.finished") == 1
             assert "run.waiting" not in seen
         await client.close()

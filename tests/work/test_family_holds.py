@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from foliot import Agent, ScriptedModel, tool
-from foliot.client.local_work import LocalWork
 from foliot.engine.driver.doubts import family
 from foliot.errors import Conflict, InvalidInput
 from foliot.kernel.run.events import ToolHeld, ToolUnknown, UnknownDecided
 from foliot.resources.validate import validate_document
+from foliot.runtime.local.groups import LocalGroups
 from foliot.runtime.runtime import Runtime
 from foliot.store.audit.log import AuditFilter, SqlAuditLog
 from foliot.store.base import Put
@@ -93,24 +93,24 @@ async def declare(runtime: Runtime) -> None:
             {"agents": ["head", "left", "right"], "graph": {"head": {"edges": [{"to": "left"}, {"to": "right"}]}}},
         ),
     ]
-    assert runtime.resources is not None
+    assert runtime.inside.resources is not None
     for kind, name, spec in kinds:
         document, problems = validate_document({"kind": kind, "metadata": {"name": name}, "spec": spec})
         assert document is not None, problems
-        await runtime.resources.write([Put(document)])
+        await runtime.inside.resources.write([Put(document)])
 
 
 async def solo(runtime: Runtime, till: Till) -> str:
     """A task of one agent, which has paid and nobody knows it; then it hesitates."""
     script = [PAY, {"call": "hesitate"}, {"say": "done"}]
-    assert runtime.resources is not None
+    assert runtime.inside.resources is not None
     for kind, name, spec in [
         ("ModelEndpoint", "brain", {"provider": "scripted", "default_model": "scripted", "script": script}),
         agent("solo"),
     ]:
         document, problems = validate_document({"kind": kind, "metadata": {"name": name}, "spec": spec})
         assert document is not None, problems
-        await runtime.resources.write([Put(document)])
+        await runtime.inside.resources.write([Put(document)])
     name = await submit(runtime, "agent", "solo")
     await work(runtime)
     assert len(till.paid) == 1
@@ -118,21 +118,21 @@ async def solo(runtime: Runtime, till: Till) -> str:
 
 
 async def submit(runtime: Runtime, kind: Any = "system", name: str = "both") -> str:
-    return (await runtime.tasking.tasks.accept(Command(kind, name, message="go"))).task.name
+    return (await runtime.inside.tasking.tasks.accept(Command(kind, name, message="go"))).task.name
 
 
 async def work(runtime: Runtime) -> None:
-    offer = Offer("w1", runtime.runs.worker, capacity=8)
-    await asyncio.wait_for(runtime.tasking.worker(offer, once=True).run(), 60)
+    offer = Offer("w1", runtime.inside.runs.worker, capacity=8)
+    await asyncio.wait_for(runtime.inside.tasking.worker(offer, once=True).run(), 60)
 
 
 async def run_of(runtime: Runtime, name: str) -> RunInfo:
-    (found,) = [info for info in await runtime.runs.journal.list() if info.agent == name]
+    (found,) = [info for info in await runtime.inside.runs.journal.list() if info.agent == name]
     return found
 
 
 async def facts(runtime: Runtime, run_id: str, kind: type[Any]) -> list[Any]:
-    return [event for _, event in await runtime.runs.facts(run_id) if isinstance(event, kind)]
+    return [event for _, event in await runtime.inside.runs.facts(run_id) if isinstance(event, kind)]
 
 
 async def lost_then_held(runtime: Runtime, till: Till) -> tuple[str, RunInfo, RunInfo]:
@@ -141,7 +141,7 @@ async def lost_then_held(runtime: Runtime, till: Till) -> tuple[str, RunInfo, Ru
     name = await submit(runtime)
     worker = asyncio.create_task(work(runtime))
     async with asyncio.timeout(60):
-        while not (found := await runtime.unknown_calls.open()):
+        while not (found := await runtime.inside.unknown_calls.open()):
             await asyncio.sleep(0.01)
     till.lost.set()
     await worker
@@ -157,55 +157,59 @@ async def test_a_branch_is_held_while_the_same_call_of_another_is_in_doubt(runti
     (lost,) = await facts(runtime, left.id, ToolUnknown)
     assert (held.run_id, held.earlier.key) == (left.id, till.paid[0])
     assert lost.until is not None  # the function has ended
-    told = await LocalWork(runtime).why_run(right.id)
+    told = await runtime.runs.why(right.id)
     assert f"the same call of run {left.id} may have taken effect" in str(told)
-    assert [each.run_id for each in await runtime.unknown_calls.open()] == [left.id]  # one effect is one question
+    assert [each.run_id for each in await runtime.inside.unknown_calls.open()] == [
+        left.id
+    ]  # one effect is one question
 
 
 async def test_what_happened_is_told_to_all_who_are_asked_about_it(runtime: Runtime, till: Till) -> None:
     name, left, right = await lost_then_held(runtime, till)
 
-    await LocalWork(runtime).settle_call(right.id, "pay", "happened", result="receipt 7", by="ann")
+    await LocalGroups(runtime.inside, wakes=False).runs.settle(
+        right.id, "pay", "happened", result="receipt 7", by="ann"
+    )
     await work(runtime)
 
-    assert (await runtime.tasking.tasks.get("default", name)).phase == "succeeded"
+    assert (await runtime.inside.tasking.tasks.get("default", name)).phase == "succeeded"
     assert len(till.paid) == 1
     for run_id in (left.id, right.id):
         assert [(each.decision, each.by) for each in await facts(runtime, run_id, UnknownDecided)] == [
             ("happened", "ann")
         ]
-    assert await runtime.unknown_calls.open() == []
+    assert await runtime.inside.unknown_calls.open() == []
 
 
 async def test_what_is_to_be_run_is_run_by_the_one_that_was_told(runtime: Runtime, till: Till) -> None:
     _, left, right = await lost_then_held(runtime, till)
 
-    await LocalWork(runtime).settle_call(right.id, "pay", "run", by="ann")
+    await LocalGroups(runtime.inside, wakes=False).runs.settle(right.id, "pay", "run", by="ann")
     await work(runtime)
 
     assert len(till.paid) == 2
     assert (await run_of(runtime, "right")).phase == "succeeded"
     assert (await run_of(runtime, "left")).phase == "waiting"
-    assert [each.run_id for each in await runtime.unknown_calls.open()] == [left.id]
+    assert [each.run_id for each in await runtime.inside.unknown_calls.open()] == [left.id]
     assert right.id != left.id
 
 
 @pytest.mark.parametrize("decision", ["happened", "not_happened"])
 async def test_what_is_said_after_the_end_holds_for_another_try(runtime: Runtime, till: Till, decision: Any) -> None:
     name, left, _ = await lost_then_held(runtime, till)
-    tasks, work_of = runtime.tasking.tasks, LocalWork(runtime)
+    tasks, work_of = runtime.inside.tasking.tasks, LocalGroups(runtime.inside, wakes=False)
     await tasks.cancel("default", name)
     await work(runtime)
-    (open_call,) = await runtime.unknown_calls.open(ended=True)
+    (open_call,) = await runtime.inside.unknown_calls.open(ended=True)
     assert (open_call.run_id, open_call.phase, open_call.tool) == (left.id, "cancelled", "pay")
 
     with pytest.raises(Conflict, match="has ended"):
-        await work_of.settle_call(left.id, "pay", "run", by="ann")
-    await work_of.settle_call(left.id, "pay", decision, by="ann", reason="the bank says so")
+        await work_of.runs.settle(left.id, "pay", "run", by="ann")
+    await work_of.runs.settle(left.id, "pay", decision, by="ann", reason="the bank says so")
     with pytest.raises(Conflict, match="ann has said"):
-        await work_of.settle_call(left.id, "pay", decision, by="bob")
-    assert (await runtime.runs.journal.get(left.id)).phase == "cancelled"
-    assert await runtime.unknown_calls.open() == []
+        await work_of.runs.settle(left.id, "pay", decision, by="bob")
+    assert (await runtime.inside.runs.journal.get(left.id)).phase == "cancelled"
+    assert await runtime.inside.unknown_calls.open() == []
 
     await tasks.requeue("default", name)
     await work(runtime)
@@ -215,11 +219,15 @@ async def test_what_is_said_after_the_end_holds_for_another_try(runtime: Runtime
 
 async def test_what_was_said_of_a_call_is_in_the_audit_log(runtime: Runtime, till: Till) -> None:
     name, left, _ = await lost_then_held(runtime, till)
-    await runtime.tasking.tasks.cancel("default", name)
+    await runtime.inside.tasking.tasks.cancel("default", name)
     await work(runtime)
-    await LocalWork(runtime).settle_call(left.id, "pay", "happened", by="ann", reason="the bank says so")
-    await runtime.audit.flush()
-    said = [each.body for each in await SqlAuditLog(runtime.tasking.database).find(AuditFilter(moment="decided"))]
+    await LocalGroups(runtime.inside, wakes=False).runs.settle(
+        left.id, "pay", "happened", by="ann", reason="the bank says so"
+    )
+    await runtime.inside.audit.flush()
+    said = [
+        each.body for each in await SqlAuditLog(runtime.inside.tasking.database).find(AuditFilter(moment="decided"))
+    ]
     found = [(each["outcome"], each["decision"]["by"], each["run_id"], each["tool"]) for each in said]
     assert found == [("happened", "ann", left.id, "pay")]
 
@@ -231,15 +239,17 @@ async def test_a_child_that_is_asked_again_does_not_do_it_again(runtime: Runtime
     boss = Agent("boss", model=ScriptedModel([order, order, {"say": "ok"}]), tools=[helper])
     going = asyncio.create_task(runtime.run(boss, "Go.", run_id="boss"))
     await _until(lambda: _waits(runtime, "helper", 1))
-    (first,) = [info for info in await runtime.runs.journal.list() if info.agent == "helper"]
-    await runtime.cancel(first.id, by="ann")
+    (first,) = [info for info in await runtime.inside.runs.journal.list() if info.agent == "helper"]
+    await runtime.inside.cancel(first.id, by="ann")
 
     await _until(lambda: _waits(runtime, "helper", 1, but=first.id))
-    (second,) = [info for info in await runtime.runs.journal.list() if info.agent == "helper" and info.id != first.id]
+    (second,) = [
+        info for info in await runtime.inside.runs.journal.list() if info.agent == "helper" and info.id != first.id
+    ]
     (held,) = await facts(runtime, second.id, ToolHeld)
     assert (held.run_id, len(till.paid)) == (first.id, 1)
 
-    await LocalWork(runtime).settle_call(first.id, "pay", "happened", by="ann")
+    await LocalGroups(runtime.inside, wakes=False).runs.settle(first.id, "pay", "happened", by="ann")
     result = await asyncio.wait_for(going, 60)
     assert (result.output, len(till.paid)) == ("ok", 1)
 
@@ -257,11 +267,13 @@ async def test_a_run_with_the_uid_of_a_task_as_its_id_does_not_join_it(
 ) -> None:
     """The id of a run can be chosen: it tells its caller nothing of a task, and the task hears nothing of it."""
     name = await solo(runtime, till)
-    uid = (await runtime.tasking.tasks.get("default", name)).uid
-    (lost,) = await runtime.unknown_calls.open("default")
-    await runtime.tasking.tasks.cancel("default", name)
+    uid = (await runtime.inside.tasking.tasks.get("default", name)).uid
+    (lost,) = await runtime.inside.unknown_calls.open("default")
+    await runtime.inside.tasking.tasks.cancel("default", name)
     await work(runtime)
-    await LocalWork(runtime).settle_call(lost.run_id, lost.call_id, "happened", result="a secret", by="ann")
+    await LocalGroups(runtime.inside, wakes=False).runs.settle(
+        lost.run_id, lost.call_id, "happened", result="a secret", by="ann"
+    )
 
     helper = Agent("helper", model=ScriptedModel([{"say": "hi"}]), namespace=namespace)
     model = ScriptedModel([PAY, {"say": "done"}])
@@ -274,13 +286,15 @@ async def test_a_run_with_the_uid_of_a_task_as_its_id_does_not_join_it(
 async def test_a_family_does_not_reach_into_another_namespace(runtime: Runtime, till: Till) -> None:
     """Not even by a key that a caller knows."""
     name = await solo(runtime, till)
-    (lost,) = await runtime.unknown_calls.open("default")
-    await runtime.tasking.tasks.cancel("default", name)
+    (lost,) = await runtime.inside.unknown_calls.open("default")
+    await runtime.inside.tasking.tasks.cancel("default", name)
     await work(runtime)
-    await LocalWork(runtime).settle_call(lost.run_id, lost.call_id, "happened", result="a secret", by="ann")
-    assert runtime.runs.doubts is not None
-    assert len(await runtime.runs.doubts.table.of_keys("default", [lost.key])) == 1
-    assert await runtime.runs.doubts.table.of_keys("other", [lost.key]) == []
+    await LocalGroups(runtime.inside, wakes=False).runs.settle(
+        lost.run_id, lost.call_id, "happened", result="a secret", by="ann"
+    )
+    assert runtime.inside.runs.doubts is not None
+    assert len(await runtime.inside.runs.doubts.table.of_keys("default", [lost.key])) == 1
+    assert await runtime.inside.runs.doubts.table.of_keys("other", [lost.key]) == []
     names = [family("a", "r", "t", "x"), family("b", "r", "t", "x"), family("a", "x"), family("a", "r", "", "x")]
     assert len({each.name for each in names}) == 3
     assert names[2] == names[3]
@@ -288,19 +302,21 @@ async def test_a_family_does_not_reach_into_another_namespace(runtime: Runtime, 
 
 async def test_what_is_said_to_a_living_run_holds_for_a_requeue(runtime: Runtime, till: Till) -> None:
     name = await solo(runtime, till)
-    (lost,) = await runtime.unknown_calls.open()
-    await LocalWork(runtime).settle_call(lost.run_id, "pay", "happened", result="receipt 7", by="ann")
+    (lost,) = await runtime.inside.unknown_calls.open()
+    await LocalGroups(runtime.inside, wakes=False).runs.settle(
+        lost.run_id, "pay", "happened", result="receipt 7", by="ann"
+    )
     going = asyncio.create_task(work(runtime))
     await _until(lambda: _tells(runtime, lost.run_id))
-    await runtime.tasking.tasks.cancel("default", name)
+    await runtime.inside.tasking.tasks.cancel("default", name)
     await going
     await work(runtime)
-    assert (await runtime.runs.journal.get(lost.run_id)).phase == "cancelled"
+    assert (await runtime.inside.runs.journal.get(lost.run_id)).phase == "cancelled"
 
     till.lost.set()
-    await runtime.tasking.tasks.requeue("default", name)
+    await runtime.inside.tasking.tasks.requeue("default", name)
     await work(runtime)
-    assert (await runtime.tasking.tasks.get("default", name)).phase == "succeeded"
+    assert (await runtime.inside.tasking.tasks.get("default", name)).phase == "succeeded"
     assert len(till.paid) == 1
 
 
@@ -308,13 +324,13 @@ async def test_what_is_said_to_one_branch_holds_for_one_that_asks_later(runtime:
     await declare(runtime)
     name = await submit(runtime)
     worker = asyncio.create_task(work(runtime))
-    await _until(runtime.unknown_calls.open)
+    await _until(runtime.inside.unknown_calls.open)
     left = await run_of(runtime, "left")
-    await LocalWork(runtime).settle_call(left.id, "pay", "happened", by="ann")
+    await LocalGroups(runtime.inside, wakes=False).runs.settle(left.id, "pay", "happened", by="ann")
     await _until(lambda: _tells(runtime, left.id))
     till.lost.set()
     await worker
-    assert (await runtime.tasking.tasks.get("default", name)).phase == "succeeded"
+    assert (await runtime.inside.tasking.tasks.get("default", name)).phase == "succeeded"
     assert len(till.paid) == 1
 
 
@@ -323,7 +339,7 @@ async def test_one_word_settles_an_effect_that_several_runs_ended_with(
     runtime: Runtime, till: Till, decision: Any
 ) -> None:
     name = await solo(runtime, till)
-    tasks, work_of = runtime.tasking.tasks, LocalWork(runtime)
+    tasks, work_of = runtime.inside.tasking.tasks, LocalGroups(runtime.inside, wakes=False)
     till.lost.set()
     for _ in range(2):
         await tasks.cancel("default", name)
@@ -332,17 +348,17 @@ async def test_one_word_settles_an_effect_that_several_runs_ended_with(
         await work(runtime)
     await tasks.cancel("default", name)
     await work(runtime)
-    ended = sorted(info.id for info in await runtime.runs.journal.list())
+    ended = sorted(info.id for info in await runtime.inside.runs.journal.list())
     assert (len(ended), len(till.paid)) == (3, 1)
-    (asked,) = await runtime.unknown_calls.open()
+    (asked,) = await runtime.inside.unknown_calls.open()
     assert asked.run_id == ended[0]
 
-    await work_of.settle_call(ended[1], "pay", decision, by="ann", reason="the bank says so")
-    assert await runtime.unknown_calls.open() == []
+    await work_of.runs.settle(ended[1], "pay", decision, by="ann", reason="the bank says so")
+    assert await runtime.inside.unknown_calls.open() == []
     contrary: Any = "not_happened" if decision == "happened" else "happened"
     for run_id in ended:
         with pytest.raises(Conflict, match=r"ann has said .*the bank says so"):
-            await work_of.settle_call(run_id, "pay", contrary, by="bob")
+            await work_of.runs.settle(run_id, "pay", contrary, by="bob")
 
     await tasks.requeue("default", name)
     await work(runtime)
@@ -355,21 +371,21 @@ async def test_a_word_to_the_run_that_waits_settles_those_that_have_ended(
     runtime: Runtime, till: Till, decision: Any
 ) -> None:
     name = await solo(runtime, till)
-    tasks, work_of = runtime.tasking.tasks, LocalWork(runtime)
+    tasks, work_of = runtime.inside.tasking.tasks, LocalGroups(runtime.inside, wakes=False)
     till.lost.set()
-    (first,) = await runtime.unknown_calls.open()
+    (first,) = await runtime.inside.unknown_calls.open()
     await tasks.cancel("default", name)
     await work(runtime)
     await tasks.requeue("default", name)
     await work(runtime)
-    (asked,) = await runtime.unknown_calls.open()
+    (asked,) = await runtime.inside.unknown_calls.open()
     assert asked.run_id != first.run_id  # the one that waits for the answer
 
-    await work_of.settle_call(asked.run_id, "pay", decision, by="ann")
+    await work_of.runs.settle(asked.run_id, "pay", decision, by="ann")
     with pytest.raises(Conflict, match="ann has said"):
-        await work_of.settle_call(first.run_id, "pay", "not_happened", by="bob")
+        await work_of.runs.settle(first.run_id, "pay", "not_happened", by="bob")
     await work(runtime)
-    assert await runtime.unknown_calls.open() == []
+    assert await runtime.inside.unknown_calls.open() == []
     assert (await tasks.get("default", name)).phase == "succeeded"
     assert len(till.paid) == (1 if decision == "happened" else 2)
 
@@ -378,19 +394,19 @@ async def test_a_word_to_a_run_that_waits_cannot_be_to_the_contrary_of_what_was_
     runtime: Runtime, till: Till
 ) -> None:
     name = await solo(runtime, till)
-    tasks, work_of = runtime.tasking.tasks, LocalWork(runtime)
+    tasks, work_of = runtime.inside.tasking.tasks, LocalGroups(runtime.inside, wakes=False)
     till.lost.set()
-    (first,) = await runtime.unknown_calls.open()
+    (first,) = await runtime.inside.unknown_calls.open()
     await tasks.cancel("default", name)
     await work(runtime)
     await tasks.requeue("default", name)
     await work(runtime)
-    await work_of.settle_call(first.run_id, "pay", "not_happened", by="ann")
-    (asked,) = await runtime.unknown_calls.open()
+    await work_of.runs.settle(first.run_id, "pay", "not_happened", by="ann")
+    (asked,) = await runtime.inside.unknown_calls.open()
 
     with pytest.raises(Conflict, match=r"ann has said .* did not happen"):
-        await work_of.settle_call(asked.run_id, "pay", "happened", by="bob")
-    await work_of.settle_call(asked.run_id, "pay", "run", by="bob")
+        await work_of.runs.settle(asked.run_id, "pay", "happened", by="bob")
+    await work_of.runs.settle(asked.run_id, "pay", "run", by="bob")
     await work(runtime)
     assert (await tasks.get("default", name)).phase == "succeeded"
     assert len(till.paid) == 2
@@ -406,16 +422,16 @@ async def test_pages_of_the_list_skip_nothing_and_say_how_many_there_are(url: st
     async with Runtime(url, tools=[lose]) as runtime:
         loser = Agent("loser", model=ScriptedModel([{"call": calls}, {"say": "done"}]), tools=["lose"])
         await runtime.run(loser, "Go.", check=False)
-        work_of, seen, cursor = LocalWork(runtime), list[str](), None
+        work_of, seen, cursor = LocalGroups(runtime.inside, wakes=False), list[str](), None
         while True:
-            page = await work_of.unknown_calls(limit=2, after=cursor)
+            page = await work_of.runs.unknown(namespace=None, limit=2, after=cursor)
             assert page.total == 5
             seen += [each.key for each in page.calls]
             if (cursor := page.cursor) is None:
                 break
         assert (len(seen), len(set(seen))) == (5, 5)
         with pytest.raises(InvalidInput, match="cursor"):
-            await work_of.unknown_calls(after="nonsense")
+            await work_of.runs.unknown(namespace=None, after="nonsense")
 
 
 @pytest.mark.parametrize("ended", [False, True])
@@ -430,11 +446,11 @@ async def test_the_id_of_a_call_wins_over_the_name_of_a_tool(url: str, ended: bo
         loser = Agent("loser", model=ScriptedModel([{"call": calls}, {"say": "done"}]), tools=["lose"])
         await runtime.run(loser, "Go.", run_id="one", check=False)
         if ended:
-            await runtime.cancel("one")
-        await LocalWork(runtime).settle_call("one", "lose", "happened", by="ann")
+            await runtime.inside.cancel("one")
+        await LocalGroups(runtime.inside, wakes=False).runs.settle("one", "lose", "happened", by="ann")
         if not ended:
             await runtime.resume("one", check=False)
-        assert [each.call_id for each in await runtime.unknown_calls.open()] == ["first"]
+        assert [each.call_id for each in await runtime.inside.unknown_calls.open()] == ["first"]
 
 
 async def test_a_call_in_dead_hands_is_in_doubt_before_anybody_has_written_so(
@@ -448,11 +464,13 @@ async def test_a_call_in_dead_hands_is_in_doubt_before_anybody_has_written_so(
     assert done.returncode == -9, "it killed itself in the middle of a payment"
     left, right = await run_of(runtime, "left"), await run_of(runtime, "right")
     assert (left.phase, right.phase) == ("running", "running")
-    assert await runtime.unknown_calls.open() == []
+    assert await runtime.inside.unknown_calls.open() == []
 
     till.lost.set()
-    driver = await runtime.runs.take(right.id, tools=Pipeline(till.tools))  # nobody has taken up the other one yet
-    await asyncio.wait_for(runtime.runs.drive(driver), 60)
+    driver = await runtime.inside.runs.take(
+        right.id, tools=Pipeline(till.tools)
+    )  # nobody has taken up the other one yet
+    await asyncio.wait_for(runtime.inside.runs.drive(driver), 60)
     assert till.paid == []
     (held,) = await facts(runtime, right.id, ToolHeld)
     assert held.run_id == left.id
@@ -460,7 +478,7 @@ async def test_a_call_in_dead_hands_is_in_doubt_before_anybody_has_written_so(
 
     await work(runtime)  # now both are taken up: still nobody pays
     assert till.paid == []
-    assert len(await runtime.unknown_calls.open()) == 1
+    assert len(await runtime.inside.unknown_calls.open()) == 1
     (lost,) = await facts(runtime, left.id, ToolUnknown)
     assert lost.reason == "process_died"
     assert lost.until is not None
@@ -468,7 +486,7 @@ async def test_a_call_in_dead_hands_is_in_doubt_before_anybody_has_written_so(
 
 
 async def _waits(runtime: Runtime, agent: str, count: int, but: str = "") -> bool:
-    found = [info for info in await runtime.runs.journal.list() if info.agent == agent and info.id != but]
+    found = [info for info in await runtime.inside.runs.journal.list() if info.agent == agent and info.id != but]
     return sum(info.phase == "waiting" for info in found) == count
 
 

@@ -72,7 +72,7 @@ async def test_the_defaults_keep_a_month_and_forget_what_is_older(store) -> None
     assert found.runs == 1
     assert await phases(database) == {open_one: "waiting"}
     async with Runtime(settings=settings) as runtime:  # with everything that it refers to
-        _, state = await runtime.runs.load(open_one)
+        _, state = await runtime.inside.runs.load(open_one)
         assert "line of a report" in state.transcript[-2].text or state.calls
 
 

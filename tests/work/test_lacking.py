@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from foliot import Runtime, tool
-from foliot.client.local_work import LocalWork
 from foliot.kernel.run.codec import type_of
 from foliot.resources.validate import validate_document
 from foliot.settings.settings import load_settings
@@ -36,7 +35,7 @@ AGENT = {"model_ref": "script", "prompt": "", "tools": ["price"]}
 
 @asynccontextmanager
 async def working(runtime: Runtime, name: str) -> AsyncGenerator[None]:
-    worker = runtime.tasking.worker(Offer(name, f"{runtime.runs.worker}/{name}", capacity=4), grace=0.0)
+    worker = runtime.inside.tasking.worker(Offer(name, f"{runtime.inside.runs.worker}/{name}", capacity=4), grace=0.0)
     task = asyncio.create_task(worker.run())
     try:
         yield
@@ -50,7 +49,7 @@ async def declare(runtime: Runtime, **more: dict[str, object]) -> None:
     for kind, name, spec in (("ModelEndpoint", "script", ENDPOINT), *more.values()):
         document, _ = validate_document({"kind": kind, "metadata": {"name": name}, "spec": spec})
         assert document is not None
-        await runtime.resources.write([Put(document)])
+        await runtime.inside.resources.write([Put(document)])
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
@@ -60,12 +59,12 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def why(runtime: Runtime) -> str:
-    told = await LocalWork(runtime).why_task("default", "t1")
+    told = await runtime.tasks.why("t1")
     return "\n".join(cause.text for cause in told.causes)
 
 
 async def succeeded(runtime: Runtime) -> bool:
-    return (await runtime.tasking.tasks.get("default", "t1")).phase == "succeeded"
+    return (await runtime.inside.tasking.tasks.get("default", "t1")).phase == "succeeded"
 
 
 async def test_a_run_goes_to_the_worker_that_has_its_tool(tmp_path: Path) -> None:
@@ -76,7 +75,7 @@ async def test_a_run_goes_to_the_worker_that_has_its_tool(tmp_path: Path) -> Non
     settings = load_settings({"store": str(tmp_path / "foliot.db")})
     async with Runtime(settings=settings, tools=[price]) as able, Runtime(settings=settings) as unable:
         await declare(able)
-        await able.tasking.tasks.accept(Command("agent", "clerk", name="t1", message="go"))
+        await able.inside.tasking.tasks.accept(Command("agent", "clerk", name="t1", message="go"))
         async with working(unable, "bare"):
 
             async def told() -> bool:
@@ -85,8 +84,8 @@ async def test_a_run_goes_to_the_worker_that_has_its_tool(tmp_path: Path) -> Non
             await until(told)
             async with working(able, "whole"):
                 await until(lambda: succeeded(able))
-        (run,) = await able.runs.journal.list()
-        claims = [type_of(event) for _, event in await able.runs.facts(run.id)].count("run.claimed")
+        (run,) = await able.inside.runs.journal.list()
+        claims = [type_of(event) for _, event in await able.inside.runs.facts(run.id)].count("run.claimed")
         assert claims == 1, "what the worker lacks is no attempt of the run"
 
 
@@ -99,7 +98,7 @@ async def test_a_module_that_is_installed_later_is_found(tmp_path: Path, monkeyp
     async with Runtime(settings=settings, clock=lambda: time.time() + ahead) as runtime:
         spec = {"type": "function", "function": "corner_shop:price", "effect": "read"}
         await declare(runtime, tool=("Tool", "price", spec))  # type: ignore[arg-type]
-        await runtime.tasking.tasks.accept(Command("agent", "clerk", name="t1", message="go"))
+        await runtime.inside.tasking.tasks.accept(Command("agent", "clerk", name="t1", message="go"))
         text = module.read_text()
         module.unlink()
         sys.modules.pop("corner_shop")
@@ -129,15 +128,15 @@ async def test_a_run_ends_whose_tool_is_deleted(
     async with Runtime(settings=settings) as runtime:
         agent = ("Agent", "clerk", {**AGENT, "tools": [used]})
         await declare(runtime, used=(kind, name, spec), agent=agent)  # type: ignore[arg-type]
-        await runtime.tasking.tasks.accept(Command("agent", "clerk", name="t1", message="go"))
-        await runtime.resources.write([Delete(Key(kind, "default", name))])
+        await runtime.inside.tasking.tasks.accept(Command("agent", "clerk", name="t1", message="go"))
+        await runtime.inside.resources.write([Delete(Key(kind, "default", name))])
         async with working(runtime, "here"):
 
             async def ended() -> bool:
-                return (await runtime.tasking.tasks.get("default", "t1")).phase == "dead_lettered"
+                return (await runtime.inside.tasking.tasks.get("default", "t1")).phase == "dead_lettered"
 
             await until(ended)
-        end = (await runtime.tasking.tasks.events("default", "t1"))[-1].event
+        end = (await runtime.inside.tasking.tasks.events("default", "t1"))[-1].event
         assert f"uses tools that are not there: {used}" in str(end)
 
 
@@ -171,15 +170,15 @@ async def test_a_run_goes_to_the_worker_that_has_the_command_and_the_secret(
             server=("McpServer", "corner", server),  # type: ignore[arg-type]
             tool=("Tool", "price", spec),  # type: ignore[arg-type]
         )
-        await runtime.tasking.tasks.accept(Command("agent", "clerk", name="t1", message="go"))
+        await runtime.inside.tasking.tasks.accept(Command("agent", "clerk", name="t1", message="go"))
         async with working(runtime, "bare"):
 
             async def told() -> bool:
                 return f"no worker can run it: {named} is missing on worker bare" in await why(runtime)
 
             await until(told)
-        (run,) = await runtime.runs.journal.list()
-        assert "run.claimed" not in [type_of(event) for _, event in await runtime.runs.facts(run.id)]
+        (run,) = await runtime.inside.runs.journal.list()
+        assert "run.claimed" not in [type_of(event) for _, event in await runtime.inside.runs.facts(run.id)]
         program.parent.mkdir()
         program.write_text("#!/bin/sh\nexit 1\n")
         program.chmod(0o755)
@@ -188,7 +187,7 @@ async def test_a_run_goes_to_the_worker_that_has_the_command_and_the_secret(
         async with Runtime(settings=settings) as whole, working(whole, "whole"):
 
             async def begun() -> bool:
-                facts = [type_of(event) for _, event in await runtime.runs.facts(run.id)]
+                facts = [type_of(event) for _, event in await runtime.inside.runs.facts(run.id)]
                 return facts.count("run.claimed") == 1 and "tool.started" in facts
 
             await until(begun)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from foliot.client.local import LocalClient
-from foliot.client.task_resources import InUse
 from foliot.engine.budgets.wakeups import models_changed
 from foliot.resources.validate import validate_document
+from foliot.runtime.local.declared_work import InUse
+from foliot.runtime.local.resources import LocalResources
 from foliot.runtime.runtime import Runtime
-from foliot.server.runs.driven import declared_work
 from foliot.store.queue.limits import class_failed, list_classes
 from foliot.store.queue.placement import Offer
 from foliot.work.tasks.base import Command
@@ -31,14 +29,8 @@ async def runtime(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 
 @pytest.fixture
-def client(runtime: Runtime) -> LocalClient:
-    async def changed(namespace: str) -> None:
-        await models_changed(runtime.tasking.database, namespace, clock=time.time)
-
-    async def nothing() -> None:
-        pass
-
-    return LocalClient(runtime.resources, close=nothing, models_changed=changed, work=lambda: declared_work(runtime))
+def client(runtime: Runtime) -> LocalResources:
+    return runtime.resources
 
 
 def document(kind: str, name: str, **spec: Any) -> dict[str, Any]:
@@ -56,25 +48,27 @@ BROKEN = {"fail": "overloaded"}
 
 
 async def work(runtime: Runtime) -> None:
-    offer = Offer("w1", runtime.runs.worker, capacity=8)
-    await asyncio.wait_for(runtime.tasking.worker(offer, once=True).run(), 60)
+    offer = Offer("w1", runtime.inside.runs.worker, capacity=8)
+    await asyncio.wait_for(runtime.inside.tasking.worker(offer, once=True).run(), 60)
 
 
 async def test_a_run_that_waits_for_a_broken_endpoint_goes_on_as_soon_as_it_is_repaired(
-    runtime: Runtime, client: LocalClient
+    runtime: Runtime, client: LocalResources
 ) -> None:
     await client.apply([endpoint(*[BROKEN] * 20), CLERK])
-    task = (await runtime.tasking.tasks.accept(Command("agent", "clerk", message="go"))).task
+    task = (await runtime.inside.tasking.tasks.accept(Command("agent", "clerk", message="go"))).task
     await work(runtime)
-    assert (await runtime.tasking.tasks.get("default", task.name)).phase == "waiting"
+    assert (await runtime.inside.tasking.tasks.get("default", task.name)).phase == "waiting"
 
     await client.apply([endpoint({"say": "well again"})])
     await work(runtime)
 
-    assert (await runtime.tasking.tasks.get("default", task.name)).phase == "succeeded"
+    assert (await runtime.inside.tasking.tasks.get("default", task.name)).phase == "succeeded"
 
 
-async def test_an_endpoint_that_was_repaired_a_moment_ago_fails_nobody(runtime: Runtime, client: LocalClient) -> None:
+async def test_an_endpoint_that_was_repaired_a_moment_ago_fails_nobody(
+    runtime: Runtime, client: LocalResources
+) -> None:
     await client.apply([endpoint({"fail": "auth"}), CLERK])
     assert (await runtime.run("clerk", "go", check=False)).phase == "failed"
 
@@ -84,34 +78,34 @@ async def test_an_endpoint_that_was_repaired_a_moment_ago_fails_nobody(runtime: 
 
 
 async def test_classes_that_a_broken_endpoint_opened_are_closed_by_its_repair(runtime: Runtime) -> None:
-    database = runtime.tasking.database
+    database = runtime.inside.tasking.database
     await database.write(class_failed, "execclass_x", 1.0, namespace="default", agent="clerk")
     await models_changed(database, "default", clock=lambda: 2.0)
     assert await list_classes(database) == []
 
 
-async def test_archiving_a_running_task_is_one_call(runtime: Runtime, client: LocalClient) -> None:
+async def test_archiving_a_running_task_is_one_call(runtime: Runtime, client: LocalResources) -> None:
     await client.apply([endpoint({"say": "x"}), CLERK])
-    tasks = runtime.tasking.tasks
+    tasks = runtime.inside.tasking.tasks
     task = (await tasks.accept(Command("agent", "clerk", message="go"))).task
     (run,) = await tasks.runs("default", task.name)
-    lease = await runtime.runs.journal.claim(run["run_id"], worker="elsewhere", now=0.0, until=1e12)
+    lease = await runtime.inside.runs.journal.claim(run["run_id"], worker="elsewhere", now=0.0, until=1e12)
 
     archived = await tasks.archive("default", task.name)
 
     assert archived.archived_at is not None
     assert (await tasks.list(namespace="default"))[0] == []
-    await runtime.runs.journal.append(lease, [], phase="pending", due=0.0)
+    await runtime.inside.runs.journal.append(lease, [], phase="pending", due=0.0)
     await work(runtime)
     assert (await tasks.get("default", task.name)).phase == "cancelled"
 
 
 @pytest.mark.parametrize(("kind", "name"), [("Agent", "clerk"), ("ModelEndpoint", "main")])
 async def test_what_an_open_task_uses_is_deleted_only_by_force(
-    runtime: Runtime, client: LocalClient, kind: str, name: str
+    runtime: Runtime, client: LocalResources, kind: str, name: str
 ) -> None:
     await client.apply([endpoint({"say": "x"}), CLERK])
-    task = (await runtime.tasking.tasks.accept(Command("agent", "clerk", message="go"))).task
+    task = (await runtime.inside.tasking.tasks.accept(Command("agent", "clerk", message="go"))).task
     with pytest.raises(InUse) as refused:
         await client.delete(kind, name, namespace="default")
     assert task.name in refused.value.message
@@ -120,8 +114,8 @@ async def test_what_an_open_task_uses_is_deleted_only_by_force(
     await client.delete(kind, name, namespace="default", force=True)
 
 
-async def test_what_no_open_task_uses_is_deleted(runtime: Runtime, client: LocalClient) -> None:
+async def test_what_no_open_task_uses_is_deleted(runtime: Runtime, client: LocalResources) -> None:
     await client.apply([endpoint({"say": "x"}), CLERK])
-    await runtime.tasking.tasks.accept(Command("agent", "clerk", message="go"))
+    await runtime.inside.tasking.tasks.accept(Command("agent", "clerk", message="go"))
     await work(runtime)
     await client.delete("Agent", "clerk", namespace="default")

@@ -143,13 +143,13 @@ async def finish(url: str, end: float) -> tuple[dict[str, list[Slot]], dict[str,
     slots: dict[str, list[Slot]] = {}
     made: dict[str, list[str]] = {}
     async with Runtime(settings=load_settings({"store": url})) as runtime:
-        await Scheduler(database, store, runtime.tasking.tasks, clock=lambda: end, takeover=0.0).tick(end)
+        await Scheduler(database, store, runtime.inside.tasking.tasks, clock=lambda: end, takeover=0.0).tick(end)
         for name in SCHEDULES:
             uid = (await store.get(Key("TaskSchedule", "default", name)))["metadata"]["uid"]
             slots[name] = (await slots_of(database, uid, limit=100_000))[::-1]
             made[name], cursor = [], None
             while True:
-                page, cursor = await runtime.tasking.tasks.list(spawned_by=f"schedule:{uid}", cursor=cursor)
+                page, cursor = await runtime.inside.tasking.tasks.list(spawned_by=f"schedule:{uid}", cursor=cursor)
                 made[name] += [task.id for task in page]
                 if cursor is None:
                     break

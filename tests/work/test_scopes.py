@@ -46,27 +46,27 @@ def clerk(paid: list[str], script: Any = None, **spec: Any) -> Agent:
 
 
 def know(runtime: Runtime, agent: Agent) -> None:
-    runtime._assembly.know(agent)  # pyright: ignore[reportPrivateUsage]
+    runtime.inside._assembly.know(agent)  # pyright: ignore[reportPrivateUsage]
 
 
 async def declare(runtime: Runtime, kind: str, name: str, **spec: Any) -> None:
     document, problems = validate_document({"kind": kind, "metadata": {"name": name}, "spec": spec})
     assert document is not None, problems
-    await runtime.resources.write([Put(document)])
+    await runtime.inside.resources.write([Put(document)])
 
 
 async def work(runtime: Runtime, command: Command) -> TaskInfo:
-    tasks = runtime.tasking.tasks
+    tasks = runtime.inside.tasking.tasks
     name = (await tasks.accept(command)).task.name
-    offer = Offer("w1", runtime.runs.worker, capacity=8)
-    await asyncio.wait_for(runtime.tasking.worker(offer, once=True).run(), 60)
+    offer = Offer("w1", runtime.inside.runs.worker, capacity=8)
+    await asyncio.wait_for(runtime.inside.tasking.worker(offer, once=True).run(), 60)
     return await tasks.get("default", name)
 
 
 async def told(runtime: Runtime, kind: type[Event]) -> list[Any]:
     """The facts of one kind, over all runs."""
-    found = await runtime.runs.journal.list(limit=100)
-    return [event for info in found for _, event in await runtime.runs.facts(info.id) if isinstance(event, kind)]
+    found = await runtime.inside.runs.journal.list(limit=100)
+    return [event for info in found for _, event in await runtime.inside.runs.facts(info.id) if isinstance(event, kind)]
 
 
 TARGETS = [
@@ -114,9 +114,9 @@ class TestTools:
         await work(runtime, Command("system", "shop", name="nightly", message="go"))
         assert paid == ["paid"], "no policy yet"
         await declare(runtime, "AgentPolicy", "night", blocked_tools=["pay"], **target)
-        (run,) = await runtime.runs.journal.list(limit=10)
+        (run,) = await runtime.inside.runs.journal.list(limit=10)
 
-        await runtime.fork(run.id, at=1)
+        await runtime.inside.fork(run.id, at=1)
 
         assert paid == ["paid"]
         first, fork = await told(runtime, RunCreated)
@@ -178,12 +178,12 @@ async def test_a_task_made_after_another_one_is_held_to_its_policies(runtime: Ru
     know(runtime, clerk(paid))
     await declare(runtime, "Task", "nightly", agent="clerk", mode="template", input={"topic": "go"})
     await declare(runtime, "AgentPolicy", "night", blocked_tools=["pay"], target_tasks=["nightly"])
-    tasks = runtime.tasking.tasks
+    tasks = runtime.inside.tasking.tasks
 
     command, origin = Command("agent", "", name="nightly-17"), Origin("TaskSchedule", "default")
     await tasks.accept_template("default/nightly", command, origin=origin)
-    offer = Offer("w1", runtime.runs.worker, capacity=8)
-    await asyncio.wait_for(runtime.tasking.worker(offer, once=True).run(), 60)
+    offer = Offer("w1", runtime.inside.runs.worker, capacity=8)
+    await asyncio.wait_for(runtime.inside.tasking.worker(offer, once=True).run(), 60)
 
     assert paid == []
     (created,) = await told(runtime, RunCreated)
@@ -202,11 +202,11 @@ async def test_work_that_waits_goes_on_under_the_rules_of_that_time(runtime: Run
     task = await work(runtime, Command("agent", "clerk", name="nightly", message="go"))
     assert task.phase == "waiting"
     await declare(runtime, "AgentPolicy", "night", blocked_tools=["pay"], target_tasks=["nightly"])
-    (asked,) = [each async for each in runtime.approvals.list("default")]
+    (asked,) = [each async for each in runtime.inside.approvals.list("default")]
 
-    await runtime.approvals.decide(asked["metadata"]["name"], "approve", by="ann")
-    offer = Offer("w1", runtime.runs.worker, capacity=8)
-    await asyncio.wait_for(runtime.tasking.worker(offer, once=True).run(), 60)
+    await runtime.inside.approvals.decide(asked["metadata"]["name"], "approve", by="ann")
+    offer = Offer("w1", runtime.inside.runs.worker, capacity=8)
+    await asyncio.wait_for(runtime.inside.tasking.worker(offer, once=True).run(), 60)
 
     assert paid == [], "an approval does not lift what was forbidden since"
-    assert (await runtime.tasking.tasks.get("default", "nightly")).phase == "succeeded"
+    assert (await runtime.inside.tasking.tasks.get("default", "nightly")).phase == "succeeded"

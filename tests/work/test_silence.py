@@ -42,7 +42,9 @@ class Eyes:
 @asynccontextmanager
 async def crew(url: str, name: str, eyes: Eyes) -> AsyncGenerator[tuple[Runtime, Worker, asyncio.Task[None]]]:
     async with Runtime(settings=load_settings({"store": url}), tools=[eyes.look], lease_seconds=LEASE) as runtime:
-        worker = runtime.tasking.worker(Offer(name, f"{runtime.runs.worker}/{name}", capacity=4), grace=1.0)
+        worker = runtime.inside.tasking.worker(
+            Offer(name, f"{runtime.inside.runs.worker}/{name}", capacity=4), grace=1.0
+        )
         working = asyncio.create_task(worker.run())
         yield runtime, worker, working
         worker.drain()
@@ -56,7 +58,7 @@ async def declared(runtime: Runtime) -> None:
     for kind, name, spec in (("ModelEndpoint", "script", endpoint), ("Agent", "clerk", clerk)):
         document, _ = validate_document({"kind": kind, "metadata": {"name": name}, "spec": spec})
         assert document is not None
-        await runtime.resources.write([Put(document)])
+        await runtime.inside.resources.write([Put(document)])
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
@@ -71,20 +73,20 @@ async def test_silence_under_a_run_costs_its_worker_the_run_and_nothing_else(pos
     with Proxy(postgres_url) as proxy:
         async with crew(proxy.url, "near", near) as (cut_off, _, working):
             await declared(cut_off)
-            await cut_off.tasking.tasks.accept(Command("agent", "clerk", name="t1", message="go"))
+            await cut_off.inside.tasking.tasks.accept(Command("agent", "clerk", name="t1", message="go"))
             await asyncio.wait_for(near.begun.wait(), ENDS)
             proxy.silence()
             await proxy.swallowed()
             async with crew(postgres_url, "far", far) as (direct, _, _):
 
                 async def ended() -> bool:
-                    return (await direct.tasking.tasks.get("default", "t1")).phase == "succeeded"
+                    return (await direct.inside.tasking.tasks.get("default", "t1")).phase == "succeeded"
 
                 await until(ended)
-                assert await round_trip(cut_off.tasking.database) is None, "its health tells the truth"
+                assert await round_trip(cut_off.inside.tasking.database) is None, "its health tells the truth"
                 assert not working.done(), "the worker survives"
-                (run,) = await direct.runs.journal.list()
-                seen = [type_of(event) for _, event in await direct.runs.facts(run.id)]
+                (run,) = await direct.inside.runs.journal.list()
+                seen = [type_of(event) for _, event in await direct.inside.runs.facts(run.id)]
                 assert seen.count("run.succeeded") == seen.count("tool.finished") == 1
                 assert seen.count("run.claimed") == 2
             # It heals by itself, and goes on with what is new.
@@ -93,10 +95,10 @@ async def test_silence_under_a_run_costs_its_worker_the_run_and_nothing_else(pos
             proxy.pass_through()
 
             async def healed() -> bool:
-                return await round_trip(cut_off.tasking.database) is not None
+                return await round_trip(cut_off.inside.tasking.database) is not None
 
             await until(healed)
-            await cut_off.tasking.tasks.accept(Command("agent", "clerk", name="t2", message="go"))
+            await cut_off.inside.tasking.tasks.accept(Command("agent", "clerk", name="t2", message="go"))
             await asyncio.wait_for(near.begun.wait(), ENDS)
 
 
@@ -105,7 +107,7 @@ async def test_a_worker_can_be_stopped_in_silence(postgres_url: str) -> None:
     with Proxy(postgres_url) as proxy:
         async with asyncio.timeout(ENDS), crew(proxy.url, "near", eyes) as (runtime, worker, working):
             await declared(runtime)
-            await runtime.tasking.tasks.accept(Command("agent", "clerk", name="t1", message="go"))
+            await runtime.inside.tasking.tasks.accept(Command("agent", "clerk", name="t1", message="go"))
             await eyes.begun.wait()
             proxy.silence()
             await proxy.swallowed()
@@ -124,11 +126,11 @@ async def test_an_idle_worker_ends_in_a_third_of_its_lease_although_the_database
         async with asyncio.timeout(ENDS):
             await runtime.__aenter__()
             await declared(runtime)
-            worker = runtime.tasking.worker(Offer("near", f"{runtime.runs.worker}/near", capacity=4))
+            worker = runtime.inside.tasking.worker(Offer("near", f"{runtime.inside.runs.worker}/near", capacity=4))
             working = asyncio.create_task(worker.run())
 
             async def known() -> bool:
-                return bool(await runtime.tasking.database.read("worker_list"))
+                return bool(await runtime.inside.tasking.database.read("worker_list"))
 
             await until(known)
             proxy.silence()

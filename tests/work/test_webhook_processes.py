@@ -106,7 +106,9 @@ async def test_each_event_makes_one_task_over_receivers_that_are_killed(store_ur
         for receiver in crew:
             receiver.kill()
     async with Runtime(settings=settings) as runtime:
-        made, cursor = await runtime.tasking.tasks.list(spawned_by=f"webhook:{webhook['metadata']['uid']}", limit=200)
+        made, cursor = await runtime.inside.tasking.tasks.list(
+            spawned_by=f"webhook:{webhook['metadata']['uid']}", limit=200
+        )
     await database.close()
     assert cursor is None
     assert sorted(task.id for task in made) == sorted(named)

@@ -35,23 +35,23 @@ async def runtime(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 async def accept(runtime: Runtime, agent: Agent, count: int = 1, **fields: Any) -> list[str]:
     await runtime.run(agent, "so that this runtime knows it")
-    tasks = runtime.tasking.tasks
+    tasks = runtime.inside.tasking.tasks
     return [
         (await tasks.accept(Command("agent", agent.name, message=f"m{n}", **fields))).task.name for n in range(count)
     ]
 
 
 def offer(runtime: Runtime, **fields: Any) -> Offer:
-    return Offer(**{"name": "w1", "identity": runtime.runs.worker, "capacity": 8, **fields})
+    return Offer(**{"name": "w1", "identity": runtime.inside.runs.worker, "capacity": 8, **fields})
 
 
 async def work(runtime: Runtime, **fields: Any) -> None:
     """Until there is nothing left for such a worker."""
-    await asyncio.wait_for(runtime.tasking.worker(offer(runtime, **fields), once=True).run(), 60)
+    await asyncio.wait_for(runtime.inside.tasking.worker(offer(runtime, **fields), once=True).run(), 60)
 
 
 async def phases(runtime: Runtime, names: list[str]) -> list[str]:
-    return [(await runtime.tasking.tasks.get("default", name)).phase for name in names]
+    return [(await runtime.inside.tasking.tasks.get("default", name)).phase for name in names]
 
 
 async def until(condition: Callable[[], Any]) -> None:
@@ -79,12 +79,12 @@ async def test_a_task_that_needs_another_worker_is_left_to_it(runtime: Runtime) 
 async def test_of_an_agent_with_a_limit_no_more_are_given_out(runtime: Runtime) -> None:
     shy = Agent("shy", model=ScriptedModel(SAYS), max_concurrency=1)
     names = await accept(runtime, shy, 3)
-    database, now = runtime.tasking.database, 4e9
+    database, now = runtime.inside.tasking.database, 4e9
     found = await claim(database, offer(runtime), want=8, now=now, until=now + 30)
     assert len(found.leases) == 1
     assert found.refused == {"limit": 1}
     for lease in found.leases:
-        await runtime.runs.journal.append(lease, [], phase="pending", due=0.0)
+        await runtime.inside.runs.journal.append(lease, [], phase="pending", due=0.0)
     await work(runtime)
     assert await phases(runtime, names) == ["succeeded"] * 3
 
@@ -93,11 +93,11 @@ async def test_an_agent_that_keeps_failing_is_given_no_more_runs(runtime: Runtim
     broken = Agent("broken", model=ScriptedModel([{"fail": "auth"}]))
     with pytest.raises(Exception, match="on purpose"):
         await runtime.run(broken, "so that this runtime knows it")
-    tasks = runtime.tasking.tasks
+    tasks = runtime.inside.tasking.tasks
     names = [(await tasks.accept(Command("agent", "broken", message=f"m{n}"))).task.name for n in range(THRESHOLD + 2)]
     await work(runtime, capacity=1)
     assert (await phases(runtime, names)).count("queued") == 2
-    (known,) = await list_classes(runtime.tasking.database)
+    (known,) = await list_classes(runtime.inside.tasking.database)
     assert (known.agent, known.failures) == ("broken", THRESHOLD)
 
 
@@ -115,13 +115,13 @@ async def test_a_run_that_is_handed_back_in_the_middle_is_finished_by_the_next_w
 
     script = [{"call": {"think": {"about": "life"}}}, {"say": "42"}]
     (name,) = await accept(runtime, Agent("sage", model=ScriptedModel(script), tools=[think]))
-    first = runtime.tasking.worker(offer(runtime), grace=0.0)
+    first = runtime.inside.tasking.worker(offer(runtime), grace=0.0)
     running = asyncio.create_task(first.run())
     await until(lambda: len(begun) == 2)
     first.drain()
     await asyncio.wait_for(running, 60)
     assert await phases(runtime, [name]) == ["running"]
-    (queued,) = (await look(runtime.tasking.database, None, now=time.time())).queue
+    (queued,) = (await look(runtime.inside.tasking.database, None, now=time.time())).queue
     assert queued.oldest_due is not None
     assert queued.oldest_due >= began  # due since it was handed back, not since 1970
 
@@ -147,15 +147,15 @@ async def test_a_call_that_a_drained_worker_leaves_behind_is_not_told_as_its_dea
     await accept(runtime, agent)
     begun.clear()
     may_end.clear()
-    first = runtime.tasking.worker(offer(runtime), grace=0.0)
+    first = runtime.inside.tasking.worker(offer(runtime), grace=0.0)
     running = asyncio.create_task(first.run())
     await asyncio.wait_for(begun.wait(), 60)
     first.drain()
     await asyncio.wait_for(running, 60)
 
     await work(runtime, name="w2")
-    (info,) = [each for each in await runtime.runs.journal.list() if TASK_LABEL in each.labels]
-    (lost,) = [event for _, event in await runtime.runs.facts(info.id) if isinstance(event, ToolUnknown)]
+    (info,) = [each for each in await runtime.inside.runs.journal.list() if TASK_LABEL in each.labels]
+    (lost,) = [event for _, event in await runtime.inside.runs.facts(info.id) if isinstance(event, ToolUnknown)]
     assert lost.reason == "cancelled"
     assert lost.message.startswith("pay was under way when the process that made the call let the run go")
 
@@ -177,8 +177,8 @@ async def test_a_requeued_task_holds_the_call_that_may_have_acted(runtime: Runti
     (name,) = await accept(runtime, Agent("payer", model=ScriptedModel(script), tools=[pay]))
     begun.clear()
     may_end.clear()
-    tasks = runtime.tasking.tasks
-    first = asyncio.create_task(runtime.tasking.worker(offer(runtime)).run())
+    tasks = runtime.inside.tasking.tasks
+    first = asyncio.create_task(runtime.inside.tasking.worker(offer(runtime)).run())
     await asyncio.wait_for(begun.wait(), 60)
     await tasks.cancel("default", name)
     async with asyncio.timeout(60):
@@ -186,7 +186,7 @@ async def test_a_requeued_task_holds_the_call_that_may_have_acted(runtime: Runti
             await asyncio.sleep(0.01)
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
-    assert "may have taken effect" in str(await runtime.tasking.stories.why("default", name))
+    assert "may have taken effect" in str(await runtime.inside.tasking.stories.why("default", name))
 
     for _ in range(2):  # of the second attempt, which was cancelled while it asked, too
         await tasks.requeue("default", name)
@@ -207,8 +207,8 @@ async def test_a_task_whose_runs_were_forgotten_is_not_tried_again(runtime: Runt
     script = [{"call": "pay"}, {"say": "paid"}]
     (name,) = await accept(runtime, Agent("payer", model=ScriptedModel(script), tools=[pay]))
     await work(runtime)
-    assert await runtime.runs.journal.purge(ended_before=time.time() + 60) > 0
+    assert await runtime.inside.runs.journal.purge(ended_before=time.time() + 60) > 0
 
     with pytest.raises(Conflict, match="forgotten"):
-        await runtime.tasking.tasks.requeue("default", name)
+        await runtime.inside.tasking.tasks.requeue("default", name)
     assert (await phases(runtime, [name]))[0] in ENDED

@@ -12,7 +12,7 @@ from foliot.resources.kinds import KINDS, find_kind
 from foliot.store.base import Filter
 
 if TYPE_CHECKING:
-    from foliot.client.base import Client
+    from foliot.runtime.groups.groups import StoreGroups
 
 T = TypeVar("T")
 ENOUGH = 200
@@ -39,8 +39,8 @@ def budgets(context: click.Context, param: click.Parameter, incomplete: str) -> 
 
 
 def namespaces(context: click.Context, incomplete: str) -> list[str]:
-    async def ask(client: Client) -> set[str]:
-        page = await client.list(Filter(), limit=1000)
+    async def ask(client: StoreGroups) -> set[str]:
+        page = await client.resources.list(Filter(), limit=1000)
         return {str(document["metadata"]["namespace"]) for document in page.items}
 
     return sorted(name for name in _ask(ask, set[str]()) if name.startswith(incomplete))
@@ -49,14 +49,14 @@ def namespaces(context: click.Context, incomplete: str) -> list[str]:
 def _names(word: str, start: str) -> list[str]:
     from foliot.cli.reach import namespace
 
-    async def ask(client: Client) -> list[str]:
-        page = await client.list(Filter(find_kind(word).name, namespace()), limit=1000)
+    async def ask(client: StoreGroups) -> list[str]:
+        page = await client.resources.list(Filter(find_kind(word).name, namespace()), limit=1000)
         return [str(document["metadata"]["name"]) for document in page.items]
 
     return [name for name in _ask(ask, list[str]()) if name.startswith(start)][:ENOUGH]
 
 
-def _ask(question: Callable[[Client], Awaitable[T]], otherwise: T) -> T:
+def _ask(question: Callable[[StoreGroups], Awaitable[T]], otherwise: T) -> T:
     from foliot.cli.reach import connected, run
 
     async def ask() -> T:

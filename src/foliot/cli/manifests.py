@@ -16,9 +16,10 @@ from foliot.resources.field_owners import APPLY
 from foliot.store.base import Requirement
 
 if TYPE_CHECKING:
-    from foliot.client.base import Applied, Client
     from foliot.resources.problems import Finding
     from foliot.resources.reader import Bundle, Loaded
+    from foliot.runtime.groups.groups import StoreGroups
+    from foliot.runtime.outcomes import Applied
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -94,11 +95,11 @@ class Applying:
     field_manager: str = APPLY
     force_conflicts: bool = False
 
-    async def apply(self, client: Client, loaded: Sequence[Loaded], *, dry_run: bool) -> Applied:
+    async def apply(self, client: StoreGroups, loaded: Sequence[Loaded], *, dry_run: bool) -> Applied:
         """Apply what the manifests say, or with `dry_run` find out what that would do."""
         from foliot.cli.reach import namespace
 
-        return await client.apply(
+        return await client.resources.apply(
             [item.given for item in loaded],
             dry_run=dry_run,
             prune=self.prune,

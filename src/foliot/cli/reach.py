@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from foliot.cli.errors import warn
 from foliot.cli.invocation import current
-from foliot.client.base import Client
 from foliot.kernel.identity import acting
 
 if TYPE_CHECKING:
-    from foliot.client.operations import Operations, Tooling, Triggers
     from foliot.client.remote import RemoteClient
+    from foliot.runtime.groups.groups import StoreGroups
+    from foliot.runtime.groups.work import ToolGroup
     from foliot.store.base import Database, ResourceStore
-    from foliot.work.tasks.base import Tasks
+    from foliot.work.tasks.service import TaskService
 
 T = TypeVar("T")
 
@@ -40,18 +40,33 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 @asynccontextmanager
-async def connected() -> AsyncGenerator[Client]:
-    """A client for the store that the settings name, closed at the end whatever happens."""
-    from foliot.client.open import open_client
-
+async def connected() -> AsyncGenerator[StoreGroups]:
+    """The verbs that need no engine, on the server that the settings name, else on the store; closed at the end."""
     settings = current().settings()
+    if settings.server is not None:
+        async with remote() as client:
+            yield client
+        return
+    from foliot.client.open import whoami
+    from foliot.runtime.local.groups import opened_store
+
     for warning in settings.warnings:
         warn(warning)
-    client = await open_client(settings)
-    try:
-        yield client
-    finally:
-        await client.close()
+    async with opened_store(settings, tasks=_tasks, caller=acting("", whoami(), "cli")) as store:
+        yield store
+
+
+@asynccontextmanager
+async def _tasks() -> AsyncGenerator[TaskService]:
+    """Opens what accepts and ends work, for the few commands that do; tools may be modules of the current folder."""
+    import os
+
+    from foliot.cli.runtimes import STORE_WAIT, tools_from
+    from foliot.runtime.runtime import Runtime
+
+    tools_from((os.getcwd(),))
+    async with Runtime(settings=current().store_settings(), store_wait=STORE_WAIT) as runtime:
+        yield runtime.inside.tasking.tasks
 
 
 def namespace() -> str:
@@ -59,50 +74,17 @@ def namespace() -> str:
     return current().settings().namespace
 
 
-# --- operating -------------------------------------------------------------------------------------------------------
-
-# From a command to the verbs of whoever runs an installation: on the store, or on the server of the settings.
-
-
 @asynccontextmanager
-async def operating() -> AsyncGenerator[Operations]:
-    """Records, budgets, workers and their limits."""
-    if current().settings().server is not None:
-        async with remote() as client:
-            yield client
-        return
-    from foliot.client.local_operations import LocalOperations
-    from foliot.client.open import whoami
-
-    async with stored() as (database, store):
-        yield LocalOperations(database, store, current().settings(), caller=acting("", whoami(), "cli"))
-
-
-@asynccontextmanager
-async def triggered() -> AsyncGenerator[Triggers]:
-    """Schedules and webhooks."""
-    if current().settings().server is not None:
-        async with remote() as client:
-            yield client
-        return
-    from foliot.client.local_operations import LocalTriggers
-
-    async with stored() as (database, store):
-        yield LocalTriggers(database, store, _tasks)
-
-
-@asynccontextmanager
-async def tooled() -> AsyncGenerator[Tooling]:
+async def tooled() -> AsyncGenerator[ToolGroup]:
     """Tools outside any run."""
     if current().settings().server is not None:
         async with remote() as client:
-            yield client
+            yield client.tools
         return
-    from foliot.cli.runtimes import opened
-    from foliot.client.local_tooling import LocalTooling
+    from foliot.cli.runtimes import reached
 
-    async with opened() as runtime:
-        yield LocalTooling(runtime, current().settings())
+    async with reached() as reach:
+        yield reach.work.tools
 
 
 @asynccontextmanager
@@ -138,11 +120,3 @@ async def stored() -> AsyncGenerator[tuple[Database, ResourceStore]]:
         )
     finally:
         await database.close()
-
-
-@asynccontextmanager
-async def _tasks() -> AsyncGenerator[Tasks]:
-    from foliot.cli.runtimes import opened
-
-    async with opened() as runtime:
-        yield runtime.tasking.tasks

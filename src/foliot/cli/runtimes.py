@@ -17,12 +17,13 @@ import click
 from foliot.cli.errors import warn
 from foliot.cli.invocation import current
 from foliot.cli.reach import namespace
-from foliot.client.local_work import LOOKED_AT as LOOKED_AT
-from foliot.client.local_work import LocalWork
 from foliot.client.open import whoami as whoami
-from foliot.client.work import Work
 from foliot.engine.driver.process import is_gone
 from foliot.errors import NotFound, UsageError
+from foliot.kernel.identity import acting
+from foliot.runtime.groups.groups import Groups
+from foliot.runtime.local.groups import LocalGroups
+from foliot.runtime.local.work import LOOKED_AT as LOOKED_AT
 from foliot.runtime.runtime import Runtime
 from foliot.settings.settings import Settings
 from foliot.store.journal.base import TASK_LABEL, TERMINAL, RunInfo
@@ -143,7 +144,7 @@ async def _traced(runtime: Runtime, settings: Settings) -> AsyncGenerator[None]:
 class Reach:
     """The way to the work: the verbs on it, and the runtime if it is done in this process, else the server's client."""
 
-    work: Work
+    work: Groups
     runtime: Runtime | None
     remote: RemoteClient | None = None
 
@@ -159,7 +160,8 @@ async def reached(*folders: str) -> AsyncGenerator[Reach]:
     settings = current().settings()
     if settings.server is None:
         async with opened(*folders) as runtime:
-            yield Reach(LocalWork(runtime, actor=whoami()), runtime)
+            caller = acting("", whoami(), "cli")
+            yield Reach(LocalGroups(runtime.inside, caller=caller, wakes=False), runtime)
         return
     from foliot.client.open import open_remote
 
@@ -172,20 +174,20 @@ async def reached(*folders: str) -> AsyncGenerator[Reach]:
         await client.close()
 
 
-async def run_of(work: Work, word: str | None) -> RunInfo:
+async def run_of(work: Groups, word: str | None) -> RunInfo:
     """The run with this id or the only one that begins so; the newest of the namespace when none is named.
 
     Raises `NotFound`, and `Conflict` with the candidates when several begin so.
     """
     if word is None:
-        newest = await work.runs(namespace=namespace(), limit=1)
+        newest = await work.runs.list(namespace=namespace(), limit=1)
         if not newest:
             raise NotFound(f"There are no runs in namespace {namespace()} yet.", hint="`foliot run --help` says how.")
         return newest[0]
     if not word.strip():
         raise UsageError("An empty text does not name a run.", hint="`foliot runs` lists them.")
     try:
-        return await work.find_run(word)
+        return await work.runs.find(word)
     except NotFound as error:
         near = f"{error.hint}; " if error.hint else ""
         raise NotFound(

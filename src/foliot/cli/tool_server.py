@@ -49,12 +49,12 @@ async def serve_tools(order: Serving, signals: StopSignals) -> int:
     _importable_from(order.files)
     config = ServerConfig(shared=order.shared, create_stream=order.create_stream, concurrency=order.concurrency)
     async with Runtime(settings=settings, store_wait=inf) as runtime:
-        documents = await _documents(order, runtime.resources)
-        tools = runtime.tools.served(documents, namespace(), None if order.files or order.names else _not_served)
+        documents = await _documents(order, runtime.inside.resources)
+        tools = runtime.inside.tools.served(documents, namespace(), None if order.files or order.names else _not_served)
         if not tools.definitions:
             raise NotFound("None of these tools can be served.")
         link = NatsLink(nats_options(replace(settings, nats=url), name="foliot-tools"))
-        server = ToolServer(tools, link, config, callers=callers, agents=runtime.tools.rights_of)
+        server = ToolServer(tools, link, config, callers=callers, agents=runtime.inside.tools.rights_of)
         try:
             await _reached(link)
             await server.start()

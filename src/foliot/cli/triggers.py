@@ -26,7 +26,7 @@ async def triggering() -> AsyncGenerator[Triggers]:
     from foliot.cli.runtimes import opened
 
     async with stored() as (database, store), opened() as runtime:
-        yield Triggers(database, store, runtime.tasking.tasks)
+        yield Triggers(database, store, runtime.inside.tasking.tasks)
 
 
 def pairs(given: tuple[str, ...], option: str) -> dict[str, str]:

@@ -1,26 +1,42 @@
 """`foliot.Client`: a server from Python.
 
     async with Client("https://foliot.example", token="fol_…") as client:
-        accepted = await client.submit(Command("system", "report", message="Three lines on clocks"))
-        async for batch in client.follow("default", accepted.task.name):
+        accepted = await client.tasks.submit(Command("system", "report", message="Three lines on clocks"))
+        async for batch in client.tasks.follow(accepted.task.name):
             …
 
-It has the verbs of `Client` in base.py (resources) and of `Work` in work.py (tasks, runs, approvals).
+Its verbs are those of `foliot.Runtime`: see runtime/groups/groups.py.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
-from types import TracebackType
+from typing import TYPE_CHECKING
 
 from foliot.client.http import Http, Server
 from foliot.client.open import server_of
 from foliot.client.remote import RemoteClient
+from foliot.client.remote_work import declared_name
+from foliot.engine.live.hub import Recorded
+from foliot.kernel.run.events import RunWaiting
+from foliot.runtime.groups.groups import Conveniences
 from foliot.settings.settings import load_settings
 
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
 
-class Client(RemoteClient):
+    from foliot.engine.live.hub import Live
+    from foliot.kernel.messages import Message
+    from foliot.runtime.agent import Agent
+    from foliot.runtime.inside import Input
+    from foliot.runtime.results import RunResult, Value
+
+
+class Client(RemoteClient, Conveniences):
     """A connection to a server. Use it with `async with`, or `close` it.
 
     Without `server`, it is the one of `FOLIOT_SERVER`, with the token of `FOLIOT_TOKEN` or `FOLIOT_TOKEN_FILE`; a token
@@ -59,11 +75,62 @@ class Client(RemoteClient):
             )
         )
 
-    async def __aenter__(self) -> Client:
+    async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self.close()
+
+    async def run(
+        self,
+        agent: Agent[Value] | str,
+        input: Input,
+        *,
+        namespace: str = "default",
+        run_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        user: str = "",
+        history: Sequence[Message] = (),
+        check: bool = True,
+    ) -> RunResult[Value]:
+        started = await self.runs.start(
+            agent, input, namespace=namespace, run_id=run_id, labels=labels, user=user, history=history
+        )
+        return await self._result(started.id, check)
+
+    async def stream(
+        self,
+        agent: Agent | str,
+        input: Input,
+        *,
+        namespace: str = "default",
+        run_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        user: str = "",
+        history: Sequence[Message] = (),
+    ) -> AsyncGenerator[Live]:
+        started = await self.runs.start(
+            agent, input, namespace=namespace, run_id=run_id, labels=labels, user=user, history=history
+        )
+        async with aclosing(self.runs.watch(started.id)) as live:
+            async for item in live:
+                yield item
+                waits = isinstance(item, Recorded) and isinstance(item.event, RunWaiting)
+                if waits and (await self.runs.get(started.id)).is_settled:
+                    return
+
+    async def resume(self, run_id: str, *, agent: Agent[Value] | None = None, check: bool = True) -> RunResult[Value]:
+        if agent is not None:
+            declared_name(agent)
+        await self.runs.resume(run_id)
+        return await self._result(run_id, check)
+
+    async def _result(self, run_id: str, check: bool) -> RunResult:
+        await self.runs.wait(run_id)
+        result = (await self.runs.standing(run_id, messages=True)).result
+        return result.check() if check else result
 
 
 def _path(given: str | os.PathLike[str] | None) -> Path | None:

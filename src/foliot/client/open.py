@@ -1,30 +1,15 @@
-"""The client that settings ask for."""
+"""The connection to a server that settings ask for, and who uses it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
-from foliot.client.base import Client
 from foliot.errors import UsageError
 
 if TYPE_CHECKING:
     from foliot.client.http import Server
     from foliot.client.remote import RemoteClient
-    from foliot.client.task_resources import DeclaredWork
     from foliot.settings.settings import Settings
-    from foliot.store.secrets.sealing import Sealer
-    from foliot.work.tasks.service import TaskService
-
-
-async def open_client(settings: Settings) -> Client:
-    """A client on the server that the settings name, else on the store. Close it when done.
-
-    Raises `UsageError` for a store that cannot be named so, `Unavailable` when it does not answer.
-    """
-    return await _local(settings) if settings.server is None else open_remote(settings)
 
 
 def open_remote(settings: Settings) -> RemoteClient:
@@ -77,56 +62,3 @@ def whoami() -> str:
         return getpass.getuser()
     except (OSError, KeyError):
         return ""
-
-
-async def _local(settings: Settings) -> Client:
-    from foliot.client.local import LocalClient
-    from foliot.store.base import DeclaredBy
-    from foliot.store.open import open_database
-    from foliot.store.resources.database import SqlResourceStore
-
-    def keyring(*, create: bool = True) -> Sealer:
-        # Most commands never touch a secret value, and loading this takes a sixth of the time that they may take.
-        from foliot.store.secrets.keyring import load_keyring
-
-        return load_keyring(settings, create=create)
-
-    database = await open_database(settings.store)
-
-    async def budgets_changed(namespace: str) -> None:
-        from time import time
-
-        from foliot.engine.budgets.wakeups import wake_paused
-        from foliot.store.journal.database import SqlJournal
-
-        await wake_paused(SqlJournal(database), namespace, clock=time)
-
-    async def models_changed(namespace: str) -> None:
-        from time import time
-
-        from foliot.engine.budgets import wakeups as waking
-
-        await waking.models_changed(database, namespace, clock=time)
-
-    @asynccontextmanager
-    async def tasks() -> AsyncGenerator[TaskService]:
-        from foliot.runtime.runtime import Runtime
-
-        async with Runtime(settings=settings) as runtime:
-            yield runtime.tasking.tasks
-
-    def work() -> DeclaredWork:
-        from foliot.client.task_resources import DeclaredWork
-
-        return DeclaredWork(database, tasks)
-
-    store = SqlResourceStore(database, keyring, existing=partial(keyring, create=False))
-    by = DeclaredBy(whoami(), operator=True)  # who can open the store can do anything to it
-    return LocalClient(
-        store,
-        close=database.close,
-        budgets_changed=budgets_changed,
-        models_changed=models_changed,
-        work=work,
-        by=by,
-    )

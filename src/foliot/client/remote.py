@@ -1,4 +1,4 @@
-"""The client on a server: the verbs on resources over HTTP."""
+"""The groups of verbs over HTTP, those on resources among them, and questions about a server itself."""
 
 from __future__ import annotations
 
@@ -11,17 +11,24 @@ import msgspec
 from msgspec import Struct
 
 from foliot.client import wire
-from foliot.client.base import Applied, Ends, Outcome
-from foliot.client.errors import not_found
 from foliot.client.http import Asking, new_key
-from foliot.client.remote_operations import RemoteOperations, RemoteTooling, RemoteTriggers
-from foliot.client.remote_work import RemoteRuns, RemoteWork
-from foliot.client.task_resources import Taken
+from foliot.client.remote_operations import (
+    RemoteAudit,
+    RemoteBudgets,
+    RemotePolicies,
+    RemoteSchedules,
+    RemoteTools,
+    RemoteWebhooks,
+    RemoteWorkers,
+)
+from foliot.client.remote_work import RemoteApprovals, RemoteQuestions, RemoteRuns, RemoteTasks
 from foliot.errors import Conflict, NotFound, UsageError
-from foliot.kernel.identity import NOBODY, Identity
-from foliot.resources.field_owners import APPLY, EDIT
+from foliot.resources.field_owners import EDIT
 from foliot.resources.kinds import find_kind
-from foliot.store.base import Change, Document, Filter, Key, Page, Requirement, Rotation
+from foliot.runtime.groups.groups import Groups
+from foliot.runtime.groups.store import MANAGER, ResourceGroup
+from foliot.runtime.outcomes import Applied, Ends, Outcome, Taken, not_found
+from foliot.store.base import Change, Document, Filter, Key, Page, Requirement
 from foliot.work.views.document import outline
 
 # --- remote about ----------------------------------------------------------------------------------------------------
@@ -104,6 +111,8 @@ def _clause(requirement: Requirement) -> str:
 
 # --- remote ----------------------------------------------------------------------------------------------------------
 
+# Where a verb is called `list`, the type of that name is hidden.
+Rows = list
 TASK: Final = "Task"
 _ACTIONS: Final[dict[str, Literal["created", "updated", "deleted"]]] = {
     "added": "created",
@@ -141,14 +150,10 @@ class _Changed(msgspec.Struct, frozen=True):
     resource: Document
 
 
-class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, RemoteTooling, RemoteAbout):
-    """Implements `Client`, `Work`, `Operations`, `Triggers` and `Tooling` over one connection. `close()` closes it."""
+class RemoteResources(Asking, ResourceGroup):
+    """Implements `ResourceGroup`."""
 
-    async def close(self) -> None:
-        await self._http.close()
-
-    async def get(self, kind: str, name: str, *, namespace: str, show_owners: bool = False) -> Document:
-        """See `Client`."""
+    async def get(self, kind: str, name: str, *, namespace: str = "default", show_owners: bool = False) -> Document:
         key = Key(kind, namespace, name)
         if kind == TASK:
             return await self._task_document(key, show_owners)
@@ -167,14 +172,13 @@ class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, Rem
         if found:
             return found[0]
         try:
-            return outline(await self.task(key.namespace, key.name))
+            return outline(await RemoteTasks(self._http).get(key.name, namespace=key.namespace))
         except NotFound:
             raise await not_found(key, self.list) from None
 
     async def list(
         self, filter: Filter, *, limit: int = 500, cursor: str | None = None, show_owners: bool = False
     ) -> Page:
-        """See `Client`."""
         params: dict[str, Any] = {**_selected(filter), "limit": limit, "managedFields": show_owners or None}
         if filter.kind is None or filter.kind == TASK:
             # What is listed below /v1/tasks is work; here tasks are resources, as they are declared.
@@ -194,10 +198,9 @@ class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, Rem
         prune_namespace: str = "default",
         allow_empty: bool = False,
         force: bool = False,
-        field_manager: str = APPLY,
+        field_manager: str = MANAGER,
         force_conflicts: bool = False,
     ) -> Applied:
-        """See `Client`."""
         params: dict[str, Any] = {"dryRun": dry_run or None, "namespace": prune_namespace}
         params |= {"allowEmpty": allow_empty or None, "force": force or None}
         params |= {"fieldManager": field_manager, "forceConflicts": force_conflicts or None}
@@ -216,23 +219,20 @@ class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, Rem
         return Applied(outcomes, bundle.warnings)
 
     async def opposed(self, documents: Sequence[Document]) -> Sequence[Taken]:
-        """See `Client`."""
         return await self._declared(documents, dryRun=True)
 
-    async def accept(self, documents: Sequence[Document], *, identity: Identity = NOBODY) -> Sequence[Taken]:
-        """See `Client`."""
+    async def accept(self, documents: Sequence[Document]) -> Sequence[Taken]:
         return await self._declared(documents)
 
-    async def _declared(self, documents: Sequence[Document], **params: bool) -> list[Taken]:
+    async def _declared(self, documents: Sequence[Document], **params: bool) -> Rows[Taken]:
         wanted = [document for document in documents if document["kind"] == TASK]
         if not wanted:
             return []
         path = "/v1/tasks/declared"
         answer = await self._http.ask("POST", path, params=params, body=_body(wanted), repeatable=True)
-        return [wire.taken_from_wire(each) for each in wire.read(answer.body, list[wire.TakenWire])]
+        return [wire.taken_from_wire(each) for each in wire.read(answer.body, Rows[wire.TakenWire])]
 
     async def replace(self, document: Document, *, take_over: bool = False, dry_run: bool = False) -> Outcome:
-        """See `Client`."""
         metadata = document["metadata"]
         key = Key(document["kind"], metadata["namespace"], metadata["name"])
         version = str(metadata.get("resourceVersion") or "")
@@ -261,12 +261,11 @@ class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, Rem
         kind: str,
         name: str,
         *,
-        namespace: str,
+        namespace: str = "default",
         version: str | None = None,
         force: bool = False,
         dry_run: bool = False,
     ) -> Document:
-        """See `Client`."""
         key = Key(kind, namespace, name)
         document = await self.get(kind, name, namespace=namespace)
         headers = {} if version is None else {"If-Match": f'"{version}"'}
@@ -280,7 +279,7 @@ class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, Rem
         return document
 
     async def watch(self, filter: Filter, *, after: int) -> AsyncGenerator[Change]:
-        """See `Client`. A connection that breaks off is taken up again behind the last change."""
+        """See `ResourceGroup`. A connection that breaks off is taken up again behind the last change."""
         if filter.kind is None or filter.kind == TASK:
             path, params = "/v1/resources/watch", {**_selected(filter), "resourceVersion": after}
         else:
@@ -295,13 +294,6 @@ class RemoteClient(RemoteWork, RemoteRuns, RemoteOperations, RemoteTriggers, Rem
                 # kinds serves for tasks too.
                 if filter.kind in (None, told.resource["kind"]):
                     yield Change(int(event.id), _ACTIONS[told.type], told.resource)
-
-    async def rotate_key(self, *, forget: bool = False) -> Rotation:
-        """Raises `UsageError`: the key that seals secrets is where the store is, and nobody is handed it from afar."""
-        raise UsageError(
-            "the key of secrets is changed on the machine of the server",
-            hint="run `foliot secrets rotate-key` there, with --store",
-        )
 
 
 def _path(key: Key) -> str:
@@ -318,3 +310,61 @@ def _selected(filter: Filter) -> dict[str, Any]:
 
 def _body(documents: Sequence[Document]) -> bytes:
     return msgspec.json.encode({"apiVersion": "foliot.dev/v1", "kind": "List", "items": [*documents]})
+
+
+# --- all of them -----------------------------------------------------------------------------------------------------
+
+
+class RemoteClient(RemoteAbout, Groups):
+    """All groups over one connection. `close()` closes it."""
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    @property
+    def runs(self) -> RemoteRuns:
+        return RemoteRuns(self._http)
+
+    @property
+    def tasks(self) -> RemoteTasks:
+        return RemoteTasks(self._http)
+
+    @property
+    def approvals(self) -> RemoteApprovals:
+        return RemoteApprovals(self._http)
+
+    @property
+    def questions(self) -> RemoteQuestions:
+        return RemoteQuestions(self._http)
+
+    @property
+    def tools(self) -> RemoteTools:
+        return RemoteTools(self._http)
+
+    @property
+    def resources(self) -> RemoteResources:
+        return RemoteResources(self._http)
+
+    @property
+    def schedules(self) -> RemoteSchedules:
+        return RemoteSchedules(self._http)
+
+    @property
+    def webhooks(self) -> RemoteWebhooks:
+        return RemoteWebhooks(self._http)
+
+    @property
+    def audit(self) -> RemoteAudit:
+        return RemoteAudit(self._http)
+
+    @property
+    def budgets(self) -> RemoteBudgets:
+        return RemoteBudgets(self._http)
+
+    @property
+    def policies(self) -> RemotePolicies:
+        return RemotePolicies(self._http)
+
+    @property
+    def workers(self) -> RemoteWorkers:
+        return RemoteWorkers(self._http)

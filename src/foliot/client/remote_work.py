@@ -1,11 +1,15 @@
-"""The verbs on tasks, runs and approvals over the connection to a server."""
+"""The verbs on runs, tasks, approvals and questions, over the connection to a server; see runtime/groups/work.py.
+
+Who did something is whom the server knows the caller for, whatever `by` says.
+"""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import msgspec
@@ -14,15 +18,17 @@ from msgspec.structs import replace
 
 from foliot.client import wire
 from foliot.client.http import Asking
-from foliot.client.run_state import ForkOrder, Replayed, RunOrder, RunStanding
-from foliot.client.work import Answered, Settled
 from foliot.engine.approval.questions import OpenQuestion
 from foliot.engine.approval.service import Decision
+from foliot.engine.driver.ids import new_run_id
 from foliot.engine.explain.why import Explanation
 from foliot.engine.live.hub import Live, Output, Recorded, Streamed
-from foliot.kernel.messages import Delta
+from foliot.errors import UsageError
+from foliot.kernel.messages import Delta, Message
 from foliot.kernel.run.codec import decode
-from foliot.kernel.run.events import Event
+from foliot.kernel.run.events import Event, InputMode
+from foliot.runtime.answers import Answered, ForkOrder, Replayed, RunOrder, RunStanding
+from foliot.runtime.groups.work import ApprovalGroup, QuestionGroup, RunGroup, Settled, TaskGroup
 from foliot.store.base import Document
 from foliot.store.journal.base import Phase, RunInfo
 from foliot.store.ledger.doubts import Doubt, DoubtPage
@@ -32,191 +38,20 @@ from foliot.work.views.events import Batch
 from foliot.work.views.story import TaskStory
 from foliot.work.views.why import TaskExplanation
 
+if TYPE_CHECKING:
+    from foliot.runtime.agent import Agent
+    from foliot.runtime.inside import Input
+
 TASKS: Final = "/v1/work/tasks"
 RUNS: Final = "/v1/work/runs"
 APPROVALS: Final = "/v1/work/approvals"
 QUESTIONS: Final = "/v1/questions"
+# Where a verb is called `list`, the type of that name is hidden.
+Rows = list
 
 
-class _Results(msgspec.Struct):
+class _Results(Struct, frozen=True):
     items: list[CallResult]
-
-
-class RemoteWork(Asking):
-    """Implements `Work`. Who did something is whom the server knows the caller for, whatever `by` says."""
-
-    # --- tasks ---------------------------------------------------------------------------------------------------
-
-    async def submit(self, command: Command) -> Accepted:
-        """See `Work`. A command without a name and a key is given a key, so that asking again does it once."""
-        if not command.name and not command.idempotency_key:
-            command = replace(command, idempotency_key=f"client-{secrets.token_hex(16)}")
-        return await self._post(TASKS, command, Accepted, namespace=command.namespace, repeatable=True)
-
-    async def task(self, namespace: str, name: str) -> TaskInfo:
-        return await self._get(_task(name), TaskInfo, namespace=namespace)
-
-    async def find_task(self, namespace: str, word: str) -> TaskInfo:
-        return await self._get(_task(word), TaskInfo, namespace=namespace, alike=True)
-
-    async def tasks(
-        self,
-        *,
-        namespace: str | None = None,
-        target: str | None = None,
-        phases: tuple[str, ...] = (),
-        labels: dict[str, str] | None = None,
-        lane: str | None = None,
-        created_after: float | None = None,
-        archived: bool = False,
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> tuple[list[TaskInfo], str | None]:
-        """See `Work`."""
-        found = await self._get(
-            TASKS,
-            wire.TaskPage,
-            namespace=namespace,
-            target=target,
-            phases=",".join(phases) or None,
-            labels=msgspec.json.encode(labels).decode() if labels else None,
-            lane=lane,
-            createdAfter=created_after,
-            archived=archived,
-            limit=limit,
-            after=cursor,
-        )
-        return found.items, found.cursor
-
-    async def cancel_task(self, namespace: str, name: str, *, by: str = "", reason: str = "") -> TaskInfo:
-        body = {"by": by, "reason": reason}
-        return await self._post(f"{_task(name)}/cancel", body, TaskInfo, namespace=namespace)
-
-    async def archive_task(self, namespace: str, name: str, *, by: str = "") -> TaskInfo:
-        body = {"by": by}
-        return await self._post(f"{_task(name)}/archive", body, TaskInfo, namespace=namespace, repeatable=True)
-
-    async def requeue_task(
-        self, namespace: str, name: str, *, by: str = "", payloads: dict[str, str] | None = None
-    ) -> TaskInfo:
-        body = {"by": by, "payloads": payloads}
-        return await self._post(f"{_task(name)}/requeue", body, TaskInfo, namespace=namespace)
-
-    async def delete_task(self, namespace: str, name: str) -> None:
-        await self._http.ask("DELETE", _task(name), params={"namespace": namespace})
-
-    async def story(self, namespace: str, name: str, *, looks: bool = True) -> TaskStory:
-        found = await self._get(f"{_look(name)}/story", wire.StoryWire, namespace=namespace, looks=looks)
-        return wire.story_from_wire(found)
-
-    async def records(self, namespace: str, name: str, *, after: int = 0) -> list[TaskRecord]:
-        found = await self._get(f"{_look(name)}/records", list[wire.FactWire], namespace=namespace, after=after)
-        return wire.records_from_wire(found)
-
-    async def happenings(self, namespace: str, name: str, *, cursor: str | None = None) -> Batch:
-        found = await self._get(f"{_look(name)}/happenings", wire.BatchWire, namespace=namespace, cursor=cursor)
-        return wire.batch_from_wire(found)
-
-    async def follow(self, namespace: str, name: str, *, cursor: str | None = None) -> AsyncGenerator[Batch]:
-        """See `Work`."""
-        stream = self._http.stream(f"{_look(name)}/watch", params={"namespace": namespace}, after=cursor)
-        async with aclosing(stream) as events:
-            async for event in events:
-                if event.name == "happenings":
-                    yield wire.batch_from_wire(wire.read(event.data, wire.BatchWire))
-
-    async def changed(self, namespace: str, name: str, *, cursor: str | None, timeout: float) -> None:
-        """See `Work`. The server answers when there is something."""
-        path = f"{_look(name)}/happenings"
-        await self._get(path, wire.BatchWire, namespace=namespace, cursor=cursor, wait=min(timeout, 10.0))
-
-    async def why_task(self, namespace: str, name: str) -> TaskExplanation:
-        return await self._get(f"{_task(name)}/why", TaskExplanation, namespace=namespace)
-
-    # --- runs ----------------------------------------------------------------------------------------------------
-
-    async def runs(
-        self,
-        *,
-        namespace: str | None = None,
-        agent: str | None = None,
-        phases: Sequence[Phase] = (),
-        limit: int = 50,
-    ) -> list[RunInfo]:
-        """See `Work`."""
-        shown = ",".join(phases) or None
-        return await self._get(RUNS, list[RunInfo], namespace=namespace, agent=agent, phases=shown, limit=limit)
-
-    async def find_run(self, word: str) -> RunInfo:
-        return await self._get(f"{RUNS}/{quote(word, safe='')}", RunInfo)
-
-    async def facts(self, run_id: str) -> list[tuple[float, Event]]:
-        return wire.facts_from_wire(await self._get(f"{_at(run_id)}/facts", list[wire.FactWire]))
-
-    async def results(self, run_id: str) -> list[CallResult]:
-        found = await self._get(f"/v1/runs/{quote(run_id, safe='')}/results", _Results)
-        return found.items
-
-    async def result(self, run_id: str, call_id: str, *, offset: int = 0) -> ResultPage:
-        place = f"/v1/runs/{quote(run_id, safe='')}/results/{quote(call_id, safe='')}"
-        return await self._get(place, ResultPage, offset=offset, limit=RESULT_PAGE)
-
-    async def why_run(self, run_id: str) -> Explanation:
-        return await self._get(f"{_at(run_id)}/why", Explanation)
-
-    async def cancel_run(self, run_id: str, *, by: str = "", reason: str = "") -> RunInfo:
-        return await self._post(f"{RUNS}/{quote(run_id, safe='')}/cancel", {"by": by, "reason": reason}, RunInfo)
-
-    # --- what people are asked -----------------------------------------------------------------------------------
-
-    async def approvals(self, namespace: str | None = None, *, run: str | None = None) -> list[Document]:
-        return await self._get(APPROVALS, list[Document], namespace=namespace, run=run)
-
-    async def approval(self, word: str, *, namespace: str) -> Document:
-        return await self._get(f"{APPROVALS}/{quote(word, safe='')}", Document, namespace=namespace)
-
-    async def decide(
-        self,
-        name: str,
-        decision: Decision,
-        *,
-        by: str,
-        namespace: str,
-        comment: str = "",
-        arguments: dict[str, Any] | None = None,
-        digest: str = "",
-    ) -> Answered:
-        """See `Work`. The run goes on where the server is."""
-        body = {"by": by, "decision": decision, "comment": comment, "arguments": arguments, "digest": digest}
-        return await self._post(f"{APPROVALS}/{quote(name, safe='')}/decide", body, Answered, namespace=namespace)
-
-    async def grant(self, *, by: str, tool: str, seconds: float, namespace: str, **scope: Any) -> Document:
-        body = {"by": by, "tool": tool, "seconds": seconds, "scope": scope}
-        return await self._post("/v1/tool-approvals/grants", body, Document, namespace=namespace)
-
-    async def revoke(self, name: str, *, by: str, namespace: str) -> Document:
-        path = f"/v1/tool-approvals/{quote(name, safe='')}/revoke"
-        return await self._post(path, {"by": by}, Document, namespace=namespace)
-
-    async def questions(self, namespace: str | None = None) -> list[OpenQuestion]:
-        return await self._get(QUESTIONS, list[OpenQuestion], namespace=namespace)
-
-    async def answer(self, run_id: str, call: str | None, text: str, *, by: str = "") -> str:
-        body = {"by": by, "call": call, "text": text}
-        return (await self._post(f"{RUNS}/{quote(run_id, safe='')}/answer", body, RunInfo)).id
-
-
-def _task(name: str) -> str:
-    return f"{TASKS}/{quote(name, safe='')}"
-
-
-def _look(name: str) -> str:
-    return f"/v1/tasks/{quote(name, safe='')}"
-
-
-# --- remote runs -----------------------------------------------------------------------------------------------------
-
-# Runs that a server drives: begun and taken up there, and watched from here while they go on.
 
 
 class Left(Struct, frozen=True):
@@ -241,27 +76,59 @@ class _Output(Struct, frozen=True):
     text: str
 
 
-class RemoteRuns(Asking):
-    """What is only asked of a server: in this process a runtime does it."""
+class RemoteRuns(Asking, RunGroup):
+    """Implements `RunGroup`. Runs are driven by the server, whoever watches."""
 
-    async def begin_run(self, order: RunOrder) -> RunInfo:
-        """Have an agent do something; the run is durable on return, and goes on there whoever watches.
+    async def start(
+        self,
+        agent: Agent | str,
+        input: Input,
+        *,
+        namespace: str = "default",
+        run_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        user: str = "",
+        history: Sequence[Message] = (),
+    ) -> RunInfo:
+        name = declared_name(agent)
+        order = RunOrder(
+            name,
+            input if isinstance(input, str) else "",
+            run_id or _new_id(),
+            namespace,
+            dict(labels or {}),
+            user,
+            () if isinstance(input, str) else _sent((input,) if isinstance(input, Message) else input),
+            _sent(history),
+        )
+        return await self._post("/v1/runs", order, RunInfo, namespace=namespace, repeatable=True)
 
-        A run of this id that exists already is gone on with. Raises `NotFound` (the agent), `Conflict` when the id
-        belongs to other work, `InvalidInput`.
-        """
-        return await self._post("/v1/runs", order, RunInfo, namespace=order.namespace, repeatable=True)
+    async def get(self, run_id: str) -> RunStanding:
+        return await self.standing(run_id)
 
-    async def resume_run(self, run_id: str) -> RunInfo:
-        """Have a run go on that nobody drives. One that has ended, or that is driven, stays as it is."""
-        return await self._post(f"{_at(run_id)}/resume", {}, RunInfo, repeatable=True)
+    async def standing(self, run_id: str, *, messages: bool = False) -> RunStanding:
+        """As `get`, with the messages of the run if asked for."""
+        return await self._get(f"{_at(run_id)}/standing", RunStanding, messages=messages or None)
 
-    async def live(self, run_id: str, *, after: int = 0) -> AsyncGenerator[Live]:
-        """What happens to a run behind the event `after`, until it has ended: each event once, whatever breaks.
+    async def find(self, word: str) -> RunInfo:
+        return await self._get(_run(word), RunInfo)
 
-        Pieces of answers and of output come between, when the run is driven by the server that answers.
-        """
-        path = f"/v1/runs/{quote(run_id, safe='')}/events"
+    async def list(
+        self,
+        *,
+        namespace: str | None = "default",
+        agent: str | None = None,
+        phases: Sequence[Phase] = (),
+        limit: int = 50,
+    ) -> Rows[RunInfo]:
+        shown = ",".join(phases) or None
+        return await self._get(RUNS, Rows[RunInfo], namespace=namespace, agent=agent, phases=shown, limit=limit)
+
+    async def events(self, run_id: str) -> Rows[tuple[float, Event]]:
+        return wire.facts_from_wire(await self._get(f"{_at(run_id)}/facts", Rows[wire.FactWire]))
+
+    async def watch(self, run_id: str, *, after: int = 0) -> AsyncGenerator[Live]:
+        path = f"{_at(run_id)}/events"
         async with aclosing(self._http.stream(path, after=str(after))) as events:
             async for event in events:
                 match event.name:
@@ -276,33 +143,45 @@ class RemoteRuns(Asking):
                     case _:
                         pass
 
-    async def standing(self, run_id: str) -> RunStanding:
-        return await self._get(f"{_at(run_id)}/standing", RunStanding)
+    async def why(self, run_id: str) -> Explanation:
+        return await self._get(f"{_at(run_id)}/why", Explanation)
 
-    async def fork_run(self, run_id: str, order: ForkOrder) -> RunInfo:
-        """Begin a run that shares the past of another; durable on return. Raises `NotFound`, `InvalidInput`."""
+    async def results(self, run_id: str) -> Rows[CallResult]:
+        found = await self._get(f"{_at(run_id)}/results", _Results)
+        return found.items
+
+    async def result(self, run_id: str, call_id: str, *, offset: int = 0) -> ResultPage:
+        place = f"{_at(run_id)}/results/{quote(call_id, safe='')}"
+        return await self._get(place, ResultPage, offset=offset, limit=RESULT_PAGE)
+
+    async def resume(self, run_id: str) -> RunInfo:
+        return await self._post(f"{_at(run_id)}/resume", {}, RunInfo, repeatable=True)
+
+    async def fork(
+        self,
+        run_id: str,
+        *,
+        at: int,
+        prompt: str | None = None,
+        model: str | None = None,
+        input: str | None = None,
+        new_id: str | None = None,
+        user: str = "",
+    ) -> RunInfo:
+        order = ForkOrder(at, new_id or _new_id(), prompt, model, input, user)
         return await self._post(f"{_at(run_id)}/fork", order, RunInfo, repeatable=True)
 
-    async def replay_run(self, run_id: str) -> Replayed:
+    async def replay(self, run_id: str) -> Replayed:
         return await self._get(f"{_at(run_id)}/replay", Replayed)
 
-    async def interrupted(self, namespace: str | None = None) -> list[RunInfo]:
-        return (await self._get("/v1/interrupted-runs", Left, namespace=namespace)).runs
+    async def cancel(self, run_id: str, *, by: str = "", reason: str = "") -> RunInfo:
+        return await self._post(f"{_run(run_id)}/cancel", {"by": by, "reason": reason}, RunInfo)
 
-    async def unknown_calls(
-        self, namespace: str | None = None, *, ended: bool = False, limit: int = 100, after: str | None = None
-    ) -> DoubtPage:
-        """See `Work`. A server gives a thousand at most with one answer: more are asked for one after another."""
-        calls: list[Doubt] = []
-        while True:
-            asked = {"ended": str(ended).lower(), "limit": str(limit - len(calls)), "after": after}
-            page = await self._get("/v1/unknown-calls", DoubtPage, namespace=namespace, **asked)
-            calls += page.calls
-            if len(calls) >= limit or page.cursor is None:
-                return DoubtPage(calls, page.total, page.cursor)
-            after = page.cursor
+    async def say(self, run_id: str, text: str, *, mode: InputMode = "steer", by: str = "") -> RunInfo:
+        await self._post(f"{_at(run_id)}/input", {"message": text, "mode": mode}, Document)
+        return await self.find(run_id)
 
-    async def settle_call(
+    async def settle(
         self,
         run_id: str,
         call: str,
@@ -312,14 +191,204 @@ class RemoteRuns(Asking):
         by: str = "",
         reason: str = "",
     ) -> RunInfo:
-        """See `Work`."""
         body = {"call": call, "decision": decision, "result": result, "by": by, "reason": reason}
         return await self._post(f"{_at(run_id)}/settle", body, RunInfo)
+
+    async def unknown(
+        self, *, namespace: str | None = "default", ended: bool = False, limit: int = 100, after: str | None = None
+    ) -> DoubtPage:
+        """See `RunGroup`. A server gives a thousand at most with one answer: more are asked for one after another."""
+        calls: list[Doubt] = []
+        while True:
+            asked = {"ended": str(ended).lower(), "limit": str(limit - len(calls)), "after": after}
+            page = await self._get("/v1/unknown-calls", DoubtPage, namespace=namespace, **asked)
+            calls += page.calls
+            if len(calls) >= limit or page.cursor is None:
+                return DoubtPage(calls, page.total, page.cursor)
+            after = page.cursor
+
+    async def interrupted(self, *, namespace: str | None = "default") -> Rows[RunInfo]:
+        return (await self._get("/v1/interrupted-runs", Left, namespace=namespace)).runs
+
+
+def declared_name(agent: Agent | str) -> str:
+    """The name of the agent. Raises `UsageError` for an object, which is nowhere but in this process."""
+    if isinstance(agent, str):
+        return agent
+    raise UsageError(
+        "a server runs agents that are declared there",
+        hint="apply its manifest with client.resources.apply([agent.document]), and give its name",
+    )
+
+
+def _sent(messages: Sequence[Message]) -> tuple[dict[str, Any], ...]:
+    return msgspec.convert(msgspec.to_builtins(messages), tuple[dict[str, Any], ...])
+
+
+def _new_id() -> str:
+    return new_run_id(time.time())
 
 
 def _at(run_id: str) -> str:
     return f"/v1/runs/{quote(run_id, safe='')}"
 
 
+def _run(run_id: str) -> str:
+    return f"{RUNS}/{quote(run_id, safe='')}"
+
+
 def _recorded(told: _Event) -> Recorded:
     return Recorded(told.run, told.seq, told.at, decode(msgspec.json.encode({"type": told.type, **told.data})))
+
+
+class RemoteTasks(Asking, TaskGroup):
+    """Implements `TaskGroup`."""
+
+    async def submit(self, command: Command) -> Accepted:
+        """See `TaskGroup`. A command without a name and a key is given a key, so that asking again does it once."""
+        if not command.name and not command.idempotency_key:
+            command = replace(command, idempotency_key=f"client-{secrets.token_hex(16)}")
+        return await self._post(TASKS, command, Accepted, namespace=command.namespace, repeatable=True)
+
+    async def get(self, name: str, *, namespace: str = "default") -> TaskInfo:
+        return await self._get(_task(name), TaskInfo, namespace=namespace)
+
+    async def find(self, word: str, *, namespace: str = "default") -> TaskInfo:
+        return await self._get(_task(word), TaskInfo, namespace=namespace, alike=True)
+
+    async def list(
+        self,
+        *,
+        namespace: str | None = "default",
+        target: str | None = None,
+        phases: tuple[str, ...] = (),
+        labels: dict[str, str] | None = None,
+        lane: str | None = None,
+        created_after: float | None = None,
+        archived: bool = False,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> tuple[Rows[TaskInfo], str | None]:
+        found = await self._get(
+            TASKS,
+            wire.TaskPage,
+            namespace=namespace,
+            target=target,
+            phases=",".join(phases) or None,
+            labels=msgspec.json.encode(labels).decode() if labels else None,
+            lane=lane,
+            createdAfter=created_after,
+            archived=archived,
+            limit=limit,
+            after=cursor,
+        )
+        return found.items, found.cursor
+
+    async def cancel(self, name: str, *, namespace: str = "default", by: str = "", reason: str = "") -> TaskInfo:
+        body = {"by": by, "reason": reason}
+        return await self._post(f"{_task(name)}/cancel", body, TaskInfo, namespace=namespace)
+
+    async def retry(
+        self, name: str, *, namespace: str = "default", by: str = "", payloads: dict[str, str] | None = None
+    ) -> TaskInfo:
+        body = {"by": by, "payloads": payloads}
+        return await self._post(f"{_task(name)}/requeue", body, TaskInfo, namespace=namespace)
+
+    async def archive(self, name: str, *, namespace: str = "default", by: str = "") -> TaskInfo:
+        body = {"by": by}
+        return await self._post(f"{_task(name)}/archive", body, TaskInfo, namespace=namespace, repeatable=True)
+
+    async def delete(self, name: str, *, namespace: str = "default") -> None:
+        await self._http.ask("DELETE", _task(name), params={"namespace": namespace})
+
+    async def story(self, name: str, *, namespace: str = "default", looks: bool = True) -> TaskStory:
+        found = await self._get(f"{_look(name)}/story", wire.StoryWire, namespace=namespace, looks=looks)
+        return wire.story_from_wire(found)
+
+    async def records(self, name: str, *, namespace: str = "default", after: int = 0) -> Rows[TaskRecord]:
+        found = await self._get(f"{_look(name)}/records", Rows[wire.FactWire], namespace=namespace, after=after)
+        return wire.records_from_wire(found)
+
+    async def events(self, name: str, *, namespace: str = "default", cursor: str | None = None) -> Batch:
+        found = await self._get(f"{_look(name)}/happenings", wire.BatchWire, namespace=namespace, cursor=cursor)
+        return wire.batch_from_wire(found)
+
+    async def follow(
+        self, name: str, *, namespace: str = "default", cursor: str | None = None
+    ) -> AsyncGenerator[Batch]:
+        stream = self._http.stream(f"{_look(name)}/watch", params={"namespace": namespace}, after=cursor)
+        async with aclosing(stream) as events:
+            async for event in events:
+                if event.name == "happenings":
+                    yield wire.batch_from_wire(wire.read(event.data, wire.BatchWire))
+
+    async def changed(self, name: str, *, namespace: str = "default", cursor: str | None, timeout: float) -> None:
+        """See `TaskGroup`. The server answers when there is something."""
+        path = f"{_look(name)}/happenings"
+        await self._get(path, wire.BatchWire, namespace=namespace, cursor=cursor, wait=min(timeout, 10.0))
+
+    async def why(self, name: str, *, namespace: str = "default") -> TaskExplanation:
+        return await self._get(f"{_task(name)}/why", TaskExplanation, namespace=namespace)
+
+
+def _look(name: str) -> str:
+    return f"/v1/tasks/{quote(name, safe='')}"
+
+
+def _task(name: str) -> str:
+    return f"{TASKS}/{quote(name, safe='')}"
+
+
+class RemoteApprovals(Asking, ApprovalGroup):
+    """Implements `ApprovalGroup`."""
+
+    async def list(self, *, namespace: str | None = "default", run: str | None = None) -> Rows[Document]:
+        return await self._get(APPROVALS, Rows[Document], namespace=namespace, run=run)
+
+    async def get(self, name: str, *, namespace: str = "default") -> Document:
+        return await self._get(f"{APPROVALS}/{quote(name, safe='')}", Document, namespace=namespace)
+
+    async def _decide(
+        self,
+        name: str,
+        decision: Decision,
+        *,
+        namespace: str,
+        by: str,
+        comment: str,
+        digest: str,
+        arguments: dict[str, Any] | None = None,
+    ) -> Answered:
+        body = {"by": by, "decision": decision, "comment": comment, "arguments": arguments, "digest": digest}
+        return await self._post(f"{APPROVALS}/{quote(name, safe='')}/decide", body, Answered, namespace=namespace)
+
+    async def grant(
+        self,
+        tool: str,
+        *,
+        seconds: float,
+        namespace: str = "default",
+        by: str = "",
+        agent: str = "",
+        when: str = "",
+        max_uses: int | None = None,
+        comment: str = "",
+    ) -> Document:
+        scope = {"agent": agent, "when": when, "max_uses": max_uses, "comment": comment}
+        body = {"by": by, "tool": tool, "seconds": seconds, "scope": scope}
+        return await self._post("/v1/tool-approvals/grants", body, Document, namespace=namespace)
+
+    async def revoke(self, name: str, *, namespace: str = "default", by: str = "") -> Document:
+        path = f"/v1/tool-approvals/{quote(name, safe='')}/revoke"
+        return await self._post(path, {"by": by}, Document, namespace=namespace)
+
+
+class RemoteQuestions(Asking, QuestionGroup):
+    """Implements `QuestionGroup`."""
+
+    async def list(self, *, namespace: str | None = "default") -> Rows[OpenQuestion]:
+        return await self._get(QUESTIONS, Rows[OpenQuestion], namespace=namespace)
+
+    async def answer(self, run_id: str, text: str, *, call: str | None = None, by: str = "") -> RunInfo:
+        body = {"by": by, "call": call, "text": text}
+        return await self._post(f"{_run(run_id)}/answer", body, RunInfo)

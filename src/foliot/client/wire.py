@@ -1,4 +1,4 @@
-"""The work of a server as bytes, and back: what `server/routes/work_tasks.py` sends and `RemoteWork` reads.
+"""The work of a server as bytes, and back: what `server/routes/work_tasks.py` sends and the client reads.
 
 Facts travel as they are stored, so that whoever reads them understands those of every earlier version. What is told of
 a task is told by the client, from the same facts and by the same code as on the machine of the store.
@@ -13,13 +13,13 @@ import msgspec
 from msgspec import Raw, Struct
 
 from foliot.client.errors import error_of
-from foliot.client.task_resources import Taken
 from foliot.engine.explain.trace import trace_of
 from foliot.errors import FoliotError, Unavailable
 from foliot.kernel.graph.codec import decode_fact, encode_fact
 from foliot.kernel.graph.plan import Plan
 from foliot.kernel.run.codec import decode, encode
 from foliot.kernel.run.events import Event
+from foliot.runtime.outcomes import Taken
 from foliot.work.tasks.base import Command, TaskInfo, TaskRecord
 from foliot.work.views.events import Batch, Happening, RunHappening, TaskHappening
 from foliot.work.views.story import LiveRun, RunRow, TaskStory, live_run, tell_story

@@ -128,6 +128,16 @@ def parse_text(
     return reading.bundle
 
 
+def parse_manifests(text: str | bytes, *, namespace: str | None = None) -> list[dict[str, Any]]:
+    """Returns the documents in YAML or JSON text, checked, and without the defaults: as `resources.apply` takes them.
+
+    Raises `ManifestError` with every problem.
+    """
+    bundle = parse_text(text, namespace=namespace)
+    bundle.raise_for_errors()
+    return [item.given for item in bundle.items]
+
+
 class _Reading:
     """One call of the reader. Remembers what was declared where, across files."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any, Final, Generic, TypeAlias, cast, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, cast, overload
 
 from foliot.engine.python_endpoints import ModelEndpoint
 from foliot.errors import UsageError
@@ -24,6 +24,9 @@ _ELSEWHERE: Final = {
     **dict.fromkeys(("instructions", "system_prompt", "system_message", "system"), "prompt"),
     **dict.fromkeys(("output_type", "result_type", "response_model", "response_format"), "output"),
 }
+
+# Methods of agents elsewhere, which those of a runtime are here.
+_DRIVES: Final = frozenset({"run", "run_sync", "run_stream", "stream", "arun", "invoke", "ainvoke", "kickoff"})
 
 
 class Agent(Generic[Value]):
@@ -132,6 +135,16 @@ class Agent(Generic[Value]):
     def is_of_python(self) -> bool:
         """Whether it holds objects that no other process could look up."""
         return self.gateway is not None or self.endpoint is not None or bool(self.tools)
+
+    if not TYPE_CHECKING:  # type checkers know that it is not there
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _DRIVES:
+                raise AttributeError(
+                    f"an Agent is a declaration and has no {name!r}. Run it by a runtime: `await rt.run(agent, …)` in "
+                    "`async with Runtime() as rt:`, or `Runtime().run_sync(agent, …)` where no event loop runs"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __repr__(self) -> str:
         return f"Agent({self.name!r}, model={self.model_ref!r})"

@@ -1,100 +1,37 @@
-"""The composition root: settings in, a running system out.
+"""`foliot.Runtime`: agents run in this process, durably.
 
     async with Runtime() as rt:
         result = await rt.run(agent, "What is the weather in Oslo?")
 
-A runtime drives runs in this process on the store it opened. Whatever kills the process, `resume` goes on from the
-journal: in the same process, another one, or `foliot resume`.
+A runtime drives runs on the store it opened. Whatever kills the process, `resume` goes on from the journal: in the same
+process, another one, or `foliot resume`. Its verbs are those of `foliot.Client`: see groups/groups.py.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from foliot.common.cancellation import stop_tasks
-from foliot.engine.approval.questions import Questions
-from foliot.engine.approval.records import DecisionLog
-from foliot.engine.approval.service import ApprovalService, Decision
-from foliot.engine.approval.unknown_calls import UnknownCalls
-from foliot.engine.audit.log import AuditTrail
-from foliot.engine.budgets.wakeups import is_short
-from foliot.engine.definition.grants import Grants
-from foliot.engine.driver.driver import Driver
-from foliot.engine.driver.ids import new_run_id
-from foliot.engine.driver.intake import system_of
-from foliot.engine.driver.journal import phase_of
-from foliot.engine.driver.runs import Runs, user_message
-from foliot.engine.driver.signals import signal, was_said
-from foliot.engine.explain.fork import branch
-from foliot.engine.explain.replay import Difference, Replay, replay
-from foliot.engine.live.hub import Hub, Live, Reader
-from foliot.errors import Conflict, FoliotError, NotFound, UsageError
-from foliot.kernel.identity import Identity
-from foliot.kernel.messages import Message
-from foliot.kernel.run.codec import decode
-from foliot.kernel.run.events import CancelRequested, Event, InputMode, InputReceived, RunCreated
-from foliot.kernel.run.spec import RunSpec, decode_spec
-from foliot.kernel.run.state import Call, State
-from foliot.runtime.agent import Agent, as_tool
-from foliot.runtime.assembly import Assembly
-from foliot.runtime.composition import Parts, compose
-from foliot.runtime.results import RunResult, Value, result_of
-from foliot.settings.settings import Settings
-from foliot.store.base import ResourceStore
-from foliot.store.journal.base import TASK_LABEL, Beside, Held, RunInfo, RunTaken, Signal
-from foliot.store.journal.chain import check as check_chain
-from foliot.tools.base import Tool
+from foliot.runtime.groups.groups import Conveniences
+from foliot.runtime.inside import Inside
+from foliot.runtime.local.groups import LocalGroups
 
 if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
     from foliot.engine.definition.endpoints import RunModels
-    from foliot.runtime.composition import Tasking
-    from foliot.runtime.tools import Offering
-    from foliot.tools.backends.callbacks import Callbacks
+    from foliot.engine.live.hub import Live
+    from foliot.kernel.messages import Message
+    from foliot.runtime.agent import Agent
+    from foliot.runtime.inside import Input
+    from foliot.runtime.results import RunResult, Value
+    from foliot.settings.settings import Settings
+    from foliot.tools.base import Tool
 
 
-# --- inputs ----------------------------------------------------------------------------------------------------------
-
-# What a run is told: a text, a message, or a whole conversation.
-
-Input: TypeAlias = str | Message | Sequence[Message]
-
-
-def messages_of(input: Input) -> tuple[Message, ...]:
-    """The input as messages. Raises `UsageError` for what is none, before it gets into a journal."""
-    if isinstance(input, str):
-        return (user_message(input),)
-    if isinstance(input, Message):
-        return (input,)
-    given = cast("object", input)  # annotations hold nobody back
-    if not isinstance(given, Sequence) or not all(
-        isinstance(each, Message) for each in cast("Sequence[object]", given)
-    ):
-        raise UsageError(
-            f"{given!r:.80} is nothing that an agent can be told",
-            hint='give a text, or messages: Message("user", (Text("What is this?"), Media("image/png", data=…)))',
-        )
-    return tuple(input)
-
-
-# --- runtime ---------------------------------------------------------------------------------------------------------
-
-log = logging.getLogger(__name__)
-
-Adjust = Callable[[RunSpec], RunSpec]
-# How often a process that stays with a waiting run looks, when the store does not tell it of changes.
-LOOK_EVERY = 1.0
-
-
-class Runtime:
+class Runtime(LocalGroups, Conveniences):
     """Runs agents durably. Open it with `async with`.
 
     `store` is a path or URL as in `FOLIOT_STORE`, by default the one that the settings name; `"memory:"` keeps nothing.
@@ -114,531 +51,67 @@ class Runtime:
     ) -> None:
         """`lease_seconds` is by default the setting `lease`; `store_wait` is how long to wait for a store that is away,
         unless the setting of this name says. `clock` is for tests; by default times are those of the store."""
-        self._url = os.fspath(store) if store is not None else None
-        self._settings = settings
-        self._workspace = Path(workspace) if workspace is not None else None
-        self._tools = [as_tool(item) for item in tools]
-        self._given_clock = clock
-        self._lease_seconds = lease_seconds
-        self._store_wait = store_wait
-        self._hub = Hub()
-        self._parts: Parts | None = None
-
-    # --- opening and closing -------------------------------------------------------------------------------------
-
-    async def __aenter__(self) -> Runtime:
-        self._parts = await compose(
-            self._url,
-            self._settings,
-            tools=self._tools,
-            workspace=self._workspace,
-            watcher=self._hub,
-            pause=self._pause,
-            clock=self._given_clock,
-            lease_seconds=self._lease_seconds,
-            store_wait=self._store_wait,
+        super().__init__(
+            Inside(
+                store,
+                tools=tools,
+                settings=settings,
+                workspace=workspace,
+                clock=clock,
+                lease_seconds=lease_seconds,
+                store_wait=store_wait,
+            )
         )
-        return self
-
-    async def __aexit__(self, *exc: object) -> None:
-        if self._parts is not None:
-            parts, self._parts = self._parts, None
-            await parts.close()
-
-    @property
-    def clock(self) -> Callable[[], float]:
-        """The time by the store, which processes on several machines agree on."""
-        return self._open().clock
-
-    @property
-    def runs(self) -> Runs:
-        """The engine below, for callers that need more than the verbs here."""
-        return self._open().runs
-
-    @property
-    def tasking(self) -> Tasking:
-        """Tasks, and whoever does their runs here. Raises `UsageError` for a runtime in memory."""
-        return self._open().tasking
-
-    @property
-    def resources(self) -> ResourceStore:
-        """The store of declared resources. Raises `UsageError` for a runtime in memory."""
-        resources = self._open().resources
-        if resources is None:
-            raise UsageError("a runtime in memory keeps no resources", hint="give the runtime a store, such as a path")
-        return resources
-
-    @property
-    def audit(self) -> AuditTrail:
-        """The log of what was decided and done. Raises `UsageError` for a runtime in memory."""
-        audit = self._open().audit
-        if audit is None:
-            raise UsageError("a runtime in memory keeps no audit", hint="give the runtime a store, such as a path")
-        return audit
-
-    @property
-    def callbacks(self) -> Callbacks:
-        """The results that tools push to this process."""
-        return self._assembly.backends.web.callbacks
-
-    @property
-    def grants(self) -> Grants:
-        """The operator's grants to resources that others declare."""
-        return self._assembly.backends.grants
-
-    @property
-    def approvals(self) -> ApprovalService:
-        """The questions that runs have asked, and who decided them. Raises `UsageError` for a runtime in memory."""
-        approvals = self._open().approvals
-        if approvals is None:
-            raise UsageError("a runtime in memory keeps no approvals", hint="give the runtime a store, such as a path")
-        return approvals
-
-    @property
-    def questions(self) -> Questions:
-        """The open questions of runs to people."""
-        return self._open().questions
 
     @property
     def models(self) -> RunModels:
-        """Embeddings, rankings and transcripts, at the endpoints that agents ask for answers."""
-        return self._assembly.models
+        """Embeddings, rankings and transcripts, at the endpoints that agents ask for answers. Only in this process."""
+        return self.inside.models
 
-    @property
-    def tools(self) -> Offering:
-        """The catalog of tools: what there is, whether it can be called here, and calls outside any run."""
-        from foliot.runtime.tools import Offering  # runs do not need it
+    async def __aenter__(self) -> Self:
+        await self.inside.open()
+        return self
 
-        return Offering(self._assembly, self.clock)
-
-    @property
-    def _assembly(self) -> Assembly:
-        return self._open().assembly
-
-    def _open(self) -> Parts:
-        if self._parts is None:
-            raise UsageError("the runtime is not open", hint="use it inside `async with Runtime() as rt:`")
-        return self._parts
-
-    # --- running -------------------------------------------------------------------------------------------------
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.inside.close()
 
     async def run(
         self,
         agent: Agent[Value] | str,
         input: Input,
         *,
+        namespace: str = "default",
         run_id: str | None = None,
         labels: Mapping[str, str] | None = None,
         user: str = "",
-        identity: Identity | None = None,
         history: Sequence[Message] = (),
-        adjust: Adjust | None = None,
-        stream: bool = False,
         check: bool = True,
-        also: Beside | None = None,
     ) -> RunResult[Value]:
-        """Run an agent until it ends, or waits for a person. Raises `RunFailedError` when it fails, if `check`.
-
-        `user` is who it is run for, as budgets, conditions and records name him; a program that acts for callers of its
-        own gives the whole `identity`. `history` is what was said before.
-        `adjust` changes what this one run is pinned to. `stream` lets whoever watches see answers as they are written.
-        What `also` writes is stored together with a run that is new, or not at all.
-
-        With a `run_id` that exists already, that run is gone on with: calling again after a crash is always right.
-        Raises `RunTaken`, a `Conflict`, when it is the run of another agent or began with another input.
-        """
-        known = await self._assembly.agent(agent)
-        if run_id is not None and await self.is_begun(run_id, known.name, input):
-            return await self.resume(run_id, stream=stream, check=check)
-        spec, tools = await self._assembly.prepare(known)
-        if adjust is not None:
-            prepared, spec = spec, adjust(spec)
-            if spec.tools != prepared.tools:
-                tools = await self._assembly.pipeline(spec)
-        driver = await self.runs.start(
-            spec,
-            messages_of(input),
-            run_id=run_id,
-            history=history,
-            definitions=known.pins,
-            labels=labels,
-            identity=identity or Identity(user, via="python"),
-            tools=tools,
-            stream=stream,
-            also=also,
+        return await self.inside.run(
+            _within(agent, namespace), input, run_id=run_id, labels=labels, user=user, history=history, check=check
         )
-        return await self._finish(driver, known, check, stream=stream)
 
-    async def stream(
+    def stream(
         self,
         agent: Agent | str,
         input: Input,
         *,
+        namespace: str = "default",
         run_id: str | None = None,
         labels: Mapping[str, str] | None = None,
         user: str = "",
-        identity: Identity | None = None,
-    ) -> AsyncIterator[Live]:
-        """Run an agent and yield what happens: `Recorded` events, `Streamed` pieces of answers, `Output` of tools.
-
-        The last event says how it ended, a failure too; `resume` with its `run_id` then gives the whole result.
-        A `run_id` that exists already is gone on with. Leaving the loop early lets the run go, and `resume` takes it up
-        again; wrap the stream in `contextlib.aclosing` to know when it has been let go.
-        """
-        agent = await self._assembly.agent(agent)
-        run_id = run_id or self.new_run_id()
-        with self._hub.read(run_id) as reader:
-            if await self.is_begun(run_id, agent.name, input):
-                drive = self.resume(run_id, stream=True, check=False)
-            else:
-                spec, tools = await self._assembly.prepare(agent)
-                driver = await self.runs.start(
-                    spec,
-                    messages_of(input),
-                    run_id=run_id,
-                    definitions=agent.pins,
-                    labels=labels,
-                    identity=identity or Identity(user, via="python"),
-                    tools=tools,
-                    stream=True,
-                )
-                drive = self._finish(driver, agent, False, stream=True)
-            task = asyncio.create_task(drive)
-            task.add_done_callback(lambda _: reader.close())
-            try:
-                async for item in reader:
-                    yield item
-                await task
-            finally:
-                await stop_tasks(task)
-
-    async def resume(
-        self, run_id: str, *, agent: Agent[Value] | None = None, stream: bool = False, check: bool = True
-    ) -> RunResult[Value]:
-        """Go on with a run that was interrupted or waits. An ended one just gives its result.
-
-        `agent` is needed only when its model or tools are Python objects that this runtime has not seen yet.
-        Raises `Held` when another process drives it.
-        """
-        if agent is not None:
-            self._assembly.know(agent)
-        info, state = await self.runs.load(run_id)
-        known = self._assembly.known(info.namespace, info.agent)
-        if state.ended is not None:
-            result = result_of(state, info.phase, known.output_type if known else None)
-            return result.check() if check else result
-        driver = await self._take(state, stream=stream)
-        return await self._finish(driver, known, check, stream=stream)
-
-    async def fork(
-        self,
-        run_id: str,
-        *,
-        at: int,
-        prompt: str | None = None,
-        model: str | None = None,
-        input: Input | None = None,
-        new_id: str | None = None,
-        user: str = "",
-        identity: Identity | None = None,
-        stream: bool = False,
-        check: bool = True,
-        also: Beside | None = None,
-    ) -> RunResult:
-        """A new run that shares the past of another before step `at`, with another prompt, endpoint or input.
-
-        `new_id` is the id of the new run, so that it can be watched from its first event. It acts for `user`, or as the
-        whole `identity` says: whoever forks a run does not become the one that it was run for.
-        """
-        said = None if input is None else messages_of(input)
-        base = await branch(self.runs, run_id, at=at, prompt=prompt, input=said)
-        spec = base.spec if model is None else await self._assembly.with_model(base.spec, model)
-        driver = await self.runs.start(
-            spec,
-            base.input,
-            run_id=new_id,
-            history=base.history,
-            definitions=base.created.definitions,
-            labels=base.labels,
-            fork=base.fork,
-            unsettled=base.unsettled
-            if self.runs.doubts is None
-            else await self.runs.doubts.still_open(spec.namespace, base.unsettled),
-            depth=base.created.depth,
-            identity=(identity or Identity(user, via="python")).also_ordered_by(*base.created.identity.ordered_by),
-            task=base.created.task,
-            system=system_of(base.created),
-            template=base.created.template,
-            root=base.created.root,  # what it uses counts to the same task; of a run on its own it is a run on its own
-            ancestors=base.created.ancestors,
-            tools=await self._assembly.pipeline(spec),
-            stream=stream,
-            also=also,
+        history: Sequence[Message] = (),
+    ) -> AsyncGenerator[Live]:
+        return self.inside.stream(
+            _within(agent, namespace), input, run_id=run_id, labels=labels, user=user, history=history
         )
-        return await self._finish(driver, self._assembly.known(spec.namespace, spec.agent), check, stream=stream)
 
-    async def replay(self, run_id: str) -> Replay:
-        """Decide a whole run again from its journal, offline, and compare byte for byte.
-
-        An event that was changed in the store since it was recorded is a difference too.
-        """
-        info = await self.runs.journal.get(run_id)
-        entries = await self.runs.journal.read(run_id)
-        changed = check_chain(run_id, entries).changed
-        spec = decode_spec(await self.runs.journal.get_blob(info.spec))
-        first = decode(entries[0].data) if entries else None
-        history = await self.runs.history(first) if isinstance(first, RunCreated) else ()
-        found = replay(spec, run_id, entries, history)
-        if changed and (found.difference is None or found.difference.seq > changed):
-            text = entries[changed - 1].data.decode("utf-8", "replace")
-            found.difference = Difference(changed, text, "something else: it was changed in the store since")
-        return found
-
-    def watch(self, run_id: str, *, elsewhere: bool = False) -> AbstractContextManager[Reader]:
-        """Read along from now on what happens to a run while this runtime drives it: `with rt.watch(id) as reader`.
-
-        Pieces of answers come when whoever drives it asked for a stream. Nothing ends the reader but its `close`.
-        With `elsewhere` they come from other processes too, where PostgreSQL or NATS connects them, from the next step
-        on; events are then read from the journal.
-        """
-        relay = self._open().relay if elsewhere else None
-        return self._hub.read(run_id) if relay is None else relay.read(run_id)
-
-    def share(self) -> None:
-        """Let other processes read along what this runtime drives. Workers do so by themselves."""
-        if (relay := self._open().relay) is not None:
-            relay.start()
-
-    # --- from outside --------------------------------------------------------------------------------------------
-
-    async def cancel(self, run_id: str, *, by: str = "", reason: str = "", also: Beside | None = None) -> RunInfo:
-        """Ask a run to end, wherever it is driven. One that nobody holds is ended here and now.
-
-        What `also` writes, here and below, is stored together with what is asked, or not at all.
-        """
-        return await self._tell(run_id, CancelRequested(by, reason), also=also)
-
-    async def say(
-        self,
-        run_id: str,
-        text: str,
-        *,
-        mode: InputMode = "steer",
-        by: str = "",
-        input_id: str | None = None,
-        also: Beside | None = None,
-    ) -> RunInfo:
-        """Say something to a live run; it is heard at the next boundary between steps.
-
-        With an `input_id` it is heard once, even when it is said again after a crash.
-        """
-        if input_id is not None and await was_said(self.runs.journal, run_id, input_id):
-            return await self.runs.journal.get(run_id)
-        said = InputReceived(input_id or self.new_run_id(), user_message(text), mode, by)
-        return await self._tell(run_id, said, signal_id=input_id, also=also)
-
-    async def decide(
-        self,
-        run_id: str,
-        call_id: str,
-        decision: Literal["happened", "run", "fail"],
-        *,
-        result: str | None = None,
-        by: str = "",
-        reason: str = "",
-    ) -> RunInfo:
-        """Say what became of a call that may have acted: it `happened` (with its `result`), `run` it, or `fail`."""
-        _, state = await self.runs.load(run_id)
-        waiting = state.waiting.calls if state.waiting and state.waiting.reason == "unknown_effect" else ()
-        call = state.call(call_id)
-        if call is None or call_id not in waiting:
-            listed = ", ".join(waiting) or "none"
-            raise NotFound(f"run {run_id} has no call {call_id!r} to decide about", hint=f"open calls: {listed}")
-        message = await self.settle(state, call, decision, result=result or "", by=by, reason=reason)
-        return await self._wake(run_id, message)
-
-    async def settle(
-        self,
-        state: State,
-        call: Call,
-        decision: Literal["happened", "run", "fail"],
-        *,
-        result: str | None = None,
-        by: str = "",
-        reason: str = "",
-        also: Beside | None = None,
-    ) -> Signal:
-        """Leave word for a run of what became of a call of it, as `decide` does, for whoever takes the run up.
-
-        Its record is stored with it. Raises `Conflict` when somebody was faster.
-        """
-        return await self.unknown_calls.settle(state, call, decision, result=result, by=by, reason=reason, also=also)
-
-    @property
-    def unknown_calls(self) -> UnknownCalls:
-        """Calls that may have acted, also of runs that have ended."""
-        return UnknownCalls(self.runs, DecisionLog(self._open().audit), clock=self.clock)
-
-    async def answer(
-        self,
-        approval: str,
-        decision: Decision,
-        *,
-        by: str,
-        namespace: str = "default",
-        comment: str = "",
-        arguments: dict[str, Any] | None = None,
-        digest: str = "",
-        also: Beside | None = None,
-    ) -> RunInfo:
-        """Decide about a parked call (`approve`, `deny`, or `edit` its arguments), and go on with its run.
-
-        Raises as `ApprovalService.decide`: `Conflict` when somebody was faster, `Denied`, `InvalidInput`, `NotFound`.
-        """
-        decided = await self.approvals.decide(
-            approval,
-            decision,
-            by=by,
-            namespace=namespace,
-            comment=comment,
-            arguments=arguments,
-            digest=digest,
-            also=also,
-        )
-        if decided.signal is None:
-            return await self.runs.journal.get(decided.run_id)
-        return await self._wake(decided.run_id, decided.signal)
-
-    async def reply(
-        self, run_id: str, call_id: str | None, text: str, *, by: str = "", also: Beside | None = None
-    ) -> RunInfo:
-        """Answer what a run asks, and go on with it. Raises as `Questions.answer`."""
-        return await self._wake(run_id, await self.questions.answer(run_id, call_id, text, by=by, also=also))
-
-    async def attend(self, run_id: str, *, stream: bool = False, check: bool = True) -> RunResult:
-        """Stay with a run that waits for an approval, an answer or a budget; go on here as soon as there is one.
-
-        Returns when it has ended, wherever that was, or waits for something else, another approval for example.
-        """
-        while True:
-            info, state = await self.runs.load(run_id)
-            if state.ended is None and info.phase == "waiting" and not _asks(state):
-                return result_of(state, info.phase)
-            if state.ended is not None or await self._may_go_on(info, state):
-                with contextlib.suppress(Held):  # whoever decided was faster, and drives it
-                    result = await self.resume(run_id, stream=stream, check=check)
-                    if result.waiting != state.waiting or result.waiting is None:
-                        return result
-            await self._pause()
-
-    async def _may_go_on(self, info: RunInfo, state: State) -> bool:
-        if info.phase != "waiting":
-            return self.runs.is_left_alone(info)
-        approvals = self._open().approvals
-        if approvals is not None:
-            await approvals.attend(state, self.runs.worker)
-        decided = [] if approvals is None else await approvals.answers(state)
-        return bool(decided) or await self.runs.may_go_on(state)
-
-    async def _pause(self) -> None:
-        """Waits until something may have happened in the store."""
-        database = self._open().database
-        if database is None:
-            await asyncio.sleep(LOOK_EVERY)
-        else:
-            await database.wait_for_change(timeout=LOOK_EVERY)
-
-    def new_run_id(self) -> str:
-        """An id for a run that is about to be started, so that starting it again after a crash finds it."""
-        return new_run_id(self.clock())
-
-    # --- how it is done ------------------------------------------------------------------------------------------
-
-    async def _tell(
-        self, run_id: str, event: Event, *, signal_id: str | None = None, also: Beside | None = None
-    ) -> RunInfo:
-        message = signal(run_id, event, self.clock(), signal_id=signal_id)
-        await self.runs.journal.signal(message, also=also)
-        return await self._wake(run_id, message)
-
-    async def _wake(self, run_id: str, message: Signal) -> RunInfo:
-        """Let a run hear its signal: where it is driven here, or by taking it up if nobody has it."""
-        driver = self.runs.local(run_id)
-        if driver is not None and not driver.is_over:
-            driver.deliver(message)
-            return await self.runs.journal.get(run_id)
-        info = await self.runs.journal.get(run_id)
-        if TASK_LABEL in info.labels:
-            await self.tasking.ring(info)  # its task's workers go on with it
-        elif info.phase in ("waiting", "pending"):
-            try:
-                await self.resume(run_id, check=False)
-            except Held:
-                pass  # someone took it up meanwhile, and the signal with it
-            except FoliotError as error:  # it was told, which is what was asked for; who can, goes on with it
-                log.warning("run %s was told, and cannot go on in this process: %s", run_id, error.message)
-        return await self.runs.journal.get(run_id)
-
-    async def is_begun(self, run_id: str, agent: str, input: Input) -> bool:
-        """Whether there is a run of this id, with this agent and this input. Raises `RunTaken` when it is another."""
-        facts = await self.runs.facts(run_id, limit=1)
-        if not facts:
-            return False
-        created = facts[0][1]
-        assert isinstance(created, RunCreated), "every journal begins with it"
-        if created.agent != agent:
-            raise RunTaken(f"run {run_id} is one of agent {created.agent!r}", hint="choose another run_id")
-        if msgspec.json.encode(created.input) != msgspec.json.encode(messages_of(input)):
-            raise RunTaken(
-                f"run {run_id} began with another input",
-                hint=f'choose another run_id, or go on with that run: resume("{run_id}")',
-            )
-        return True
-
-    async def _take(self, state: State, *, stream: bool) -> Driver:
-        """Take up a run as it was pinned; the task of one that has a task hears of its end. Raises as `Runs.take`."""
-        tools, settlement = await self._assembly.pipeline(state.spec), self._open().settlement
-        return await self.runs.take(state.run_id, tools=tools, stream=stream, settlement=settlement)
-
-    async def _finish(self, driver: Driver, agent: Agent | None, check: bool, *, stream: bool = False) -> RunResult:
-        """Drive until the run ends or waits for someone; a wait for a timer is slept through."""
-        state = await self.runs.drive(driver)
-        while state.ended is None and state.waiting is not None and is_short(state.waiting, self.clock()):
-            assert state.waiting.until is not None, "a timer knows when it goes off"
-            try:
-                await self._sleep(state.run_id, state.waiting.until)
-                driver = await self._take(state, stream=stream)
-            except Conflict:  # someone else took it up meanwhile, to cancel it for example
-                state = await self._as_left(state.run_id)
-            else:
-                state = await self.runs.drive(driver)
-        # How a run ended is in its state; where one stands that waits may have changed since it was let go.
-        ended = state.ended
-        phase = phase_of(ended) if ended is not None else (await self.runs.journal.get(state.run_id)).phase
-        result = result_of(state, phase, agent.output_type if agent else None)
-        return result.check() if check else result
-
-    async def _sleep(self, run_id: str, until: float) -> None:
-        """Waits until the timer of a waiting run goes off, or it is signalled.
-
-        Raises `Held` as soon as the run no longer waits.
-        """
-        pause = LOOK_EVERY
-        while (left := until - self.clock()) > 0:
-            await asyncio.sleep(min(left, pause))
-            pause = min(1.5 * pause, 5 * LOOK_EVERY)  # thousands may wait here
-            if (await self.runs.journal.get(run_id)).phase != "waiting":
-                raise Held(f"run {run_id} was taken up meanwhile")
-            if await self.runs.journal.signals([run_id]):
-                return
-
-    async def _as_left(self, run_id: str) -> State:
-        """The run as whoever drives it leaves it."""
-        while (await self.runs.journal.get(run_id)).phase in ("pending", "running"):
-            await self._pause()
-        _, state = await self.runs.load(run_id)
-        return state
+    async def resume(self, run_id: str, *, agent: Agent[Value] | None = None, check: bool = True) -> RunResult[Value]:
+        return await self.inside.resume(run_id, agent=agent, check=check)
 
 
-def _asks(state: State) -> bool:
-    return state.waiting is not None and state.waiting.reason in ("approval", "input", "budget")
+def _within(agent: Agent[Value] | str, namespace: str) -> Agent[Value] | str:
+    """The agent as the engine takes it: a name says in which namespace."""
+    return f"{namespace}/{agent}" if isinstance(agent, str) and "/" not in agent else agent

@@ -42,18 +42,18 @@ async def traced(runtime: Runtime, settings: Settings, *, sender: Sender | None 
     if sender is None:
         assert settings.otel_endpoint is not None
         sender = otlp_sender(settings.otel_endpoint, dict(settings.otel_headers))
-    watcher = runtime.runs.watcher
+    watcher = runtime.inside.runs.watcher
     if not isinstance(watcher, Hub):
         raise TypeError("the runs of a runtime are watched by its hub")
     exporter = TraceExporter(sender, _Journals(runtime).spans, service=settings.otel_service)
-    tasks = runtime.tasking.tasks
+    tasks = runtime.inside.tasking.tasks
     exporter.start()
     stop = watcher.observe(exporter.recorded)
-    runtime.runs.traced = tasks.traced = True
+    runtime.inside.runs.traced = tasks.traced = True
     try:
         yield
     finally:
-        runtime.runs.traced = tasks.traced = False
+        runtime.inside.runs.traced = tasks.traced = False
         stop()
         await exporter.close()
 
@@ -68,7 +68,7 @@ class _Journals:
         """Returns the spans of an ended run; and those of its task, when that has ended with it."""
         from foliot.engine.telemetry.spans import spans_of_run
 
-        facts = await self._runtime.runs.facts(run_id)
+        facts = await self._runtime.inside.runs.facts(run_id)
         spans = spans_of_run(run_id, facts)
         created = facts[0][1] if facts else None
         if spans and isinstance(created, RunCreated) and created.task and not (created.parent or created.fork):
@@ -81,9 +81,9 @@ class _Journals:
         from foliot.work.tasks.base import Command
 
         namespace, _, name = task.partition("/")
-        tasks = self._runtime.tasking.tasks
+        tasks = self._runtime.inside.tasking.tasks
         try:
-            found = await self._runtime.tasking.database.read("task_content", namespace=namespace, name=name)
+            found = await self._runtime.inside.tasking.database.read("task_content", namespace=namespace, name=name)
             if not found:
                 return []
             command = msgspec.json.decode(found[0]["command"], type=Command)
@@ -109,9 +109,9 @@ class _Journals:
 @contextmanager
 def measured(runtime: Runtime) -> Generator[Metrics]:
     """Metrics of an open runtime, counted while this lasts. Raises `UsageError` for a runtime in memory."""
-    tasking = runtime.tasking
-    metrics = Metrics(tasking.database, runtime.resources, transport=partial(_connection, tasking.transport))
-    watcher = runtime.runs.watcher
+    tasking = runtime.inside.tasking
+    metrics = Metrics(tasking.database, runtime.inside.resources, transport=partial(_connection, tasking.transport))
+    watcher = runtime.inside.runs.watcher
     if not isinstance(watcher, Hub):
         raise TypeError("the runs of a runtime are watched by its hub")
     stop = watcher.observe(metrics.tally.recorded)

@@ -18,7 +18,6 @@ from typing import Any, Final
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
-from foliot.client.local import LocalClient
 from foliot.common.cancellation import stop_tasks
 from foliot.runtime.runtime import Runtime
 from foliot.runtime.telemetry import measured
@@ -30,7 +29,6 @@ from foliot.server.http.rates import Rates
 from foliot.server.http.routing import PathRouter, Route, RouteGroup
 from foliot.server.mcp.http import Door
 from foliot.server.openai.errors import report
-from foliot.server.runs.driven import declared_work
 from foliot.settings.settings import Settings
 from foliot.work.triggers.endpoints import WebhookEndpoints
 
@@ -66,7 +64,7 @@ ROUTERS: Final = (
 def create_app(runtime: Runtime, *, settings: Settings, auth: Authenticator, limits: Limits | None = None) -> Starlette:
     """The server of an open runtime. Raises `FoliotError` when handlers and the route table do not match."""
     limits = limits or Limits()
-    services = Services(runtime, settings, auth, _client(runtime, settings))
+    services = Services(runtime, settings, auth, runtime.resources)
     services.rates = Rates(limits.rate, limits.burst, limits.auth_failures)
 
     @asynccontextmanager
@@ -74,7 +72,7 @@ def create_app(runtime: Runtime, *, settings: Settings, auth: Authenticator, lim
         addresses = WebhookEndpoints(services.database, services.resources)
         attending = asyncio.create_task(addresses.run())
         counting = ExitStack()
-        runtime.share()
+        runtime.inside.share()
         if find_spec("prometheus_client") is not None:
             services.metrics = counting.enter_context(measured(runtime))
         try:
@@ -113,31 +111,3 @@ def _router(name: str) -> RouteGroup:
     router = import_module(f"foliot.server.routes.{name}").router
     assert isinstance(router, RouteGroup), f"server/routes/{name}.py exports no router"
     return router
-
-
-def _client(runtime: Runtime, settings: Settings) -> LocalClient:
-    async def budgets_changed(namespace: str) -> None:
-        from time import time
-
-        from foliot.engine.budgets.wakeups import wake_paused
-
-        await wake_paused(runtime.runs.journal, namespace, clock=time)
-
-    async def models_changed(namespace: str) -> None:
-        from time import time
-
-        from foliot.engine.budgets import wakeups
-
-        await wakeups.models_changed(runtime.tasking.database, namespace, clock=time)
-
-    async def close() -> None:
-        """The runtime is closed by whoever opened it."""
-
-    work = declared_work(runtime)
-    return LocalClient(
-        runtime.resources,
-        close=close,
-        budgets_changed=budgets_changed,
-        models_changed=models_changed,
-        work=lambda: work,
-    )

@@ -95,7 +95,7 @@ class ActRecord:
         dry: bool = False,
         **more: Any,
     ) -> None:
-        self._audit = runtime.audit
+        self._audit = runtime.inside.audit
         self._dry = dry
         self._entry = partial(entry_of, caller, verb, kind, namespace, request=request)
         self._name = name
@@ -167,7 +167,7 @@ async def record(
 ) -> None:
     """Keep the record of an act that has happened. It cannot be undone for want of a record, so this never raises."""
     try:
-        await runtime.audit.act(entry_of(caller, verb, kind, namespace, name, request=request, **more))
+        await runtime.inside.audit.act(entry_of(caller, verb, kind, namespace, name, request=request, **more))
     except FoliotError as error:
         log.error("an act is not in the audit log: %s %s/%s by %s: %s", verb, kind, name, caller.name, error.message)
 
@@ -288,8 +288,8 @@ class RecordedStore:
 
     def __init__(self, runtime: Runtime, caller: Caller, request: str) -> None:
         self._runtime = runtime
-        self._store: ResourceStore = runtime.resources
-        self._audit = runtime.audit
+        self._store: ResourceStore = runtime.inside.resources
+        self._audit = runtime.inside.audit
         self._caller = caller
         self._request = request
 
@@ -373,7 +373,7 @@ class RecordedStore:
             if each.after is not None and not each.same and not self._caller.may("admin", EVERYWHERE):
                 by = {"declaredBy": {"user": self._caller.name, "operator": False}}
                 document = {**each.after, "metadata": {**each.after["metadata"], **by}}
-                await self._runtime.grants.check(document, secret_hosts)
+                await self._runtime.inside.grants.check(document, secret_hosts)
         return judged
 
     async def _judged(self, change: Put | Delete, look: Look, lacking: list[Lacking]) -> Judged:

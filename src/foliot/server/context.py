@@ -10,12 +10,12 @@ from weakref import WeakValueDictionary
 
 from starlette.requests import Request
 
-from foliot.client.local import LocalClient
 from foliot.engine.telemetry.metrics import Metrics
+from foliot.runtime.background import BackgroundRuns
+from foliot.runtime.local.resources import LocalResources
 from foliot.runtime.runtime import Runtime
 from foliot.server.auth.identity import Caller
 from foliot.server.http.rates import Rates
-from foliot.server.runs.background import Drives
 from foliot.server.streams.streams import Streams
 from foliot.settings.settings import Settings
 from foliot.store.base import Database, Key, ResourceStore
@@ -43,11 +43,10 @@ class Services:
     runtime: Runtime
     settings: Settings
     auth: Authenticator
-    client: LocalClient
+    client: LocalResources
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     webhooks: Webhooks | None = None
     metrics: Metrics | None = None
-    drives: Drives = field(default_factory=Drives)
     rates: Rates = field(default_factory=Rates)
     streams: Streams = field(init=False)
     _turns: WeakValueDictionary[Key, asyncio.Lock] = field(default_factory=WeakValueDictionary[Key, asyncio.Lock])
@@ -60,12 +59,16 @@ class Services:
         return self._turns.setdefault(key, asyncio.Lock())
 
     @property
+    def drives(self) -> BackgroundRuns:
+        return self.runtime.inside.background
+
+    @property
     def resources(self) -> ResourceStore:
-        return self.runtime.resources
+        return self.runtime.inside.resources
 
     @property
     def database(self) -> Database:
-        return self.runtime.tasking.database
+        return self.runtime.inside.tasking.database
 
 
 def services_of(request: Request) -> Services:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 from foliot.catalog.checks import check_against_store
 from foliot.catalog.declared import exact, key_of, version_of
-from foliot.client.base import kept_declarer
-from foliot.client.task_resources import InUse
 from foliot.errors import Conflict, NotFound, UsageError
 from foliot.resources.field_owners import PATCH, PUT, Claim, check_manager, leaves, named_by
 from foliot.resources.kinds import KINDS
 from foliot.resources.problems import Finding, ManifestError
 from foliot.resources.validate import validated
+from foliot.runtime.local.declared_work import InUse
+from foliot.runtime.outcomes import kept_declarer
 from foliot.server.audit import ActRecord, RecordedStore
 from foliot.server.auth.identity import Caller
 from foliot.server.context import Services
@@ -149,7 +149,7 @@ class Declaring:
             if key.kind != "Task":
                 raise
             with suppress(NotFound):
-                await self._services.runtime.tasking.tasks.get(key.namespace, key.name)
+                await self._services.runtime.inside.tasking.tasks.get(key.namespace, key.name)
                 raise Conflict(
                     f"what the task {key.name!r} was asked for is pinned, and no resource declares it",
                     hint="nothing of it can be changed; cancel it, and post another one",
@@ -176,7 +176,7 @@ class Declaring:
         act = ActRecord(runtime, self._caller, "deleted", *where, request=self._request_id)
         try:
             client = self._services.client.on(self._store)
-            document = await client.delete(
+            document = await client.delete_with(
                 key.kind,
                 key.name,
                 namespace=key.namespace,

@@ -357,7 +357,7 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
     ("GET", "/v1/tasks/{name}/watch"): Row(READ, Operation("watchTask", events=WORK_EVENTS, fails=(422,))),
     ("GET", "/v1/work/runs"): Row(LISTED, Operation("listWorkRuns", listof(ref("RunInfo")), fails=(422,))),
     ("POST", "/v1/runs"): Row(
-        OPERATE, Operation("startRun", _RUN, body=form("client.run_state:RunOrder"), fails=(404, 409)), AGAIN
+        OPERATE, Operation("startRun", _RUN, body=form("runtime.answers:RunOrder"), fails=(404, 409)), AGAIN
     ),
     ("GET", "/v1/interrupted-runs"): Row(
         LISTED, Operation("listInterruptedRuns", shape({"runs": listof(_RUN)}), fails=(422,))
@@ -375,7 +375,7 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
         ),
     ),
     ("POST", "/v1/runs/{run_id}/fork"): Row(
-        STEER, Operation("forkRun", _RUN, body=form("client.run_state:ForkOrder"), fails=_CLASH), AGAIN
+        STEER, Operation("forkRun", _RUN, body=form("runtime.answers:ForkOrder"), fails=_CLASH), AGAIN
     ),
     ("POST", "/v1/runs/{run_id}/resume"): Row(STEER, Operation("resumeRun", _RUN, fails=_SOUGHT), AGAIN),
     ("POST", "/v1/runs/{run_id}/settle"): Row(
@@ -448,7 +448,7 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
         Operation(
             "simulateToolCalls",
             shape({"fates": listof(shape({"before": ref("Judged"), "after": ref("Judged")}))}),
-            body=form("client.operations:Simulation"),
+            body=form("runtime.answers:Simulation"),
         ),
         apart("changes nothing"),
     ),

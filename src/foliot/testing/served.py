@@ -57,10 +57,10 @@ async def served(
     settings: Settings = load_settings() if home is None else load_settings({"home": os.fspath(home)})
     async with Runtime(settings=settings, tools=tools) as runtime:
         auth = TokenAuth(
-            runtime.tasking.database, local=True, local_key=LocalKey.made(settings.home), settings=settings
+            runtime.inside.tasking.database, local=True, local_key=LocalKey.made(settings.home), settings=settings
         )
         app = create_app(runtime, settings=settings, auth=auth)
-        worker = runtime.tasking.worker(Offer("served", runtime.runs.worker, capacity=places))
+        worker = runtime.inside.tasking.worker(Offer("served", runtime.inside.runs.worker, capacity=places))
         async with HttpServer(app, Listen("127.0.0.1", 0)) as server:
             working = asyncio.create_task(worker.run())
             try:

@@ -101,7 +101,7 @@ async def test_a_run_that_waits_for_consent_shows_how_long(tmp_path) -> None:
 
     times = {"now": 1_800_000_000.0}
     async with Runtime(tmp_path / "foliot.db", clock=lambda: times["now"]) as runtime:
-        await runtime.resources.write(
+        await runtime.inside.resources.write(
             [
                 Put(
                     {
@@ -127,9 +127,11 @@ async def test_a_run_that_waits_for_consent_shows_how_long(tmp_path) -> None:
             assert value(found, "approvals_requested_total") == 1
             times["now"] += 100.0
             (approval,) = [
-                event.approval_id for _, event in await runtime.runs.facts("r1") if isinstance(event, ApprovalRequested)
+                event.approval_id
+                for _, event in await runtime.inside.runs.facts("r1")
+                if isinstance(event, ApprovalRequested)
             ]
-            await runtime.answer(approval, "approve", by="ann")
+            await runtime.inside.decide_approval(approval, "approve", by="ann")
             found = samples(await metrics.render())
             assert value(found, "approvals_decided_total", decision="approve") == 1
             assert value(found, "approval_wait_seconds_sum") == pytest.approx(100.0)
@@ -139,7 +141,7 @@ async def test_a_run_that_waits_for_consent_shows_how_long(tmp_path) -> None:
 async def test_a_budget_shows_how_much_of_it_is_used(tmp_path) -> None:
     async with Runtime(tmp_path / "foliot.db") as runtime:
         budget = {"kind": "Budget", "metadata": {"name": "small", "namespace": "default"}}
-        await runtime.resources.write([Put({**budget, "spec": {"window": "day", "limit": {"tokens": 100_000}}})])
+        await runtime.inside.resources.write([Put({**budget, "spec": {"window": "day", "limit": {"tokens": 100_000}}})])
         with measured(runtime) as metrics:
             before = samples(await metrics.render())
             agent = Agent("talker", model=ScriptedModel([{"say": "word " * 5_000}]))

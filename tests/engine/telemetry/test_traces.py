@@ -133,7 +133,7 @@ async def test_a_failed_run_is_an_error_with_its_code(tmp_path) -> None:
 async def test_without_an_endpoint_nothing_is_loaded_and_nothing_traced(tmp_path) -> None:
     async with Runtime(tmp_path / "foliot.db") as runtime, traced(runtime, NO_SETTINGS):
         await runtime.run(LOOKER, "go", run_id="r1")
-        (_, created), *_ = await runtime.runs.facts("r1")
+        (_, created), *_ = await runtime.inside.runs.facts("r1")
     assert isinstance(created, RunCreated)
     assert created.trace == ""
 
@@ -158,12 +158,12 @@ async def test_a_task_its_message_and_its_run_stand_in_the_trace_of_whoever_aske
     async with Runtime(tmp_path / "foliot.db") as runtime:
         await runtime.run(clerk, "so that this runtime knows it")
         async with traced(runtime, NO_SETTINGS, sender=memory):
-            tasks = runtime.tasking.tasks
+            tasks = runtime.inside.tasking.tasks
             accepted = await tasks.accept(Command("agent", "clerk", message="m", idempotency_key="k", trace=asked))
             again = await tasks.accept(Command("agent", "clerk", message="m", idempotency_key="k", trace=""))
             assert again.task.name == accepted.task.name, "who traces it does not make it another task"
-            offer = Offer(name="w1", identity=runtime.runs.worker, capacity=1)
-            await asyncio.wait_for(runtime.tasking.worker(offer, once=True).run(), 60)
+            offer = Offer(name="w1", identity=runtime.inside.runs.worker, capacity=1)
+            await asyncio.wait_for(runtime.inside.tasking.worker(offer, once=True).run(), 60)
     spans = by_name(memory.get_finished_spans())
     task, message, run = (
         spans[name] for name in ("invoke_workflow clerk", "foliot.message system -> clerk", "invoke_agent clerk")
@@ -181,9 +181,9 @@ async def test_a_task_without_a_trace_gets_one_where_traces_are_on_and_a_wrong_o
     async with Runtime(tmp_path / "foliot.db") as runtime:
         await runtime.run(clerk, "so that this runtime knows it")
         async with traced(runtime, NO_SETTINGS, sender=memory):
-            await runtime.tasking.tasks.accept(Command("agent", "clerk", message="m", trace="nonsense"))
-            offer = Offer(name="w1", identity=runtime.runs.worker, capacity=1)
-            await asyncio.wait_for(runtime.tasking.worker(offer, once=True).run(), 60)
+            await runtime.inside.tasking.tasks.accept(Command("agent", "clerk", message="m", trace="nonsense"))
+            offer = Offer(name="w1", identity=runtime.inside.runs.worker, capacity=1)
+            await asyncio.wait_for(runtime.inside.tasking.worker(offer, once=True).run(), 60)
     task = by_name(memory.get_finished_spans())["invoke_workflow clerk"]
     assert task.parent is None
 

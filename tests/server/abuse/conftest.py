@@ -171,7 +171,7 @@ def _standing(home: Path, *, limits: Limits = ROOMY, bounds: Bounds | None = Non
         settings = load_settings({"home": str(home)}, {})
         async with Runtime(settings=settings) as runtime:
             tokens = await _tokens(runtime)
-            auth = TokenAuth(runtime.tasking.database, local=True)
+            auth = TokenAuth(runtime.inside.tasking.database, local=True)
             app = create_app(runtime, settings=settings, auth=auth, limits=limits)
             async with HttpServer(app, Listen("127.0.0.1", 0), bounds=bounds) as server:
                 stop = asyncio.Event()
@@ -205,7 +205,7 @@ def _standing(home: Path, *, limits: Limits = ROOMY, bounds: Bounds | None = Non
 
 
 async def _tokens(runtime: Runtime) -> dict[str, str]:
-    tokens = SqlTokens(runtime.tasking.database)
+    tokens = SqlTokens(runtime.inside.tasking.database)
     now = time.time()
     made: dict[str, str] = {}
     for name, roles, spaces, expires in (

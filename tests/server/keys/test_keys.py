@@ -32,7 +32,9 @@ def keyed(key: str = "k1") -> dict[str, str]:
 
 
 async def said(runtime: Runtime, run_id: str) -> list[str]:
-    return [event.message.text for _, event in await runtime.runs.facts(run_id) if isinstance(event, InputReceived)]
+    return [
+        event.message.text for _, event in await runtime.inside.runs.facts(run_id) if isinstance(event, InputReceived)
+    ]
 
 
 def kept(path: str) -> bool:
@@ -50,7 +52,7 @@ def posts() -> list[str]:
 
 async def test_every_post_takes_a_key_or_says_why_not(http: httpx.AsyncClient, runtime: Runtime) -> None:
     """Each is sent with a key that was used for something else: whoever looks at keys refuses it."""
-    keys = SqlRequestKeys(runtime.tasking.database)
+    keys = SqlRequestKeys(runtime.inside.tasking.database)
     caller = (await http.get("/v1/auth/me")).json()["username"]
     await keys.claim(f"anonymous:{caller}", "used", "something else", now=time.time())
 
@@ -163,7 +165,7 @@ async def test_what_was_said_before_a_crash_is_not_said_again(
         broken = await http.post(f"/v1/runs/{waiting}/input", json={"message": "hurry"}, headers=keyed())
         assert broken.status_code == 500
     assert await said(runtime, waiting) == ["hurry"]
-    later = runtime.tasking.database.lease_clock() + HELD + 1
+    later = runtime.inside.tasking.database.lease_clock() + HELD + 1
     monkeypatch.setattr(SqlRequestKeys, "clock", lambda _: later)
 
     again = await http.post(f"/v1/runs/{waiting}/input", json={"message": "hurry"}, headers=keyed())
@@ -228,14 +230,14 @@ async def test_a_request_that_may_have_been_done_is_not_done_again_where_that_wo
     with monkeypatch.context() as patch:
         patch.setattr(SqlRequestKeys, "answer", crash)
         assert (await http.post(path, json={}, headers=keyed())).status_code == 500
-    later = runtime.tasking.database.lease_clock() + HELD + 1
+    later = runtime.inside.tasking.database.lease_clock() + HELD + 1
     monkeypatch.setattr(SqlRequestKeys, "clock", lambda _: later)
 
     again = await http.post(path, json={}, headers=keyed())
 
     assert again.status_code == 409
     assert "is not known" in again.json()["detail"]
-    acts = await SqlAuditLog(runtime.tasking.database).find(AuditFilter(moment="act", outcome="fired"))
+    acts = await SqlAuditLog(runtime.inside.tasking.database).find(AuditFilter(moment="act", outcome="fired"))
     assert len(acts) == 1
 
 
@@ -287,7 +289,7 @@ async def test_whoever_asks_while_it_is_under_way_waits_for_the_answer(app: Star
 class TestKeys:
     @pytest.fixture
     def keys(self, runtime: Runtime) -> SqlRequestKeys:
-        return SqlRequestKeys(runtime.tasking.database)
+        return SqlRequestKeys(runtime.inside.tasking.database)
 
     async def test_a_claim_is_held_by_one_and_lapses(self, keys: SqlRequestKeys) -> None:
         first = await keys.claim("ann", "k", "r", now=0.0)

@@ -31,8 +31,8 @@ def asked(path: str, name: str, topic: str = "pay") -> dict[str, Any]:
 @pytest.fixture
 async def ann(runtime: Runtime, settings: Settings) -> AsyncIterator[Ann]:
     """Each is a new holder of a token called `ann`; that of the one before is revoked."""
-    tokens = SqlTokens(runtime.tasking.database)
-    auth = TokenAuth(runtime.tasking.database, local=True)
+    tokens = SqlTokens(runtime.inside.tasking.database)
+    auth = TokenAuth(runtime.inside.tasking.database, local=True)
     app = create_app(runtime, settings=settings, auth=auth)
     async with AsyncExitStack() as stack:
         made: list[str] = []
@@ -123,7 +123,9 @@ async def test_the_key_of_a_schedule_cannot_be_taken_before_it(ann: Ann, runtime
     client = await ann()
     planted = await client.post("/v1/tasks", json=asked("/v1/tasks", "a"), headers=KEYED)
 
-    own = await runtime.tasking.tasks.accept(Command("agent", "desk", input={"topic": "pay"}, idempotency_key="k"))
+    own = await runtime.inside.tasking.tasks.accept(
+        Command("agent", "desk", input={"topic": "pay"}, idempotency_key="k")
+    )
 
     assert planted.status_code == 201
     assert not own.duplicate

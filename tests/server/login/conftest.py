@@ -48,7 +48,7 @@ class Site:
         await self.users.create(name, password=kept, grants={space: roles or ("admin",)}, now=self.clock.now)
 
     async def token(self, *roles: str, space: str = "*", name: str = "ci") -> dict[str, str]:
-        tokens = SqlTokens(self.runtime.tasking.database)
+        tokens = SqlTokens(self.runtime.inside.tasking.database)
         _, text = await tokens.create(name, namespaces=[space], roles=roles or ("admin",), now=self.clock.now)
         return {"Authorization": f"Bearer {text}"}
 
@@ -59,8 +59,8 @@ class Site:
 
     async def acts(self) -> list[dict[str, Any]]:
         """The records of the audit log, oldest first."""
-        await self.runtime.audit.flush()
-        found = await SqlAuditLog(self.runtime.tasking.database).find(AuditFilter(), limit=500)
+        await self.runtime.inside.audit.flush()
+        found = await SqlAuditLog(self.runtime.inside.tasking.database).find(AuditFilter(), limit=500)
         return [record.body for record in reversed(found)]
 
 
@@ -76,7 +76,7 @@ def passwords() -> Passwords:
 
 @pytest.fixture
 async def site(runtime: Runtime, settings: Settings, clock: Clock, passwords: Passwords) -> AsyncIterator[Site]:
-    auth = TokenAuth(runtime.tasking.database, local=True, settings=settings, passwords=passwords, clock=clock)
+    auth = TokenAuth(runtime.inside.tasking.database, local=True, settings=settings, passwords=passwords, clock=clock)
     yield Site(runtime, auth, create_app(runtime, settings=settings, auth=auth), clock)
     await auth.close()
 

@@ -70,7 +70,7 @@ async def test_logins_that_succeed_do_not_count(site: Site, http: httpx.AsyncCli
 
 async def test_attempts_are_counted_for_all_servers_on_a_store(site: Site) -> None:
     await site.user()
-    other = TokenAuth(site.runtime.tasking.database, local=True, passwords=Passwords(**CHEAP), clock=site.clock)
+    other = TokenAuth(site.runtime.inside.tasking.database, local=True, passwords=Passwords(**CHEAP), clock=site.clock)
     for logins in [site.auth.logins, other.logins] * 5:
         with pytest.raises(WrongLogin):
             await logins.log_in("ada", "wrong", "203.0.113.1")
@@ -88,4 +88,4 @@ async def test_names_that_strangers_make_up_do_not_pile_up(
         await http.post("/v1/auth/login", json=login(f"name{number}"))
         site.clock.now += 60
 
-    assert await SqlLoginAttempts(site.runtime.tasking.database).prune(now=site.clock.now) <= 6
+    assert await SqlLoginAttempts(site.runtime.inside.tasking.database).prune(now=site.clock.now) <= 6

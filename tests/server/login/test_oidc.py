@@ -53,7 +53,9 @@ def settings(tmp_path: Path, provider: FakeProvider, more: dict[str, str]) -> Se
 @pytest.fixture
 async def site(runtime: Runtime, settings: Settings, clock: Clock) -> AsyncIterator[Site]:
     clock.now = time.time()  # the provider has the real time
-    auth = TokenAuth(runtime.tasking.database, local=True, settings=settings, passwords=Passwords(**CHEAP), clock=clock)
+    auth = TokenAuth(
+        runtime.inside.tasking.database, local=True, settings=settings, passwords=Passwords(**CHEAP), clock=clock
+    )
     yield Site(runtime, auth, create_app(runtime, settings=settings, auth=auth), clock)
     await auth.close()
 
@@ -302,4 +304,4 @@ async def test_half_a_provider_keeps_the_server_from_starting(
     told = {"FOLIOT_OIDC_ISSUER": "https://id.example", "FOLIOT_OIDC_CLIENT_ID": "foliot", **wrong}
 
     with pytest.raises(UsageError):
-        TokenAuth(runtime.tasking.database, local=True, settings=load_settings({"home": str(tmp_path)}, told))
+        TokenAuth(runtime.inside.tasking.database, local=True, settings=load_settings({"home": str(tmp_path)}, told))

@@ -69,7 +69,9 @@ def settings(tmp_path: Path, issuer: str) -> Settings:
 
 @pytest.fixture
 async def site(runtime: Runtime, settings: Settings, clock: Clock) -> AsyncIterator[Site]:
-    auth = TokenAuth(runtime.tasking.database, local=True, settings=settings, passwords=Passwords(**CHEAP), clock=clock)
+    auth = TokenAuth(
+        runtime.inside.tasking.database, local=True, settings=settings, passwords=Passwords(**CHEAP), clock=clock
+    )
     yield Site(runtime, auth, create_app(runtime, settings=settings, auth=auth), clock)
     await auth.close()
 

@@ -349,4 +349,4 @@ async def test_what_is_kept_of_sessions_is_swept_by_whoever_logs_in(
 
     await log_in(http)
 
-    assert await SqlLoginSessions(site.runtime.tasking.database).prune(now=site.clock.now) == 0
+    assert await SqlLoginSessions(site.runtime.inside.tasking.database).prune(now=site.clock.now) == 0

@@ -186,7 +186,7 @@ async def runtime(settings: Settings, tools_module: Path) -> AsyncIterator[Runti
     async with Runtime(settings=settings) as runtime:
         bundle = parse_text(WORLD, "world.yaml")
         bundle.raise_for_errors()
-        await apply_documents(runtime.resources, [item.document for item in bundle.items])
+        await apply_documents(runtime.inside.resources, [item.document for item in bundle.items])
         yield runtime
 
 
@@ -224,7 +224,7 @@ async def url(runtime: Runtime, settings: Settings) -> AsyncIterator[str]:
 @pytest.fixture
 async def worker(runtime: Runtime) -> AsyncIterator[None]:
     """Somebody who does the runs of tasks."""
-    working = runtime.tasking.worker(Offer("test", runtime.runs.worker, capacity=4), grace=5)
+    working = runtime.inside.tasking.worker(Offer("test", runtime.inside.runs.worker, capacity=4), grace=5)
     task = asyncio.create_task(working.run())
     yield
     working.drain()

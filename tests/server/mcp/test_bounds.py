@@ -66,7 +66,7 @@ def settings(tmp_path: Path) -> Settings:
 async def site(
     runtime: Runtime, settings: Settings, serve: Callable[[Starlette], AbstractAsyncContextManager[str]]
 ) -> AsyncIterator[Site]:
-    database = runtime.tasking.database
+    database = runtime.inside.tasking.database
     tokens, auth = SqlTokens(database), TokenAuth(database, local=False)
     info, text = await tokens.create("ann", namespaces=["default"], roles=["operator"], now=time.time())
     app = create_app(runtime, settings=settings, auth=auth)

@@ -98,7 +98,7 @@ async def test_a_governed_tool_is_called_through_the_pipeline(url: str, runtime:
     assert refused.is_error
     assert parked.is_error
     assert "foliot approvals grant --tool pay" in text_of(parked)
-    assert await runtime.runs.journal.list() == []
+    assert await runtime.inside.runs.journal.list() == []
 
 
 @BOTH
@@ -142,7 +142,7 @@ async def test_a_user_who_dismisses_the_form_leaves_the_run_waiting(url: str, ru
         result = await client.call_tool("agent-careful", {"message": "pay"})
 
     assert result.is_error
-    (info,) = await runtime.runs.journal.list()
+    (info,) = await runtime.inside.runs.journal.list()
     assert info.phase == "waiting"
 
 
@@ -169,7 +169,7 @@ async def test_a_state_of_somebody_else_s_call_is_not_believed(url: str, runtime
             assert isinstance(result, types.CallToolResult)
             assert result.is_error
 
-    assert (await runtime.runs.journal.get("theirs")).phase == "waiting"
+    assert (await runtime.inside.runs.journal.get("theirs")).phase == "waiting"
 
 
 @BOTH
@@ -203,7 +203,7 @@ async def test_a_call_that_is_cancelled_cancels_its_run(url: str, runtime: Runti
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
         async with asyncio.timeout(60):
-            while (await runtime.runs.journal.list(agent="slow"))[0].phase != "cancelled":
+            while (await runtime.inside.runs.journal.list(agent="slow"))[0].phase != "cancelled":
                 await asyncio.sleep(0.01)
     tools.release.set()
 
@@ -217,7 +217,7 @@ async def test_a_key_begins_nothing_twice(url: str, runtime: Runtime) -> None:
 
     assert text_of(one) == text_of(other) == "You said hello."
     assert wrong.is_error
-    assert len(await runtime.runs.journal.list()) == 1
+    assert len(await runtime.inside.runs.journal.list()) == 1
 
 
 @BOTH
@@ -239,7 +239,7 @@ async def test_a_call_that_cannot_be_made_is_refused(
         with pytest.raises(MCPError, match=match):
             await client.call_tool(name, arguments)
 
-    assert await runtime.runs.journal.list() == []
+    assert await runtime.inside.runs.journal.list() == []
 
 
 @BOTH

@@ -61,7 +61,7 @@ async def test_a_client_lists_and_calls_agents_and_tools(
     assert text_of(added) == "42"
     assert text_of(paid) == "Done: paid 5"
     assert wrong.is_error
-    runs = await runtime.runs.journal.list()
+    runs = await runtime.inside.runs.journal.list()
     assert {info.phase for info in runs} == {"succeeded"}
     assert {info.labels["foliot.dev/via"] for info in runs} == {"mcp"}
 

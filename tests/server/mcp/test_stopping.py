@@ -37,7 +37,7 @@ async def test_connections_end_and_runs_are_left_for_others(
             await tools.holding.wait()
     talking.cancel()
     await asyncio.gather(talking, return_exceptions=True)
-    (info,) = await runtime.runs.journal.list()
+    (info,) = await runtime.inside.runs.journal.list()
 
     assert info.phase == "pending"
     tools.release.set()

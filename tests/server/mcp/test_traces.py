@@ -15,7 +15,7 @@ SECOND = "00-" + "c" * 32 + "-" + "d" * 16 + "-01"
 
 
 async def traces(runtime: Runtime) -> list[str]:
-    events = [(await runtime.runs.facts(each.id))[0][1] for each in await runtime.runs.journal.list()]
+    events = [(await runtime.inside.runs.facts(each.id))[0][1] for each in await runtime.inside.runs.journal.list()]
     return [event.trace for event in events if isinstance(event, RunCreated)]
 
 

@@ -155,7 +155,7 @@ async def declare(runtime: Runtime, text: str, namespace: str = "default") -> No
     bundle.raise_for_errors()
     from foliot.catalog.apply import apply_documents
 
-    await apply_documents(runtime.resources, [item.document for item in bundle.items])
+    await apply_documents(runtime.inside.resources, [item.document for item in bundle.items])
 
 
 def agent(name: str) -> str:
@@ -210,7 +210,7 @@ async def client(url: str) -> AsyncIterator[openai.AsyncOpenAI]:
 @pytest.fixture
 async def worker(runtime: Runtime) -> AsyncIterator[None]:
     """Somebody who does the runs of tasks."""
-    working = runtime.tasking.worker(Offer("test", runtime.runs.worker, capacity=4), grace=5)
+    working = runtime.inside.tasking.worker(Offer("test", runtime.inside.runs.worker, capacity=4), grace=5)
     task = asyncio.create_task(working.run())
     yield
     working.drain()

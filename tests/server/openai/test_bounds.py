@@ -45,7 +45,7 @@ def settings(tmp_path: Path) -> Settings:
 async def site(
     runtime: Runtime, settings: Settings, serve: Callable[[Starlette], AbstractAsyncContextManager[str]]
 ) -> AsyncIterator[Site]:
-    database = runtime.tasking.database
+    database = runtime.inside.tasking.database
     tokens, auth = SqlTokens(database), TokenAuth(database, local=False)
     info, text = await tokens.create("ann", namespaces=["default"], roles=["operator"], now=time.time())
     app = create_app(runtime, settings=settings, auth=auth)
@@ -76,7 +76,7 @@ async def test_one_too_many_is_refused_before_anything_is_begun(path: str, site:
 
         assert [answer.status_code for answer in (*refused, watch)] == [429, 429, 429]
         assert "streams are open" in refused[0].json()["error"]["message"]
-        assert len(await runtime.runs.journal.list()) == 1
+        assert len(await runtime.inside.runs.journal.list()) == 1
         whole = await site.http.post(path, json={**ORDERS[path], "model": "echo", "stream": False})
         assert whole.status_code == 200, "an answer that comes whole is no stream"
 

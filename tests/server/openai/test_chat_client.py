@@ -49,7 +49,7 @@ async def test_an_agent_answers(client: openai.AsyncOpenAI, runtime: Runtime) ->
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (7, 5, 12)
     assert answer.usage.prompt_tokens_details is not None
     assert answer.usage.prompt_tokens_details.cached_tokens == 2
-    info = await runtime.runs.journal.get(answer.id.removeprefix("chatcmpl-"))
+    info = await runtime.inside.runs.journal.get(answer.id.removeprefix("chatcmpl-"))
     assert (info.phase, info.labels["foliot.dev/via"]) == ("succeeded", "openai")
 
 
@@ -112,7 +112,7 @@ async def test_a_request_with_a_key_is_done_once(client: openai.AsyncOpenAI, run
 
     assert one.id == other.id
     assert other.choices[0].message.content == "You said hello."
-    assert len(await runtime.runs.journal.list()) == 1
+    assert len(await runtime.inside.runs.journal.list()) == 1
     with pytest.raises(openai.ConflictError, match="idempotency key"):
         await client.chat.completions.create(model="echo", messages=said("goodbye"), **keyed)
 
@@ -129,7 +129,7 @@ async def test_settings_and_instructions_reach_the_run(client: openai.AsyncOpenA
         metadata={"ticket": "T-1"},
     )
 
-    info, state = await runtime.runs.load(answer.id.removeprefix("chatcmpl-"))
+    info, state = await runtime.inside.runs.load(answer.id.removeprefix("chatcmpl-"))
     settings = state.spec.settings
     assert (settings.max_output_tokens, settings.temperature, settings.stop, settings.seed) == (50, 0.25, ("END",), 7)
     assert state.spec.system.endswith("Be brief.")
@@ -165,7 +165,7 @@ async def test_a_failed_run_is_an_error_that_is_not_tried_again(url: str, runtim
             await chunks_of(stream)
 
     assert failed.value.type == "server_error"
-    assert len(await runtime.runs.journal.list(agent="broken")) == 2
+    assert len(await runtime.inside.runs.journal.list(agent="broken")) == 2
 
 
 async def test_a_run_that_waits_says_for_what(client: openai.AsyncOpenAI) -> None:
@@ -218,11 +218,11 @@ async def test_who_hangs_up_cancels_or_lets_it_go_on(
         tools: Any = sys.modules["openai_tools"]
         await tools.holding.wait()
     await stream.close()
-    (info,) = await runtime.runs.journal.list(agent="slow")
+    (info,) = await runtime.inside.runs.journal.list(agent="slow")
     async with asyncio.timeout(60):
         if header == "continue":
             tools.release.set()
-        while (info := await runtime.runs.journal.get(info.id)).phase != phase:
+        while (info := await runtime.inside.runs.journal.get(info.id)).phase != phase:
             await asyncio.sleep(0.01)
     tools.release.set()
 
@@ -253,7 +253,7 @@ async def test_what_cannot_be_done_is_refused_with_its_place(
 
     assert refused.value.type == "invalid_request_error"
     assert refused.value.param
-    assert await runtime.runs.journal.list() == []
+    assert await runtime.inside.runs.journal.list() == []
 
 
 async def test_an_unknown_model_is_not_found(client: openai.AsyncOpenAI) -> None:

@@ -47,7 +47,7 @@ async def test_the_run_waits_for_the_client_and_goes_on_with_its_result(
 ) -> None:
     first = await asked(client)
     (call,) = called(first)
-    info = await runtime.runs.journal.get(first.id.removeprefix("chatcmpl-"))
+    info = await runtime.inside.runs.journal.get(first.id.removeprefix("chatcmpl-"))
 
     assert first.choices[0].finish_reason == "tool_calls"
     assert first.choices[0].message.content == "I ask."
@@ -59,15 +59,15 @@ async def test_the_run_waits_for_the_client_and_goes_on_with_its_result(
     assert second.choices[0].finish_reason == "stop"
     assert second.choices[0].message.content == "It says rain."
     assert second.choices[0].message.tool_calls is None
-    (only,) = await runtime.runs.journal.list()
+    (only,) = await runtime.inside.runs.journal.list()
     assert (only.id, only.phase) == (info.id, "succeeded")
 
 
 async def test_each_answer_counts_what_it_used_itself(client: openai.AsyncOpenAI, runtime: Runtime) -> None:
     first = await asked(client)
     second = await answered(client, first, "rain")
-    (run,) = await runtime.runs.journal.list()
-    ended = (await runtime.runs.facts(run.id))[-1][1]
+    (run,) = await runtime.inside.runs.journal.list()
+    ended = (await runtime.inside.runs.facts(run.id))[-1][1]
 
     assert isinstance(ended, e.RunSucceeded)
     assert first.usage is not None
@@ -82,7 +82,7 @@ async def test_results_that_are_sent_again_are_heard_once(client: openai.AsyncOp
     both = await asyncio.gather(*(answered(client, first, "rain") for _ in range(2)))
 
     assert {answer.choices[0].message.content for answer in (*answers, *both)} == {"It says rain."}
-    assert len(await runtime.runs.journal.list()) == 1
+    assert len(await runtime.inside.runs.journal.list()) == 1
     with pytest.raises(openai.ConflictError, match="another result"):
         await answered(client, first, "snow")
 
@@ -127,7 +127,7 @@ async def test_several_calls_wait_for_all_of_their_results(client: openai.AsyncO
     second = await answered(client, first, "rain", "", model="planner")
 
     assert second.choices[0].message.content == "Done."
-    assert len(await runtime.runs.journal.list()) == 1
+    assert len(await runtime.inside.runs.journal.list()) == 1
 
 
 async def test_own_tools_and_those_of_the_client_are_called_side_by_side(client: openai.AsyncOpenAI) -> None:
@@ -149,7 +149,7 @@ async def test_what_the_user_says_besides_is_heard(client: openai.AsyncOpenAI, r
         messages=[*ASKED, message, result(call.id, "rain"), {"role": "user", "content": "And quickly."}],
         tools=CHAT_TOOLS,
     )
-    _, state = await runtime.runs.load(first.id.removeprefix("chatcmpl-"))
+    _, state = await runtime.inside.runs.load(first.id.removeprefix("chatcmpl-"))
 
     assert second.choices[0].message.content == "It says rain."
     assert any(message.text == "And quickly." for message in state.transcript)
@@ -164,7 +164,7 @@ async def test_calls_of_earlier_turns_are_a_part_of_the_conversation(
     last: Any = second.choices[0].message.model_dump(exclude_none=True)
     history = [*ASKED, message, result(called(first)[0].id, "rain"), last, {"role": "user", "content": "And now?"}]
     third = await client.chat.completions.create(model="rememberer", messages=history, tools=CHAT_TOOLS)
-    _, state = await runtime.runs.load(third.id.removeprefix("chatcmpl-"))
+    _, state = await runtime.inside.runs.load(third.id.removeprefix("chatcmpl-"))
 
     assert third.choices[0].message.content == "First How is Oslo?, now And now?."
     assert [message.role for message in state.transcript[:4]] == ["user", "assistant", "tool", "assistant"]
@@ -200,7 +200,7 @@ async def test_responses_wait_and_go_on_too(client: openai.AsyncOpenAI, runtime:
 
     assert second.output_text == "It says rain."
     assert second.id != first.id
-    assert len(await runtime.runs.journal.list()) == 1
+    assert len(await runtime.inside.runs.journal.list()) == 1
     third = await client.responses.create(model="rememberer", input="And now?", previous_response_id=second.id)
     assert third.output_text == "First How is Oslo?, now And now?."
 
@@ -228,9 +228,9 @@ async def test_a_run_that_went_on_elsewhere_knows_the_tools_of_its_client(
     first = await asked(client)
     run_id = first.id.removeprefix("chatcmpl-")
     async with Runtime(settings=settings) as other:
-        await other.reply(run_id, None, "rain")
+        await other.inside.answer_question(run_id, None, "rain")
 
-    info, state = await runtime.runs.load(run_id)
+    info, state = await runtime.inside.runs.load(run_id)
     assert (info.phase, state.transcript[-1].text) == ("succeeded", "It says rain.")
 
 
@@ -252,12 +252,12 @@ async def test_tools_that_cannot_be_brought_are_refused(
 ) -> None:
     with pytest.raises(openai.BadRequestError, match=match):
         await client.chat.completions.create(**{"model": "echo", "messages": ASKED, **more})
-    assert await runtime.runs.journal.list() == []
+    assert await runtime.inside.runs.journal.list() == []
 
 
 async def test_none_of_them_is_offered_when_none_is_chosen(client: openai.AsyncOpenAI, runtime: Runtime) -> None:
     answer = await client.chat.completions.create(model="echo", messages=ASKED, tools=CHAT_TOOLS, tool_choice="none")
-    _, state = await runtime.runs.load(answer.id.removeprefix("chatcmpl-"))
+    _, state = await runtime.inside.runs.load(answer.id.removeprefix("chatcmpl-"))
 
     assert state.spec.tools == ()
 
@@ -278,8 +278,8 @@ async def test_a_result_may_hold_images_and_files(client: openai.AsyncOpenAI, ru
     again = await send({"type": "input_text", "text": "rain"}, image, file)
 
     assert second.output_text == again.output_text == "It says rain."
-    (info,) = await runtime.runs.journal.list()
-    (finished,) = [event for _, event in await runtime.runs.facts(info.id) if isinstance(event, e.ToolFinished)]
+    (info,) = await runtime.inside.runs.journal.list()
+    (finished,) = [event for _, event in await runtime.inside.runs.facts(info.id) if isinstance(event, e.ToolFinished)]
     assert finished.result.content == (
         Text("rain"),
         Media("image/png", data="aGk="),
@@ -300,8 +300,8 @@ async def test_a_result_of_nothing_but_an_image_is_that_image(client: openai.Asy
         input=[{"type": "function_call_output", "call_id": call.call_id, "output": [image]}],
     )
 
-    (info,) = await runtime.runs.journal.list()
-    (finished,) = [event for _, event in await runtime.runs.facts(info.id) if isinstance(event, e.ToolFinished)]
+    (info,) = await runtime.inside.runs.journal.list()
+    (finished,) = [event for _, event in await runtime.inside.runs.facts(info.id) if isinstance(event, e.ToolFinished)]
     assert finished.result.content == (Media("image/png", url="https://x.test/a.png"),)
 
 
@@ -366,7 +366,7 @@ async def test_results_sent_again_are_answered_with_the_next_calls_that_they_led
     assert '"Bergen"' in called(again)[0].function.arguments
     with pytest.raises(openai.ConflictError, match="another result"):
         await answered(client, first, "snow", model="traveller")
-    (only,) = await runtime.runs.journal.list()
+    (only,) = await runtime.inside.runs.journal.list()
     assert only.phase == "waiting"
 
 

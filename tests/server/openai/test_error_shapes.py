@@ -28,7 +28,7 @@ ASKED = {"model": "echo", "messages": [{"role": "user", "content": "hello"}]}
 @pytest.fixture
 async def site(runtime: Runtime, settings: Settings, serve: Serve) -> AsyncIterator[tuple[str, dict[str, str]]]:
     """A server that takes small bodies; tokens by role."""
-    database = runtime.tasking.database
+    database = runtime.inside.tasking.database
     auth, tokens = TokenAuth(database, local=False), SqlTokens(database)
     limits = Limits(body=2_000, media_body=3_000)
     app = create_app(runtime, settings=settings, auth=auth, limits=limits)
@@ -105,7 +105,7 @@ async def test_what_breaks_inside_is_told_without_its_place(
 async def test_a_server_without_tokens_says_how_to_get_one(runtime: Runtime, settings: Settings, serve: Serve) -> None:
     told: list[str] = []
     for local in (True, False):
-        auth = TokenAuth(runtime.tasking.database, local=local)
+        auth = TokenAuth(runtime.inside.tasking.database, local=local)
         async with (
             serve(create_app(runtime, settings=settings, auth=auth)) as url,
             openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client,

@@ -52,7 +52,7 @@ async def http(runtime: Runtime, settings: Settings) -> AsyncIterator[httpx.Asyn
     from foliot.resources.reader import parse_text
 
     bundle = parse_text(MANIFEST, "a.yaml")
-    await apply_documents(runtime.resources, [item.document for item in bundle.items])
+    await apply_documents(runtime.inside.resources, [item.document for item in bundle.items])
     app = create_app(runtime, settings=settings, auth=Known())
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
         yield client
@@ -129,7 +129,7 @@ async def test_budgets_go_by_the_holder_of_the_token_whatever_the_request_says(
 
     body = {**chat("team-a/private"), "user": "somebody-else"}
     answer = await http.post("/v1/chat/completions", json=body, headers={"X-Name": "ann"})
-    info, state = await runtime.runs.load(answer.headers["x-foliot-run"])
+    info, state = await runtime.inside.runs.load(answer.headers["x-foliot-run"])
 
     assert state.identity.user == "ann"
     assert info.labels["openai.com/user"] == "somebody-else"

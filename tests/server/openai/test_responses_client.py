@@ -179,7 +179,7 @@ async def test_a_shape_of_one_s_own(client: openai.AsyncOpenAI, runtime: Runtime
     schema = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
     text: Any = {"format": {"type": "json_schema", "name": "shape", "schema": schema}}
     answer = await client.responses.create(model="echo", input="x", text=text)
-    _, state = await runtime.runs.load(answer.id.removeprefix("resp_"))
+    _, state = await runtime.inside.runs.load(answer.id.removeprefix("resp_"))
 
     assert state.spec.output_schema == schema
     assert answer.status == "failed"  # what this agent says is no JSON, and the run says so
@@ -215,7 +215,7 @@ async def test_what_cannot_be_done_is_refused_with_its_place(
         await client.post("/responses", body={"model": "echo", **order}, cast_to=object)
 
     assert refused.value.param
-    assert await runtime.runs.journal.list() == []
+    assert await runtime.inside.runs.journal.list() == []
 
 
 @pytest.mark.parametrize("id", ["resp_nobody", "nonsense", "resp_task~default~nothing", "resp_x.999999999999"])

@@ -52,11 +52,11 @@ async def test_a_run_goes_on_under_another_server_with_the_same_key(
         asking = asyncio.create_task(ask(url))
         tools = await holding()
     (broken,) = await asyncio.gather(asking, return_exceptions=True)
-    (info,) = await runtime.runs.journal.list()
+    (info,) = await runtime.inside.runs.journal.list()
     assert info.phase == "pending"
     assert isinstance(broken, openai.APIError if stream else openai.InternalServerError), "half is never taken for all"
 
     tools.release.set()
     async with serve(create_app(runtime, settings=settings, auth=Anonymous())) as url:
         assert "".join(await ask(url)) == "It was held."
-    assert len(await runtime.runs.journal.list()) == 1
+    assert len(await runtime.inside.runs.journal.list()) == 1

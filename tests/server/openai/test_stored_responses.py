@@ -163,7 +163,7 @@ async def test_a_response_that_is_over_can_be_forgotten(client: openai.AsyncOpen
         await client.responses.create(model="echo", input="and?", previous_response_id=answer.id)
     assert (await client.responses.retrieve(kept.id)).output_text == kept.output_text
     run_id = answer.id.removeprefix("resp_")
-    acts = await SqlAuditLog(runtime.tasking.database).find(AuditFilter(run_id=run_id, moment="act"))
+    acts = await SqlAuditLog(runtime.inside.tasking.database).find(AuditFilter(run_id=run_id, moment="act"))
     assert [act.body["outcome"] for act in acts] == ["deleted", "started"]
 
 
@@ -175,7 +175,7 @@ async def test_a_task_is_forgotten_with_its_runs(client: openai.AsyncOpenAI, wor
 
     with pytest.raises(openai.NotFoundError):
         await client.responses.retrieve(answer.id)
-    assert await runtime.runs.journal.list() == []
+    assert await runtime.inside.runs.journal.list() == []
 
 
 async def test_what_goes_on_or_belongs_to_a_session_stays(client: openai.AsyncOpenAI) -> None:

@@ -97,9 +97,9 @@ async def test_a_large_image_is_read_stored_and_told_beside_the_loop(
     )
 
     assert answer.status_code == 200
-    (info,) = await runtime.runs.journal.list()
+    (info,) = await runtime.inside.runs.journal.list()
     noted(loading, "check")
-    created = (await runtime.runs.facts(info.id))[0][1]
+    created = (await runtime.inside.runs.facts(info.id))[0][1]
     assert isinstance(created, RunCreated)
     assert [part.data for part in created.input[0].parts if isinstance(part, Media)] == [image.partition(",")[2]]
     assert {*where} == {"read_chat", "_base64", "check"}

@@ -43,11 +43,11 @@ async def runtime(tmp_path: Path) -> AsyncIterator[Runtime]:
 
 
 async def finished(runtime: Runtime, run_id: str) -> list[ToolFinished]:
-    return [event for _, event in await runtime.runs.facts(run_id) if isinstance(event, ToolFinished)]
+    return [event for _, event in await runtime.inside.runs.facts(run_id) if isinstance(event, ToolFinished)]
 
 
 async def children(runtime: Runtime, parent: str) -> list[Any]:
-    return [info for info in await runtime.runs.journal.list() if info.parent == parent]
+    return [info for info in await runtime.inside.runs.journal.list() if info.parent == parent]
 
 
 async def test_an_agent_asks_another_and_gets_its_answer(runtime: Runtime) -> None:
@@ -55,7 +55,7 @@ async def test_an_agent_asks_another_and_gets_its_answer(runtime: Runtime) -> No
 
     assert result.output == "They say: done: count the gears"
     (child,) = await children(runtime, result.run_id)
-    _, state = await runtime.runs.load(child.id)
+    _, state = await runtime.inside.runs.load(child.id)
     created = state.created
     assert isinstance(created, RunCreated)
     assert (created.agent, created.parent, created.depth) == ("helper", result.run_id, 1)
@@ -72,7 +72,7 @@ async def test_what_the_child_spent_is_the_parents_too(runtime: Runtime) -> None
 
 
 async def test_agents_in_a_manifest_call_each_other_by_name(runtime: Runtime) -> None:
-    runtime._assembly.know(helper())  # its model is a Python object
+    runtime.inside._assembly.know(helper())  # its model is a Python object
     assert (await runtime.run(boss("agent:helper"), "How many?")).output.endswith("done: count the gears")
     with pytest.raises(NotFound, match="agent:nobody"):
         await runtime.run(boss("agent:nobody"), "How many?")
@@ -103,7 +103,7 @@ async def test_the_child_gets_what_its_parent_has_left_and_no_more(runtime: Runt
     careful = boss(helper(limits={"max_tokens": 1000}), limits={"max_tokens": 206, "max_steps": 7})
     result = await runtime.run(careful, "How many?")
     (child,) = await children(runtime, result.run_id)
-    _, state = await runtime.runs.load(child.id)
+    _, state = await runtime.inside.runs.load(child.id)
     assert state.spec.limits.max_tokens == 200
     assert state.spec.limits.max_steps == 6
 
@@ -115,7 +115,7 @@ async def test_children_of_one_step_share_what_is_left(runtime: Runtime) -> None
     result = await runtime.run(boss(helper(), turns=turns, limits={"max_tokens": 1006}), "How many?")
     limits = []
     for child in await children(runtime, result.run_id):
-        _, state = await runtime.runs.load(child.id)
+        _, state = await runtime.inside.runs.load(child.id)
         limits.append(state.spec.limits.max_tokens)
     assert limits == [500, 500]
 
@@ -155,7 +155,7 @@ async def test_delegation_ends_at_a_depth(runtime: Runtime) -> None:
     result = await runtime.run(top, "go")
 
     assert "agents may delegate 5 deep" in result.output
-    runs = await runtime.runs.journal.list()
+    runs = await runtime.inside.runs.journal.list()
     assert sorted(info.agent for info in runs) == [f"a{number}" for number in range(MAX_DEPTH + 1)]
 
 
@@ -173,7 +173,7 @@ async def test_cancelling_the_parent_cancels_the_child(runtime: Runtime) -> None
     task = asyncio.create_task(runtime.run(boss(slow), "How many?", run_id="r1", check=False))
     async with asyncio.timeout(60):
         await begun.wait()
-        await runtime.cancel("r1", by="somebody")
+        await runtime.inside.cancel("r1", by="somebody")
         result = await task
     assert result.phase == "cancelled"
     (child,) = await children(runtime, "r1")
@@ -210,7 +210,7 @@ async def test_when_only_the_process_ends_the_child_is_gone_on_with(tmp_path: Pa
         (again,) = await children(second, "r1")
         assert again.id == child.id
         assert result.usage.input_tokens == 2 * 30 + 2 * 5
-        _, state = await second.runs.load(child.id)
+        _, state = await second.inside.runs.load(child.id)
         assert state.spent.steps == 2, "the first answer of the child was not asked for again"
 
 
@@ -237,14 +237,14 @@ async def test_a_child_that_waits_for_a_person_keeps_its_parent_waiting(tmp_path
         going = asyncio.create_task(second.resume("r1", agent=boss(payer)))
 
         async def waits() -> None:
-            while (await second.runs.journal.get(child.id)).phase != "waiting":
+            while (await second.inside.runs.journal.get(child.id)).phase != "waiting":
                 await asyncio.sleep(0.02)
 
         async with asyncio.timeout(60):
             await waits()
             assert not going.done()
-            _, state = await second.runs.load(child.id)
-            await second.decide(child.id, state.calls[0].id, "happened", result="yes", by="anna")
+            _, state = await second.inside.runs.load(child.id)
+            await second.inside.settle_call(child.id, state.calls[0].id, "happened", result="yes", by="anna")
             result = await going
         assert result.output == "They say: paid: yes"
 

@@ -79,11 +79,11 @@ async def test_agents_of_one_task_share_and_other_tasks_do_not(tmp_path):
         first = Agent("first", model=writer, tools=["memory.write"])
         second = Agent("second", model=reader, tools=["memory.read"])
         for agent in (first, second):
-            runtime._assembly.know(agent)
-        memory = runtime._assembly.backends.memory
+            runtime.inside._assembly.know(agent)
+        memory = runtime.inside._assembly.backends.memory
         assert memory is not None
-        tasks = runtime.tasking.tasks
-        worker = runtime.tasking.worker(Offer("w", runtime.runs.worker, capacity=2), once=True)
+        tasks = runtime.inside.tasking.tasks
+        worker = runtime.inside.tasking.worker(Offer("w", runtime.inside.runs.worker, capacity=2), once=True)
         await tasks.accept(Command("agent", "first", name="one", message="go"))
         await tasks.accept(Command("agent", "second", name="two", message="go"))
         await asyncio.wait_for(worker.run(), 60)

@@ -38,7 +38,7 @@ def clerk(*script, tools, **spec) -> Agent:
 
 
 async def results(runtime: Runtime, run_id: str) -> list[ToolFinished]:
-    return [event for _, event in await runtime.runs.facts(run_id) if isinstance(event, ToolFinished)]
+    return [event for _, event in await runtime.inside.runs.facts(run_id) if isinstance(event, ToolFinished)]
 
 
 def page(text: str) -> tuple[dict, str]:
@@ -59,7 +59,7 @@ async def test_a_tool_that_gives_the_answer_ends_the_run(runtime: Runtime, scrip
 
     assert (result.output, result.steps, result.phase) == (output, 1, "succeeded")
     assert [each.ends_run for each in await results(runtime, result.run_id)] == [True]
-    assert (await runtime.replay(result.run_id)).difference is None
+    assert (await runtime.inside.replay(result.run_id)).difference is None
 
 
 async def test_a_failed_submission_does_not_end_the_run(runtime: Runtime) -> None:
@@ -77,7 +77,7 @@ async def test_a_long_result_can_be_read_to_its_end(runtime: Runtime) -> None:
     (flooded,) = await results(runtime, run.run_id)
     call_id = flooded.result.call_id
     assert len(flooded.result.text) < LIMIT + 500
-    reader = ReadResult(runtime.runs.journal)
+    reader = ReadResult(runtime.inside.runs.journal)
     found, offset, pages = "", 0, 0
 
     while True:
@@ -98,7 +98,7 @@ async def test_a_long_result_can_be_read_to_its_end(runtime: Runtime) -> None:
 
 async def test_a_tool_cannot_point_to_what_others_have_kept(runtime: Runtime) -> None:
     secret = "the key is 1234. " * 50
-    digest = await runtime.runs.journal.put_blob(secret.encode())
+    digest = await runtime.inside.runs.journal.put_blob(secret.encode())
 
     @tool(effect="read")
     def liar() -> str:
@@ -108,7 +108,7 @@ async def test_a_tool_cannot_point_to_what_others_have_kept(runtime: Runtime) ->
 
     run = await runtime.run(clerk({"call": {"liar": {}}}, {"say": "x"}, tools=[liar, "read_result"]), "go")
     (lied,) = await results(runtime, run.run_id)
-    reader = ReadResult(runtime.runs.journal)
+    reader = ReadResult(runtime.inside.runs.journal)
 
     shown = (await call(reader, {"call_id": lied.result.call_id}, run_id=run.run_id)).text
 
@@ -137,7 +137,7 @@ async def test_a_page_size_that_is_none_is_the_default(runtime: Runtime, max_byt
     (flooded,) = await results(runtime, run.run_id)
     arguments = {"call_id": flooded.result.call_id, "max_bytes": max_bytes, "offset": -1}
 
-    about, _ = page((await call(ReadResult(runtime.runs.journal), arguments, run_id=run.run_id)).text)
+    about, _ = page((await call(ReadResult(runtime.inside.runs.journal), arguments, run_id=run.run_id)).text)
 
     assert (about["offset"], about["returned_bytes"]) == (0, pytest.approx(4096, abs=4))
 
@@ -145,7 +145,7 @@ async def test_a_page_size_that_is_none_is_the_default(runtime: Runtime, max_byt
 async def test_what_cannot_be_read_is_said_with_the_reason(runtime: Runtime) -> None:
     first = await runtime.run(clerk({"say": "private"}, tools=[]), "go")
     mine = await runtime.run(clerk({"say": "x"}, tools=[]), "go")
-    reader = ReadResult(runtime.runs.journal)
+    reader = ReadResult(runtime.inside.runs.journal)
 
     async def kind(arguments, **caller) -> str:
         answer = await call(reader, arguments, run_id=mine.run_id, caller=Caller(**caller))
@@ -165,9 +165,9 @@ async def test_a_parent_reads_what_its_child_found(runtime: Runtime) -> None:
     child = Agent("helper", model=ScriptedModel([{"say": "child's answer"}]))
     agent = clerk({"call": {"agent:helper": {"input": "go"}}}, {"say": "x"}, tools=[child])
     run = await runtime.run(agent, "go")
-    (started,) = await runtime.runs.journal.list(agent="helper")
+    (started,) = await runtime.inside.runs.journal.list(agent="helper")
 
-    answer = await call(ReadResult(runtime.runs.journal), {"run_id": started.id}, run_id=run.run_id)
+    answer = await call(ReadResult(runtime.inside.runs.journal), {"run_id": started.id}, run_id=run.run_id)
 
     about, body = page(answer.text)
     assert (about["agent"], about["outcome"], body) == ("helper", "succeeded", "child's answer")
@@ -196,7 +196,7 @@ async def test_notes_and_todos_are_read_back_also_after_a_fork(runtime: Runtime)
     ]
     assert [note["scratch_id"] for note in read["read_scratchpad"]["notes"]] == [each["scratch_id"] for each in written]
 
-    forked = await runtime.fork(run.run_id, at=4)
+    forked = await runtime.inside.fork(run.run_id, at=4)
     (notes, todos) = sorted(await results(runtime, forked.run_id), key=lambda each: each.result.name)
     assert [each["text"] for each in msgspec.json.decode(notes.result.text)["notes"]] == ["first", "second"]
     assert msgspec.json.decode(todos.result.text)["count"] == 1
@@ -271,7 +271,7 @@ async def test_tools_of_the_run_are_listed_and_searched(runtime: Runtime) -> Non
 async def test_how_runs_are_doing_is_shown_without_what_they_said(runtime: Runtime) -> None:
     first = await runtime.run(clerk({"say": "confidential"}, tools=[]), "go")
     await runtime.run(clerk({"fail": "auth"}, tools=[]), "go", check=False)
-    (monitor,) = builtin_tools(["monitor_runs"], journal=runtime.runs.journal)
+    (monitor,) = builtin_tools(["monitor_runs"], journal=runtime.inside.runs.journal)
 
     everything = msgspec.json.decode((await call(monitor, {"recent_limit": 1})).text)
     one = msgspec.json.decode((await call(monitor, {"run_id": first.run_id})).text)

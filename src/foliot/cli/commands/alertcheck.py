@@ -19,8 +19,8 @@ from foliot.cli.runtimes import reached
 from foliot.cli.show.output import as_json
 from foliot.cli.show.tables import table
 from foliot.cli.terminal import out, paint
-from foliot.client.work import Work
 from foliot.errors import Unavailable
+from foliot.runtime.groups.groups import Groups
 from foliot.work.tasks.base import TaskInfo
 from foliot.work.views.events import iso
 from foliot.work.views.story import TaskStory
@@ -190,7 +190,7 @@ async def _check(
 
         async def one(info: TaskInfo) -> Sample:
             async with gate:
-                story = await reach.work.story(info.namespace, info.name)
+                story = await reach.work.tasks.story(info.name, namespace=info.namespace)
                 return sample(story, time.time())
 
         samples = await asyncio.gather(*map(one, chosen))
@@ -205,11 +205,11 @@ async def _check(
     }
 
 
-async def _newest(work: Work, target: str | None, after: float | None) -> list[TaskInfo]:
+async def _newest(work: Groups, target: str | None, after: float | None) -> list[TaskInfo]:
     found: list[TaskInfo] = []
     cursor: str | None = None
     while len(found) < MOST:
-        page, cursor = await work.tasks(
+        page, cursor = await work.tasks.list(
             namespace=namespace(), target=target, created_after=after, limit=200, cursor=cursor
         )
         found += page

@@ -71,7 +71,7 @@ def _text(word: str) -> str:
 
 async def _list(space: str | None, output: str) -> int:
     async with reached() as reach:
-        found = await reach.work.questions(space)
+        found = await reach.work.questions.list(namespace=space)
     if output == "json":
         out(as_json([msgspec.to_builtins(each) for each in found]))
     elif found:
@@ -107,9 +107,11 @@ async def _answer(word: str, call: str | None, text: str | None, by: str, *, res
     async with reached() as reach:
         info = await run_of(reach.work, word)
         if text is None:
-            asked = [each for each in await reach.work.questions(info.namespace) if each.run_id == info.id]
+            asked = [
+                each for each in await reach.work.questions.list(namespace=info.namespace) if each.run_id == info.id
+            ]
             text = _ask(choose_question(info, asked, call))
-        run_id = await reach.work.answer(info.id, call, text, by=by)
+        run_id = (await reach.work.questions.answer(info.id, text, call=call, by=by)).id
         runtime = reach.runtime
         if runtime is None:
             out(f"Answered. Run {run_id} goes on where the server is.", err=True)
@@ -132,5 +134,5 @@ def _ask(asked: OpenQuestion) -> str:
 
 async def _last_worker(runtime: Runtime, run_id: str) -> str | None:
     """Returns the process that drove the run until it waited, such as a `foliot run` that still waits with it."""
-    claims = [event.worker for _, event in await runtime.runs.facts(run_id) if isinstance(event, RunClaimed)]
-    return claims[-1] if claims and claims[-1] != runtime.runs.worker else None
+    claims = [event.worker for _, event in await runtime.inside.runs.facts(run_id) if isinstance(event, RunClaimed)]
+    return claims[-1] if claims and claims[-1] != runtime.inside.runs.worker else None

@@ -15,14 +15,13 @@ from foliot.cli.manifests import Applying, applying_options, files_option, load,
 from foliot.cli.reach import connected, namespace, run
 from foliot.cli.show.output import as_json, as_list, as_yaml, output_option, ref_of
 from foliot.cli.terminal import out, paint
-from foliot.client.base import Applied, Outcome
 from foliot.errors import Conflict, FoliotError
-from foliot.kernel.identity import acting
+from foliot.runtime.outcomes import Applied, Outcome
 from foliot.store.base import Document
 
 if TYPE_CHECKING:
-    from foliot.client.task_resources import Taken
     from foliot.resources.reader import Loaded
+    from foliot.runtime.outcomes import Taken
 
 _COLORS: Final = {"created": "green", "updated": "yellow", "deleted": "red", "unchanged": "bright_black"}
 
@@ -64,13 +63,11 @@ def apply(files: tuple[str, ...], dry_run: bool, applying: Applying, output: str
 async def _apply(loaded: Sequence[Loaded], dry_run: bool, applying: Applying) -> tuple[Applied, Sequence[Taken]]:
     documents = [item.document for item in loaded]
     async with connected() as client:
-        _refuse(await client.opposed(documents))
+        _refuse(await client.resources.opposed(documents))
         applied = await applying.apply(client, loaded, dry_run=dry_run)
         if dry_run or not any(document["kind"] == "Task" for document in documents):
             return applied, ()
-        from foliot.cli.runtimes import whoami  # brings the whole runtime along, which few manifests need
-
-        return applied, await client.accept(documents, identity=acting("", whoami(), "cli"))
+        return applied, await client.resources.accept(documents)
 
 
 def _refuse(opposed: Sequence[Taken]) -> None:

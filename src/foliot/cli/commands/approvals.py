@@ -66,7 +66,7 @@ def list_command(output: str, all_namespaces: bool, phase: str | None, run_id: s
 
 async def _list(output: str, space: str | None, phase: str | None, run_id: str | None) -> int:
     async with reached() as reach:
-        found = await reach.work.approvals(space, run=run_id)
+        found = await reach.work.approvals.list(namespace=space, run=run_id)
     found = [document for document in found if phase is None or document["status"]["phase"] == phase]
     found.sort(key=lambda document: document["status"]["phase"] != "Pending")
     match output:
@@ -94,11 +94,11 @@ def show(name: str, output: str) -> int:
 
 async def _show(name: str, output: str) -> int:
     async with reached() as reach:
-        document = await reach.work.approval(name, namespace=namespace())
+        document = await reach.work.approvals.get(name, namespace=namespace())
         trace = None
         if output == "text" and document["spec"].get("run"):
             run_id = document["spec"]["run"]
-            trace = trace_of(run_id, await reach.work.facts(run_id))
+            trace = trace_of(run_id, await reach.work.runs.events(run_id))
     match output:
         case "json":
             out(as_json(document))
@@ -164,7 +164,7 @@ async def _edit(
     if text is not None:
         return await _decide(name, "edit", comment, by, _object(text), digest=digest, resume=resume, quiet=quiet)
     async with reached() as reach:
-        document = await reach.work.approval(name, namespace=namespace())
+        document = await reach.work.approvals.get(name, namespace=namespace())
     # The store is opened anew afterwards: an editor can stay open for hours.
     given = _ask(document)
     if given is None:
@@ -218,19 +218,16 @@ async def _decide(
 ) -> int:
     who = whoami() if by is None else by
     async with reached() as reach:
-        found = await reach.work.approval(name, namespace=namespace())
+        found = await reach.work.approvals.get(name, namespace=namespace())
         if not digest and decision != "deny" and not quiet and found["status"]["phase"] == "Pending":
             out(decided_about(found), err=True)
             digest = current_digest(found)
-        decided = await reach.work.decide(
-            found["metadata"]["name"],
-            decision,
-            by=who,
-            namespace=found["metadata"]["namespace"],
-            comment=comment,
-            arguments=arguments,
-            digest=digest,
-        )
+        exact, asked = found["metadata"]["name"], reach.work.approvals
+        told = {"by": who, "namespace": found["metadata"]["namespace"], "comment": comment, "digest": digest}
+        if arguments is not None:
+            decided = await asked.edit(exact, arguments, **told)
+        else:
+            decided = await (asked.approve if decision == "approve" else asked.deny)(exact, **told)
         status, spec = decided.document["status"], decided.document["spec"]
         if status["phase"] == "Pending":
             votes, needed = len(status.get("votes", ())), spec.get("required_approvals", 1)
@@ -276,19 +273,12 @@ async def _grant(tool: str, agent: str, when: str, length: float, max_uses: int 
     space = namespace()
     async with connected() as client:
         try:
-            await client.get("Tool", tool, namespace=space)
+            await client.resources.get("Tool", tool, namespace=space)
         except NotFound as error:
             warn(f"{error.message} The grant waits for one of that name.")
     async with reached() as reach:
-        document = await reach.work.grant(
-            tool=tool,
-            by=by,
-            seconds=length,
-            namespace=space,
-            agent=agent,
-            when=when,
-            max_uses=max_uses,
-            comment=comment,
+        document = await reach.work.approvals.grant(
+            tool, by=by, seconds=length, namespace=space, agent=agent, when=when, max_uses=max_uses, comment=comment
         )
     out(f"{document['metadata']['name']} granted until {document['status']['expires_at']}")
     return 0
@@ -304,7 +294,7 @@ def revoke(name: str, by: str | None) -> int:
 
 async def _revoke(name: str, by: str) -> int:
     async with reached() as reach:
-        found = await reach.work.approval(name, namespace=namespace())
-        document = await reach.work.revoke(found["metadata"]["name"], by=by, namespace=namespace())
+        found = await reach.work.approvals.get(name, namespace=namespace())
+        document = await reach.work.approvals.revoke(found["metadata"]["name"], by=by, namespace=namespace())
     out(f"{document['metadata']['name']} revoked")
     return 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from foliot.cli.invocation import current
-from foliot.cli.reach import namespace, operating, run
+from foliot.cli.reach import connected, namespace, run
 from foliot.cli.show.output import as_json, output_option
 from foliot.cli.show.tables import table
 from foliot.cli.terminal import confirm, out, paint
@@ -93,8 +93,8 @@ def _head(text: str | None) -> Head | None:
 
 
 async def _verify(anchor: Head | None, output: str) -> int:
-    async with operating() as operations:
-        verified = await operations.audit_verify(anchor)
+    async with connected() as operations:
+        verified = await operations.audit.verify(anchor)
     broken = verified.broken
     if output == "json":
         found = None if broken is None else {"seq": broken.seq, "fault": broken.fault, "message": broken.message}
@@ -226,8 +226,8 @@ def list_command(
 
 
 async def _list(wanted: AuditFilter, limit: int, output: str) -> int:
-    async with operating() as operations:
-        found = await operations.audit_records(wanted, limit=limit)
+    async with connected() as operations:
+        found = await operations.audit.list(wanted, limit=limit)
     if output == "json":
         out(as_json([_as_data(record) for record in found]))
     elif found:
@@ -279,8 +279,8 @@ def show(number: int, output: str) -> int:
 async def _show(number: int, output: str) -> int:
     from foliot.resources.syntax.yaml_text import dump_yaml
 
-    async with operating() as operations:
-        record = await operations.audit_record(number)
+    async with connected() as operations:
+        record = await operations.audit.get(number)
     data = _as_data(record)
     out(as_json(data) if output == "json" else dump_yaml(data).rstrip("\n"))
     return 0
@@ -309,8 +309,8 @@ def export(file: Any) -> int:
 
 
 async def _export(file: Any) -> int:
-    async with operating() as operations:
-        async for record in operations.audit_export():
+    async with connected() as operations:
+        async for record in operations.audit.export():
             out(safe_json(_as_data(record), indent=None), file=file)
     return 0
 
@@ -338,8 +338,8 @@ def summary(tool: str, agent: str, run_id: str, since: float, all_namespaces: bo
 async def _summary(wanted: AuditFilter, by: By, output: str) -> int:
     from dataclasses import asdict
 
-    async with operating() as operations:
-        found = await operations.audit_totals(wanted, by=by)
+    async with connected() as operations:
+        found = await operations.audit.totals(wanted, by=by)
     if output == "json":
         out(as_json([asdict(each) for each in found]))
     elif found:

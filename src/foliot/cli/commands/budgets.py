@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from foliot.cli import complete
-from foliot.cli.reach import connected, namespace, operating, run
+from foliot.cli.reach import connected, namespace, run
 from foliot.cli.show.output import as_json, output_option
 from foliot.cli.show.tables import table
 from foliot.cli.terminal import out, paint
@@ -43,8 +43,8 @@ def show(name: str, output: str) -> int:
 
 
 async def _list(output: str) -> int:
-    async with operating() as operations:
-        known = await operations.budgets(namespace(), limit=SHOWN)
+    async with connected() as operations:
+        known = await operations.budgets.list(namespace=namespace(), limit=SHOWN)
     found = known.standings
     if output == "json":
         out(as_json([_as_data(each) for each in found]))
@@ -63,9 +63,9 @@ async def _show(name: str, output: str) -> int:
 
     now = time.time()
     async with connected() as client:
-        document = await client.get("Budget", name, namespace=namespace())
-    async with operating() as operations:
-        known = await operations.budgets(namespace(), name=name)
+        document = await client.resources.get("Budget", name, namespace=namespace())
+    async with connected() as operations:
+        known = await operations.budgets.list(namespace=namespace(), name=name)
     found, waiting = known.standings, known.waiting
     rule = budget_rule(document)
     if output == "json":

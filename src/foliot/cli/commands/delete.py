@@ -15,10 +15,10 @@ from foliot.cli.reach import connected, namespace, run
 from foliot.cli.show.output import word_of
 from foliot.cli.targets import Targets, parse_targets
 from foliot.cli.terminal import out, paint
-from foliot.client.base import Client
-from foliot.client.local import USED_BY_WORK
 from foliot.errors import Conflict, NotFound, UsageError
 from foliot.resources.kinds import Kind
+from foliot.runtime.groups.groups import StoreGroups
+from foliot.runtime.local.resources import USED_BY_WORK
 
 TASK: Final = "Task"
 # How work that has ended is shown in the status of its Task.
@@ -110,7 +110,9 @@ async def _delete_matching(targets: Targets, selector: str | None, dry_run: bool
         return await _delete(client, doomed, ignore_not_found=True, dry_run=dry_run, force=force)
 
 
-async def _delete(client: Client, doomed: list[Doomed], *, ignore_not_found: bool, dry_run: bool, force: bool) -> int:
+async def _delete(
+    client: StoreGroups, doomed: list[Doomed], *, ignore_not_found: bool, dry_run: bool, force: bool
+) -> int:
     """Tasks first, because they use the rest. Nothing is deleted while another task uses a part of it.
 
     One that is missing does not keep the others.
@@ -124,7 +126,7 @@ async def _delete(client: Client, doomed: list[Doomed], *, ignore_not_found: boo
             ends = await _ends(client, each)
             # What only tasks among them use is not in use any more, though work may take a moment to end.
             forced = force or each in ending
-            await client.delete(each.kind, each.name, namespace=each.namespace, force=forced, dry_run=dry_run)
+            await client.resources.delete(each.kind, each.name, namespace=each.namespace, force=forced, dry_run=dry_run)
         except Conflict as error:
             code = tell(error)
             continue
@@ -136,7 +138,7 @@ async def _delete(client: Client, doomed: list[Doomed], *, ignore_not_found: boo
     return code
 
 
-async def _refused(client: Client, doomed: list[Doomed]) -> tuple[int, set[Doomed]]:
+async def _refused(client: StoreGroups, doomed: list[Doomed]) -> tuple[int, set[Doomed]]:
     """Tell what is used by tasks that are not among those to be deleted.
 
     Returns the exit code, 0 when nothing is, and what is used by tasks that are among them.
@@ -147,7 +149,7 @@ async def _refused(client: Client, doomed: list[Doomed]) -> tuple[int, set[Doome
         if each.kind not in USED_BY_WORK:
             continue
         try:
-            await client.delete(each.kind, each.name, namespace=each.namespace, dry_run=True)
+            await client.resources.delete(each.kind, each.name, namespace=each.namespace, dry_run=True)
         except NotFound:
             continue  # told when it is its turn
         except Conflict as error:
@@ -161,11 +163,11 @@ async def _refused(client: Client, doomed: list[Doomed]) -> tuple[int, set[Doome
     return code, ending
 
 
-async def _ends(client: Client, doomed: Doomed) -> str:
+async def _ends(client: StoreGroups, doomed: Doomed) -> str:
     """Say in words what becomes of the work of a Task that is deleted."""
     if doomed.kind != TASK:
         return ""
-    document = await client.get(TASK, doomed.name, namespace=doomed.namespace)
+    document = await client.resources.get(TASK, doomed.name, namespace=doomed.namespace)
     status: dict[str, Any] = document.get("status") or {}
     phase = str(status.get("phase") or "")
     if document["spec"].get("mode") == "template" or not phase:

@@ -17,9 +17,9 @@ from foliot.cli.show.output import as_json, as_yaml, output_option, word_of
 from foliot.cli.show.tables import since, table
 from foliot.cli.targets import parse_targets
 from foliot.cli.terminal import out, paint
-from foliot.client.base import Client
 from foliot.common.text import one_line
 from foliot.errors import Gone, NotFound, UsageError
+from foliot.runtime.groups.groups import StoreGroups
 from foliot.store.base import Change, Document, Filter, Key, Requirement
 
 LOOKED_AT: Final = 10_000
@@ -43,7 +43,7 @@ async def _describe(named: Sequence[tuple[str, str]], output: str) -> int:
     space = namespace()
     async with connected() as client:
         for number, (kind, name) in enumerate(named):
-            document = await client.get(kind, name, namespace=space)
+            document = await client.resources.get(kind, name, namespace=space)
             if number and output == "text":
                 out(f"\n{'─' * 40}\n")
             out(await _text_of(client, document) if output == "text" else _machine(document, output))
@@ -54,7 +54,7 @@ def _machine(document: Document, output: str) -> str:
     return as_json(document) if output == "json" else as_yaml([document])
 
 
-async def _text_of(client: Client, document: Document) -> str:
+async def _text_of(client: StoreGroups, document: Document) -> str:
     now = datetime.now(UTC)
     parts = [_header(document, now), _block("Spec", document.get("spec")), _block("Status", document.get("status"))]
     parts.append(await _uses(client, document))
@@ -111,13 +111,13 @@ def _titled(title: str, lines: Sequence[str]) -> str:
     return "\n".join([paint(f"{title}:", bold=True), *(f"  {line}" if line else "" for line in lines)])
 
 
-async def _uses(client: Client, document: Document) -> str:
+async def _uses(client: StoreGroups, document: Document) -> str:
     from foliot.catalog.checks import uses
 
     rows: list[list[str]] = []
     for key, field in uses(document):
         try:
-            await client.get(key.kind, key.name, namespace=key.namespace)
+            await client.resources.get(key.kind, key.name, namespace=key.namespace)
             found = "found"
         except NotFound:
             found = "missing"
@@ -125,7 +125,7 @@ async def _uses(client: Client, document: Document) -> str:
     return _titled("Uses", table(["", "", ""], rows).splitlines()[1:]) if rows else ""
 
 
-async def _used_by(client: Client, document: Document) -> str:
+async def _used_by(client: StoreGroups, document: Document) -> str:
     from foliot.catalog.checks import uses
     from foliot.catalog.declared import key_of
 
@@ -133,7 +133,7 @@ async def _used_by(client: Client, document: Document) -> str:
     lines: list[str] = []
     seen, cursor = 0, None
     while True:
-        page = await client.list(Filter(), limit=500, cursor=cursor)
+        page = await client.resources.list(Filter(), limit=500, cursor=cursor)
         for other in page.items:
             lines += [f"{_ref(key_of(other), document)}  ({field})" for key, field in uses(other) if key == me]
         seen, cursor = seen + len(page.items), page.cursor
@@ -149,7 +149,7 @@ def _ref(key: Key, document: Document) -> str:
     return f"{word_of(key.kind)}/{key.name}{elsewhere}"
 
 
-async def _changes(client: Client, document: Document, now: datetime) -> str:
+async def _changes(client: StoreGroups, document: Document, now: datetime) -> str:
     changes = await _history(client, document)
     if not changes:
         return ""
@@ -160,7 +160,7 @@ async def _changes(client: Client, document: Document, now: datetime) -> str:
     return _titled("Last changes", table(["", "", "", ""], rows[-CHANGES:]).splitlines()[1:])
 
 
-async def _history(client: Client, document: Document) -> list[Change]:
+async def _history(client: StoreGroups, document: Document) -> list[Change]:
     """Returns the changes that the store still keeps, oldest first; those far back are not worth the reading."""
     metadata = document["metadata"]
     last = int(metadata.get("resourceVersion") or 0)
@@ -172,10 +172,10 @@ async def _history(client: Client, document: Document) -> list[Change]:
     return []
 
 
-async def _changes_from(client: Client, filter: Filter, start: int, last: int) -> list[Change]:
+async def _changes_from(client: StoreGroups, filter: Filter, start: int, last: int) -> list[Change]:
     changes: list[Change] = []
     async with asyncio.timeout(PATIENCE):
-        async for change in client.watch(filter, after=start):
+        async for change in client.resources.watch(filter, after=start):
             changes.append(change)
             if change.revision >= last:
                 break

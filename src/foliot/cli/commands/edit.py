@@ -49,7 +49,7 @@ def edit(what: tuple[str, ...], take_over: bool) -> int:
 async def _edit(kind: str, name: str, take_over: bool) -> int:
     space = namespace()
     async with connected() as client:
-        live = await client.get(kind, name, namespace=space)
+        live = await client.resources.get(kind, name, namespace=space)
     draft = new_draft(name)
     try:
         wanted = _ask(live, draft)
@@ -59,7 +59,7 @@ async def _edit(kind: str, name: str, take_over: bool) -> int:
             return 0
         # The store is opened anew: an editor can stay open for hours, and a file must not be held for so long.
         async with connected() as client:
-            outcome = await client.replace(wanted, take_over=take_over)
+            outcome = await client.resources.replace(wanted, take_over=take_over)
     except FoliotError as error:
         raise _kept(draft, live, error) from None
     draft.unlink()

@@ -13,8 +13,8 @@ from foliot.cli.reach import connected, namespace, run
 from foliot.cli.show.output import output_option, render
 from foliot.cli.targets import Targets, parse_targets
 from foliot.cli.terminal import out
-from foliot.client.base import Client
 from foliot.errors import NotFound, UsageError
+from foliot.runtime.groups.groups import StoreGroups
 from foliot.store.base import Document, Filter, Requirement
 
 PAGE = 500
@@ -115,14 +115,14 @@ async def _get_named(request: Request, output: str) -> int:
     return missing[0].exit_code if missing else 0
 
 
-async def fetch_named(client: Client, request: Request) -> tuple[list[Document], list[NotFound]]:
+async def fetch_named(client: StoreGroups, request: Request) -> tuple[list[Document], list[NotFound]]:
     """Returns the resources found, and an error for each missing one: one wrong name must not hide the others."""
     found: list[Document] = []
     missing: list[NotFound] = []
     for kind, name in request.targets.named:
         try:
             space = request.namespace or "default"
-            found.append(await client.get(kind.name, name, namespace=space, show_owners=request.show_owners))
+            found.append(await client.resources.get(kind.name, name, namespace=space, show_owners=request.show_owners))
         except NotFound as error:
             missing.append(error)
     return found, missing
@@ -131,7 +131,7 @@ async def fetch_named(client: Client, request: Request) -> tuple[list[Document],
 async def _get_list(request: Request, output: str, *, limit: int | None, cursor: str | None) -> int:
     async with connected() as client:
         if limit or cursor:
-            page = await client.list(
+            page = await client.resources.list(
                 request.filters[0], limit=limit or PAGE, cursor=cursor, show_owners=request.show_owners
             )
             documents, more = page.items, page.cursor
@@ -149,7 +149,7 @@ async def _get_list(request: Request, output: str, *, limit: int | None, cursor:
 
 
 async def fetch_all(
-    client: Client, filters: Sequence[Filter], *, show_owners: bool = False
+    client: StoreGroups, filters: Sequence[Filter], *, show_owners: bool = False
 ) -> tuple[list[Document], int]:
     """Every page of every filter, and the revision behind which a watch misses nothing of them."""
     documents: list[Document] = []
@@ -157,7 +157,7 @@ async def fetch_all(
     for filter in filters:
         cursor: str | None = None
         while True:
-            page = await client.list(filter, limit=PAGE, cursor=cursor, show_owners=show_owners)
+            page = await client.resources.list(filter, limit=PAGE, cursor=cursor, show_owners=show_owners)
             documents.extend(page.items)
             # The first page of all is the oldest look; what changed while we paged comes again in the watch.
             revision = page.revision if revision is None else min(revision, page.revision)

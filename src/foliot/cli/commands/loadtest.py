@@ -194,7 +194,7 @@ async def _set_up(namespace: str, timeout: str) -> None:
     bundle = parse_text(text, "loadtest.json")
     bundle.raise_for_errors()
     async with connected() as client:
-        await client.apply([item.given for item in bundle.items])
+        await client.resources.apply([item.given for item in bundle.items])
 
 
 @asynccontextmanager
@@ -203,8 +203,10 @@ async def _working(runtime: Runtime, around: Around) -> AsyncGenerator[None]:
     if not around.workers:
         yield
         return
-    offer = Offer(f"loadtest-{socket.gethostname()}-{os.getpid()}", runtime.runs.worker, capacity=around.capacity)
-    worker = runtime.tasking.worker(offer)
+    offer = Offer(
+        f"loadtest-{socket.gethostname()}-{os.getpid()}", runtime.inside.runs.worker, capacity=around.capacity
+    )
+    worker = runtime.inside.tasking.worker(offer)
     working = asyncio.create_task(worker.run())
     try:
         yield
@@ -219,8 +221,8 @@ async def _measured(runtime: Runtime, load: Load, outcomes: list[Outcome]) -> li
 
     async def one(name: str) -> Measured:
         async with gate:
-            info = await runtime.tasking.tasks.get(load.namespace, name)
-            batch = await runtime.tasking.stories.happenings(load.namespace, name)
+            info = await runtime.inside.tasking.tasks.get(load.namespace, name)
+            batch = await runtime.inside.tasking.stories.happenings(load.namespace, name)
             return measure(info, batch.happenings)
 
     return await asyncio.gather(*(one(outcome.name) for outcome in outcomes if outcome.created))

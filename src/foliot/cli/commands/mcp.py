@@ -265,10 +265,10 @@ class _There:
     name: str
 
     async def offered(self) -> list[dict[str, Any]]:
-        return await self.client.offered_tools(self.name, namespace())
+        return await self.client.tools.offered(self.name, namespace=namespace())
 
     async def accept(self, tool: str, digest: str, levels: Mapping[str, Any]) -> str:
-        return await self.client.accept_tool(self.name, tool, digest, dict(levels), namespace=namespace())
+        return await self.client.tools.accept(self.name, tool, digest, dict(levels), namespace=namespace())
 
 
 @asynccontextmanager

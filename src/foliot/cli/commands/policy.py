@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import click
 
 from foliot.cli.manifests import files_option, load
-from foliot.cli.reach import namespace, operating, run
+from foliot.cli.reach import connected, namespace, run
 from foliot.cli.show.output import as_json, output_option
 from foliot.cli.show.tables import table
 from foliot.cli.terminal import out, paint
@@ -71,8 +71,8 @@ def explain(
 
 
 async def _explain(ask: PolicyQuestion, output: str) -> int:
-    async with operating() as operations:
-        answer = await operations.explain_call(namespace(), ask)
+    async with connected() as operations:
+        answer = await operations.policies.explain(ask, namespace=namespace())
     judgement = answer.judgement
     notes = [*answer.notes]
     if not answer.declared:
@@ -130,12 +130,12 @@ class Judged:
 async def _simulate(
     files: Sequence[str], asks: Sequence[PolicyQuestion], *, changed: bool, exit_code: bool, output: str
 ) -> int:
-    from foliot.client.judge import GOVERNING
+    from foliot.runtime.local.judge import GOVERNING
 
     given = [loaded.document for loaded in load(files)]
-    async with operating() as operations:
+    async with connected() as operations:
         rules = [each for each in given if each["kind"] in GOVERNING]
-        found = await operations.simulate_calls(namespace(), rules, asks)
+        found = await operations.policies.simulate(rules, asks, namespace=namespace())
     fates = [Judged(ask, fate.before, fate.after, fate.user) for ask, fate in zip(asks, found, strict=True)]
     moved = sum(fate.changed for fate in fates)
     shown = [fate for fate in fates if fate.changed or not changed]

@@ -19,8 +19,6 @@ from foliot.cli.terminal import out, paint
 from foliot.cli.watch.remote_run import fork_there, rest_there, resume_there
 from foliot.cli.watch.resumption import go_on_elsewhere_or_here, not_from_here
 from foliot.cli.watch.run import WAITS, Look, finish, leave, watch_run
-from foliot.client.run_state import ForkOrder, Replayed
-from foliot.client.work import Settled, Work
 from foliot.common.text import one_line, visible
 from foliot.engine.driver.ids import new_run_id
 from foliot.engine.explain.amounts import counted, money
@@ -28,6 +26,9 @@ from foliot.engine.live.hub import Recorded
 from foliot.errors import Conflict, Denied, FoliotError, InvalidInput, UsageError
 from foliot.kernel.identity import acting
 from foliot.kernel.run.events import RunCreated
+from foliot.runtime.answers import ForkOrder, Replayed
+from foliot.runtime.groups.groups import Groups
+from foliot.runtime.groups.work import Settled
 from foliot.runtime.results import RunFailedError, RunResult
 from foliot.store.journal.base import TERMINAL, Held, RunInfo
 
@@ -68,14 +69,14 @@ async def _go_on(reach: Reach, run_id: str, look: Look) -> int:
         return await resume_there(reach.remote, opening, look)
     runtime, view = reach.here(), look.view()
     watched = await watch_run(
-        runtime, view, opening, lambda: runtime.resume(run_id, stream=not look.quiet, check=False)
+        runtime, view, opening, lambda: runtime.inside.resume(run_id, stream=not look.quiet, check=False)
     )
     return await finish(reach.work, view, watched)
 
 
 async def _resume_all(space: str | None) -> int:
     async with reached() as reach:
-        found = await reach.work.interrupted(space)
+        found = await reach.work.runs.interrupted(namespace=space)
         if not found:
             where = "any namespace" if space is None else f"namespace {space}"
             out(f"No interrupted runs in {where}.{await _elsewhere(reach, space)}", err=True)
@@ -92,7 +93,7 @@ async def _resume_all(space: str | None) -> int:
 async def _elsewhere(reach: Reach, space: str | None) -> str:
     """Say that other namespaces have some, to whoever may know."""
     try:
-        found = [] if space is None else await reach.work.interrupted(None)
+        found = [] if space is None else await reach.work.runs.interrupted(namespace=None)
     except Denied:
         return ""
     spaces = ", ".join(sorted({info.namespace for info in found}))
@@ -106,7 +107,7 @@ async def _one_of_many(reach: Reach, info: RunInfo) -> int:
         if reach.remote is not None:
             result = await rest_there(reach.remote, info.id)
         else:
-            result = await reach.here().resume(info.id, check=False)
+            result = await reach.here().inside.resume(info.id, check=False)
     except Held:
         out(f"  {info.id}  somebody else took it up", err=True)
         return 0
@@ -139,11 +140,11 @@ async def _cancel(word: str, reason: str) -> int:
         info = await run_of(reach.work, word)
         if info.phase in TERMINAL:
             raise Conflict(f"Run {info.id} has ended already ({info.phase}).")
-        info = await reach.work.cancel_run(info.id, by=whoami(), reason=reason)
+        info = await reach.work.runs.cancel(info.id, by=whoami(), reason=reason)
         if reach.runtime is not None and is_undriven(info, time.time()):
             # Nobody would hear it: take the run up, and it ends at once.
-            await reach.runtime.resume(info.id, check=False)
-            info = await reach.work.find_run(info.id)
+            await reach.runtime.inside.resume(info.id, check=False)
+            info = await reach.work.runs.find(info.id)
     if info.phase in TERMINAL:
         out(f"{info.id} {info.phase}")
     else:
@@ -187,7 +188,7 @@ def decide(run_id: str, call: str, decision: str, result: str | None, reason: st
 async def _decide(word: str, call: str, decision: Settled, result: str | None, reason: str, *, quiet: bool) -> int:
     async with reached() as reach:
         info = await run_of(reach.work, word)
-        await reach.work.settle_call(info.id, call, decision, result=result, by=whoami(), reason=reason)
+        await reach.work.runs.settle(info.id, call, decision, result=result, by=whoami(), reason=reason)
         if info.phase in TERMINAL:
             out(f"{info.id} {info.phase}: kept that {call} {decision.replace('_', ' ')}.")
             return 0
@@ -285,7 +286,7 @@ async def _watched(reach: Reach, opening: Opening, original: str, order: ForkOrd
         runtime,
         view,
         opening,
-        lambda: runtime.fork(
+        lambda: runtime.inside.fork(
             original,
             at=order.at,
             prompt=order.prompt,
@@ -304,10 +305,10 @@ async def _check_endpoint(ref: str, namespace: str) -> None:
     """Raises `NotFound` with near names, before anything runs."""
     space, _, name = ref.rpartition("/")
     async with connected() as client:
-        await client.get("ModelEndpoint", name, namespace=space or namespace)
+        await client.resources.get("ModelEndpoint", name, namespace=space or namespace)
 
 
-async def _compare(work: Work, original: str, fork: str) -> None:
+async def _compare(work: Groups, original: str, fork: str) -> None:
     """Prints both runs, one under the other: how they ended, what they took, what they answered.
 
     On stderr, as all but answers.
@@ -315,7 +316,7 @@ async def _compare(work: Work, original: str, fork: str) -> None:
     said: list[str] = []
     out("\n" + paint("Side by side", bold=True), err=True)
     for label, run_id in (("original", original), ("fork", fork)):
-        result = (await work.standing(run_id)).result
+        result = (await work.runs.get(run_id)).result
         usage = result.usage
         cost = f" · {money(usage.cost_usd)}" if usage.cost_usd else ""
         took = f"{counted(result.steps, 'step')} · {counted(usage.total_tokens, 'token')}{cost}"
@@ -354,7 +355,7 @@ async def _replay(word: str | None, show: bool, output: str) -> int:
         info = await run_of(reach.work, word)
         if show:
             await _play(reach.work, info)
-        found = await reach.work.replay_run(info.id)
+        found = await reach.work.runs.replay(info.id)
     if output == "json":
         out(as_json(_data(info, found)))
     else:
@@ -362,15 +363,15 @@ async def _replay(word: str | None, show: bool, output: str) -> int:
     return 0 if found.difference is None else 1
 
 
-async def _play(work: Work, info: RunInfo) -> None:
+async def _play(work: Groups, info: RunInfo) -> None:
     view = PlainView()
-    facts = await work.facts(info.id)
+    facts = await work.runs.events(info.id)
     created = facts[0][1] if facts else None
     said = "\n".join(message.text for message in created.input) if isinstance(created, RunCreated) else ""
     view.begin(Opening(info.id, info.agent, said))
     for seq, (at, event) in enumerate(facts, 1):
         view.show(Recorded(info.id, seq, at, event))
-    output = (await work.standing(info.id)).result.output
+    output = (await work.runs.get(info.id)).result.output
     if output:
         out(visible(output), err=True)
 

@@ -22,15 +22,15 @@ from foliot.cli.watch.questions import answered_here, can_ask
 from foliot.cli.watch.remote_run import run_there
 from foliot.cli.watch.run import Look, finish, leave, watch_run
 from foliot.cli.watch.waits import stay, stays, wait_option
-from foliot.client.base import Applied
-from foliot.client.local_work import LocalWork
-from foliot.client.run_state import RunOrder
-from foliot.client.work import Work
 from foliot.engine.driver.ids import check_run_id, new_run_id
 from foliot.engine.explain.amounts import counted, duration
 from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound, UsageError
 from foliot.kernel.identity import acting, is_name
 from foliot.kernel.run.events import RunCreated
+from foliot.runtime.answers import RunOrder
+from foliot.runtime.groups.groups import Groups
+from foliot.runtime.local.groups import LocalGroups
+from foliot.runtime.outcomes import Applied
 from foliot.runtime.results import RunResult
 from foliot.runtime.runtime import Runtime
 from foliot.store.journal.base import TERMINAL
@@ -184,14 +184,14 @@ async def _run(
 async def _run_here(
     runtime: Runtime, agent: str, input: str | None, opening: Opening, labels: dict[str, str], user: str, look: Look
 ) -> int:
-    work = LocalWork(runtime)
+    work = LocalGroups(runtime.inside, wakes=False)
     view, stream = look.view(), not look.quiet
 
     async def drive() -> RunResult:
         if input is None:  # there is such a run, or nothing would have been opened
-            result = await runtime.resume(opening.run_id, stream=stream, check=False)
+            result = await runtime.inside.resume(opening.run_id, stream=stream, check=False)
         else:
-            result = await runtime.run(
+            result = await runtime.inside.run(
                 agent,
                 input,
                 run_id=opening.run_id,
@@ -203,14 +203,14 @@ async def _run_here(
         return await stay(runtime, view, result, stream=stream, ask_here=look.ask_here) if look.wait else result
 
     async def told(run_id: str) -> bool:
-        return bool(await runtime.runs.journal.signals([run_id]))
+        return bool(await runtime.inside.runs.journal.signals([run_id]))
 
     watched = await watch_run(runtime, view, opening, drive)
     while look.ask_here and await answered_here(work, watched.result, told=told):
         view = look.view()
 
         async def go_on(view: View = view) -> RunResult:
-            result = await runtime.resume(opening.run_id, stream=stream, check=False)
+            result = await runtime.inside.resume(opening.run_id, stream=stream, check=False)
             return await stay(runtime, view, result, stream=stream, ask_here=True)
 
         watched = await watch_run(runtime, view, await going_on(work, opening.run_id), go_on)
@@ -231,7 +231,7 @@ async def _agent(order: Order, *, quiet: bool) -> str:
             declared = [(space, name) for kind, space, name in (item.key for item in loaded) if kind == "Agent"]
             _named(order, declared)  # a mistake in what was typed is told before anything is stored
             try:
-                applied = await client.apply([item.given for item in loaded])
+                applied = await client.resources.apply([item.given for item in loaded])
             except FoliotError as error:
                 raise located(error, loaded) from None
             for warning in applied.warnings:
@@ -239,7 +239,7 @@ async def _agent(order: Order, *, quiet: bool) -> str:
             if not quiet:
                 out(paint(_applied(order.files, applied), dim=True), err=True)
         space, name = _named(order, declared)
-        await client.get("Agent", name, namespace=space)
+        await client.resources.get("Agent", name, namespace=space)
     return f"{space}/{name}"
 
 
@@ -266,7 +266,7 @@ def _applied(files: Sequence[str], applied: Applied) -> str:
     return f"applied {', '.join(files)}: {counted(len(applied.outcomes), 'resource')} ({actions})"
 
 
-async def _opening(work: Work, agent: str, input: str | None, run_id: str | None) -> Opening:
+async def _opening(work: Groups, agent: str, input: str | None, run_id: str | None) -> Opening:
     """Whether the run is new or gone on with. Raises `Conflict` when the id belongs to other work."""
     created = await _created(work, run_id) if run_id is not None else None
     if run_id is None or created is None:
@@ -286,20 +286,20 @@ async def _opening(work: Work, agent: str, input: str | None, run_id: str | None
     return await going_on(work, run_id)
 
 
-async def _created(work: Work, run_id: str) -> RunCreated | None:
+async def _created(work: Groups, run_id: str) -> RunCreated | None:
     """How the run of exactly this id began; None when there is none."""
     try:
-        info = await work.find_run(run_id)
+        info = await work.runs.find(run_id)
     except (NotFound, Conflict):
         return None
-    facts = await work.facts(run_id) if info.id == run_id else []
+    facts = await work.runs.events(run_id) if info.id == run_id else []
     first = facts[0][1] if facts else None
     return first if isinstance(first, RunCreated) else None
 
 
-async def going_on(work: Work, run_id: str) -> Opening:
+async def going_on(work: Groups, run_id: str) -> Opening:
     """Describes an existing run that is about to be resumed."""
-    stood = await work.standing(run_id)
+    stood = await work.runs.get(run_id)
     info = stood.info
     agent = info.agent if info.namespace == "default" else f"{info.namespace}/{info.agent}"
     if info.phase in TERMINAL:

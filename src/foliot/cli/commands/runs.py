@@ -58,7 +58,7 @@ async def _runs(output: str, space: str | None, agent: str | None, phase: str | 
     now = time.time()
     async with reached() as reach:
         most = LOOKED_AT if phase == "interrupted" else limit
-        found = await reach.work.runs(namespace=space, agent=agent, phases=_phases(phase), limit=most)
+        found = await reach.work.runs.list(namespace=space, agent=agent, phases=_phases(phase), limit=most)
         if phase == "interrupted":
             found = [info for info in found if interrupted(info, now)]
         shown = [_document(info, now) for info in found[:limit]]
@@ -79,7 +79,7 @@ async def _runs(output: str, space: str | None, agent: str | None, phase: str | 
 
 async def _unknown(output: str, space: str | None, limit: int) -> int:
     async with reached() as reach:
-        page = await reach.work.unknown_calls(space, limit=limit)
+        page = await reach.work.runs.unknown(namespace=space, limit=limit)
     found = page.calls
     shown = [_call_document(doubt) for doubt in found]
     if output == "name":

@@ -11,7 +11,7 @@ import click
 
 from foliot.cli.invocation import current
 from foliot.cli.logs import configure
-from foliot.cli.reach import namespace, run, triggered
+from foliot.cli.reach import connected, namespace, run
 from foliot.cli.show.output import as_json, as_yaml, output_option, render
 from foliot.cli.show.tables import since, table
 from foliot.cli.stop_signals import StopSignals, serve_until_told
@@ -50,8 +50,8 @@ def list_command(output: str, all_namespaces: bool) -> int:
 
 
 async def _list(output: str, space: str | None) -> int:
-    async with triggered() as triggers:
-        found = await triggers.schedules(space)
+    async with connected() as triggers:
+        found = await triggers.schedules.list(namespace=space)
     if not found and output in ("table", "wide"):
         out(f"No schedules found in {'any namespace' if space is None else f'namespace {space}'}.", err=True)
         return 0
@@ -70,9 +70,9 @@ def show(name: str, output: str) -> int:
 async def _show(name: str, output: str) -> int:
     from foliot.work.triggers.schedule import read_schedule
 
-    async with triggered() as triggers:
-        document = await triggers.schedule(namespace(), name)
-        slots = await triggers.slots(namespace(), name, limit=_SHOWN)
+    async with connected() as triggers:
+        document = await triggers.schedules.get(name, namespace=namespace())
+        slots = await triggers.schedules.slots(name, namespace=namespace(), limit=_SHOWN)
     read = read_schedule(document)
     following = [] if read.suspend else _following(read.timing, time.time(), _SHOWN)
     match output:
@@ -96,9 +96,9 @@ def slots(name: str, output: str, limit: int) -> int:
 
 
 async def _slots(name: str, output: str, limit: int) -> int:
-    async with triggered() as triggers:
-        document = await triggers.schedule(namespace(), name)
-        found = await triggers.slots(namespace(), name, limit=limit)
+    async with connected() as triggers:
+        document = await triggers.schedules.get(name, namespace=namespace())
+        found = await triggers.schedules.slots(name, namespace=namespace(), limit=limit)
     if output == "json":
         out(as_json([_entry(slot) for slot in found]))
     elif found:
@@ -123,8 +123,8 @@ def run_command(name: str, given: tuple[str, ...], output: str) -> int:
 async def _run(name: str, given: dict[str, str], output: str) -> int:
     from foliot.cli.runtimes import whoami
 
-    async with triggered() as triggers:
-        fired = await triggers.run_schedule(namespace(), name, by=whoami(), given=given)
+    async with connected() as triggers:
+        fired = await triggers.schedules.run(name, namespace=namespace(), by=whoami(), given=given)
     if not fired.task:
         hint = f"`foliot schedule slots {name}` shows what happened."
         raise FoliotError(f"No task was made: {fired.reason}", hint=hint)
@@ -161,8 +161,8 @@ def next_command(expression: str, time_zone: str, count: int) -> int:
 async def _timing(name: str) -> tuple[Timing, str]:
     from foliot.work.triggers.schedule import read_schedule
 
-    async with triggered() as triggers:
-        read = read_schedule(await triggers.schedule(namespace(), name))
+    async with connected() as triggers:
+        read = read_schedule(await triggers.schedules.get(name, namespace=namespace()))
     return read.timing, read.zone
 
 

@@ -12,11 +12,11 @@ from typing import Any, Final
 import click
 
 from foliot.cli.invocation import is_terminal
-from foliot.cli.reach import connected, namespace, run
+from foliot.cli.reach import connected, namespace, run, stored
 from foliot.cli.show.findings import count
 from foliot.cli.terminal import confirm, out, prompt
-from foliot.client.base import Outcome
 from foliot.errors import Conflict, InvalidInput, NotFound, UsageError
+from foliot.runtime.outcomes import Outcome
 from foliot.store.base import Rotation
 
 _VARIABLE: Final = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=(.*)", re.DOTALL)
@@ -137,7 +137,7 @@ async def _create(document: dict[str, Any], *, replace: bool, dry_run: bool) -> 
     metadata = document["metadata"]
     async with connected() as client:
         try:
-            there = await client.get("Secret", metadata["name"], namespace=metadata["namespace"])
+            there = await client.resources.get("Secret", metadata["name"], namespace=metadata["namespace"])
         except NotFound:
             there = None
         if there is not None and not replace:
@@ -145,7 +145,7 @@ async def _create(document: dict[str, Any], *, replace: bool, dry_run: bool) -> 
                 f"secret/{metadata['name']} is there already.", hint="Add --replace to put this one in its place."
             )
         if there is None:
-            return (await client.apply([document], dry_run=dry_run)).outcomes[0]
+            return (await client.resources.apply([document], dry_run=dry_run)).outcomes[0]
         # As a whole: a value that somebody else added would survive an apply, and it may be the one that leaked.
         said = bool(document["spec"].get("hosts"))
         if not said and there["spec"].get("hosts"):
@@ -153,7 +153,7 @@ async def _create(document: dict[str, Any], *, replace: bool, dry_run: bool) -> 
         kept = {name: there["metadata"][name] for name in ("labels", "annotations") if name in there["metadata"]}
         version = there["metadata"]["resourceVersion"]
         whole = {**document, "metadata": {**metadata, **kept, "resourceVersion": version}}
-        return await client.replace(whole, take_over=said, dry_run=dry_run)
+        return await client.resources.replace(whole, take_over=said, dry_run=dry_run)
 
 
 @click.group()
@@ -189,8 +189,8 @@ def rotate_key(forget_retired: bool) -> None:
 
 
 async def _rotate(forget: bool) -> Rotation:
-    async with connected() as client:
-        return await client.rotate_key(forget=forget)
+    async with stored() as (_, store):
+        return await store.rotate_key(forget=forget)
 
 
 @secrets.command("replace-lost-key")

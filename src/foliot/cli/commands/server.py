@@ -161,7 +161,7 @@ def up(capacity: int, **flags: Unpack[Flags]) -> int:
 
 async def _serve(signals: StopSignals, *, insecure: bool) -> int:
     async with _opened() as runtime, _reachable(runtime, insecure=insecure):
-        await signals.wait_beside(runtime.tasking.housekeeper(current().store_settings()).run())
+        await signals.wait_beside(runtime.inside.tasking.housekeeper(current().store_settings()).run())
         out("Stopping: requests under way are finished …", err=True)
     return 0
 
@@ -170,10 +170,10 @@ async def _up(capacity: int, signals: StopSignals, *, insecure: bool) -> int:
     from foliot.work.triggers.scheduler import Scheduler
 
     async with _opened() as runtime:
-        tasking = runtime.tasking
+        tasking = runtime.inside.tasking
         tasking.performer.stream = True  # whoever follows a run here sees answers as they are written
         worker = _worker(runtime, capacity)
-        scheduler = Scheduler(tasking.database, runtime.resources, tasking.tasks, clock=runtime.clock)
+        scheduler = Scheduler(tasking.database, runtime.inside.resources, tasking.tasks, clock=runtime.inside.clock)
         async with _reachable(runtime, f"a worker with {capacity} places and the scheduler", insecure=insecure):
             working = asyncio.create_task(worker.run())
             try:
@@ -193,7 +193,7 @@ def _worker(runtime: Runtime, capacity: int) -> Worker:
     from foliot.store.queue.placement import Offer
 
     name = f"{socket.gethostname()}-{os.getpid()}"
-    return runtime.tasking.worker(Offer(name, runtime.runs.worker, capacity=capacity), grace=GRACE)
+    return runtime.inside.tasking.worker(Offer(name, runtime.inside.runs.worker, capacity=capacity), grace=GRACE)
 
 
 @asynccontextmanager
@@ -226,7 +226,7 @@ async def _reachable(runtime: Runtime, besides: str = "", *, insecure: bool = Fa
 
     settings = current().store_settings()
     listen = listen_of(settings)
-    database = runtime.tasking.database
+    database = runtime.inside.tasking.database
     local = is_loopback(listen.host)
     auth = TokenAuth(database, local=local, local_key=LocalKey.made(settings.home), settings=settings)
     check_reach(listen, local=local, known=local or await auth.configured(), insecure=insecure)

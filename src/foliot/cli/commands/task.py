@@ -84,7 +84,7 @@ async def _list(
     cursor: str | None,
 ) -> int:
     async with reached() as reach:
-        found, more = await reach.work.tasks(
+        found, more = await reach.work.tasks.list(
             namespace=space,
             target=target,
             phases=phases,
@@ -160,7 +160,7 @@ def task_show(name: str | None, output: str) -> int:
 async def _show(name: str | None, output: str) -> int:
     async with reached() as reach:
         info = await find_task(reach.work, name)
-        story = await reach.work.story(info.namespace, info.name)
+        story = await reach.work.tasks.story(info.name, namespace=info.namespace)
     document = document_of(story)
     if output == "json":
         out(as_json(document))
@@ -217,8 +217,7 @@ async def _each(names: Sequence[str], verb: str, done: str, **options: Any) -> i
         for word in names:
             try:
                 info = await find_task(reach.work, word)
-                change = getattr(reach.work, f"{verb}_task")
-                after = await change(info.namespace, info.name, **options)
+                after = await getattr(reach.work.tasks, verb)(info.name, namespace=info.namespace, **options)
             except FoliotError as error:
                 code = tell(error)
                 continue
@@ -256,9 +255,9 @@ async def _again(words: Sequence[str], edits: dict[str, str]) -> int:
     if edits:
         async with reached() as reach:
             info = await find_task(reach.work, words[0])
-            story = await reach.work.story(info.namespace, info.name, looks=False)
+            story = await reach.work.tasks.story(info.name, namespace=info.namespace, looks=False)
         payloads = {_lost(story, word): text for word, text in edits.items()}
-    return await _each(words, "requeue", "requeued", by=whoami(), payloads=payloads)
+    return await _each(words, "retry", "requeued", by=whoami(), payloads=payloads)
 
 
 def _lost(story: TaskStory, word: str) -> str:
@@ -319,9 +318,9 @@ def task_dead_letters(output: str, all_namespaces: bool, limit: int) -> int:
 async def _dead_letters(output: str, space: str | None, limit: int) -> int:
     letters: list[dict[str, Any]] = []
     async with reached() as reach:
-        found, _ = await reach.work.tasks(namespace=space, phases=("dead_lettered",), limit=limit)
+        found, _ = await reach.work.tasks.list(namespace=space, phases=("dead_lettered",), limit=limit)
         for info in found:
-            story = await reach.work.story(info.namespace, info.name, looks=False)
+            story = await reach.work.tasks.story(info.name, namespace=info.namespace, looks=False)
             letters.append({"task": info.name, "namespace": info.namespace, "messages": _letters(story)})
     if output == "json":
         out(as_json(letters))

@@ -102,7 +102,7 @@ async def _run(order: Order, manner: Manner) -> int:
         identity = acting("", whoami(), "cli").also_ordered_by(*command.identity.ordered_by)
         command = replace(await choose_name(reach.work, command, declared, order), by=whoami(), identity=identity)
         try:
-            accepted = await reach.work.submit(command)
+            accepted = await reach.work.tasks.submit(command)
         except FoliotError as error:
             if error.message == "message is required":
                 raise UsageError("What should be done? There is no message.", hint=EXAMPLE) from None
@@ -162,7 +162,7 @@ async def _wait(name: str | None, seconds: float | None, manner: Manner) -> int:
             async with asyncio.timeout(None if task.phase in ENDED else seconds):
                 followed = await follow(reach, view, task, here=manner.here, stays=manner.stays)
         except TimeoutError:
-            phase = (await reach.work.task(task.namespace, task.name)).phase
+            phase = (await reach.work.tasks.get(task.name, namespace=task.namespace)).phase
             raise Unavailable(
                 f"Task {task.name} is still {phase} after {seconds:g} seconds.", hint=f"foliot why {task.name}"
             ) from None

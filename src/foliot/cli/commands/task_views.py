@@ -20,10 +20,10 @@ from foliot.cli.show.trace import WIDTH, Node, tree_of
 from foliot.cli.show.trace import as_data as trace_data
 from foliot.cli.terminal import out, paint
 from foliot.cli.watch.task_target import find_task, task_argument
-from foliot.client.work import Work
 from foliot.common.text import visible, visible_json
 from foliot.engine.explain.amounts import counted, duration
 from foliot.engine.explain.trace import trace_of
+from foliot.runtime.groups.groups import Groups
 from foliot.store.tasks import ENDED
 from foliot.work.tasks.base import TaskInfo
 from foliot.work.views import drawing
@@ -58,12 +58,12 @@ async def _logs(name: str | None, follow: bool, cursor: str | None, show_cursor:
     return 0
 
 
-async def _batches(work: Work, task: TaskInfo, cursor: str | None, *, follow: bool) -> AsyncIterator[Batch]:
+async def _batches(work: Groups, task: TaskInfo, cursor: str | None, *, follow: bool) -> AsyncIterator[Batch]:
     """Yields the existing events, and with `follow` new ones until the task has ended."""
     if not follow:
-        yield await work.happenings(task.namespace, task.name, cursor=cursor)
+        yield await work.tasks.events(task.name, namespace=task.namespace, cursor=cursor)
         return
-    async with aclosing(work.follow(task.namespace, task.name, cursor=cursor)) as batches:
+    async with aclosing(work.tasks.follow(task.name, namespace=task.namespace, cursor=cursor)) as batches:
         async for batch in batches:
             yield batch
 
@@ -84,8 +84,8 @@ async def _events(name: str | None, follow: bool, after: int, limit: int | None)
         work, cursor = reach.work, None
         task = await find_task(reach.work, name)
         while True:
-            ended = (await work.task(task.namespace, task.name)).phase in ENDED
-            records = await work.records(task.namespace, task.name, after=after)
+            ended = (await work.tasks.get(task.name, namespace=task.namespace)).phase in ENDED
+            records = await work.tasks.records(task.name, namespace=task.namespace, after=after)
             for record in records:
                 if limit is not None and shown >= limit:
                     return 0
@@ -94,8 +94,8 @@ async def _events(name: str | None, follow: bool, after: int, limit: int | None)
                 after, shown = record.seq, shown + 1
             if ended or not follow:
                 return 0
-            cursor = (await work.happenings(task.namespace, task.name, cursor=cursor)).cursor
-            await work.changed(task.namespace, task.name, cursor=cursor, timeout=LOOK_EVERY)
+            cursor = (await work.tasks.events(task.name, namespace=task.namespace, cursor=cursor)).cursor
+            await work.tasks.changed(task.name, namespace=task.namespace, cursor=cursor, timeout=LOOK_EVERY)
 
 
 @click.command(name="messages")
@@ -114,7 +114,7 @@ async def _messages(name: str | None, audit: bool) -> int:
         task = await find_task(reach.work, name)
         happenings: list[Happening] = []
         cursor: str | None = None
-        while (batch := await reach.work.happenings(task.namespace, task.name, cursor=cursor)).happenings:
+        while (batch := await reach.work.tasks.events(task.name, namespace=task.namespace, cursor=cursor)).happenings:
             happenings += batch.happenings
             cursor = batch.cursor
     for record in message_records(happenings):
@@ -134,7 +134,7 @@ def task_graph(name: str | None, output: str) -> int:
 async def _graph(name: str | None, output: str) -> int:
     async with reached() as reach:
         task = await find_task(reach.work, name)
-        story = await reach.work.story(task.namespace, task.name)
+        story = await reach.work.tasks.story(task.name, namespace=task.namespace)
     now = time.time()
     nodes = nodes_of(story, now)
     match output:
@@ -163,13 +163,13 @@ def task_trace(name: str | None, output: str, full: bool) -> int:
 async def _trace(name: str | None, output: str, full: bool) -> int:
     async with reached() as reach:
         task = await find_task(reach.work, name)
-        story = await reach.work.story(task.namespace, task.name, looks=False)
+        story = await reach.work.tasks.story(task.name, namespace=task.namespace, looks=False)
         nodes: dict[str, Node] = {}
         data: list[dict[str, Any]] = []
         for each in story.messages.values():
             if each.run is None:
                 continue
-            found = trace_of(each.run.run_id, await reach.work.facts(each.run.run_id))
+            found = trace_of(each.run.run_id, await reach.work.runs.events(each.run.run_id))
             nodes[each.message.id] = tree_of(found, each.run.phase, full=full, width=_width())
             message = {"id": each.message.id, "from": each.message.sender, "to": each.message.to}
             data.append(

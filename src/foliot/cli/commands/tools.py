@@ -9,7 +9,6 @@ import click
 
 from foliot.cli.manifests import files_option
 from foliot.cli.reach import namespace, run, tooled
-from foliot.cli.runtimes import whoami
 from foliot.cli.show.output import as_json, output_option
 from foliot.cli.show.tables import table
 from foliot.cli.terminal import out
@@ -18,7 +17,6 @@ from foliot.errors import Denied, UsageError
 
 if TYPE_CHECKING:
     from foliot.kernel.messages import ToolFailure, ToolResult
-    from foliot.runtime.tools import Asker
     from foliot.store.base import Document
     from foliot.tools.governance.judge import Judgement
 
@@ -47,7 +45,7 @@ def list_tools(available: bool, output: str) -> int:
 
 async def _list(*, available: bool, output: str) -> int:
     async with tooled() as tooling:
-        toolset = await tooling.toolset(namespace())
+        toolset = await tooling.list(namespace=namespace())
     found = [each for each in toolset.tools if each["available"] or not available]
     if output == "json":
         out(as_json({"tools": found, "capabilities": toolset.capabilities}))
@@ -88,7 +86,7 @@ async def _describe(name: str, output: str) -> int:
     from foliot.resources.syntax.yaml_text import dump_yaml
 
     async with tooled() as tooling:
-        data = await tooling.tool(name, namespace())
+        data = await tooling.get(name, namespace=namespace())
     out(as_json(data) if output == "json" else dump_yaml(data).rstrip("\n"))
     return 0
 
@@ -120,17 +118,17 @@ def call(name: str, arguments: str, agent: str, key: str, output: str) -> int:
     A call that a rule wants an approval for is not made, unless a standing grant covers it. Output that comes while the
     tool works goes to standard error.
     """
-    return run(_call(name, _object(arguments), _asker(agent), key, output))
+    return run(_call(name, _object(arguments), agent, key, output))
 
 
-async def _call(name: str, arguments: dict[str, Any], asker: Asker, key: str, output: str) -> int:
+async def _call(name: str, arguments: dict[str, Any], agent: str, key: str, output: str) -> int:
     import msgspec
 
     def heard(piece: str) -> None:
         out(piece, nl=False, err=True)
 
     async with tooled() as tooling:
-        called = await tooling.call_tool(name, arguments, asker, key=key, on_output=heard)
+        called = await tooling.call(name, arguments, namespace=namespace(), agent=agent, key=key, on_output=heard)
     heard(called.printed)
     result = called.result
     if output == "json":
@@ -168,12 +166,12 @@ def test(name: str, arguments: str, agent: str, output: str) -> int:
 
     Exits with 1 when it would be refused.
     """
-    return run(_test(name, _object(arguments), _asker(agent), output))
+    return run(_test(name, _object(arguments), agent, output))
 
 
-async def _test(name: str, arguments: dict[str, Any], asker: Asker, output: str) -> int:
+async def _test(name: str, arguments: dict[str, Any], agent: str, output: str) -> int:
     async with tooled() as tooling:
-        judgement = await tooling.test_tool(name, arguments, asker)
+        judgement = await tooling.test(name, arguments, namespace=namespace(), agent=agent)
     if output == "json":
         out(as_json(_judged(judgement)))
     else:
@@ -191,13 +189,6 @@ def _judged(judgement: Judgement) -> dict[str, Any]:
         for each in judgement.verdicts
     ]
     return {"outcome": judgement.outcome, "decided": judgement.decided.layer, "layers": layers}
-
-
-def _asker(agent: str) -> Asker:
-    from foliot.kernel.identity import acting
-    from foliot.runtime.tools import Asker
-
-    return Asker(namespace(), agent, acting("", whoami(), "cli"))
 
 
 def _object(text: str) -> dict[str, Any]:

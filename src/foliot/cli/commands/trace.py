@@ -17,11 +17,11 @@ from foliot.cli.show.output import as_json, output_option
 from foliot.cli.show.trace import WIDTH, as_data, tree_of
 from foliot.cli.terminal import emit, out, paint
 from foliot.cli.watch.task_target import find_task
-from foliot.client.work import Work
 from foliot.common.text import one_line
 from foliot.engine.explain.trace import trace_of
 from foliot.engine.explain.why import Explanation, Hint
 from foliot.errors import Conflict, NotFound
+from foliot.runtime.groups.groups import Groups
 from foliot.store.journal.base import TASK_LABEL, RunInfo
 from foliot.tools.builtin.results import CallResult, ResultPage
 from foliot.work.tasks.base import TaskInfo
@@ -48,7 +48,7 @@ def trace(run_id: str | None, output: str, full: bool) -> int:
 async def _trace(word: str | None, output: str, full: bool) -> int:
     async with reached() as reach:
         info = await run_of(reach.work, word)
-        found = trace_of(info.id, await reach.work.facts(info.id))
+        found = trace_of(info.id, await reach.work.runs.events(info.id))
     if output == "json":
         out(as_json(as_data(found, info.phase)))
         return 0
@@ -87,12 +87,12 @@ async def _why(word: str | None, output: str) -> int:
         info = await _run_or_task(work, word)
         if isinstance(info, RunInfo) and info.phase == "pending" and TASK_LABEL in info.labels:
             # It has no story of its own yet: what keeps it waiting is the business of its task.
-            info = await work.task(info.namespace, info.labels[TASK_LABEL])
+            info = await work.tasks.get(info.labels[TASK_LABEL], namespace=info.namespace)
         if isinstance(info, TaskInfo):
-            told = await work.why_task(info.namespace, info.name)
+            told = await work.tasks.why(info.name, namespace=info.namespace)
             out(as_json(msgspec.to_builtins(told)) if output == "json" else _task_text(info, told))
             return 0
-        explanation = await work.why_run(info.id)
+        explanation = await work.runs.why(info.id)
     if output == "json":
         out(as_json({"run": info.id, "phase": info.phase, **msgspec.to_builtins(explanation)}))
     else:
@@ -100,12 +100,12 @@ async def _why(word: str | None, output: str) -> int:
     return 0
 
 
-async def _run_or_task(work: Work, word: str | None) -> RunInfo | TaskInfo:
+async def _run_or_task(work: Groups, word: str | None) -> RunInfo | TaskInfo:
     """A task of exactly this name, else a run, else a task that is called like it. Raises `NotFound`."""
     if word is None:
         return await run_of(work, None)
     with suppress(NotFound):
-        return await work.task(namespace(), word.removeprefix("task/"))
+        return await work.tasks.get(word.removeprefix("task/"), namespace=namespace())
     try:
         return await run_of(work, word)
     except NotFound:
@@ -178,7 +178,7 @@ def results(run_id: str | None, call: str | None, output: str) -> int:
 async def _results(word: str | None, call: str | None, output: str) -> int:
     async with reached() as reach:
         info = await run_of(reach.work, word)
-        found = await reach.work.results(info.id)
+        found = await reach.work.runs.results(info.id)
         if call is None:
             out(as_json({"run": info.id, "items": msgspec.to_builtins(found)}) if output == "json" else _listed(found))
             return 0
@@ -192,10 +192,10 @@ async def _results(word: str | None, call: str | None, output: str) -> int:
     return 0
 
 
-async def _pages(work: Work, run_id: str, call: str) -> list[ResultPage]:
-    pages = [await work.result(run_id, call)]
+async def _pages(work: Groups, run_id: str, call: str) -> list[ResultPage]:
+    pages = [await work.runs.result(run_id, call)]
     while (after := pages[-1].next) is not None:
-        pages.append(await work.result(run_id, call, offset=after))
+        pages.append(await work.runs.result(run_id, call, offset=after))
     return pages
 
 

@@ -15,8 +15,8 @@ from foliot.cli.show.output import word_of
 from foliot.cli.show.tables import at
 from foliot.cli.targets import parse_targets
 from foliot.cli.terminal import out
-from foliot.client.base import Client
 from foliot.errors import FoliotError, Gone, NotFound, UsageError
+from foliot.runtime.groups.groups import StoreGroups
 from foliot.store.base import Document, Filter
 
 LOOK_EVERY = 0.25
@@ -64,12 +64,12 @@ async def _wait_for_all(named: list[tuple[str, str]], condition: str, test: Test
             out(f"{word_of(kind)}/{name}: {condition}")
 
 
-async def _wait_for(client: Client, kind: str, name: str, space: str, test: Test) -> None:
+async def _wait_for(client: StoreGroups, kind: str, name: str, space: str, test: Test) -> None:
     filter = Filter(kind, space)
     while True:
-        revision = (await client.list(filter, limit=1)).revision
+        revision = (await client.resources.list(filter, limit=1)).revision
         try:
-            document = await client.get(kind, name, namespace=space)
+            document = await client.resources.get(kind, name, namespace=space)
         except NotFound:
             document = None
         if test(document):
@@ -79,7 +79,7 @@ async def _wait_for(client: Client, kind: str, name: str, space: str, test: Test
             await asyncio.sleep(LOOK_EVERY)
             continue
         try:
-            async for change in client.watch(filter, after=revision):
+            async for change in client.resources.watch(filter, after=revision):
                 if change.document["metadata"]["name"] == name and test(
                     None if change.action == "deleted" else change.document
                 ):

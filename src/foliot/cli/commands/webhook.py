@@ -14,7 +14,7 @@ import click
 
 from foliot.cli.invocation import current
 from foliot.cli.logs import configure
-from foliot.cli.reach import namespace, run, stored, triggered
+from foliot.cli.reach import connected, namespace, run, stored
 from foliot.cli.show.output import as_json, as_yaml, output_option, render
 from foliot.cli.show.tables import since, table
 from foliot.cli.stop_signals import StopSignals, serve_until_told
@@ -57,8 +57,8 @@ def list_command(output: str, all_namespaces: bool) -> int:
 
 
 async def _list(output: str, space: str | None) -> int:
-    async with triggered() as triggers:
-        found = await triggers.webhooks(space)
+    async with connected() as triggers:
+        found = await triggers.webhooks.list(namespace=space)
     if not found and output in ("table", "wide"):
         out(f"No webhooks found in {'any namespace' if space is None else f'namespace {space}'}.", err=True)
         return 0
@@ -75,9 +75,9 @@ def show(name: str, output: str) -> int:
 
 
 async def _show(name: str, output: str) -> int:
-    async with triggered() as triggers:
-        document = await triggers.webhook(namespace(), name)
-        found = await triggers.deliveries(namespace(), name, limit=5)
+    async with connected() as triggers:
+        document = await triggers.webhooks.get(name, namespace=namespace())
+        found = await triggers.webhooks.deliveries(name, namespace=namespace(), limit=5)
     match output:
         case "json":
             out(as_json({**document, "deliveries": [_entry(each) for each in found]}))
@@ -97,8 +97,8 @@ def rotate(name: str, grace: str) -> int:
 
 
 async def _rotate(name: str, grace: float) -> int:
-    async with triggered() as triggers:
-        rotated = await triggers.rotate_webhook(namespace(), name, grace=grace)
+    async with connected() as triggers:
+        rotated = await triggers.webhooks.rotate(name, namespace=namespace(), grace=grace)
     out(rotated["status"]["endpointPath"])
     return 0
 
@@ -114,12 +114,12 @@ def deliveries(name: str, delivery: str | None, output: str, limit: int) -> int:
 
 
 async def _deliveries(name: str, id: str | None, output: str, limit: int) -> int:
-    async with triggered() as triggers:
+    async with connected() as triggers:
         if id is not None:
-            one = await triggers.delivery(namespace(), name, id)
+            one = await triggers.webhooks.delivery(name, id, namespace=namespace())
             out(as_json({**_entry(one), "headers": json.loads(one.headers), "body": _shown_body(one)}))
             return 0
-        found = await triggers.deliveries(namespace(), name, limit=limit)
+        found = await triggers.webhooks.deliveries(name, namespace=namespace(), limit=limit)
     if output == "json":
         out(as_json([_entry(each) for each in found]))
     elif found:
@@ -140,8 +140,8 @@ def replay(name: str, delivery: str) -> int:
 async def _replay(name: str, id: str) -> int:
     from foliot.cli.runtimes import whoami
 
-    async with triggered() as triggers:
-        out(await triggers.replay_delivery(namespace(), name, id, by=whoami()))
+    async with connected() as triggers:
+        out(await triggers.webhooks.replay(name, id, namespace=namespace(), by=whoami()))
     return 0
 
 
@@ -184,8 +184,10 @@ async def _send_test(name: str, body: bytes, event_id: str, extra: dict[str, str
 
     if url is None:
         event = event_id or secrets.token_hex(8)
-        async with triggered() as triggers:
-            sent = await triggers.send_test(namespace(), name, body, event_id=event, headers=extra, by=whoami())
+        async with connected() as triggers:
+            sent = await triggers.webhooks.send_test(
+                name, body, namespace=namespace(), event_id=event, headers=extra, by=whoami()
+            )
         status, said = sent.status, as_json(sent.document)
     else:
         document, signed = await _signed(name, body, event_id)
@@ -245,10 +247,10 @@ async def _listen(host: str, port: int, signals: StopSignals) -> int:
 
 async def _signed(name: str, body: bytes, event_id: str) -> tuple[Document, dict[str, str]]:
     """The webhook, which has an address from now on, and the headers of a delivery to it."""
-    from foliot.client.local_operations import signed_headers
+    from foliot.runtime.local.operations import signed_headers
 
-    async with stored() as (_, store), triggered() as triggers:
-        document = await triggers.webhook(namespace(), name)
+    async with stored() as (_, store), connected() as triggers:
+        document = await triggers.webhooks.get(name, namespace=namespace())
         return document, await signed_headers(document, store, body, event_id or secrets.token_hex(8))
 
 

@@ -95,11 +95,11 @@ async def _work(offer: Offer, grace: float, signals: StopSignals, *, once: bool,
     settings = current().store_settings()
     configure(settings, service=True)
     async with opened(store_wait=inf) as runtime, _mcp_kept_in_step(runtime, wanted=not once):
-        worker = runtime.tasking.worker(offer, grace=grace, once=once)
+        worker = runtime.inside.tasking.worker(offer, grace=grace, once=once)
         async with _measured(runtime, worker, metrics_port):
             places = "1 place" if offer.capacity == 1 else f"{offer.capacity} places"
             out(f"Worker {offer.name} has {places} on {mask_password(settings.store)}. Ctrl-C stops it.", err=True)
-            keeping = None if once else asyncio.create_task(runtime.tasking.housekeeper(settings).run())
+            keeping = None if once else asyncio.create_task(runtime.inside.tasking.housekeeper(settings).run())
             try:
                 signals.told(partial(_drain, worker))
                 await worker.run()
@@ -123,7 +123,7 @@ async def _mcp_kept_in_step(runtime: Runtime, *, wanted: bool) -> AsyncGenerator
 
     settings = current().store_settings()
     store = SqlResourceStore(
-        runtime.tasking.database,
+        runtime.inside.tasking.database,
         partial(load_keyring, settings),
         existing=partial(load_keyring, settings, create=False),
     )
@@ -145,7 +145,9 @@ async def _measured(runtime: Runtime, worker: Worker, port: int | None) -> Async
     from foliot.runtime.telemetry import measured
 
     with measured(runtime) as metrics:
-        async with serving(metrics, port=port, state=lambda: worker.phase, database=runtime.tasking.database) as taken:
+        async with serving(
+            metrics, port=port, state=lambda: worker.phase, database=runtime.inside.tasking.database
+        ) as taken:
             out(f"Metrics are at http://{LOOPBACK}:{taken}/metrics", err=True)
             yield
 

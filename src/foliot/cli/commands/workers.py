@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from foliot.cli.reach import namespace, operating, run
+from foliot.cli.reach import connected, namespace, run
 from foliot.cli.show.output import API_VERSION, as_json, as_list, as_yaml, output_option
 from foliot.cli.show.tables import cell, since, table
 from foliot.cli.terminal import out
@@ -75,8 +75,8 @@ def mend(key: str) -> int:
 
 async def _list(output: str) -> int:
     now = time.time()
-    async with operating() as operations:
-        found = await operations.workers()
+    async with connected() as operations:
+        found = await operations.workers.list()
     documents = [_document(info, now) for info in found]
     match output:
         case "json":
@@ -135,8 +135,8 @@ def _table(found: Sequence[WorkerInfo], now: float, *, wide: bool) -> str:
 
 
 async def _limits(output: str) -> int:
-    async with operating() as operations:
-        found = await operations.limits()
+    async with connected() as operations:
+        found = await operations.workers.limits()
     if output == "json":
         out(as_json([{"scope": each.scope, "name": each.name, "max": each.max_running} for each in found]))
     elif found:
@@ -154,22 +154,22 @@ async def _limit(scope: Any, name: str, most: str) -> int:
     from foliot.store.queue.limits import Limit
 
     full = name if scope == "namespace" or "/" in name else f"{namespace()}/{name}"
-    async with operating() as operations:
+    async with connected() as operations:
         if most.lower() == "none":
-            await operations.clear_limit(scope, full)
+            await operations.workers.clear_limit(scope, full)
             out(f"{scope} {full}: no limit")
             return 0
         if not most.isdecimal():
             raise UsageError(f"{most!r} is not a number of runs", hint="such as 4; `none` lifts the limit")
-        await operations.set_limit(Limit(scope, full, int(most)))
+        await operations.workers.set_limit(Limit(scope, full, int(most)))
     out(f"{scope} {full}: at most {int(most)} at once")
     return 0
 
 
 async def _classes(output: str) -> int:
     now = time.time()
-    async with operating() as operations:
-        found = await operations.failing_classes()
+    async with connected() as operations:
+        found = await operations.workers.failing_classes()
     if output == "json":
         out(as_json([_class_data(each, now) for each in found]))
     elif found:
@@ -201,8 +201,8 @@ def _class_row(each: ClassInfo, now: float) -> list[str]:
 
 
 async def _mend(key: str) -> int:
-    async with operating() as operations:
-        await operations.mend_class(key)
+    async with connected() as operations:
+        await operations.workers.mend_class(key)
     out(f"{key}: runs are begun again")
     return 0
 

@@ -147,7 +147,9 @@ async def wait_for_workers(runtime: Runtime, ready: int, seconds: float) -> None
     """Raises `Unavailable` when fewer are alive by then."""
     deadline = time.monotonic() + seconds
     while True:
-        alive = [each for each in await list_workers(runtime.tasking.database) if each.state(time.time()) == "ready"]
+        alive = [
+            each for each in await list_workers(runtime.inside.tasking.database) if each.state(time.time()) == "ready"
+        ]
         if len(alive) >= ready:
             return
         if time.monotonic() >= deadline:
@@ -155,7 +157,7 @@ async def wait_for_workers(runtime: Runtime, ready: int, seconds: float) -> None
                 f"{len(alive)} of {ready} workers were ready after {seconds:g} s",
                 hint="start `foliot worker`, or let the test bring its own with --workers 1",
             )
-        await runtime.tasking.database.wait_for_change(timeout=LOOK_EVERY)
+        await runtime.inside.tasking.database.wait_for_change(timeout=LOOK_EVERY)
 
 
 async def create_all(runtime: Runtime, load: Load, run: str) -> list[Outcome]:
@@ -191,7 +193,7 @@ async def _create(runtime: Runtime, load: Load, run: str, number: int, outcome: 
         retry=RetryPolicy(load.retry_attempts, load.retry_backoff, load.retry_max_backoff, "full"),
     )
     try:
-        await runtime.tasking.tasks.accept(command)
+        await runtime.inside.tasking.tasks.accept(command)
     except NotFound as refused:
         outcome.refused = refused.message
         outcome.injected = outcome.fault == "invalid_system"
@@ -208,10 +210,10 @@ async def _create(runtime: Runtime, load: Load, run: str, number: int, outcome: 
 
 async def _abandon(runtime: Runtime, load: Load, name: str) -> bool:
     """Take the first run of a task in the name of a worker that will never come back. False: a live one was faster."""
-    rows = await runtime.tasking.stories.rows(load.namespace, name)
+    rows = await runtime.inside.tasking.stories.rows(load.namespace, name)
     now = time.time()
     try:
-        await runtime.runs.journal.claim(
+        await runtime.inside.runs.journal.claim(
             rows[0].run_id, worker=load.expired_lease_owner, now=now, until=now + LEASE_OF_THE_DEAD
         )
     except FoliotError as error:
@@ -232,11 +234,11 @@ async def wait_for_end(
     deadline = time.monotonic() + load.run_timeout
     while open_names:
         for name in sorted(open_names)[:50]:
-            if (await runtime.tasking.tasks.get(load.namespace, name)).phase in ENDED:
+            if (await runtime.inside.tasking.tasks.get(load.namespace, name)).phase in ENDED:
                 open_names.discard(name)
         told(total - len(open_names), total)
         if not open_names or time.monotonic() >= deadline:
             break
         await asyncio.sleep(0.05)
-        await runtime.tasking.database.wait_for_change(timeout=LOOK_EVERY)
+        await runtime.inside.tasking.database.wait_for_change(timeout=LOOK_EVERY)
     return open_names

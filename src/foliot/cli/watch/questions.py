@@ -16,10 +16,10 @@ from foliot.cli.errors import tell
 from foliot.cli.invocation import is_terminal
 from foliot.cli.runtimes import whoami
 from foliot.cli.terminal import out, paint
-from foliot.client.work import Work
 from foliot.common.text import visible
 from foliot.engine.approval.questions import OpenQuestion, check_answer
 from foliot.errors import Conflict, InvalidInput
+from foliot.runtime.groups.groups import Groups
 from foliot.runtime.results import RunResult
 
 LOOK_EVERY: Final = 0.5
@@ -31,7 +31,7 @@ def can_ask() -> bool:
     return is_terminal(sys.stdin) and is_terminal(sys.stderr)
 
 
-async def answered_here(work: Work, result: RunResult | None, *, told: Told) -> bool:
+async def answered_here(work: Groups, result: RunResult | None, *, told: Told) -> bool:
     """Ask the person at the terminal what the run asks. True when the run can go on, whoever answered.
 
     False for a run that asks nothing, and when the person ends the input (Ctrl-D). `told` says whether somebody has
@@ -39,14 +39,14 @@ async def answered_here(work: Work, result: RunResult | None, *, told: Told) -> 
     """
     if result is None or result.waiting is None or result.waiting.reason != "input":
         return False
-    space = (await work.find_run(result.run_id)).namespace
-    for asked in [each for each in await work.questions(space) if each.run_id == result.run_id]:
+    space = (await work.runs.find(result.run_id)).namespace
+    for asked in [each for each in await work.questions.list(namespace=space) if each.run_id == result.run_id]:
         if not await _ask(work, asked, told):
             return False
     return True
 
 
-async def _ask(work: Work, asked: OpenQuestion, told: Told) -> bool:
+async def _ask(work: Groups, asked: OpenQuestion, told: Told) -> bool:
     print_question(asked)
     while True:
         out("Answer: ", nl=False, err=True)
@@ -59,7 +59,7 @@ async def _ask(work: Work, asked: OpenQuestion, told: Told) -> bool:
             return False
         try:
             check_answer(asked, line.rstrip("\n"))
-            await work.answer(asked.run_id, asked.call_id, line.rstrip("\n"), by=whoami())
+            await work.questions.answer(asked.run_id, line.rstrip("\n"), call=asked.call_id, by=whoami())
         except InvalidInput as error:
             tell(error)
         except Conflict as error:
@@ -75,11 +75,11 @@ def print_question(asked: OpenQuestion) -> None:
         out(f"  {number}  {visible(choice)}", err=True)
 
 
-async def _is_over(work: Work, asked: OpenQuestion, told: Told) -> bool:
+async def _is_over(work: Groups, asked: OpenQuestion, told: Told) -> bool:
     """Whether nothing has to be answered here any more."""
     if asked.expires_at is not None and asked.expires_at <= time.time():
         return True
-    return (await work.find_run(asked.run_id)).phase != "waiting" or await told(asked.run_id)
+    return (await work.runs.find(asked.run_id)).phase != "waiting" or await told(asked.run_id)
 
 
 async def _line_unless(over: Callable[[], Awaitable[bool]]) -> str | None:

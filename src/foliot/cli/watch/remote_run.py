@@ -17,12 +17,12 @@ from foliot.cli.show.run import Opening, QuietView, View
 from foliot.cli.watch.questions import answered_here
 from foliot.cli.watch.run import Look, Watched, finish, on_ctrl_c, with_ticks
 from foliot.cli.watch.waits import note_what_is_asked
-from foliot.client.run_state import ForkOrder, RunOrder, RunStanding
 from foliot.common.cancellation import stop_tasks
 from foliot.engine.budgets.wakeups import is_short
 from foliot.engine.live.hub import Recorded
 from foliot.errors import Conflict, NotFound, Unavailable
 from foliot.kernel.run.events import RunWaiting
+from foliot.runtime.answers import ForkOrder, RunOrder, RunStanding
 from foliot.runtime.results import RunResult
 
 if TYPE_CHECKING:
@@ -36,27 +36,36 @@ async def run_there(client: RemoteClient, opening: Opening, order: RunOrder, loo
     """Begin a run on the server, or go on with one, and stay with it. The exit code of the command."""
     if opening.done:  # it exists: what it was asked for is not asked again
         return await resume_there(client, opening, look)
-    await client.begin_run(order)
+    await client.runs.start(
+        order.agent,
+        order.input,
+        namespace=order.namespace,
+        run_id=order.run_id,
+        labels=order.labels,
+        user=order.user,
+    )
     return await _watched(client, opening, 0, look)
 
 
 async def resume_there(client: RemoteClient, opening: Opening, look: Look) -> int:
     """Have a run go on on the server, and stay with it. The exit code of the command."""
-    seq = (await client.standing(opening.run_id)).seq
-    await client.resume_run(opening.run_id)
+    seq = (await client.runs.get(opening.run_id)).seq
+    await client.runs.resume(opening.run_id)
     return await _watched(client, opening, seq, look)
 
 
 async def fork_there(client: RemoteClient, opening: Opening, original: str, order: ForkOrder, look: Look) -> int:
     """Begin a run on the server that shares the past of another, and stay with it. The exit code of the command."""
-    await client.fork_run(original, order)
+    await client.runs.fork(
+        original, at=order.at, prompt=order.prompt, model=order.model, input=order.input, new_id=order.new_id
+    )
     return await _watched(client, opening, 0, look)
 
 
 async def rest_there(client: RemoteClient, run_id: str) -> RunResult:
     """Have a run go on on the server until it has ended or waits, without a view."""
-    seq = (await client.standing(run_id)).seq
-    await client.resume_run(run_id)
+    seq = (await client.runs.get(run_id)).seq
+    await client.runs.resume(run_id)
     watched = await _Watch(client, QuietView(), Opening(run_id, ""), seq, Look(quiet=True)).watch()
     assert watched.result is not None, "nobody interrupts what nobody watches"
     return watched.result
@@ -76,7 +85,7 @@ async def _watched(client: RemoteClient, opening: Opening, seq: int, look: Look)
             return INTERRUPTED
         if not (look.ask_here and await answered_here(client, watched.result, told=told)):
             return await finish(client, view, watched)
-        opening, seq = await going_on(client, opening.run_id), (await client.standing(opening.run_id)).seq
+        opening, seq = await going_on(client, opening.run_id), (await client.runs.get(opening.run_id)).seq
 
 
 class _Watch:
@@ -118,13 +127,13 @@ class _Watch:
             await asyncio.wait({following, resting}, return_when=asyncio.FIRST_COMPLETED)
             if following.done():
                 await following
-                return (await self._client.standing(self._opening.run_id)).result
+                return (await self._client.runs.get(self._opening.run_id)).result
             return await resting
         finally:
             await stop_tasks(following, resting)
 
     async def _follow(self) -> None:
-        live = self._client.live(self._opening.run_id, after=self._seq)
+        live = self._client.runs.watch(self._opening.run_id, after=self._seq)
         async with aclosing(live):
             async for item in with_ticks(live, self._view):
                 self._begin()
@@ -142,9 +151,9 @@ class _Watch:
                     await self._waits.wait()
             self._waits.clear()
             with suppress(Unavailable):  # whoever follows says when the server stays away
-                if (await self._client.find_run(self._opening.run_id)).phase != "waiting":
+                if (await self._client.runs.find(self._opening.run_id)).phase != "waiting":
                     continue
-                stood = await self._client.standing(self._opening.run_id)
+                stood = await self._client.runs.get(self._opening.run_id)
                 if stood.info.phase == "waiting" and stood.seq <= self._seq and await self._is_over(stood):
                     return stood.result
 
@@ -175,4 +184,4 @@ class _Watch:
             return
         self._view.note("Cancelling; Ctrl-C again leaves at once, and the run goes on there.")
         with suppress(NotFound, Conflict, Unavailable):  # it has ended this very moment, or cannot be told now
-            await self._client.cancel_run(self._opening.run_id, by=whoami(), reason="Ctrl-C")
+            await self._client.runs.cancel(self._opening.run_id, by=whoami(), reason="Ctrl-C")

@@ -18,11 +18,11 @@ from foliot.cli.reach import connected
 from foliot.cli.show.output import as_yaml, ref_of, word_of
 from foliot.cli.show.tables import headings_of, row_of, table, widths_of
 from foliot.cli.terminal import out
-from foliot.client.base import Client
 from foliot.common.text import safe_json
 from foliot.errors import Gone, Unavailable
 from foliot.kernel.backoff import backoff
 from foliot.resources.kinds import Kind, find_kind
+from foliot.runtime.groups.groups import StoreGroups
 from foliot.store.base import Change, Document, Filter
 
 if TYPE_CHECKING:
@@ -51,12 +51,12 @@ async def watch_resources(request: Request, output: str) -> int:
             await asyncio.sleep(backoff(failures, FIRST_PAUSE, LONGEST_PAUSE))
 
 
-async def _follow(client: Client, request: Request, printer: Printer) -> None:
+async def _follow(client: StoreGroups, request: Request, printer: Printer) -> None:
     while True:
         if printer.revision is None:
             await _list(client, request, printer)
         try:
-            async for change in client.watch(_filter(request), after=printer.revision or 0):
+            async for change in client.resources.watch(_filter(request), after=printer.revision or 0):
                 printer.revision = change.revision
                 if _wanted(request, change.document):
                     printer.change(change)
@@ -65,9 +65,9 @@ async def _follow(client: Client, request: Request, printer: Printer) -> None:
             printer.revision = None
 
 
-async def _list(client: Client, request: Request, printer: Printer) -> None:
+async def _list(client: StoreGroups, request: Request, printer: Printer) -> None:
     if request.targets.named:
-        revision = (await client.list(_filter(request), limit=1)).revision
+        revision = (await client.resources.list(_filter(request), limit=1)).revision
         documents, missing = await fetch_named(client, request)
         if missing and not printer.versions:
             raise missing[0]

@@ -10,9 +10,9 @@ from foliot.cli.commands.run import going_on
 from foliot.cli.errors import warn
 from foliot.cli.terminal import out
 from foliot.cli.watch.run import WAITS, choose_view, finish, watch_run
-from foliot.client.local_work import LocalWork
 from foliot.engine.driver.process import in_words, is_gone
 from foliot.errors import FoliotError
+from foliot.runtime.local.groups import LocalGroups
 from foliot.runtime.runtime import Runtime
 from foliot.store.journal.base import TERMINAL, Held, LeaseLost
 
@@ -30,13 +30,15 @@ async def go_on_elsewhere_or_here(runtime: Runtime, run_id: str, *, attended_by:
         return await _told_who_goes_on(runtime, run_id)
     view = choose_view(json=False, quiet=quiet)
     try:
-        opening = await going_on(LocalWork(runtime), run_id)
-        watched = await watch_run(runtime, view, opening, lambda: runtime.resume(run_id, stream=not quiet, check=False))
+        opening = await going_on(LocalGroups(runtime.inside, wakes=False), run_id)
+        watched = await watch_run(
+            runtime, view, opening, lambda: runtime.inside.resume(run_id, stream=not quiet, check=False)
+        )
     except (Held, LeaseLost):
         return await _told_who_goes_on(runtime, run_id)
     except FoliotError as error:
         return not_from_here(run_id, error)
-    return await finish(LocalWork(runtime), view, watched)
+    return await finish(LocalGroups(runtime.inside, wakes=False), view, watched)
 
 
 def not_from_here(run_id: str, error: FoliotError) -> int:
@@ -46,7 +48,7 @@ def not_from_here(run_id: str, error: FoliotError) -> int:
 
 
 async def _told_who_goes_on(runtime: Runtime, run_id: str) -> int:
-    info = await runtime.runs.journal.get(run_id)
+    info = await runtime.inside.runs.journal.get(run_id)
     if info.worker is None:  # it has been let go again meanwhile
         out(f"Run {run_id} goes on where it is driven.", err=True)
     else:
@@ -58,12 +60,12 @@ async def _goes_on_elsewhere(runtime: Runtime, run_id: str, patience: float) -> 
     """Whether another process has the run in hand, or takes it within the time that it is given."""
     until = time.monotonic() + patience
     while True:
-        info = await runtime.runs.journal.get(run_id)
-        if info.phase == "running" and not runtime.runs.is_left_alone(info):
+        info = await runtime.inside.runs.journal.get(run_id)
+        if info.phase == "running" and not runtime.inside.runs.is_left_alone(info):
             return True
         if info.phase != "waiting":
             return patience > 0 and info.phase in TERMINAL  # as quick as that
-        if patience and not await runtime.runs.journal.signals([run_id]):
+        if patience and not await runtime.inside.runs.journal.signals([run_id]):
             return True  # taken, and it waits again: for another approval
         if time.monotonic() >= until:
             return False

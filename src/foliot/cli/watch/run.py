@@ -25,11 +25,11 @@ from foliot.cli.invocation import current, is_terminal
 from foliot.cli.runtimes import whoami
 from foliot.cli.show.run import Opening, View
 from foliot.cli.terminal import emit, live_console, out, paint
-from foliot.client.work import Work
 from foliot.common.cancellation import stop_tasks
 from foliot.common.text import one_line
 from foliot.engine.live.hub import Live
 from foliot.errors import Conflict, NotFound
+from foliot.runtime.groups.groups import Groups
 from foliot.runtime.results import RunResult
 from foliot.runtime.runtime import Runtime
 from foliot.store.journal.base import TERMINAL
@@ -158,7 +158,7 @@ async def watch_run(runtime: Runtime, view: View, opening: Opening, drive: Drive
     watched = Watched(None)
     shown = False
     try:
-        with runtime.watch(opening.run_id) as reader, aside(view):
+        with runtime.inside.watch(opening.run_id) as reader, aside(view):
             task = asyncio.create_task(drive())
             task.add_done_callback(lambda _: reader.close())
             with on_ctrl_c(lambda times: _interrupt(runtime, view, opening.run_id, task, watched, times)):
@@ -196,7 +196,7 @@ async def with_ticks(reader: AsyncIterable[Live], view: View) -> AsyncIterator[L
             await stop_tasks(ticking)
 
 
-async def finish(work: Work, view: View, watched: Watched) -> int:
+async def finish(work: Groups, view: View, watched: Watched) -> int:
     """Print the answer where it belongs, and say what to do next. The exit code of the command.
 
     Raises `RunFailedError` for a run that failed: it is told as every error is.
@@ -236,9 +236,9 @@ def _threads() -> list[str]:
     return [thread.name for thread in threading.enumerate()]
 
 
-async def _tell_wait(work: Work, run_id: str) -> None:
+async def _tell_wait(work: Groups, run_id: str) -> None:
     """Prints what the run waits for and the commands to type, on stderr."""
-    told = await work.why_run(run_id)
+    told = await work.runs.why(run_id)
     out(f"\n{one_line(told.headline)}", err=True)
     for line in told.chain:
         out(f"  {one_line(line)}", err=True)
@@ -284,17 +284,17 @@ async def _interrupt(
         return
     view.note("Cancelling; Ctrl-C again leaves at once, and the run can be resumed.")
     try:
-        info = await runtime.cancel(run_id, by=whoami(), reason="Ctrl-C")
+        info = await runtime.inside.cancel(run_id, by=whoami(), reason="Ctrl-C")
     except (NotFound, Conflict):  # not stored yet, or ended this very moment
-        if runtime.runs.local(run_id) is None:
+        if runtime.inside.runs.local(run_id) is None:
             task.cancel()
         return
-    if info.phase in TERMINAL and runtime.runs.local(run_id) is None:
+    if info.phase in TERMINAL and runtime.inside.runs.local(run_id) is None:
         task.cancel()  # it slept until a timer would go off
 
 
 async def _ended_meanwhile(runtime: Runtime, run_id: str) -> RunResult | None:
     with suppress(NotFound):
-        if (await runtime.runs.journal.get(run_id)).phase in TERMINAL:
-            return await runtime.resume(run_id, check=False)
+        if (await runtime.inside.runs.journal.get(run_id)).phase in TERMINAL:
+            return await runtime.inside.resume(run_id, check=False)
     return None

@@ -23,7 +23,6 @@ from foliot.cli.runtimes import Reach, whoami
 from foliot.cli.show.task import TaskView
 from foliot.cli.terminal import emit, live_console, out, paint
 from foliot.cli.watch.run import FRAME, WAITS, aside, on_ctrl_c
-from foliot.client.work import Work
 from foliot.common.cancellation import stop_tasks
 from foliot.common.text import one_line
 from foliot.engine.driver.process import is_gone
@@ -31,6 +30,7 @@ from foliot.engine.live.hub import Streamed
 from foliot.errors import FoliotError, UsageError
 from foliot.kernel.messages import TextDelta
 from foliot.kernel.run import events as e
+from foliot.runtime.groups.groups import Groups
 from foliot.runtime.runtime import Runtime
 from foliot.store.queue.placement import Offer, fits
 from foliot.store.queue.workers import list_workers
@@ -59,7 +59,7 @@ class Followed:
 
 @dataclass(slots=True)
 class _Following:
-    work: Work
+    work: Groups
     runtime: Runtime | None
     view: TaskView
     namespace: str
@@ -101,7 +101,7 @@ async def follow(reach: Reach, view: TaskView, task: TaskInfo, *, here: bool | N
     begun = False
     try:
         with aside(view), on_ctrl_c(lambda times: _interrupt(following, times)):
-            view.begin(await reach.work.story(task.namespace, task.name, looks=False))
+            view.begin(await reach.work.tasks.story(task.name, namespace=task.namespace, looks=False))
             begun = True
             async with _ticking(view), _at_work(following):
                 story = await _until_it_rests(following, here=here, stays=stays)
@@ -118,18 +118,18 @@ async def _until_it_rests(following: _Following, *, here: bool | None, stays: bo
     cursor: str | None = None
     told, alone_since = -1, time.monotonic() - MISSED
     while not following.leaving.is_set():
-        info = await work.task(namespace, name)
-        batch = await work.happenings(namespace, name, cursor=cursor)
+        info = await work.tasks.get(name, namespace=namespace)
+        batch = await work.tasks.events(name, namespace=namespace, cursor=cursor)
         cursor = batch.cursor
         _watch_writing(following, batch.happenings)
         if following.view.draws:
-            following.view.graph(await work.story(namespace, name, looks=False))
+            following.view.graph(await work.tasks.story(name, namespace=namespace, looks=False))
         following.view.show(batch.happenings)
         if info.phase in ENDED:
-            return await work.story(namespace, name)
+            return await work.tasks.story(name, namespace=namespace)
         if info.phase == "waiting":
             if not stays:
-                return await work.story(namespace, name)
+                return await work.tasks.story(name, namespace=namespace)
             if info.revision != told:
                 told = info.revision
                 await _tell_wait(following)
@@ -143,15 +143,17 @@ async def _until_it_rests(following: _Following, *, here: bool | None, stays: bo
                 _do_it_here(following, following.runtime, here=here)
         await _pause(following, cursor)
     with suppress(FoliotError):
-        if (await work.task(namespace, name)).phase in ENDED:
-            return await work.story(namespace, name)
+        if (await work.tasks.get(name, namespace=namespace)).phase in ENDED:
+            return await work.tasks.story(name, namespace=namespace)
     return None
 
 
 async def _pause(following: _Following, cursor: str | None) -> None:
     """Waits until something may have happened, or the person leaves."""
     await asyncio.sleep(PAUSE)
-    change = following.work.changed(following.namespace, following.name, cursor=cursor, timeout=LOOK_EVERY)
+    change = following.work.tasks.changed(
+        following.name, namespace=following.namespace, cursor=cursor, timeout=LOOK_EVERY
+    )
     changed = asyncio.create_task(change)
     leaving = asyncio.create_task(following.leaving.wait())
     try:
@@ -167,7 +169,7 @@ async def _pause(following: _Following, cursor: str | None) -> None:
 
 async def _somebody_could(following: _Following, runtime: Runtime) -> bool:
     """Whether a worker is alive that may take what is due of the task, or was left behind; True while nothing is."""
-    tasking, now = runtime.tasking, time.time()
+    tasking, now = runtime.inside.tasking, time.time()
     rows = await tasking.stories.rows(following.namespace, following.name)
     due = [row for row in rows if not row.ended and _is_free(row, now)]
     if not due:
@@ -197,9 +199,9 @@ def _do_it_here(following: _Following, runtime: Runtime, *, here: bool | None) -
 
 
 def _start_worker(following: _Following, runtime: Runtime) -> None:
-    tasking = runtime.tasking
+    tasking = runtime.inside.tasking
     tasking.performer.stream = following.view.draws
-    worker = runtime.runs.worker
+    worker = runtime.inside.runs.worker
     offer = Offer(f"{socket.gethostname()}-{os.getpid()}", worker, capacity=PLACES)
     following.worker = tasking.worker(offer)
     following.working = asyncio.create_task(following.worker.run(), name="worker")
@@ -228,7 +230,7 @@ def _watch_writing(following: _Following, happenings: Sequence[Happening]) -> No
         if not isinstance(happening, RunHappening):
             continue
         match happening.fact:
-            case e.RunClaimed(worker=worker) if worker == runtime.runs.worker:
+            case e.RunClaimed(worker=worker) if worker == runtime.inside.runs.worker:
                 if happening.run_id not in following.pumps:
                     pump = _pump(following, runtime, happening.agent, happening.run_id)
                     following.pumps[happening.run_id] = asyncio.create_task(pump)
@@ -240,7 +242,7 @@ def _watch_writing(following: _Following, happenings: Sequence[Happening]) -> No
 
 
 async def _pump(following: _Following, runtime: Runtime, agent: str, run_id: str) -> None:
-    with runtime.watch(run_id) as reader:
+    with runtime.inside.watch(run_id) as reader:
         async for item in reader:
             if isinstance(item, Streamed) and isinstance(item.delta, TextDelta):
                 following.view.piece(agent, item.delta.text)
@@ -270,13 +272,13 @@ async def _interrupt(following: _Following, times: int) -> None:
         return
     following.view.note("Cancelling; Ctrl-C again leaves at once, and the task stays as it is.")
     try:
-        await following.work.cancel_task(following.namespace, following.name, by=whoami(), reason="Ctrl-C")
+        await following.work.tasks.cancel(following.name, namespace=following.namespace, by=whoami(), reason="Ctrl-C")
     except FoliotError:  # it has ended this very moment
         return
 
 
 async def _tell_wait(following: _Following) -> None:
-    told = await following.work.why_task(following.namespace, following.name)
+    told = await following.work.tasks.why(following.name, namespace=following.namespace)
     for cause in told.causes:
         if cause.kind == "waiting":
             following.view.note(f"{'  ' * cause.depth}{cause.text}")
@@ -284,7 +286,7 @@ async def _tell_wait(following: _Following) -> None:
         following.view.note(f"  {hint.command}  # {one_line(hint.effect)}")
 
 
-async def finish_task(work: Work, view: TaskView, task: TaskInfo, followed: Followed) -> int:
+async def finish_task(work: Groups, view: TaskView, task: TaskInfo, followed: Followed) -> int:
     """Print the result where it belongs, and say what to do next. The exit code of the command."""
     story = followed.story
     where = "" if task.namespace == "default" else f" -n {task.namespace}"
@@ -297,7 +299,7 @@ async def finish_task(work: Work, view: TaskView, task: TaskInfo, followed: Foll
                 emit(story.output)
             return 0
         case "waiting":
-            told = await work.why_task(task.namespace, task.name)
+            told = await work.tasks.why(task.name, namespace=task.namespace)
             out(f"\n{one_line(told.headline)}", err=True)
             for cause in told.causes:
                 out(f"  {'  ' * cause.depth}{one_line(cause.text)}", err=True)

@@ -18,10 +18,9 @@ from foliot.cli.errors import warn
 from foliot.cli.manifests import load, located
 from foliot.cli.reach import connected, namespace
 from foliot.cli.terminal import out, paint
-from foliot.client.base import Client
-from foliot.client.work import Work
 from foliot.engine.explain.amounts import counted
 from foliot.errors import FoliotError, NotFound, UsageError
+from foliot.runtime.groups.groups import Groups, StoreGroups
 from foliot.store.base import Document
 from foliot.store.tasks import ENDED
 from foliot.work.tasks.base import Command, TaskInfo
@@ -69,12 +68,12 @@ async def understand(order: Order, *, quiet: bool) -> tuple[Command, str]:
     return _changed(base, order), ""
 
 
-async def choose_name(work: Work, command: Command, declared: str, order: Order) -> Command:
+async def choose_name(work: Groups, command: Command, declared: str, order: Order) -> Command:
     """A Task that is wanted as declared has its own name, as long as no work under it has ended already."""
     if order.name or not declared or not order.is_plain:
         return command
     try:
-        there = await work.task(command.namespace, declared)
+        there = await work.tasks.get(declared, namespace=command.namespace)
     except NotFound:
         return replace(command, name=declared)
     return command if there.phase in ENDED else replace(command, name=declared)
@@ -91,10 +90,10 @@ def _changed(base: Command, order: Order) -> Command:
     )
 
 
-async def _applied(client: Client, path: str, *, quiet: bool) -> list[Document]:
+async def _applied(client: StoreGroups, path: str, *, quiet: bool) -> list[Document]:
     loaded = load((path,))
     try:
-        applied = await client.apply([item.given for item in loaded])
+        applied = await client.resources.apply([item.given for item in loaded])
     except FoliotError as error:
         raise located(error, loaded) from None
     for warning in applied.warnings:
@@ -120,7 +119,7 @@ def _only(documents: Sequence[Document], path: str) -> Document:
     raise NotFound(f"There is no Task, AgentSystem or Agent in {path}.", hint="`foliot init --help` writes some.")
 
 
-async def _named(client: Client, word: str) -> Document:
+async def _named(client: StoreGroups, word: str) -> Document:
     kinds = {"agent": ("Agent",), "system": ("AgentSystem",), "agent-system": ("AgentSystem",), "task": ("Task",)}
     prefix, slash, rest = word.partition("/")
     wanted = ("AgentSystem", "Agent", "Task")
@@ -132,7 +131,7 @@ async def _named(client: Client, word: str) -> Document:
     hints: list[str] = []
     for kind in wanted:
         try:
-            return await client.get(kind, name, namespace=space or namespace())
+            return await client.resources.get(kind, name, namespace=space or namespace())
         except NotFound as missing:
             hints += [missing.hint] if missing.hint else []
     raise NotFound(
@@ -166,13 +165,13 @@ def task_argument(*, required: bool = True) -> Callable[[F], F]:
     return click.argument("name", metavar="TASK" if required else "[TASK]", required=required)
 
 
-async def find_task(work: Work, word: str | None) -> TaskInfo:
+async def find_task(work: Groups, word: str | None) -> TaskInfo:
     """The task of this name, `namespace/name`, or the only one that begins or ends so; the newest when none is named.
 
     Raises `NotFound`, `InvalidInput` with the candidates, `UsageError` for an empty name.
     """
     if word is None:
-        newest, _ = await work.tasks(namespace=namespace(), limit=1)
+        newest, _ = await work.tasks.list(namespace=namespace(), limit=1)
         if not newest:
             raise NotFound(
                 f"There are no tasks in namespace {namespace()} yet.", hint="`foliot task run --help` says how."
@@ -182,4 +181,4 @@ async def find_task(work: Work, word: str | None) -> TaskInfo:
     space, _, name = word.rpartition("/")
     if not name.strip():
         raise UsageError("An empty text does not name a task.", hint="`foliot task list` shows them.")
-    return await work.find_task(space or namespace(), name)
+    return await work.tasks.find(name, namespace=space or namespace())

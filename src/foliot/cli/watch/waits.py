@@ -10,8 +10,8 @@ import click
 
 from foliot.cli.invocation import is_terminal
 from foliot.cli.show.run import View
-from foliot.client.local_work import LocalWork
-from foliot.client.work import Work
+from foliot.runtime.groups.groups import Groups
+from foliot.runtime.local.groups import LocalGroups
 from foliot.runtime.results import RunResult
 from foliot.runtime.runtime import Runtime
 
@@ -44,20 +44,20 @@ async def stay(runtime: Runtime, view: View, result: RunResult, *, stream: bool,
         if result.waiting.reason == "budget" and result.waiting.message not in told:
             told.add(result.waiting.message)
             view.note(result.waiting.message)
-        await note_what_is_asked(LocalWork(runtime), view, result.run_id, told)
-        result = await runtime.attend(result.run_id, stream=stream, check=False)
+        await note_what_is_asked(LocalGroups(runtime.inside, wakes=False), view, result.run_id, told)
+        result = await runtime.inside.attend(result.run_id, stream=stream, check=False)
     return result
 
 
-async def note_what_is_asked(work: Work, view: View, run_id: str, told: set[str]) -> None:
+async def note_what_is_asked(work: Groups, view: View, run_id: str, told: set[str]) -> None:
     """Notes the commands by which people answer a waiting run, each once: ids that were noted are added to `told`."""
-    space = (await work.find_run(run_id)).namespace
-    for asked in await work.questions(space):
+    space = (await work.runs.find(run_id)).namespace
+    for asked in await work.questions.list(namespace=space):
         if asked.run_id == run_id and asked.call_id not in told:
             told.add(asked.call_id)
             view.note(f'waiting for an answer: foliot answer {asked.run_id} {asked.call_id} "…"')
     where = "" if space == "default" else f" -n {space}"
-    for document in await work.approvals(space, run=run_id):
+    for document in await work.approvals.list(namespace=space, run=run_id):
         name = document["metadata"]["name"]
         if document["status"]["phase"] == "Pending" and name not in told:
             told.add(name)

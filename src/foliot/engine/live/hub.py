@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Container, Generator
+from collections.abc import AsyncIterator, Callable, Container, Generator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
 from foliot.kernel.messages import Delta, ReasoningDelta, RestartDelta, TextDelta, ToolCallDelta
-from foliot.kernel.run.events import Event
+from foliot.kernel.run.events import Event, ModelResponded
 
 MOST_PIECES = 4096
 
@@ -101,6 +101,34 @@ class Reader:
                 return
             self._alarm.clear()
             await self._alarm.wait()
+
+
+class Interleaved:
+    """The pieces that a reader of one run gets, put among the events of the journal.
+
+    What was written of a step comes before the answer that was recorded of it, or not at all.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._recorded = 0
+
+    def among(self, records: Sequence[Recorded]) -> list[Live]:
+        """These events, and the pieces that came meanwhile, in the order in which to show them."""
+        steps = [each.event.step for each in records if isinstance(each.event, ModelResponded)]
+        recorded = max(steps, default=self._recorded)
+        before: list[Live] = []
+        after: list[Live] = []
+        for item in self._reader.taken():
+            match item:
+                case Streamed(step=step) if step > self._recorded:
+                    (before if step <= recorded else after).append(item)
+                case Output():
+                    before.append(item)
+                case _:
+                    pass  # too late, or read from the journal, where it has its number
+        self._recorded = recorded
+        return [*before, *records, *after]
 
 
 class Carrier(Protocol):

@@ -40,7 +40,7 @@ async def tell(
     if caller is None:
         entry["caller"] = {"user": "", "known_by": "nobody"}
     try:
-        await services.runtime.audit.act(entry)
+        await services.runtime.inside.audit.act(entry)
     except FoliotError as error:
         log.error("an act is not in the audit log: %s %s/%s: %s", verb, kind, name, error.message)
 

@@ -17,6 +17,7 @@ from foliot.engine.driver.runs import user_message
 from foliot.errors import Conflict, FoliotError, NotFound
 from foliot.kernel.messages import Media, Text, ToolResult
 from foliot.resources.validators import validator_of
+from foliot.runtime.background import BackgroundRuns
 from foliot.runtime.runtime import Runtime
 from foliot.server.audit import ActRecord
 from foliot.server.mcp.questions import (
@@ -37,7 +38,6 @@ from foliot.server.runs.background import (
     CALLER_LABEL,
     REQUEST_LABEL,
     VIA_LABEL,
-    Drives,
     Engagement,
     RunEngagement,
     TaskEngagement,
@@ -59,7 +59,7 @@ CallResult = types.CallToolResult | types.InputRequiredResult
 class Calls:
     """The calls of the clients of one server."""
 
-    def __init__(self, runtime: Runtime, drives: Drives) -> None:
+    def __init__(self, runtime: Runtime, drives: BackgroundRuns) -> None:
         self._runtime = runtime
         self._drives = drives
         self._leaving: set[asyncio.Task[None]] = set()
@@ -86,7 +86,7 @@ class Calls:
     # --- governed tools ------------------------------------------------------------------------------------------
 
     async def _govern(self, who: Who, params: types.CallToolRequestParams, progress: _Progress) -> CallResult:
-        tools = self._runtime.tools
+        tools = self._runtime.inside.tools
         try:
             offered = await tools.find(params.name, who.namespace)
         except NotFound as missing:
@@ -136,7 +136,7 @@ class Calls:
 
     async def _begin(self, who: Who, target: Target, arguments: dict[str, Any]) -> Engagement:
         message, key = str(arguments["message"]), str(arguments.get("idempotency_key") or "")
-        id = self._runtime.new_run_id()
+        id = self._runtime.inside.new_run_id()
         digest = derived_id(target.kind, target.name, message)
         if key:
             id = f"i-{derived_id(who.namespace, who.caller.principal, target.name, key)}"
@@ -160,7 +160,7 @@ class Calls:
 
     async def _check_same(self, id: str, digest: str) -> None:
         with contextlib.suppress(NotFound):
-            info = await self._runtime.runs.journal.get(id)
+            info = await self._runtime.inside.runs.journal.get(id)
             if info.labels.get(REQUEST_LABEL) != digest:
                 raise Conflict("this idempotency key was used for another message", hint="choose another")
 
@@ -215,9 +215,9 @@ class Calls:
         """Returns the questions that a call waits for, if it is the caller's own call of this target."""
         missing = NotFound(f"there is no call {place.id!r} of yours that waits")
         if target.kind == "system":
-            labels = (await self._runtime.tasking.tasks.get(who.namespace, place.id)).labels
+            labels = (await self._runtime.inside.tasking.tasks.get(who.namespace, place.id)).labels
         else:
-            info = await self._runtime.runs.journal.get(place.id)
+            info = await self._runtime.inside.runs.journal.get(place.id)
             labels = info.labels if (info.namespace, info.agent) == (who.namespace, target.name) else {}
         if (labels.get(VIA_LABEL), labels.get(CALLER_LABEL)) != ("mcp", who.caller.name):
             raise missing
@@ -227,7 +227,7 @@ class Calls:
                     return {each.id: each for each in piece.asked}
             return {}
         teller = Teller(place.id)
-        recorded(teller, await self._runtime.runs.facts(place.id))
+        recorded(teller, await self._runtime.inside.runs.facts(place.id))
         return {each.id: each for each in teller.asked.values()}
 
     async def _follow(self, who: Who, target: Target, place: Place) -> Engagement:
@@ -247,7 +247,7 @@ class Calls:
         ids = tuple(each.id for each in asked)
         if target.kind == "system":
             return Place(id, asked=ids)
-        _, state = await self._runtime.runs.load(id)
+        _, state = await self._runtime.inside.runs.load(id)
         return Place(id, state.seq, ids)
 
 

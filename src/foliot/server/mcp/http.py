@@ -19,6 +19,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from foliot.common.cancellation import stop_tasks
 from foliot.errors import Unavailable
+from foliot.runtime.background import BackgroundRuns
 from foliot.runtime.runtime import Runtime
 from foliot.server.auth.authentication import is_loopback
 from foliot.server.auth.guard import namespace_of
@@ -28,7 +29,6 @@ from foliot.server.context import CALLER
 from foliot.server.errors import TooMany, Unauthenticated
 from foliot.server.http.bodies import refuse_repeated, replayed
 from foliot.server.mcp.tools import Context, Who
-from foliot.server.runs.background import Drives
 from foliot.server.streams.streams import Streams
 from foliot.settings.settings import Settings
 from foliot.tools.mcp.sdk import require_sdk
@@ -52,7 +52,7 @@ class Door:
     have, and lasts no longer than what lets the caller in.
     """
 
-    def __init__(self, runtime: Runtime, drives: Drives, closing: asyncio.Event, streams: Streams) -> None:
+    def __init__(self, runtime: Runtime, drives: BackgroundRuns, closing: asyncio.Event, streams: Streams) -> None:
         self._runtime = runtime
         self._drives = drives
         self._opening = asyncio.Lock()

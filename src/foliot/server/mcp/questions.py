@@ -99,7 +99,7 @@ async def answer(runtime: Runtime, who: Who, asked: Asked, said: types.ElicitRes
     if asked.kind == "approval":
         who.caller.require("approver", who.namespace)
         approve = said.action == "accept" and content.get("decision") == "approve"
-        await runtime.approvals.decide(
+        await runtime.inside.approvals.decide(
             asked.id,
             "approve" if approve else "deny",
             by=who.caller.name,
@@ -109,10 +109,10 @@ async def answer(runtime: Runtime, who: Who, asked: Asked, said: types.ElicitRes
         )
     else:
         text = str(content.get("answer") or "")
-        await runtime.questions.answer(asked.run_id, asked.call_id, text, by=who.caller.name)
-    info = await runtime.runs.journal.get(asked.run_id)
+        await runtime.inside.questions.answer(asked.run_id, asked.call_id, text, by=who.caller.name)
+    info = await runtime.inside.runs.journal.get(asked.run_id)
     if TASK_LABEL in info.labels:
-        await runtime.tasking.ring(info)
+        await runtime.inside.tasking.ring(info)
     return True
 
 

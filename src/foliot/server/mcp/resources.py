@@ -39,8 +39,8 @@ async def list_resources(runtime: Runtime, who: Who) -> list[types.Resource]:
     """The newest runs and tasks of the namespace."""
     if not who.caller.sees(who.namespace):
         return []
-    runs = await runtime.runs.journal.list(namespace=who.namespace, limit=NEWEST)
-    tasks, _ = await runtime.tasking.tasks.list(namespace=who.namespace, limit=NEWEST)
+    runs = await runtime.inside.runs.journal.list(namespace=who.namespace, limit=NEWEST)
+    tasks, _ = await runtime.inside.tasking.tasks.list(namespace=who.namespace, limit=NEWEST)
     return [
         *(
             types.Resource(
@@ -71,10 +71,10 @@ async def read_resource(runtime: Runtime, who: Who, uri: str) -> types.ReadResou
 
 
 async def _run(runtime: Runtime, who: Who, id: str) -> dict[str, Any]:
-    info = await runtime.runs.journal.get(id)
+    info = await runtime.inside.runs.journal.get(id)
     if info.namespace != who.namespace:
         raise NotFound(id)
-    _, state = await runtime.runs.load(id)
+    _, state = await runtime.inside.runs.load(id)
     result = result_of(state, info.phase)
     return {
         "id": info.id,
@@ -85,11 +85,11 @@ async def _run(runtime: Runtime, who: Who, id: str) -> dict[str, Any]:
         "value": result.value,
         "error": result.error,
         "usage": result.usage,
-        "trace": trace_of(id, await runtime.runs.facts(id)),
+        "trace": trace_of(id, await runtime.inside.runs.facts(id)),
     }
 
 
 async def _task(runtime: Runtime, who: Who, name: str) -> dict[str, Any]:
-    info = await runtime.tasking.tasks.get(who.namespace, name)
-    story = await runtime.tasking.stories.of(who.namespace, name, looks=False)
+    info = await runtime.inside.tasking.tasks.get(who.namespace, name)
+    story = await runtime.inside.tasking.stories.of(who.namespace, name, looks=False)
     return {**outline(info), "output": story.output}

@@ -11,7 +11,6 @@ from typing import Final
 from foliot.runtime.runtime import Runtime
 from foliot.server.auth.identity import Caller, granted
 from foliot.server.mcp.tools import Context, Who
-from foliot.server.runs.background import Drives
 from foliot.tools.mcp.sdk import require_sdk
 
 # What was cancelled because the client left has so long to end; otherwise it is left as it is.
@@ -31,7 +30,7 @@ async def serve_stdio(runtime: Runtime, *, namespace: str, user: str) -> None:
     def knows(_: Context) -> Who:
         return who
 
-    drives = Drives()
+    drives = runtime.inside.background
     calls = Calls(runtime, drives)
     server = new_server(runtime, calls, knows)
     try:

@@ -64,10 +64,10 @@ async def list_tools(runtime: Runtime, who: Who) -> list[types.Tool]:
     if not who.caller.may("operator", who.namespace):
         return []
     found: dict[str, types.Tool] = {}
-    async for target in list_targets(runtime.resources, who.caller, who.namespace):
+    async for target in list_targets(runtime.inside.resources, who.caller, who.namespace):
         tool = target_tool(target)
         found[tool.name] = tool
-    for offered in await runtime.tools.tools(who.namespace):
+    for offered in await runtime.inside.tools.tools(who.namespace):
         callable_here = offered.source != "builtin" and offered.available and offered.name not in found
         if callable_here and await _allowed(runtime, who, offered):
             found[offered.name] = governed_tool(offered)
@@ -80,7 +80,7 @@ async def find_target(runtime: Runtime, who: Who, name: str) -> Target | None:
         if name.startswith(prefix):
             try:
                 key = Key(KINDS[kind], who.namespace, name.removeprefix(prefix))
-                return Target(kind, await runtime.resources.get(key))
+                return Target(kind, await runtime.inside.resources.get(key))
             except NotFound:
                 continue
     return None
@@ -129,5 +129,5 @@ def asker_of(who: Who) -> Asker:
 
 
 async def _allowed(runtime: Runtime, who: Who, offered: Offered) -> bool:
-    judgement = await runtime.tools.test(offered.name, {}, asker_of(who))
+    judgement = await runtime.inside.tools.test(offered.name, {}, asker_of(who))
     return not any(verdict.outcome == "deny" and verdict.layer not in _BY_ARGUMENTS for verdict in judgement.verdicts)

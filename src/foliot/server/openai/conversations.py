@@ -71,12 +71,12 @@ def no_response(id: str) -> NotFound:
 async def load_visible(runtime: Runtime, caller: Caller, run_id: str) -> tuple[RunInfo, State]:
     """A run that the caller can see. Raises `NotFound`, in the same words for one that is hidden."""
     try:
-        info = await runtime.runs.journal.get(run_id)
+        info = await runtime.inside.runs.journal.get(run_id)
     except NotFound:
         raise no_response(run_response(run_id)) from None
     if not caller.sees(info.namespace):
         raise no_response(run_response(run_id))
-    return await runtime.runs.load(run_id)
+    return await runtime.inside.runs.load(run_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +114,9 @@ async def _is_there(runtime: Runtime, session: Session, turn: int) -> bool:
     target, id = session.target, session.turn(turn)
     try:
         if target.kind == "system":
-            found = await runtime.tasking.tasks.get(target.namespace, id)
+            found = await runtime.inside.tasking.tasks.get(target.namespace, id)
         else:
-            found = await runtime.runs.journal.get(id)
+            found = await runtime.inside.runs.journal.get(id)
     except NotFound:
         return False
     return (found.namespace, found.labels.get(CALLER_LABEL)) == (target.namespace, session.caller)
@@ -147,11 +147,11 @@ async def task_history(runtime: Runtime, namespace: str, name: str) -> tuple[Mes
 
     Raises `NotFound`; `Conflict` for a task that has not ended.
     """
-    info = await runtime.tasking.tasks.get(namespace, name)
+    info = await runtime.inside.tasking.tasks.get(namespace, name)
     if info.phase not in ENDED:
         raise Conflict(f"task {name} has not ended ({info.phase})", hint="try again when it has")
-    told = (await runtime.tasking.tasks.ref(namespace, name)).command.message
-    story = await runtime.tasking.stories.of(namespace, name, looks=False)
+    told = (await runtime.inside.tasking.tasks.ref(namespace, name)).command.message
+    story = await runtime.inside.tasking.stories.of(namespace, name, looks=False)
     messages = [Message("user", (Text(told),))]
     if story.output:
         messages.append(Message("assistant", (Text(story.output),)))

@@ -31,17 +31,17 @@ async def list_input(runtime: Runtime, caller: Caller, id: str) -> list[Item]:
         if not caller.sees(ref.namespace):
             raise no_response(id)
         try:
-            told = (await runtime.tasking.tasks.ref(ref.namespace, ref.name)).command.message
+            told = (await runtime.inside.tasking.tasks.ref(ref.namespace, ref.name)).command.message
         except NotFound:
             raise no_response(id) from None
         return _numbered(ref.name, [_message("user", [_text_part(told)])])
     await load_visible(runtime, caller, ref.name)
-    facts = [event for _, event in await runtime.runs.facts(ref.name)]
+    facts = [event for _, event in await runtime.inside.runs.facts(ref.name)]
     if ref.after:
         return _numbered(f"{ref.name}.{ref.after}", _decisions(facts[ref.after :]))
     created = facts[0]
     assert isinstance(created, e.RunCreated), "a journal begins so"
-    said = (*await runtime.runs.history(created), *created.input)
+    said = (*await runtime.inside.runs.history(created), *created.input)
     return _numbered(ref.name, await _items(runtime, said))
 
 
@@ -124,7 +124,7 @@ async def _content(runtime: Runtime, part: Text | Media) -> dict[str, Any]:
         return _text_part(part.text)
     data = part.data
     if data is None and part.blob is not None:
-        data = base64.b64encode(await runtime.runs.journal.get_blob(part.blob)).decode()
+        data = base64.b64encode(await runtime.inside.runs.journal.get_blob(part.blob)).decode()
     address = part.url or f"data:{part.media_type};base64,{data}"
     if part.media_type.startswith("image/"):
         return {"type": "input_image", "image_url": address, "detail": "auto"}

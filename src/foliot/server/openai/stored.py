@@ -40,10 +40,10 @@ PAGE: Final = 500
 
 async def follow_run(services: Services, run_id: str, *, structured: bool, after: int = 0) -> AsyncGenerator[Piece]:
     """The pieces of a run behind its first `after` events; the last one is `Ended` or `Rested`. Raises `NotFound`."""
-    journal = services.runtime.runs.journal
+    journal = services.runtime.inside.runs.journal
     listening = Listening(run_id, structured, after)
     stir = asyncio.Event()
-    with services.runtime.watch(run_id, elsewhere=True) as reader:
+    with services.runtime.inside.watch(run_id, elsewhere=True) as reader:
         reader.call(stir.set)
         async with services.streams.signs.of_run(run_id, stir.set) as sign:
             seen: Hashable = None
@@ -126,7 +126,7 @@ async def find_response(runtime: Runtime, caller: Caller, id: str) -> dict[str, 
         return answer.document()
     run, state = await load_visible(runtime, caller, ref.name)
     answer = _answer_of_run(id, run)
-    facts = await runtime.runs.facts(run.id)
+    facts = await runtime.inside.runs.facts(run.id)
     teller = Teller(run.id, structured=state.spec.output_schema is not None, after=ref.after)
     over = _gone_on(facts, ref.after)
     for piece in recorded(teller, facts[:over], ref.after):
@@ -170,7 +170,7 @@ async def follow_response(services: Services, caller: Caller, id: str, after: in
         run, state = await load_visible(runtime, caller, ref.name)
         answer = _answer_of_run(id, run)
         structured = state.spec.output_schema is not None
-        facts = await runtime.runs.facts(run.id)
+        facts = await runtime.inside.runs.facts(run.id)
         if (over := _gone_on(facts, ref.after)) is not None:
             pieces = _told_again(Teller(run.id, structured=structured, after=ref.after), facts[:over], ref.after)
         else:
@@ -195,7 +195,7 @@ async def cancel_response(runtime: Runtime, caller: Caller, id: str, *, request:
     if ref.is_task:
         caller.require("operator", ref.namespace, missing=no_response(id).message)
         act = ActRecord(runtime, caller, "task_cancelled", "Task", ref.namespace, ref.name, request=request)
-        tasks = runtime.tasking.tasks
+        tasks = runtime.inside.tasking.tasks
         await tasks.cancel(ref.namespace, ref.name, by=caller.name, reason=CANCELLED, also=act.record_task)
         act.tell()
         return
@@ -204,7 +204,7 @@ async def cancel_response(runtime: Runtime, caller: Caller, id: str, *, request:
     if state.ended is not None:
         raise Conflict(f"run {info.id} has ended ({info.phase})")
     act = ActRecord(runtime, caller, "run_cancelled", "Run", info.namespace, info.id, request=request, run_id=info.id)
-    await runtime.cancel(info.id, by=caller.name, reason=CANCELLED, also=act.record)
+    await runtime.inside.cancel(info.id, by=caller.name, reason=CANCELLED, also=act.record)
     act.tell()
 
 
@@ -218,11 +218,11 @@ async def delete_response(runtime: Runtime, caller: Caller, id: str, *, request:
         info = await _visible_task(runtime, caller, id, ref)
         caller.require("operator", ref.namespace)
         _check_no_turn(info.labels)
-        runs = [str(row["run_id"]) for row in await runtime.tasking.tasks.runs(ref.namespace, ref.name)]
-        await runtime.tasking.tasks.delete(ref.namespace, ref.name)
+        runs = [str(row["run_id"]) for row in await runtime.inside.tasking.tasks.runs(ref.namespace, ref.name)]
+        await runtime.inside.tasking.tasks.delete(ref.namespace, ref.name)
         for run_id in runs:
             with contextlib.suppress(NotFound):  # somebody purged it meanwhile
-                await runtime.runs.journal.forget(run_id)
+                await runtime.inside.runs.journal.forget(run_id)
         await record(runtime, caller, "deleted", "Task", ref.namespace, ref.name, request=request)
         return
     run, _ = await load_visible(runtime, caller, ref.name)
@@ -230,7 +230,7 @@ async def delete_response(runtime: Runtime, caller: Caller, id: str, *, request:
     _check_no_turn(run.labels)
     if TASK_LABEL in run.labels:
         raise Conflict(f"run {run.id} is part of task {run.labels[TASK_LABEL]}", hint="delete the task")
-    await runtime.runs.journal.forget(run.id)
+    await runtime.inside.runs.journal.forget(run.id)
     await record(runtime, caller, "deleted", "Run", run.namespace, run.id, request=request, run_id=run.id)
 
 
@@ -262,6 +262,6 @@ async def _visible_task(runtime: Runtime, caller: Caller, id: str, ref: Ref) -> 
     if not caller.sees(ref.namespace):
         raise no_response(id)
     try:
-        return await runtime.tasking.tasks.get(ref.namespace, ref.name)
+        return await runtime.inside.tasking.tasks.get(ref.namespace, ref.name)
     except NotFound:
         raise no_response(id) from None

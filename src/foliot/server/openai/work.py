@@ -15,6 +15,7 @@ from foliot.errors import Conflict, NotFound
 from foliot.kernel.messages import Media, Message, ToolResult
 from foliot.kernel.run import events as e
 from foliot.kernel.run.state import State
+from foliot.runtime.background import BackgroundRuns
 from foliot.runtime.runtime import Runtime
 from foliot.server.audit import ActRecord
 from foliot.server.auth.identity import Caller
@@ -36,7 +37,6 @@ from foliot.server.runs.background import (
     CALLER_LABEL,
     REQUEST_LABEL,
     VIA_LABEL,
-    Drives,
     Engagement,
     RunEngagement,
     Turn,
@@ -79,10 +79,10 @@ class Begun:
     after: int = 0
 
 
-async def begin(runtime: Runtime, drives: Drives, order: Order, asker: Asker, *, param: str) -> Begun:
+async def begin(runtime: Runtime, drives: BackgroundRuns, order: Order, asker: Asker, *, param: str) -> Begun:
     """Have the order done. Raises `BadRequest`, `NotFound`, `Denied`, `Conflict`, and what an agent cannot start by."""
     try:
-        target = await find_target(runtime.resources, asker.caller, order.model, asker.namespace)
+        target = await find_target(runtime.inside.resources, asker.caller, order.model, asker.namespace)
     except NotFound:
         raise no_such_model(order.model) from None
     asker.caller.require("operator", target.namespace)
@@ -146,7 +146,7 @@ def _turn(
 def _id(runtime: Runtime, asker: Asker, target: Target) -> str:
     if asker.key:
         return f"i-{derived_id(target.namespace, asker.caller.principal, asker.key)}"
-    return runtime.new_run_id()
+    return runtime.inside.new_run_id()
 
 
 def _labels(order: Order, asker: Asker, session: str, previous: str) -> dict[str, str]:
@@ -199,7 +199,7 @@ def _check_namespace(namespace: str, target: Target) -> None:
 
 
 async def _answered(
-    runtime: Runtime, drives: Drives, asker: Asker, order: Order, previous: str, target: Target
+    runtime: Runtime, drives: BackgroundRuns, asker: Asker, order: Order, previous: str, target: Target
 ) -> Begun | None:
     """Go on with a run that waits for what the request says: decisions about calls, or the answer to a question."""
     caller = asker.caller
@@ -223,11 +223,11 @@ async def _answered(
                 hint="send them, or cancel the response",
             )
         _, said = order.conversation.split("input")
-        await runtime.questions.answer(info.id, None, "\n\n".join(each.text for each in said), by=caller.name)
+        await runtime.inside.questions.answer(info.id, None, "\n\n".join(each.text for each in said), by=caller.name)
     else:
         return None
     if TASK_LABEL in info.labels:
-        await runtime.tasking.ring(info)
+        await runtime.inside.tasking.ring(info)
     engagement = await RunEngagement.again(
         runtime, drives, info.id, structured=state.spec.output_schema is not None, by=caller.name, after=state.seq
     )
@@ -235,7 +235,7 @@ async def _answered(
 
 
 async def _called(
-    runtime: Runtime, drives: Drives, asker: Asker, order: Order, target: Target, param: str
+    runtime: Runtime, drives: BackgroundRuns, asker: Asker, order: Order, target: Target, param: str
 ) -> Begun | None:
     """Go on with the run that waits for the results of the client's own calls, which the request brings.
 
@@ -258,14 +258,14 @@ async def _called(
     asked = {each.call_id for each in questions_of(state) if each.client} if state.ended is None else set[str]()
     after = state.seq
     # Results that came before, sent again because their answer was lost: the run may ask for the next ones by now.
-    heard = _heard(await runtime.runs.facts(info.id), given) if asked.isdisjoint(given) else None
+    heard = _heard(await runtime.inside.runs.facts(info.id), given) if asked.isdisjoint(given) else None
     if asked and heard is None:
         if missing := asked - given.keys():
             listed = ", ".join(handed_out(info.id, call_id) for call_id in sorted(missing))
             raise BadRequest(f"the calls {listed} have no result", param=param, hint="send the results of all calls")
         for call_id in asked:
             result = given[call_id]
-            await runtime.questions.answer(info.id, call_id, result.text, by=caller.name, files=_files(result))
+            await runtime.inside.questions.answer(info.id, call_id, result.text, by=caller.name, files=_files(result))
         await _say(runtime, order, info.id, min(asked), by=caller.name)
     elif heard is None:
         return None
@@ -298,11 +298,11 @@ def _heard(facts: Sequence[tuple[float, e.Event]], given: Mapping[str, ToolResul
 
 async def _say(runtime: Runtime, order: Order, run_id: str, call_id: str, *, by: str) -> None:
     """Put what the user says besides results behind them, once."""
-    journal = runtime.runs.journal
+    journal = runtime.inside.runs.journal
     for number, message in enumerate(order.conversation.besides):
         name = f"in-{derived_id(run_id, call_id, str(number))}"
         said = e.InputReceived(name, message, "steer", by)
-        await journal.signal(signal(run_id, said, runtime.clock(), signal_id=name))
+        await journal.signal(signal(run_id, said, runtime.inside.clock(), signal_id=name))
 
 
 async def _decide(runtime: Runtime, caller: Caller, state: State, given: dict[str, Any]) -> None:
@@ -311,7 +311,7 @@ async def _decide(runtime: Runtime, caller: Caller, state: State, given: dict[st
         raise BadRequest("an approval response needs approval_request_id and approve", param="input")
     # What the client was shown are the arguments of the model.
     shown = [call.approval.digest for call in state.calls if call.approval and call.approval.approval_id == name]
-    await runtime.approvals.decide(
+    await runtime.inside.approvals.decide(
         name,
         "approve" if approve else "deny",
         by=caller.name,
@@ -343,7 +343,7 @@ async def _previous_of(runtime: Runtime, target: Target, id: str) -> str:
 async def _labels_of(runtime: Runtime, target: Target, id: str) -> dict[str, str] | None:
     try:
         if target.kind == "system":
-            return (await runtime.tasking.tasks.get(target.namespace, id)).labels
-        return (await runtime.runs.journal.get(id)).labels
+            return (await runtime.inside.tasking.tasks.get(target.namespace, id)).labels
+        return (await runtime.inside.runs.journal.get(id)).labels
     except NotFound:
         return None

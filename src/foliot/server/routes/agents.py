@@ -24,7 +24,7 @@ MOST_RUNS: Final = 50
 async def agent_logs(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
     """Returns the events of its newest runs, a line each, newest last. 404 for an agent that does not exist."""
     where = space(namespace)
-    journal = services.runtime.runs.journal
+    journal = services.runtime.inside.runs.journal
     runs = await journal.list(namespace=where, agent=name, limit=MOST_RUNS)
     if not runs:  # agents that a program brings along are not declared, and leave runs all the same
         await services.resources.get(Key("Agent", where, name))

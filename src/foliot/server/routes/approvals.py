@@ -82,7 +82,7 @@ async def _decide(
     act = ActRecord(
         services.runtime, caller, "decided", "ToolApproval", namespace, name, request=request.scope[REQUEST_ID]
     )
-    await services.runtime.answer(
+    await services.runtime.inside.decide_approval(
         name,
         decision,
         by=caller.name,
@@ -93,4 +93,4 @@ async def _decide(
         also=act.record,
     )
     act.tell()
-    return resource(await services.runtime.approvals.get(name, namespace=namespace))
+    return resource(await services.runtime.inside.approvals.get(name, namespace=namespace))

@@ -8,8 +8,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foliot.client.local_operations import LocalOperations
 from foliot.errors import InvalidInput, NotFound
+from foliot.runtime.local.groups import LocalGroups
 from foliot.server.auth.guard import HIDDEN, new_router
 from foliot.server.auth.identity import Caller
 from foliot.server.context import CallerDep, Services, ServicesDep
@@ -56,7 +56,7 @@ async def list_records(
     found: list[AuditRecord] = []
     for where in _spaces(caller, namespace):
         wanted = AuditFilter(where, agent, tool, run, call, moment, outcome, since)
-        found += await _operations(services).audit_records(wanted, limit=count, before=before)
+        found += await _operations(services).audit.list(wanted, limit=count, before=before)
     return Json({"records": sorted(found, key=lambda record: -record.seq)[:count]})
 
 
@@ -80,7 +80,7 @@ async def totals(
     found: list[Any] = []
     for where in spaces:
         wanted = AuditFilter(where, agent, tool, run, since=since)
-        found = await _operations(services).audit_totals(wanted, by=by)
+        found = await _operations(services).audit.totals(wanted, by=by)
     return Json({"totals": found})
 
 
@@ -89,21 +89,21 @@ async def export(
     services: ServicesDep, after: Annotated[int, Query(ge=0, lt=LARGEST)] = 0, limit: Limit = 500
 ) -> Response:
     """All records behind a number, oldest first. Ask again behind the last one, until there are none."""
-    return Json({"records": await _operations(services).audit_page(after, limit=min(limit, MOST))})
+    return Json({"records": await _operations(services).audit.page(after, limit=min(limit, MOST))})
 
 
 @router.post("/v1/audit/verify")
 async def verify(request: Request, services: ServicesDep) -> Response:
     """Walk through the whole log, and say where it was changed, if it was."""
     anchor = await form(request, Anchor)
-    return Json(await _operations(services).audit_verify(None if anchor.head is None else head_of(anchor.head)))
+    return Json(await _operations(services).audit.verify(None if anchor.head is None else head_of(anchor.head)))
 
 
 @router.get("/v1/audit/{number}")
 async def get_record(number: Number, services: ServicesDep, caller: CallerDep) -> Response:
     """One record."""
     try:
-        record = await _operations(services).audit_record(number)
+        record = await _operations(services).audit.get(number)
     except NotFound:
         if caller.namespaces is None:
             raise
@@ -120,8 +120,8 @@ def head_of(text: str) -> Head:
     return Head(int(number), digest.lower())
 
 
-def _operations(services: Services) -> LocalOperations:
-    return LocalOperations(services.database, services.resources, services.settings)
+def _operations(services: Services) -> LocalGroups:
+    return services.runtime
 
 
 def _spaces(caller: Caller, namespace: str | None) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from foliot.catalog.plan import Applier
 from foliot.errors import UsageError
 from foliot.resources.field_owners import APPLY
 from foliot.server.audit import AcceptedTasks, RecordedStore
@@ -75,17 +76,15 @@ async def apply(
             )
         caller.require("admin", where, missing=HIDDEN)
     client = services.client.on(store)
-    applied = await client.apply(
+    applied = await client.apply_for(
         bundle.given,
         dry_run=dry,
         prune=selector,
         prune_namespace=where,
         allow_empty=allowEmpty,
         force=is_true(force, "force"),
-        field_manager=fieldManager or APPLY,
-        force_conflicts=is_true(forceConflicts, "forceConflicts"),
+        applier=Applier(fieldManager or APPLY, is_true(forceConflicts, "forceConflicts"), store.declarer),
         judge=store.judge,
-        declarer=store.declarer,
     )
     taken: list[dict[str, Any]] = []
     if run and not dry:
@@ -97,7 +96,7 @@ async def apply(
                 "new": each.new,
                 **({"error": {"code": each.error.code, "detail": each.error.message}} if each.error else {}),
             }
-            for each in await services.client.accept(documents, identity=caller.acting_for_self("http"), recorded=acts)
+            for each in await services.client.accept_for(documents, caller.acting_for_self("http"), recorded=acts)
         ]
         acts.tell()
     outcomes = [

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foliot.client.local_operations import LocalOperations
-from foliot.client.operations import MOST_JUDGED, Fates, Simulation
 from foliot.errors import InvalidInput
 from foliot.kernel.identity import NOBODY
+from foliot.runtime.answers import MOST_JUDGED, Fates, Simulation
+from foliot.runtime.local.groups import LocalGroups
 from foliot.server.audit import record
 from foliot.server.auth.guard import new_router
 from foliot.server.auth.identity import Caller
@@ -53,13 +53,13 @@ async def budgets(
 ) -> Response:
     """Lists budgets: limit, spent, and left in the current windows."""
     where = space(namespace)
-    return Json(await _operations(services).budgets(where, name=name or None, limit=min(limit, MOST)))
+    return Json(await _operations(services).budgets.list(namespace=where, name=name or None, limit=min(limit, MOST)))
 
 
 @router.get("/v1/policies/defaults")
 async def rule_defaults(services: ServicesDep) -> Response:
     """Returns the defaults for calls that no resource names."""
-    return Json(await _operations(services).rule_defaults())
+    return Json(await _operations(services).policies.defaults())
 
 
 @router.post("/v1/policies/explain")
@@ -69,7 +69,7 @@ async def explain(request: Request, services: ServicesDep, caller: CallerDep, na
     Without a user it is a call on behalf of whoever asks.
     """
     asked = await form(request, PolicyQuestion)
-    return Json(await _operations(services, caller).explain_call(space(namespace), asked))
+    return Json(await _operations(services, caller).policies.explain(asked, namespace=space(namespace)))
 
 
 @router.post("/v1/policies/simulate")
@@ -81,14 +81,14 @@ async def simulate(request: Request, services: ServicesDep, caller: CallerDep, n
     asked = await form(request, Simulation)
     if len(asked.calls) > MOST_JUDGED:
         raise InvalidInput(f"{len(asked.calls)} calls are too many", hint=f"at most {MOST_JUDGED} at once")
-    judged = _operations(services, caller).simulate_calls(space(namespace), asked.manifests, asked.calls)
+    judged = _operations(services, caller).policies.simulate(asked.manifests, asked.calls, namespace=space(namespace))
     return Json(Fates(await judged))
 
 
 @router.get("/v1/work/workers")
 async def workers(services: ServicesDep, caller: CallerDep) -> Response:
     """Lists the workers. Only callers who see all namespaces get the process and its machine."""
-    found = await _operations(services).workers()
+    found = await _operations(services).workers.list()
     if caller.namespaces is not None:
         found = [replace(each, identity="") for each in found]
     return Json({"workers": found})
@@ -97,7 +97,7 @@ async def workers(services: ServicesDep, caller: CallerDep) -> Response:
 @router.get("/v1/limits")
 async def limits(services: ServicesDep) -> Response:
     """How many runs may be at work at once."""
-    return Json({"limits": await _operations(services).limits()})
+    return Json({"limits": await _operations(services).workers.limits()})
 
 
 @router.post("/v1/limits")
@@ -106,7 +106,7 @@ async def set_limit(request: Request, services: ServicesDep, caller: CallerDep) 
     limit = await form(request, bounds.Limit)
     if limit.max_running > MOST_AT_ONCE:
         raise InvalidInput(f"{limit.max_running} at once is no limit", hint=f"at most {MOST_AT_ONCE:,}; or clear it")
-    await _operations(services).set_limit(limit)
+    await _operations(services).workers.set_limit(limit)
     await _record(services, caller, request, "limited", f"{limit.scope} {limit.name}", most=limit.max_running)
     return await limits(services)
 
@@ -115,7 +115,7 @@ async def set_limit(request: Request, services: ServicesDep, caller: CallerDep) 
 async def clear_limit(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Lift a limit."""
     lifted = await form(request, Unlimited)
-    await _operations(services).clear_limit(lifted.scope, lifted.name)
+    await _operations(services).workers.clear_limit(lifted.scope, lifted.name)
     await _record(services, caller, request, "unlimited", f"{lifted.scope} {lifted.name}")
     return await limits(services)
 
@@ -123,21 +123,21 @@ async def clear_limit(request: Request, services: ServicesDep, caller: CallerDep
 @router.get("/v1/run-classes")
 async def classes(services: ServicesDep) -> Response:
     """Kinds of runs of which the last ones failed."""
-    return Json({"classes": await _operations(services).failing_classes()})
+    return Json({"classes": await _operations(services).workers.failing_classes()})
 
 
 @router.post("/v1/run-classes/mend")
 async def mend(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Begin runs of a class again that was held back."""
     mended = await form(request, Mended)
-    await _operations(services).mend_class(mended.key)
+    await _operations(services).workers.mend_class(mended.key)
     await _record(services, caller, request, "mended", mended.key)
     return await classes(services)
 
 
-def _operations(services: Services, caller: Caller | None = None) -> LocalOperations:
+def _operations(services: Services, caller: Caller | None = None) -> LocalGroups:
     identity = NOBODY if caller is None else caller.acting_for_self("http")
-    return LocalOperations(services.database, services.resources, services.settings, caller=identity)
+    return LocalGroups(services.runtime.inside, caller=identity)
 
 
 async def _record(services: Services, caller: Caller, request: Request, verb: str, name: str, **more: Any) -> None:

@@ -80,7 +80,7 @@ async def list_resources(
         show_owners = is_true(managedFields, "managedFields")
         page = await services.client.list(filter, limit=limit, cursor=cursor, show_owners=show_owners)
     if kind_at(kind).name == APPROVAL:
-        page = replace(page, items=[await services.runtime.approvals.as_asked(each) for each in page.items])
+        page = replace(page, items=[await services.runtime.inside.approvals.as_asked(each) for each in page.items])
     return Json(listed(page))
 
 
@@ -123,7 +123,7 @@ async def get_resource(
     if is_true(managedFields, "managedFields"):
         (document,) = await with_owners(services.resources, [document])
     if document["kind"] == APPROVAL:
-        document = await services.runtime.approvals.as_asked(document)
+        document = await services.runtime.inside.approvals.as_asked(document)
     if if_none_match is not None and unquoted(if_none_match) == document["metadata"].get("resourceVersion"):
         return Response(status_code=304, headers={"ETag": etag(document)})
     return resource(document)

@@ -68,7 +68,7 @@ async def list_runs(
     spaces = [namespace] if namespace else caller.namespaces
     found: list[RunInfo] = []
     for space in [None] if spaces is None else [each for each in spaces if caller.sees(each)]:
-        found += await services.runtime.runs.journal.list(
+        found += await services.runtime.inside.runs.journal.list(
             namespace=space, agent=agent, phases=cast("tuple[Phase, ...]", phases), limit=count + 1, before=after
         )
     found.sort(key=lambda info: info.id, reverse=True)  # ids begin with the time
@@ -90,7 +90,7 @@ async def journal(
 ) -> Response:
     """The events of a run, oldest first. Ask again behind the last `seq`."""
     await _seen(services, caller, "reader", run_id)
-    entries = await services.runtime.runs.journal.read(run_id, after=after, limit=limit)
+    entries = await services.runtime.inside.runs.journal.read(run_id, after=after, limit=limit)
     return Json({"run": run_id, "events": [event_data(run_id, entry) for entry in entries]})
 
 
@@ -111,7 +111,7 @@ async def follow(run_id: str, request: Request, services: ServicesDep, caller: C
 async def trace(run_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     """A run step by step: what the model answered, what each call did, what it took."""
     info = await _seen(services, caller, "reader", run_id)
-    found = trace_of(run_id, await services.runtime.runs.facts(run_id))
+    found = trace_of(run_id, await services.runtime.inside.runs.facts(run_id))
     return Json({"run": run_id, "phase": info.phase, "trace": msgspec.to_builtins(found)})
 
 
@@ -119,7 +119,7 @@ async def trace(run_id: str, services: ServicesDep, caller: CallerDep) -> Respon
 async def results(run_id: str, services: ServicesDep, caller: CallerDep) -> Response:
     """The results of the calls of a run: of which tool, how large, and whether the model saw only a part."""
     await _seen(services, caller, "reader", run_id)
-    found = await results_of(services.runtime.runs.journal, run_id)
+    found = await results_of(services.runtime.inside.runs.journal, run_id)
     return Json({"run": run_id, "items": msgspec.to_builtins(found)})
 
 
@@ -129,7 +129,7 @@ async def result(
 ) -> Response:
     """Show the result of a call, page by page, also what was cut before the model saw it. Ask again from `next`."""
     await _seen(services, caller, "reader", run_id)
-    return Json(await result_page(services.runtime.runs.journal, run_id, call_id, offset=offset, most=limit))
+    return Json(await result_page(services.runtime.inside.runs.journal, run_id, call_id, offset=offset, most=limit))
 
 
 @router.post("/v1/runs/{run_id}/cancel")
@@ -137,7 +137,7 @@ async def cancel(run_id: str, request: Request, services: ServicesDep, caller: C
     """End a run wherever it is driven."""
     body = await form(request, Reason)
     act = _act(services, caller, request, "run_cancelled", await _seen(services, caller, request.scope[ROLE], run_id))
-    info = await services.runtime.cancel(run_id, by=caller.name, reason=body.reason, also=act.record)
+    info = await services.runtime.inside.cancel(run_id, by=caller.name, reason=body.reason, also=act.record)
     act.tell()
     return Json(_shown(info))
 
@@ -147,7 +147,7 @@ async def say(run_id: str, request: Request, services: ServicesDep, caller: Call
     """Say something to a live run; it is heard at the next boundary between steps."""
     body = await form(request, Said)
     act = _act(services, caller, request, "run_told", await _seen(services, caller, request.scope[ROLE], run_id))
-    info = await services.runtime.say(
+    info = await services.runtime.inside.say(
         run_id,
         body.message,
         mode=body.mode,
@@ -164,7 +164,9 @@ async def answer(run_id: str, request: Request, services: ServicesDep, caller: C
     """Answer what a run asks."""
     body = await form(request, Answered)
     act = _act(services, caller, request, "run_answered", await _seen(services, caller, request.scope[ROLE], run_id))
-    info = await services.runtime.reply(run_id, body.call_id, body.text, by=caller.name, also=act.record)
+    info = await services.runtime.inside.answer_question(
+        run_id, body.call_id, body.text, by=caller.name, also=act.record
+    )
     act.tell()
     return Json(_shown(info), 202)
 
@@ -172,7 +174,7 @@ async def answer(run_id: str, request: Request, services: ServicesDep, caller: C
 async def _seen(services: Services, caller: Caller, role: Any, run_id: str) -> RunInfo:
     """The run, if the caller may do this with it. One that is hidden is missing."""
     try:
-        info = await services.runtime.runs.journal.get(run_id)
+        info = await services.runtime.inside.runs.journal.get(run_id)
     except NotFound:
         raise NotFound(HIDDEN) from None
     caller.require(role, info.namespace, missing=HIDDEN)
@@ -181,7 +183,7 @@ async def _seen(services: Services, caller: Caller, role: Any, run_id: str) -> R
 
 async def _is_seen(services: Services, caller: Caller, run_id: str) -> bool:
     try:
-        return caller.sees((await services.runtime.runs.journal.get(run_id)).namespace)
+        return caller.sees((await services.runtime.inside.runs.journal.get(run_id)).namespace)
     except NotFound:
         return False
 

@@ -42,7 +42,7 @@ async def messages(
 ) -> Response:
     """Lists the messages between the agents of a task."""
     which = chosen(phase or lifecycle, from_agent, to_agent, branch_id, trace_id, limit)
-    return Json(messages_of(await services.runtime.tasking.stories.of(space(namespace), name), which))
+    return Json(messages_of(await services.runtime.inside.tasking.stories.of(space(namespace), name), which))
 
 
 @router.get("/v1/tasks/{name}/metrics")
@@ -59,7 +59,7 @@ async def metrics(
 ) -> Response:
     """Counts its messages, and how long they took: in all, by agent, by edge."""
     which = chosen(phase or lifecycle, from_agent, to_agent, branch_id, trace_id)
-    story = await services.runtime.tasking.stories.of(space(namespace), name)
+    story = await services.runtime.inside.tasking.stories.of(space(namespace), name)
     return Json(metrics_of(story, which, iso(time.time())))
 
 
@@ -67,7 +67,7 @@ async def metrics(
 async def logs(name: Name, services: ServicesDep, namespace: Namespace = None, cursor: Cursor = None) -> Response:
     """Returns the events behind the cursor, a line each. It answers at once; follow `/events` to wait for more."""
     with parameters():
-        batch = await services.runtime.tasking.stories.happenings(space(namespace), name, cursor=cursor)
+        batch = await services.runtime.inside.tasking.stories.happenings(space(namespace), name, cursor=cursor)
     lines = [line for each in batch.happenings if (line := log_line(each)) is not None]
     return Json({"name": name, "logs": lines, "cursor": batch.cursor})
 
@@ -75,20 +75,20 @@ async def logs(name: Name, services: ServicesDep, namespace: Namespace = None, c
 @router.get("/v1/tasks/{name}/runs")
 async def runs(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
     """Lists its runs, oldest first."""
-    await services.runtime.tasking.tasks.get(space(namespace), name)
-    rows = await services.runtime.tasking.stories.rows(space(namespace), name)
+    await services.runtime.inside.tasking.tasks.get(space(namespace), name)
+    rows = await services.runtime.inside.tasking.stories.rows(space(namespace), name)
     return Json({"name": name, "runs": [msgspec.to_builtins(row) for row in rows]})
 
 
 @router.get("/v1/tasks/{name}/trace")
 async def trace(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
     """All its runs, step by step, with the message that each answers."""
-    story = await services.runtime.tasking.stories.of(space(namespace), name, looks=False)
+    story = await services.runtime.inside.tasking.stories.of(space(namespace), name, looks=False)
     told: list[dict[str, Any]] = []
     for each in story.messages.values():
         if each.run is None:
             continue
-        found = trace_of(each.run.run_id, await services.runtime.runs.facts(each.run.run_id))
+        found = trace_of(each.run.run_id, await services.runtime.inside.runs.facts(each.run.run_id))
         message = {"id": each.message.id, "from": each.message.sender, "to": each.message.to}
         told.append({"message": message, "phase": each.run.phase, "trace": msgspec.to_builtins(found)})
     return Json({"name": name, "phase": story.info.phase, "runs": told})
@@ -97,4 +97,4 @@ async def trace(name: Name, services: ServicesDep, namespace: Namespace = None) 
 @router.get("/v1/tasks/{name}/why")
 async def why(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
     """Why it is where it is: what it waits for, or what went wrong."""
-    return Json(await services.runtime.tasking.stories.why(space(namespace), name))
+    return Json(await services.runtime.inside.tasking.stories.why(space(namespace), name))

@@ -9,9 +9,9 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foliot.client.task_resources import is_work
 from foliot.errors import Conflict, NotFound
 from foliot.resources.kinds import KINDS
+from foliot.runtime.local.declared_work import is_work
 from foliot.server.audit import ActRecord, TakenBack
 from foliot.server.auth.guard import HIDDEN, new_router
 from foliot.server.auth.identity import Caller
@@ -134,7 +134,7 @@ async def accept(
         command = msgspec.structs.replace(command, idempotency_key=key)
     act = _act(services, caller, request, "task_accepted", where, dry=is_dry(dryRun))
     try:
-        accepted = await services.runtime.tasking.tasks.accept(command, also=act.part, keyed_by=caller.principal)
+        accepted = await services.runtime.inside.tasking.tasks.accept(command, also=act.part, keyed_by=caller.principal)
     except TakenBack:
         return resource(document, 201)
     act.tell()
@@ -228,7 +228,7 @@ async def _cancelled(
     dry: bool = False,
 ) -> Response:
     act = _act(services, caller, request, "task_cancelled", namespace, dry=dry)
-    tasks = services.runtime.tasking.tasks
+    tasks = services.runtime.inside.tasking.tasks
     info = await tasks.cancel(namespace, name, by=caller.name, reason=reason, also=act.part)
     act.tell()
     return resource(outline(info))
@@ -249,7 +249,7 @@ async def requeue(
 ) -> Response:
     """A new attempt of a task that ended badly, behind what had succeeded."""
     body = await form(request, Requeue)
-    tasks, where = services.runtime.tasking.tasks, space(namespace)
+    tasks, where = services.runtime.inside.tasking.tasks, space(namespace)
     act = _act(services, caller, request, "task_requeued", where)
     info = await tasks.requeue(where, name, by=caller.name, payloads=body.payloads, also=act.record_task)
     act.tell()
@@ -261,7 +261,7 @@ async def archive(
     name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
 ) -> Response:
     """Hide a task from lists; a live one is cancelled first."""
-    tasks, where = services.runtime.tasking.tasks, space(namespace)
+    tasks, where = services.runtime.inside.tasking.tasks, space(namespace)
     act = _act(services, caller, request, "task_archived", where)
     info = await tasks.archive(where, name, by=caller.name, also=act.record_task)
     act.tell()
@@ -282,7 +282,7 @@ async def follow(
     The id of an event is a cursor; `Last-Event-ID` or `cursor` goes on behind it.
     """
     where = space(namespace)
-    await services.runtime.tasking.tasks.get(where, name)
+    await services.runtime.inside.tasking.tasks.get(where, name)
     position = last_event(request, cursor)
     with parameters():
         decode_cursor(position)
@@ -291,7 +291,7 @@ async def follow(
 
 async def _shown(services: Services, namespace: str, name: str) -> Document:
     try:
-        story = await services.runtime.tasking.stories.of(namespace, name)
+        story = await services.runtime.inside.tasking.stories.of(namespace, name)
     except NotFound:
         return await services.resources.get(Key("Task", namespace, name))
     return task_document(story)
@@ -300,7 +300,7 @@ async def _shown(services: Services, namespace: str, name: str) -> Document:
 async def _accepted(services: Services, namespace: str, name: str) -> TaskInfo | None:
     """The work of this name; None when there is none, but perhaps a template."""
     try:
-        return await services.runtime.tasking.tasks.get(namespace, name)
+        return await services.runtime.inside.tasking.tasks.get(namespace, name)
     except NotFound:
         return None
 

@@ -23,7 +23,7 @@ async def take(
         raise InvalidInput("`until` must be a time in seconds", hint="push to the address as it was given")
     body = await request.body()
     try:
-        taken = await services.runtime.callbacks.take(request_id, until=until, signature=signature, body=body)
+        taken = await services.runtime.inside.callbacks.take(request_id, until=until, signature=signature, body=body)
     except ToolError as error:
         raise InvalidInput(
             f"this is not a tool's response: {error}", hint="send contract v1, as the call asked"

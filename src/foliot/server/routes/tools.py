@@ -22,7 +22,6 @@ from foliot.server.http.responses import Json
 from foliot.store.base import Key
 
 if TYPE_CHECKING:
-    from foliot.client.local_tooling import LocalTooling
     from foliot.runtime.tools import Asker
     from foliot.tools.mcp.connections import McpConnections
 
@@ -62,13 +61,13 @@ class Acceptance(msgspec.Struct, frozen=True):
 @router.get("/v1/toolset")
 async def toolset(services: ServicesDep, namespace: Namespace = None) -> Response:
     """Lists the tools, whether they can be called, and what the deployment has and lacks."""
-    return Json(await _tooling(services).toolset(space(namespace)))
+    return Json(await services.runtime.tools.list(namespace=space(namespace)))
 
 
 @router.get("/v1/tools/{name}/facts")
 async def describe(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
     """One tool: what it takes, how it is run, and the rules that speak of it."""
-    return Json(await _tooling(services).tool(name, space(namespace)))
+    return Json(await services.runtime.tools.get(name, namespace=space(namespace)))
 
 
 @router.post("/v1/tools/{name}/call")
@@ -79,7 +78,9 @@ async def call(
     order, where = await form(request, ToolOrder), space(namespace)
     asker = _asker(where, order, caller)
     printed: list[str] = []
-    called = await _tooling(services).call_tool(name, order.arguments, asker, key=order.key, on_output=printed.append)
+    called = await services.runtime.tools.call_for(
+        asker, name, order.arguments, key=order.key, on_output=printed.append
+    )
     await record(services.runtime, caller, "called", "Tool", where, name, request=request.scope[REQUEST_ID])
     return Json(msgspec.structs.replace(called, printed="".join(printed)[-LONGEST_OUTPUT:]))
 
@@ -91,7 +92,7 @@ async def judged(
     """Judges a hypothetical call. Nothing is run."""
     order = await form(request, ToolOrder)
     asker = _asker(space(namespace), order, caller)
-    return Json(await _tooling(services).test_tool(name, order.arguments, asker))
+    return Json(await services.runtime.tools.test_for(asker, name, order.arguments))
 
 
 @router.get("/v1/mcp-servers/{name}/tools")
@@ -143,9 +144,3 @@ def _asker(where: str, order: ToolOrder, caller: Caller) -> Asker:
     from foliot.runtime.tools import Asker
 
     return Asker(where, order.agent, caller.identity(where, "http", user=order.user))
-
-
-def _tooling(services: Services) -> LocalTooling:
-    from foliot.client.local_tooling import LocalTooling  # with every tool there is: loaded when somebody asks for one
-
-    return LocalTooling(services.runtime, services.settings)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Annotated
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foliot.client.local_operations import LocalTriggers
 from foliot.errors import InvalidInput
 from foliot.resources.powers import KIND_POWERS
 from foliot.server.audit import record
@@ -64,20 +62,26 @@ async def list_schedules(services: ServicesDep, caller: CallerDep, namespace: Na
     """Schedules, with when they were due last and are due next."""
     found: list[Document] = []
     for where in _spaces(caller, namespace):
-        found += await _triggers(services).schedules(where)
+        found += await services.runtime.schedules.list(namespace=where)
     return Json({"items": found})
 
 
 @router.get("/v1/work/schedules/{name}")
 async def get_schedule(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
     """One schedule."""
-    return Json(await _triggers(services).schedule(space(namespace), name))
+    return Json(await services.runtime.schedules.get(name, namespace=space(namespace)))
 
 
 @router.get("/v1/task-schedules/{name}/slots")
 async def slots(name: Name, services: ServicesDep, namespace: Namespace = None, limit: Limit = 20) -> Response:
     """Every time it was due, newest first, and what became of it."""
-    return Json({"slots": await _triggers(services).slots(space(namespace), name, limit=min(limit, MOST_SLOTS))})
+    return Json(
+        {
+            "slots": await services.runtime.schedules.slots(
+                name, namespace=space(namespace), limit=min(limit, MOST_SLOTS)
+            )
+        }
+    )
 
 
 @router.post("/v1/task-schedules/{name}/run")
@@ -86,7 +90,7 @@ async def run_now(
 ) -> Response:
     """Make a task of the schedule right now."""
     now, where = await form(request, Now), space(namespace)
-    fired = await _triggers(services).run_schedule(where, name, given=now.given, by=who(caller, now.by))
+    fired = await services.runtime.schedules.run(name, namespace=where, given=now.given, by=who(caller, now.by))
     await _record(services, caller, request, "fired", "TaskSchedule", where, name)
     return Json(fired)
 
@@ -99,14 +103,14 @@ async def list_webhooks(services: ServicesDep, caller: CallerDep, namespace: Nam
     """Webhooks with their addresses."""
     found: list[Document] = []
     for where in _spaces(caller, namespace):
-        found += await _triggers(services).webhooks(where)
+        found += await services.runtime.webhooks.list(namespace=where)
     return Json({"items": found})
 
 
 @router.get("/v1/work/webhooks/{name}")
 async def get_webhook(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
     """One webhook with its address."""
-    return Json(await _triggers(services).webhook(space(namespace), name))
+    return Json(await services.runtime.webhooks.get(name, namespace=space(namespace)))
 
 
 @router.post("/v1/task-webhooks/{name}/rotate")
@@ -119,7 +123,7 @@ async def rotate(
         raise InvalidInput(f"a grace of {asked.grace} seconds cannot be", hint="from 0 to 30 days")
     for role in KIND_POWERS["TaskWebhook"].roles:
         caller.require(role_named(role), where, missing=HIDDEN)
-    document = await _triggers(services).rotate_webhook(where, name, grace=asked.grace)
+    document = await services.runtime.webhooks.rotate(name, namespace=where, grace=asked.grace)
     await _record(services, caller, request, "rotated", "TaskWebhook", where, name)
     return Json(document)
 
@@ -127,14 +131,14 @@ async def rotate(
 @router.get("/v1/task-webhooks/{name}/deliveries")
 async def deliveries(name: Name, services: ServicesDep, namespace: Namespace = None, limit: Limit = 20) -> Response:
     """Lists deliveries, newest first, without bodies."""
-    found = await _triggers(services).deliveries(space(namespace), name, limit=min(limit, MOST))
+    found = await services.runtime.webhooks.deliveries(name, namespace=space(namespace), limit=min(limit, MOST))
     return Json({"deliveries": found})
 
 
 @router.get("/v1/task-webhooks/{name}/deliveries/{id}")
 async def delivery(name: Name, id: Id, services: ServicesDep, namespace: Namespace = None) -> Response:
     """One delivery with its body, if that was kept."""
-    return Json(await _triggers(services).delivery(space(namespace), name, id))
+    return Json(await services.runtime.webhooks.delivery(name, id, namespace=space(namespace)))
 
 
 @router.post("/v1/task-webhooks/{name}/deliveries/{id}/replay")
@@ -143,7 +147,7 @@ async def replay(
 ) -> Response:
     """Make a new task of a delivery that was signed and is still remembered."""
     again, where = await form(request, Again), space(namespace)
-    task = await _triggers(services).replay_delivery(where, name, id, by=who(caller, again.by))
+    task = await services.runtime.webhooks.replay(name, id, namespace=where, by=who(caller, again.by))
     await _record(services, caller, request, "replayed", "TaskWebhook", where, name)
     return Json({"task": task})
 
@@ -154,16 +158,11 @@ async def send_test(
 ) -> Response:
     """Deliver a body, signed as the sender would. The secret does not leave the server; the caller acts."""
     trial, where = await form(request, Trial), space(namespace)
-    sent = await _triggers(services).send_test(
-        where, name, trial.body, event_id=trial.event_id, headers=trial.headers, by=caller.name
+    sent = await services.runtime.webhooks.send_test(
+        name, trial.body, namespace=where, event_id=trial.event_id, headers=trial.headers, by=caller.name
     )
     await _record(services, caller, request, "tried", "TaskWebhook", where, name)
     return Json(sent)
-
-
-def _triggers(services: Services) -> LocalTriggers:
-    tasks = services.runtime.tasking.tasks
-    return LocalTriggers(services.database, services.resources, lambda: nullcontext(tasks))
 
 
 def _spaces(caller: Caller, namespace: str | None) -> list[str | None]:

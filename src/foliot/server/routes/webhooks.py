@@ -21,7 +21,7 @@ async def deliver(endpoint_id: str, request: Request, services: ServicesDep) -> 
         from foliot.work.triggers.deliveries import Webhooks
 
         # Made once: it counts what comes to each webhook.
-        webhooks = Webhooks(services.database, services.resources, services.runtime.tasking.tasks)
+        webhooks = Webhooks(services.database, services.resources, services.runtime.inside.tasking.tasks)
         services.webhooks = webhooks
     answer = await webhooks.deliver(endpoint_id, request.headers, await _body(request))
     return Json(answer.document, answer.status, answer.headers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, cast, get_args
 
 import msgspec
@@ -10,13 +11,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.client import wire
-from foliot.client.local_work import LOOKED_AT, NEAR, LocalWork, several
-from foliot.client.run_state import ForkOrder, RunOrder
-from foliot.client.work import Answered
 from foliot.engine.approval.grants import new_grant_name
 from foliot.engine.approval.service import Decision
 from foliot.engine.driver.ids import check_chosen_id
 from foliot.errors import Denied, FoliotError, InvalidInput, NotFound
+from foliot.kernel.messages import Message
+from foliot.resources.references import is_name
+from foliot.runtime.answers import Answered, ForkOrder, RunOrder
+from foliot.runtime.local.work import LOOKED_AT, NEAR, several
 from foliot.server.audit import ActRecord, record
 from foliot.server.auth.guard import ROLE, new_router
 from foliot.server.auth.identity import EVERYWHERE, HIDDEN, Caller
@@ -27,8 +29,7 @@ from foliot.server.http.names import MOST, Limit, Name, Namespace, space
 from foliot.server.http.parameters import Query
 from foliot.server.http.responses import Json
 from foliot.server.routes.work_tasks import Act, spaces, who
-from foliot.server.runs.driven import begin_run, fork_run, resume_run
-from foliot.store.journal.base import TASK_LABEL, Phase, RunInfo
+from foliot.store.journal.base import Phase, RunInfo
 from foliot.store.ledger.doubts import Doubt, page_of, position_of
 
 router = new_router("work")
@@ -99,12 +100,12 @@ async def list_runs(
     wanted = tuple(filter(None, (phases or "").split(",")))
     if unknown := sorted(set(wanted) - set(RUN_PHASES)):
         raise InvalidInput(f"there is no phase {unknown[0]!r}", hint=f"the phases are {', '.join(RUN_PHASES)}")
-    work = LocalWork(services.runtime)
+    work = services.runtime
     count = min(limit, MOST)
     found: list[RunInfo] = []
     for each in spaces(caller, namespace):
         known = cast("tuple[Phase, ...]", wanted)
-        found += await work.runs(namespace=each, agent=agent, phases=known, limit=count)
+        found += await work.runs.list(namespace=each, agent=agent, phases=known, limit=count)
     return Json(sorted(found, key=lambda info: info.key, reverse=True)[:count])
 
 
@@ -113,9 +114,22 @@ async def begin(request: Request, services: ServicesDep, caller: CallerDep, name
     """Have an agent do something, driven here. The id is chosen by whoever asks, so that asking again finds the run."""
     order = await form_in(request, RunOrder, space(namespace))
     check_chosen_id(order.run_id)
+    if not is_name(order.agent):
+        raise InvalidInput(f"{order.agent[:80]!r} does not name an agent", hint="give its name without the namespace")
+    if not order.messages and not order.input.strip():
+        raise InvalidInput("the input is empty: there is nothing to do")
     identity = caller.identity(order.namespace, "http", user=order.user)
     done = _act(services, caller, request, "begun", "Run", order.namespace, order.run_id)
-    info = await begin_run(services, order, identity, done.record)
+    info = await services.drives.start(
+        order.agent,
+        _messages(order.messages) or order.input,
+        run_id=order.run_id,
+        namespace=order.namespace,
+        labels=order.labels,
+        identity=identity,
+        history=_messages(order.history),
+        also=done.record,
+    )
     done.tell()
     return Json(info)
 
@@ -123,8 +137,8 @@ async def begin(request: Request, services: ServicesDep, caller: CallerDep, name
 @router.get("/v1/interrupted-runs")
 async def interrupted(services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
     """Runs outside of tasks that could go on and that nobody drives, oldest first."""
-    work = LocalWork(services.runtime)
-    found = [info for where in spaces(caller, namespace) for info in await work.interrupted(where)]
+    work = services.runtime
+    found = [info for where in spaces(caller, namespace) for info in await work.runs.interrupted(namespace=where)]
     return Json({"runs": sorted(found, key=lambda info: info.created_at)})
 
 
@@ -138,7 +152,7 @@ async def unknown(
     after: Annotated[str | None, Query(max_length=8000, description="`cursor` of the page before.")] = None,
 ) -> Response:
     """Calls that may have acted and that nobody has settled, oldest first, each effect once."""
-    calls, count, behind = services.runtime.unknown_calls, min(limit, MOST), position_of(after)
+    calls, count, behind = services.runtime.inside.unknown_calls, min(limit, MOST), position_of(after)
     found: list[Doubt] = []
     total = 0
     for where in spaces(caller, namespace):
@@ -148,17 +162,23 @@ async def unknown(
 
 
 @router.get("/v1/runs/{run_id}/standing")
-async def standing(run_id: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def standing(
+    run_id: Name,
+    request: Request,
+    services: ServicesDep,
+    caller: CallerDep,
+    messages: Annotated[bool, Query(description="With the messages of the run.")] = False,
+) -> Response:
     """How a run stands, and what it has done so far."""
     info = await _run(services, caller, request, run_id)
-    return Json(await LocalWork(services.runtime).standing(info.id))
+    return Json(await services.runtime.runs.standing(info.id, messages=messages))
 
 
 @router.get("/v1/runs/{run_id}/replay")
 async def replay(run_id: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Decide a whole run again from its journal, and compare byte for byte. Nothing is asked or called."""
     info = await _run(services, caller, request, run_id)
-    return Json(await LocalWork(services.runtime).replay_run(info.id))
+    return Json(await services.runtime.runs.replay(info.id))
 
 
 @router.post("/v1/runs/{run_id}/fork")
@@ -179,7 +199,16 @@ async def fork(run_id: Name, request: Request, services: ServicesDep, caller: Ca
                 hint="name a ModelEndpoint, or ask the operator of this installation (admin of all namespaces)",
             )
     done = _act(services, caller, request, "forked", "Run", info.namespace, order.new_id)
-    forked = await fork_run(services, info, order, identity, done.record)
+    forked = await services.drives.fork(
+        info,
+        at=order.at,
+        new_id=order.new_id,
+        identity=identity,
+        prompt=order.prompt,
+        model=order.model,
+        input=order.input,
+        also=done.record,
+    )
     done.tell()
     return Json(forked)
 
@@ -188,7 +217,7 @@ async def fork(run_id: Name, request: Request, services: ServicesDep, caller: Ca
 async def resume(run_id: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Have a run go on that nobody drives; it goes on here."""
     info = await _run(services, caller, request, run_id)
-    after = await resume_run(services, info)
+    after = await services.drives.resume(info)
     await _record(services, caller, request, "resumed", "Run", info.namespace, info.id)
     return Json(after)
 
@@ -204,7 +233,7 @@ async def settle(run_id: Name, request: Request, services: ServicesDep, caller: 
     if said.result is not None and said.decision != "happened":
         raise InvalidInput("a result goes with a call that happened")
     done = _act(services, caller, request, "settled", "Run", info.namespace, info.id)
-    await LocalWork(services.runtime).settle_call(
+    await services.runtime.runs.leave_settled(
         info.id,
         said.call,
         said.decision,
@@ -215,7 +244,7 @@ async def settle(run_id: Name, request: Request, services: ServicesDep, caller: 
     )
     done.tell()
     with contextlib.suppress(FoliotError):  # decided is decided: who resumes the run hears what keeps it
-        info = await resume_run(services, await services.runtime.runs.journal.get(info.id))
+        info = await services.drives.resume(await services.runtime.inside.runs.journal.get(info.id))
     return Json(info)
 
 
@@ -229,14 +258,14 @@ async def get_run(name: Name, request: Request, services: ServicesDep, caller: C
 async def facts(run_id: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Returns the events of a run as they are stored."""
     info = await _run(services, caller, request, run_id)
-    return Json(wire.facts_to_wire(await services.runtime.runs.facts(info.id)))
+    return Json(wire.facts_to_wire(await services.runtime.inside.runs.facts(info.id)))
 
 
 @router.get("/v1/runs/{run_id}/why")
 async def why(run_id: Name, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Why a run waits, failed, or cost what it cost."""
     info = await _run(services, caller, request, run_id)
-    return Json(await LocalWork(services.runtime).why_run(info.id))
+    return Json(await services.runtime.runs.why(info.id))
 
 
 @router.post("/v1/work/runs/{name}/cancel")
@@ -246,7 +275,7 @@ async def cancel_run(name: Name, request: Request, services: ServicesDep, caller
     act = await form(request, Act)
     done = _act(services, caller, request, "cancelled", "Run", info.namespace, info.id)
     by = who(caller, act.by)
-    after = await services.runtime.cancel(info.id, by=by, reason=act.reason, also=done.record)
+    after = await services.runtime.inside.cancel(info.id, by=by, reason=act.reason, also=done.record)
     done.tell()
     return Json(after)
 
@@ -257,11 +286,11 @@ async def answer(name: Name, request: Request, services: ServicesDep, caller: Ca
     info = await _run(services, caller, request, name)
     reply = await form(request, Reply)
     done = _act(services, caller, request, "answered", "Run", info.namespace, info.id)
-    questions, by = services.runtime.questions, who(caller, reply.by)
+    questions, by = services.runtime.inside.questions, who(caller, reply.by)
     await questions.answer(info.id, reply.call, reply.text, by=by, also=done.record)
     done.tell()
     await _go_on(services, info.id)
-    return Json(await services.runtime.runs.journal.get(info.id))
+    return Json(await services.runtime.inside.runs.journal.get(info.id))
 
 
 # --- approvals ---------------------------------------------------------------------------------------------------
@@ -272,15 +301,17 @@ async def list_approvals(
     services: ServicesDep, caller: CallerDep, namespace: Namespace = None, run: str | None = None
 ) -> Response:
     """Approvals and standing grants."""
-    work = LocalWork(services.runtime)
-    found = [each for where in spaces(caller, namespace) for each in await work.approvals(where, run=run)]
+    work = services.runtime
+    found = [
+        each for where in spaces(caller, namespace) for each in await work.approvals.list(namespace=where, run=run)
+    ]
     return Json(found)
 
 
 @router.get("/v1/work/approvals/{name}")
 async def get_approval(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
     """One approval by its name, or the beginning of it."""
-    return Json(await LocalWork(services.runtime).approval(name, namespace=space(namespace)))
+    return Json(await services.runtime.approvals.get(name, namespace=space(namespace)))
 
 
 @router.post("/v1/work/approvals/{name}/decide")
@@ -290,7 +321,7 @@ async def decide(
     """Approve, deny, or edit a parked call; its run goes on here, or where the runs of its task are done."""
     verdict, where = await form(request, Verdict), space(namespace)
     done = _act(services, caller, request, "decided", "ToolApproval", where, name)
-    decided = await services.runtime.approvals.decide(
+    decided = await services.runtime.inside.approvals.decide(
         name,
         verdict.decision,
         by=who(caller, verdict.by),
@@ -311,7 +342,7 @@ async def grant(request: Request, services: ServicesDep, caller: CallerDep, name
     """Approve calls in advance."""
     given, where = await form(request, Grant), space(namespace)
     done = _act(services, caller, request, "granted", "ToolApproval", where, name := new_grant_name())
-    document = await services.runtime.approvals.grant(
+    document = await services.runtime.inside.approvals.grant(
         by=who(caller, given.by),
         tool=given.tool,
         seconds=given.seconds,
@@ -331,7 +362,7 @@ async def revoke(
     """End a standing grant."""
     act, where = await form(request, Act), space(namespace)
     done = _act(services, caller, request, "revoked", "ToolApproval", where, name)
-    approvals = services.runtime.approvals
+    approvals = services.runtime.inside.approvals
     document = await approvals.revoke(name, by=who(caller, act.by), namespace=where, also=done.record)
     done.tell()
     return Json(document)
@@ -340,8 +371,8 @@ async def revoke(
 @router.get("/v1/questions")
 async def questions(services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
     """Lists the questions of runs to people, the oldest question first."""
-    work = LocalWork(services.runtime)
-    found = [each for where in spaces(caller, namespace) for each in await work.questions(where)]
+    work = services.runtime
+    found = [each for where in spaces(caller, namespace) for each in await work.questions.list(namespace=where)]
     return Json(sorted(found, key=lambda each: each.since))
 
 
@@ -359,10 +390,10 @@ async def _run(services: Services, caller: Caller, request: Request, word: str) 
 
 
 async def _found(services: Services, caller: Caller, word: str) -> RunInfo | None:
-    journal = services.runtime.runs.journal
+    journal = services.runtime.inside.runs.journal
     try:
         if caller.namespaces is None:
-            return await LocalWork(services.runtime).find_run(word)
+            return await services.runtime.runs.find(word)
         exact = await journal.get(word)
         return exact if caller.sees(exact.namespace) else None
     except NotFound:
@@ -380,14 +411,17 @@ async def _found(services: Services, caller: Caller, word: str) -> RunInfo | Non
     return alike[0] if alike else None
 
 
+def _messages(sent: Sequence[dict[str, Any]]) -> tuple[Message, ...]:
+    try:
+        return msgspec.convert(sent, tuple[Message, ...])
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"the messages cannot be read: {error}") from None
+
+
 async def _go_on(services: Services, run_id: str) -> None:
     """Have the run go on: by the workers of its task, else by this process. Whoever drives it already hears of it."""
-    runtime = services.runtime
-    info = await runtime.runs.journal.get(run_id)
-    if TASK_LABEL in info.labels:
-        await runtime.tasking.ring(info)
-    elif info.phase in ("waiting", "pending"):
-        services.drives.keep(runtime.resume(run_id, check=False))
+    with contextlib.suppress(FoliotError):  # told is told: who resumes the run hears what keeps it
+        await services.drives.wake(run_id)
 
 
 def _act(

@@ -16,12 +16,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.client import wire
-from foliot.client.local_work import LocalWork
-from foliot.client.task_resources import is_work
 from foliot.errors import Denied, InvalidInput, NotFound
 from foliot.kernel.identity import Identity
 from foliot.resources.kinds import KINDS
 from foliot.resources.names import check_labels
+from foliot.runtime.local.declared_work import is_work
 from foliot.server.audit import AcceptedTasks, ActRecord
 from foliot.server.auth.guard import HIDDEN, ROLE, new_router
 from foliot.server.auth.identity import Caller
@@ -124,7 +123,7 @@ async def accept_declared(
         taken = await services.client.opposed(documents)
     else:
         acts = AcceptedTasks(services.runtime, caller, "accepted", request.scope[REQUEST_ID])
-        taken = await services.client.accept(documents, identity=caller.acting_for_self("http"), recorded=acts)
+        taken = await services.client.accept_for(documents, caller.acting_for_self("http"), recorded=acts)
         acts.tell()
     return Json([wire.taken_to_wire(each) for each in taken])
 
@@ -146,7 +145,9 @@ async def submit(
     identity = await _lineage(services, command, identity)
     command = msgspec.structs.replace(command, by=caller.name, user="", identity=identity, idempotency_key=key)
     act = _act(services, caller, request, "accepted", command.namespace)
-    accepted = await services.runtime.tasking.tasks.accept(command, also=act.record_task, keyed_by=caller.principal)
+    accepted = await services.runtime.inside.tasking.tasks.accept(
+        command, also=act.record_task, keyed_by=caller.principal
+    )
     act.tell()
     return Json(accepted, 200 if accepted.duplicate else 201)
 
@@ -166,7 +167,7 @@ async def list_tasks(
     after: After = None,
 ) -> Response:
     """Tasks, newest first."""
-    work = LocalWork(services.runtime)
+    work = services.runtime
     criteria: dict[str, Any] = {
         "target": target,
         "phases": tuple(filter(None, (phases or "").split(","))),
@@ -177,7 +178,7 @@ async def list_tasks(
         "limit": min(limit, MOST),
         "cursor": after,
     }
-    pages = [await work.tasks(namespace=each, **criteria) for each in spaces(caller, namespace)]
+    pages = [await work.tasks.list(namespace=each, **criteria) for each in spaces(caller, namespace)]
     if len(pages) == 1:
         return Json(wire.TaskPage(*pages[0]))
     found = sorted((info for page, _ in pages for info in page), key=lambda info: -info.key)
@@ -189,8 +190,8 @@ async def list_tasks(
 @router.get("/v1/work/tasks/{name}")
 async def get_task(name: Name, services: ServicesDep, namespace: Namespace = None, alike: bool = False) -> Response:
     """One task by its name; with `alike` also by the beginning or end of it."""
-    work = LocalWork(services.runtime)
-    return Json(await (work.find_task if alike else work.task)(space(namespace), name))
+    work = services.runtime.tasks
+    return Json(await (work.find if alike else work.get)(name, namespace=space(namespace)))
 
 
 @router.delete("/v1/work/tasks/{name}")
@@ -199,7 +200,7 @@ async def delete_task(
 ) -> Response:
     """Forget an ended task with its events."""
     act = _act(services, caller, request, "deleted", space(namespace))
-    await services.runtime.tasking.tasks.delete(space(namespace), name, also=act.record_task)
+    await services.runtime.inside.tasking.tasks.delete(space(namespace), name, also=act.record_task)
     act.tell()
     return Response(status_code=204)
 
@@ -210,7 +211,7 @@ async def cancel_task(
 ) -> Response:
     """Ask a task to end."""
     act, where = await form(request, Act), space(namespace)
-    done, tasks = _act(services, caller, request, "cancelled", where), services.runtime.tasking.tasks
+    done, tasks = _act(services, caller, request, "cancelled", where), services.runtime.inside.tasking.tasks
     info = await tasks.cancel(where, name, by=who(caller, act.by), reason=act.reason, also=done.record_task)
     done.tell()
     return Json(info)
@@ -222,7 +223,7 @@ async def archive_task(
 ) -> Response:
     """Hide a task from lists; a live one is cancelled first."""
     act, where = await form(request, Act), space(namespace)
-    done, tasks = _act(services, caller, request, "archived", where), services.runtime.tasking.tasks
+    done, tasks = _act(services, caller, request, "archived", where), services.runtime.inside.tasking.tasks
     info = await tasks.archive(where, name, by=who(caller, act.by), also=done.record_task)
     done.tell()
     return Json(info)
@@ -234,7 +235,7 @@ async def requeue_task(
 ) -> Response:
     """A new attempt of a task that ended badly; `payloads` are other texts for failed messages, by their ids."""
     act, where = await form(request, Act), space(namespace)
-    done, tasks = _act(services, caller, request, "requeued", where), services.runtime.tasking.tasks
+    done, tasks = _act(services, caller, request, "requeued", where), services.runtime.inside.tasking.tasks
     by = who(caller, act.by)
     info = await tasks.requeue(where, name, by=by, payloads=act.payloads, also=done.record_task)
     done.tell()
@@ -244,16 +245,16 @@ async def requeue_task(
 @router.get("/v1/tasks/{name}/story")
 async def story(name: Name, services: ServicesDep, namespace: Namespace = None, looks: bool = True) -> Response:
     """Returns the parts of a task's story: its plan, its facts, its runs; with `looks` the facts of live runs."""
-    told = await LocalWork(services.runtime).story(space(namespace), name, looks=False)
+    told = await services.runtime.tasks.story(name, namespace=space(namespace), looks=False)
     under_way = [each.run.run_id for each in told.live if each.run is not None][:LOOKED_INTO] if looks else []
-    live = {run_id: await services.runtime.runs.facts(run_id) for run_id in under_way}
+    live = {run_id: await services.runtime.inside.runs.facts(run_id) for run_id in under_way}
     return Json(wire.story_to_wire(told, live, time.time()))
 
 
 @router.get("/v1/work/tasks/{name}/why")
 async def why(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
     """Why a task is where it is."""
-    return Json(await LocalWork(services.runtime).why_task(space(namespace), name))
+    return Json(await services.runtime.tasks.why(name, namespace=space(namespace)))
 
 
 @router.get("/v1/tasks/{name}/records")
@@ -261,9 +262,9 @@ async def records(
     name: Name, services: ServicesDep, namespace: Namespace = None, after: Annotated[int, Query(ge=0, lt=2**53)] = 0
 ) -> Response:
     """The facts of the task itself, behind one."""
-    work = LocalWork(services.runtime)
-    await work.task(space(namespace), name)
-    return Json(wire.records_to_wire(await work.records(space(namespace), name, after=after)))
+    work = services.runtime
+    await work.tasks.get(name, namespace=space(namespace))
+    return Json(wire.records_to_wire(await work.tasks.records(name, namespace=space(namespace), after=after)))
 
 
 @router.get("/v1/tasks/{name}/happenings")
@@ -275,15 +276,15 @@ async def happenings(
     wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="Seconds to wait for something.")] = 0.0,
 ) -> Response:
     """Returns the events of a task and its runs behind the cursor."""
-    work, where = LocalWork(services.runtime), space(namespace)
-    await work.task(where, name)
+    work, where = services.runtime, space(namespace)
+    await work.tasks.get(name, namespace=where)
     until = time.monotonic() + wait
     while True:
-        batch = await work.happenings(where, name, cursor=cursor)
+        batch = await work.tasks.events(name, namespace=where, cursor=cursor)
         left = until - time.monotonic()
         if batch.happenings or left <= 0 or services.closing.is_set():
             return Json(wire.batch_to_wire(batch))
-        await work.changed(where, name, cursor=cursor, timeout=min(left, 1.0))
+        await work.tasks.changed(name, namespace=where, cursor=cursor, timeout=min(left, 1.0))
 
 
 @router.get("/v1/tasks/{name}/watch")
@@ -296,9 +297,11 @@ async def watch(
     cursor: str | None = None,
 ) -> Response:
     """Events `happenings` as they come, each with the cursor as its id; `end` when the task has ended."""
-    work, where = LocalWork(services.runtime), space(namespace)
+    work, where = services.runtime, space(namespace)
     position = last_event(request, cursor)
-    await work.happenings(where, (await work.task(where, name)).name, cursor=position)  # refused now, if at all
+    await work.tasks.events(
+        (await work.tasks.get(name, namespace=where)).name, namespace=where, cursor=position
+    )  # refused now, if at all
     return services.streams.respond(caller, _frames(services, where, name, position))
 
 
@@ -320,7 +323,7 @@ async def _lineage(services: Services, command: Command, identity: Identity) -> 
     if command.spawned_by:
         raise InvalidInput("spawned_by: whatever makes tasks by itself says so, nobody else", hint="leave it out")
     if command.parent:
-        above = (await services.runtime.tasking.tasks.ref(command.namespace, command.parent)).command.acts_as
+        above = (await services.runtime.inside.tasking.tasks.ref(command.namespace, command.parent)).command.acts_as
         if above.user != identity.user:
             raise Denied(
                 f"parent: the task {command.parent[:80]!r} is not one of {identity.user!r}",

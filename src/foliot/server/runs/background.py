@@ -6,22 +6,22 @@ when that was agreed on. A run that this process lets go when it stops is taken 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final, Protocol
 
-from foliot.common.cancellation import stop_tasks
 from foliot.engine.live.hub import Recorded
 from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound
 from foliot.kernel.graph import events as t
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import Media, Message, Usage
 from foliot.kernel.run import events as e
+from foliot.runtime.background import BackgroundRuns
+from foliot.runtime.inside import Adjust
 from foliot.runtime.results import RunResult
-from foliot.runtime.runtime import Adjust, Runtime
+from foliot.runtime.runtime import Runtime
 from foliot.server.audit import ActRecord
 from foliot.server.runs.targets import Target
 from foliot.server.streams.pieces import Asked, Ended, Piece, Rested, Teller, Worked, Wrote, usage_of
@@ -72,31 +72,7 @@ class Engagement(Protocol):
         ...
 
 
-class Drives:
-    """The runs that this process drives for clients, whether or not those are still there."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()
-
-    def keep(self, work: Coroutine[Any, Any, RunResult]) -> asyncio.Task[RunResult]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-        return task
-
-    async def close(self, *, within: float = 0.0) -> None:
-        """Let go of all of them that do not end in time: each is left for whoever takes it up."""
-        if self._tasks and within:
-            await asyncio.wait(self._tasks, timeout=within)
-        await stop_tasks(*self._tasks)
-
-    def _done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # whoever listens hears of it; when nobody does, the journal still tells
-
-
-async def engage(runtime: Runtime, drives: Drives, turn: Turn) -> Engagement:
+async def engage(runtime: Runtime, drives: BackgroundRuns, turn: Turn) -> Engagement:
     """Begin, or go on with, what the turn asks for; durable on return. Raises `FoliotError` when it cannot begin."""
     if turn.target.kind == "system":
         return await TaskEngagement.begin(runtime, turn)
@@ -107,7 +83,7 @@ class RunEngagement:
     """One run of an agent."""
 
     def __init__(
-        self, runtime: Runtime, drives: Drives, run_id: str, *, structured: bool, by: str = "", after: int = 0
+        self, runtime: Runtime, drives: BackgroundRuns, run_id: str, *, structured: bool, by: str = "", after: int = 0
     ) -> None:
         """Pieces of the first `after` events were told to somebody before, and are left out."""
         self.id = run_id
@@ -117,17 +93,17 @@ class RunEngagement:
         self._structured = structured
         self._by = by
         self._watch = contextlib.ExitStack()
-        self._reader = self._watch.enter_context(runtime.watch(run_id))
+        self._reader = self._watch.enter_context(runtime.inside.watch(run_id))
         self._live = aiter(self._reader)
 
     @classmethod
-    async def begin(cls, runtime: Runtime, drives: Drives, turn: Turn) -> RunEngagement:
+    async def begin(cls, runtime: Runtime, drives: BackgroundRuns, turn: Turn) -> RunEngagement:
         engagement = cls(runtime, drives, turn.id, structured=turn.structured, by=turn.by)
         target = turn.target
 
         async def drive() -> RunResult:
             try:
-                return await runtime.run(
+                return await runtime.inside.run(
                     f"{target.namespace}/{target.name}",
                     turn.input,
                     run_id=turn.id,
@@ -149,7 +125,7 @@ class RunEngagement:
 
     @classmethod
     async def again(
-        cls, runtime: Runtime, drives: Drives, run_id: str, *, structured: bool, by: str = "", after: int = 0
+        cls, runtime: Runtime, drives: BackgroundRuns, run_id: str, *, structured: bool, by: str = "", after: int = 0
     ) -> RunEngagement:
         """Go on with a run that waited, or just follow it. Raises `NotFound`."""
         engagement = cls(runtime, drives, run_id, structured=structured, by=by, after=after)
@@ -180,7 +156,7 @@ class RunEngagement:
     async def cancel(self, reason: str) -> None:
         """Cancels the run; see `Engagement`."""
         with contextlib.suppress(Conflict, NotFound):
-            await self._runtime.cancel(self.id, by=self._by, reason=reason)
+            await self._runtime.inside.cancel(self.id, by=self._by, reason=reason)
 
     async def _start(self, drive: Coroutine[Any, Any, RunResult]) -> None:
         """Return when the run is stored, so that whoever asked can be told its id."""
@@ -196,7 +172,7 @@ class RunEngagement:
 
     async def _recorded(self, teller: Teller) -> list[Piece]:
         """Returns the pieces in the journal that were not sent yet: earlier ones, or those of another process."""
-        return recorded(teller, await self._runtime.runs.facts(self.id), self._after)
+        return recorded(teller, await self._runtime.inside.runs.facts(self.id), self._after)
 
 
 def recorded(teller: Teller, facts: Sequence[tuple[float, e.Event]], after: int = 0) -> list[Piece]:
@@ -209,16 +185,16 @@ def recorded(teller: Teller, facts: Sequence[tuple[float, e.Event]], after: int 
 
 
 async def _exists(runtime: Runtime, run_id: str) -> bool:
-    return bool(await runtime.runs.journal.read(run_id, limit=1))
+    return bool(await runtime.inside.runs.journal.read(run_id, limit=1))
 
 
 async def _go_on(runtime: Runtime, run_id: str) -> RunResult:
     """Take the run up, or wait for whoever has it."""
     while True:
         try:
-            return await runtime.resume(run_id, stream=True, check=False)
+            return await runtime.inside.resume(run_id, stream=True, check=False)
         except Conflict:  # held, or ended or let go this very moment
-            await runtime.tasking.database.wait_for_change(timeout=LOOK_EVERY)
+            await runtime.inside.tasking.database.wait_for_change(timeout=LOOK_EVERY)
 
 
 class TaskEngagement:
@@ -231,13 +207,13 @@ class TaskEngagement:
         self._answered = answered
         self.namespace = namespace
         self.id = name
-        self._tasking = runtime.tasking
+        self._tasking = runtime.inside.tasking
         self._by = by
 
     @classmethod
     async def begin(cls, runtime: Runtime, turn: Turn) -> TaskEngagement:
         target = turn.target
-        accepted = await runtime.tasking.tasks.accept(
+        accepted = await runtime.inside.tasking.tasks.accept(
             Command(
                 "system",
                 target.name,

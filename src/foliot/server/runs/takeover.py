@@ -17,9 +17,9 @@ from foliot.common.cancellation import stop_tasks
 from foliot.engine.driver.process import is_gone
 from foliot.errors import FoliotError
 from foliot.kernel.backoff import backoff
+from foliot.runtime.background import BackgroundRuns
 from foliot.runtime.results import RunResult
 from foliot.runtime.runtime import Runtime
-from foliot.server.runs.background import Drives
 from foliot.store.journal.base import Held
 from foliot.store.queue.unattended import Unattended, unattended
 
@@ -36,9 +36,9 @@ MOST_CLAIMS: Final = 5
 
 
 @asynccontextmanager
-async def taking_up(runtime: Runtime, drives: Drives) -> AsyncGenerator[None]:
+async def taking_up(runtime: Runtime, drives: BackgroundRuns) -> AsyncGenerator[None]:
     """Look after runs that were left behind, while the block runs."""
-    looking = asyncio.create_task(TakingUp(runtime, drives, clock=runtime.clock).run())
+    looking = asyncio.create_task(TakingUp(runtime, drives, clock=runtime.inside.clock).run())
     try:
         yield
     finally:
@@ -48,7 +48,7 @@ async def taking_up(runtime: Runtime, drives: Drives) -> AsyncGenerator[None]:
 class TakingUp:
     """`run` looks until it is cancelled; what it takes up is driven by `drives`, beside what clients ask for."""
 
-    def __init__(self, runtime: Runtime, drives: Drives, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, runtime: Runtime, drives: BackgroundRuns, *, clock: Callable[[], float] = time.time) -> None:
         self._runtime = runtime
         self._drives = drives
         self._clock = clock
@@ -73,11 +73,11 @@ class TakingUp:
         From the second look on only what was found some seconds before as well: whoever has just let a run go, or stays
         with one that waits, has the first go at it. A process that has died has no such wish.
         """
-        await self._runtime.runs.sweep()
+        await self._runtime.inside.runs.sweep()
         now = self._clock()
-        database = self._runtime.tasking.database
+        database = self._runtime.inside.tasking.database
         found = await unattended(database, now=now, is_gone=is_gone)
-        alone = [each for each in found if self._runtime.runs.local(each.run_id) is None]
+        alone = [each for each in found if self._runtime.inside.runs.local(each.run_id) is None]
         due = [each for each in alone if self._first or each.dead or each.run_id in self._seen]
         self._seen = frozenset(each.run_id for each in alone)
         self._first = False
@@ -98,7 +98,7 @@ class TakingUp:
     async def _drive(self, run_id: str) -> RunResult:
         log.info("run %s was left behind, and goes on here", run_id)
         try:
-            return await self._runtime.resume(run_id, stream=True, check=False)
+            return await self._runtime.inside.resume(run_id, stream=True, check=False)
         except Held:
             raise  # another process was faster
         except Exception as error:  # whatever it is: the next look would only meet it again
@@ -107,7 +107,7 @@ class TakingUp:
 
     async def _gets_nowhere(self, run: Unattended) -> bool:
         after = max(0, run.last_seq - LOOKED_BACK)
-        events = await self._runtime.runs.journal.read(run.run_id, after=after)
+        events = await self._runtime.inside.runs.journal.read(run.run_id, after=after)
         if sum(event.type == "run.claimed" for event in events) < MOST_CLAIMS:
             return False
         self._rest(run.run_id, f"it was taken up {MOST_CLAIMS} times and got nowhere")

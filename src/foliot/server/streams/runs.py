@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from foliot.engine.live.hub import Output, Reader, Streamed
+from foliot.engine.live.hub import Interleaved, Output, Recorded, Streamed
 from foliot.errors import Unavailable
 from foliot.kernel.run.codec import decode, encode, type_of
 from foliot.server.context import Services
@@ -52,7 +52,7 @@ async def task_batches(
     services: Services, namespace: str, name: str, cursor: str | None
 ) -> AsyncGenerator[tuple[TaskInfo, Batch]]:
     """How a task stands and what happened to it behind the cursor, again whenever something has, until it ended."""
-    tasking = services.runtime.tasking
+    tasking = services.runtime.inside.tasking
     stir = asyncio.Event()
     key = (await patiently(lambda: tasking.tasks.get(namespace, name))).key
     async with services.streams.signs.of_task(key, stir.set):
@@ -85,11 +85,11 @@ def _behind(place: Place, happening: Happening) -> Place:
 
 async def run_frames(services: Services, run_id: str, after: int) -> AsyncGenerator[bytes]:
     """The journal of a run behind `after`, with pieces of answers in between, wherever it is driven."""
-    journal = services.runtime.runs.journal
+    journal = services.runtime.inside.runs.journal
     stir = asyncio.Event()
-    with services.runtime.watch(run_id, elsewhere=True) as reader:
+    with services.runtime.inside.watch(run_id, elsewhere=True) as reader:
         reader.call(stir.set)
-        pieces = _Pieces(reader)
+        pieces, missed = Interleaved(reader), 0
         async with services.streams.signs.of_run(run_id, stir.set) as sign:
             seen: Hashable = None
             more = True
@@ -104,51 +104,33 @@ async def run_frames(services: Services, run_id: str, after: int) -> AsyncGenera
                     if not entries and info.phase in TERMINAL:
                         yield frame("end", {"type": "end", "run": run_id, "phase": info.phase})
                         return
-                if told := pieces.told(run_id, entries):
+                if reader.missed > missed:
+                    yield frame("missed", {"type": "missed", "pieces": reader.missed - missed})
+                    missed = reader.missed
+                if told := _told(pieces, run_id, entries):
                     yield told
                 after = entries[-1].seq if entries else after
                 if not more:
                     await stir.wait()
 
 
-def event_data(run_id: str, entry: Entry) -> dict[str, Any]:
+def event_data(run_id: str, entry: Entry | Recorded) -> dict[str, Any]:
     """An event as it is told: `{"type", "run", "seq", "at", "data"}`."""
-    event = decode(entry.data)
+    event = entry.event if isinstance(entry, Recorded) else decode(entry.data)
     data = msgspec.json.decode(encode(event))
     data.pop("type", None)
     return {"type": type_of(event), "run": run_id, "seq": entry.seq, "at": entry.at, "data": data}
 
 
-class _Pieces:
-    """The live text of a run, between its events.
-
-    Pieces are for show: they carry no id, and a slow reader is told how many it missed. Pieces of a step come before
-    its recorded answer, or not at all.
-    """
-
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-        self._missed = 0
-        self._recorded = 0
-
-    def told(self, run_id: str, entries: Sequence[Entry]) -> bytes:
-        """The frames of these entries, and of the pieces that came meanwhile."""
-        records = [event_data(run_id, entry) for entry in entries]
-        steps = [record["data"].get("step", 0) for record in records if record["type"] == "model.responded"]
-        recorded = max(steps, default=self._recorded)
-        before: list[bytes] = []
-        after: list[bytes] = []
-        for item in self._reader.taken():
-            match item:
-                case Streamed(step=step, delta=delta) if step > self._recorded:
-                    data = {"type": "delta", "step": step, "delta": msgspec.to_builtins(delta)}
-                    (before if step <= recorded else after).append(frame("delta", data))
-                case Output(call_id=call_id, text=text):
-                    before.append(frame("output", {"type": "output", "call": call_id, "text": text}))
-                case _:
-                    pass  # too late, or read from the journal, where it has its number
-        if self._reader.missed > self._missed:
-            before.append(frame("missed", {"type": "missed", "pieces": self._reader.missed - self._missed}))
-            self._missed = self._reader.missed
-        self._recorded = recorded
-        return b"".join([*before, *(frame("event", record, record["seq"]) for record in records), *after])
+def _told(pieces: Interleaved, run_id: str, entries: Sequence[Entry]) -> bytes:
+    """The frames of these entries, and of the pieces that came meanwhile, which have no id: they are for show."""
+    told: list[bytes] = []
+    for item in pieces.among([Recorded(run_id, each.seq, each.at, decode(each.data)) for each in entries]):
+        match item:
+            case Streamed(step=step, delta=delta):
+                told.append(frame("delta", {"type": "delta", "step": step, "delta": msgspec.to_builtins(delta)}))
+            case Output(call_id=call_id, text=text):
+                told.append(frame("output", {"type": "output", "call": call_id, "text": text}))
+            case Recorded(seq=seq):
+                told.append(frame("event", event_data(run_id, item), seq))
+    return b"".join(told)

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from foliot.client.task_resources import is_work
 from foliot.errors import Gone, NotFound
+from foliot.runtime.local.declared_work import is_work
 from foliot.server.auth.identity import Caller
 from foliot.server.context import Services
 from foliot.server.errors import BadParameter
@@ -151,7 +151,7 @@ class _View:
     async def _accepted(self, document: Document) -> bool:
         metadata = document["metadata"]
         try:
-            await self._services.runtime.tasking.tasks.get(metadata["namespace"], metadata["name"])
+            await self._services.runtime.inside.tasking.tasks.get(metadata["namespace"], metadata["name"])
         except NotFound:
             return False
         return True

@@ -14,8 +14,8 @@ from typing import Final
 
 import msgspec
 
-from foliot.client.task_resources import is_work
 from foliot.errors import InvalidInput, NotFound
+from foliot.runtime.local.declared_work import is_work
 from foliot.server.auth.guard import DEFAULT
 from foliot.server.auth.identity import Caller
 from foliot.server.context import Services
@@ -84,7 +84,7 @@ async def place_of(services: Services, caller: Caller, wanted: Wanted, after: st
     spaces = _spaces(caller, wanted)
     if caller.sees(space):
         try:
-            info = await services.runtime.tasking.tasks.get(space, name)
+            info = await services.runtime.inside.tasking.tasks.get(space, name)
         except NotFound:
             pass
         else:
@@ -116,7 +116,7 @@ async def _work(
     labels = {each.key: each.values[0] for each in wanted.filter.labels if each.op == "="}
     found: list[Document] = []
     while True:
-        page, cursor = await services.runtime.tasking.tasks.list(
+        page, cursor = await services.runtime.inside.tasking.tasks.list(
             namespace=space,
             phases=wanted.phases,
             target=wanted.target,
@@ -147,7 +147,7 @@ async def _declared(
 async def _accepted(services: Services, document: Document) -> bool:
     metadata = document["metadata"]
     try:
-        await services.runtime.tasking.tasks.get(metadata["namespace"], metadata["name"])
+        await services.runtime.inside.tasking.tasks.get(metadata["namespace"], metadata["name"])
     except NotFound:
         return False
     return True

@@ -1,4 +1,4 @@
-"""The verbs on tools outside any run, on a runtime in this process."""
+"""The verbs on tools outside any run, on a runtime in this process; see groups/work.py."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from foliot.client.operations import Called, Toolset
 from foliot.errors import Conflict, Denied
+from foliot.kernel.identity import NOBODY, Identity, acting
+from foliot.runtime.answers import Called, Toolset
+from foliot.runtime.groups.work import ToolGroup
 from foliot.runtime.tools import Asker, Offered, capabilities
 from foliot.store.base import Document
 from foliot.tools.base import Parked, ToolDefinition, ToolDenied, ToolError
@@ -16,47 +18,69 @@ from foliot.tools.governance.judge import Judgement
 from foliot.tools.registry import schema_digest
 
 if TYPE_CHECKING:
-    from foliot.runtime.runtime import Runtime
-    from foliot.settings.settings import Settings
+    from foliot.runtime.inside import Inside
 
 
-class LocalTooling:
-    """Implements `Tooling`. The runtime stays the caller's to close."""
+class LocalTools(ToolGroup):
+    """Implements `ToolGroup`. `caller` is on whose behalf tools are called."""
 
-    def __init__(self, runtime: Runtime, settings: Settings) -> None:
-        self._offering = runtime.tools
-        self._settings = settings
+    def __init__(self, inside: Inside, *, caller: Identity = NOBODY) -> None:
+        self._offering = inside.tools
+        self._settings = inside.settings
+        self._caller = caller
 
-    async def toolset(self, namespace: str) -> Toolset:
+    async def list(self, *, namespace: str = "default") -> Toolset:
         found = await self._offering.tools(namespace)
         return Toolset([tool_facts(each) for each in found], capabilities(self._settings))
 
-    async def tool(self, name: str, namespace: str) -> Document:
-        """See `Tooling`."""
+    async def get(self, name: str, *, namespace: str = "default") -> Document:
         offered = await self._offering.find(name, namespace)
         rules = await self._offering.rules_for(offered.name, namespace)
         limits = tool_limits(offered.definition) if offered.definition else {}
         return {**tool_facts(offered), **limits, "rules": rules}
 
-    async def call_tool(
+    async def call(
         self,
         name: str,
         arguments: dict[str, Any],
+        *,
+        namespace: str = "default",
+        agent: str = "",
+        user: str = "",
+        key: str = "",
+        on_output: Callable[[str], None] | None = None,
+    ) -> Called:
+        asker = self._asker(namespace, agent, user)
+        return await self.call_for(asker, name, arguments, key=key, on_output=on_output)
+
+    async def call_for(
+        self,
         asker: Asker,
+        name: str,
+        arguments: dict[str, Any],
         *,
         key: str = "",
         on_output: Callable[[str], None] | None = None,
     ) -> Called:
-        """See `Tooling`."""
+        """Do as `call`, on behalf of `asker`."""
         with _callable():
             made = await self._offering.call(name, arguments, asker, idempotency_key=key, on_output=on_output)
         if isinstance(made, Parked):
             raise _nobody_waits(name, made)
         return Called(made)
 
-    async def test_tool(self, name: str, arguments: dict[str, Any], asker: Asker) -> Judgement:
+    async def test(
+        self, name: str, arguments: dict[str, Any], *, namespace: str = "default", agent: str = "", user: str = ""
+    ) -> Judgement:
+        return await self.test_for(self._asker(namespace, agent, user), name, arguments)
+
+    async def test_for(self, asker: Asker, name: str, arguments: dict[str, Any]) -> Judgement:
+        """Do as `test`, on behalf of `asker`."""
         with _callable():
             return await self._offering.test(name, arguments, asker)
+
+    def _asker(self, namespace: str, agent: str, user: str) -> Asker:
+        return Asker(namespace, agent, acting(user, self._caller.user, self._caller.via or "python"))
 
 
 @contextmanager

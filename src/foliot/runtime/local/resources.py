@@ -1,18 +1,18 @@
-"""The client on a store in this process: what `foliot` uses when no server is in between."""
+"""The verbs on resources, on a store in this process; see groups/store.py."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from foliot.catalog.declared import exact
-from foliot.client.base import Applied, Ends, Outcome, kept_declarer
-from foliot.client.errors import not_found
 from foliot.engine.definition.references import list_all
 from foliot.errors import Conflict, FoliotError, NotFound
 from foliot.kernel.identity import NOBODY, Identity
-from foliot.resources.field_owners import APPLY, EDIT, Claim, managed_fields
+from foliot.resources.field_owners import EDIT, Claim, managed_fields
+from foliot.runtime.groups.store import MANAGER, ResourceGroup
+from foliot.runtime.outcomes import Applied, Ends, Outcome, Taken, kept_declarer, not_found
 from foliot.store.base import (
     Change,
     DeclaredBy,
@@ -28,29 +28,33 @@ from foliot.store.base import (
 )
 
 if TYPE_CHECKING:
-    from foliot.client.task_resources import DeclaredWork, Recorded, Taken
+    from foliot.catalog.plan import Applier
+    from foliot.runtime.local.declared_work import DeclaredWork, Recorded
     from foliot.work.tasks.base import Also
 
 
+# Where a verb is called `list`, the type of that name is hidden.
+Rows = list
 # Deleting one of these is refused while a task that has not ended needs it.
 NAMED_BY_AGENTS: Final = frozenset({"Tool", "ModelEndpoint"})
 USED_BY_WORK: Final = NAMED_BY_AGENTS | {"Agent", "AgentSystem"}
 
 
-class LocalClient:
-    """Implements `Client`. `close` is called once by `close()`; it should close the store's database."""
+class LocalResources(ResourceGroup):
+    """Implements `ResourceGroup`. Whoever opened the store closes it."""
 
     def __init__(
         self,
         store: ResourceStore,
         *,
-        close: Callable[[], Awaitable[None]],
         budgets_changed: Callable[[str], Awaitable[object]] | None = None,
         models_changed: Callable[[str], Awaitable[object]] | None = None,
         work: Callable[[], DeclaredWork] | None = None,
         by: DeclaredBy | None = None,
+        caller: Identity = NOBODY,
     ) -> None:
-        """`by` is recorded as the declarer of what is written, by default the process itself.
+        """`by` is recorded as the declarer of what is written, by default the process itself; `caller` is on whose
+        behalf Tasks are done.
 
         `budgets_changed` is called with the namespace of a Budget that was written, for runs that wait for one;
         `models_changed` with that of a ModelEndpoint or a Secret, for runs that wait for a model.
@@ -59,27 +63,18 @@ class LocalClient:
         """
         self._store = store
         self._by = by
+        self._caller = caller
         self._work = work
-        self._close = close
         self._budgets_changed = budgets_changed
         self._models_changed = models_changed
 
-    def on(self, store: ResourceStore) -> LocalClient:
-        """The same client, on another view of its store. What is closed is the first one."""
-
-        async def nothing() -> None:
-            pass
-
-        return LocalClient(
-            store,
-            close=nothing,
-            budgets_changed=self._budgets_changed,
-            models_changed=self._models_changed,
-            work=self._work,
+    def on(self, store: ResourceStore) -> LocalResources:
+        """The same verbs, on another view of the store."""
+        return LocalResources(
+            store, budgets_changed=self._budgets_changed, models_changed=self._models_changed, work=self._work
         )
 
-    async def get(self, kind: str, name: str, *, namespace: str, show_owners: bool = False) -> Document:
-        """See `Client`."""
+    async def get(self, kind: str, name: str, *, namespace: str = "default", show_owners: bool = False) -> Document:
         key = Key(kind, namespace, name)
         try:
             document = await self._store.get(key)
@@ -93,11 +88,10 @@ class LocalClient:
     async def list(
         self, filter: Filter, *, limit: int = 500, cursor: str | None = None, show_owners: bool = False
     ) -> Page:
-        """See `Client`."""
         page = await self._store.list(filter, limit=limit, cursor=cursor)
         return replace(page, items=await self._shown(page.items, show_owners))
 
-    async def _shown(self, documents: Sequence[Document], show_owners: bool) -> list[Document]:
+    async def _shown(self, documents: Sequence[Document], show_owners: bool) -> Rows[Document]:
         """Adds the status of the work to tasks, and the owners of fields if they are asked for."""
         if show_owners:
             from foliot.catalog.declared import with_owners
@@ -108,7 +102,6 @@ class LocalClient:
         return await self._work().shown(documents)
 
     async def opposed(self, documents: Sequence[Document]) -> Sequence[Taken]:
-        """See `Client`."""
         if self._work is None or not any(document["kind"] == "Task" for document in documents):
             return []
         return await self._work().opposed(documents)
@@ -118,10 +111,13 @@ class LocalClient:
         if self._work is not None and any(document["kind"] == "Task" for document in documents):
             await self._work().check_unopposed(documents)
 
-    async def accept(
-        self, documents: Sequence[Document], *, identity: Identity = NOBODY, recorded: Recorded | None = None
+    async def accept(self, documents: Sequence[Document]) -> Sequence[Taken]:
+        return await self.accept_for(documents, self._caller)
+
+    async def accept_for(
+        self, documents: Sequence[Document], identity: Identity, *, recorded: Recorded | None = None
     ) -> Sequence[Taken]:
-        """See `Client`. `recorded` is as in `DeclaredWork.accept`."""
+        """Do as `accept`, on behalf of `identity`. `recorded` is as in `DeclaredWork.accept`."""
         if self._work is None or not any(document["kind"] == "Task" for document in documents):
             return []
         return await self._work().accept(documents, identity=identity, recorded=recorded)
@@ -135,14 +131,35 @@ class LocalClient:
         prune_namespace: str = "default",
         allow_empty: bool = False,
         force: bool = False,
-        field_manager: str = APPLY,
+        field_manager: str = MANAGER,
         force_conflicts: bool = False,
-        judge: Callable[[Sequence[Put | Delete]], Awaitable[object]] | None = None,
-        declarer: DeclaredBy | None = None,
     ) -> Applied:
-        """See `Client`. `judge` is as in `apply_documents`; `declarer` is whom the store takes for the writer."""
-        from foliot.catalog.apply import apply_documents
         from foliot.catalog.plan import Applier
+
+        return await self.apply_for(
+            documents,
+            dry_run=dry_run,
+            prune=prune,
+            prune_namespace=prune_namespace,
+            allow_empty=allow_empty,
+            force=force,
+            applier=Applier(field_manager, force_conflicts, self._by),
+        )
+
+    async def apply_for(
+        self,
+        documents: Sequence[Document],
+        *,
+        applier: Applier,
+        dry_run: bool = False,
+        prune: tuple[Requirement, ...] | None = None,
+        prune_namespace: str = "default",
+        allow_empty: bool = False,
+        force: bool = False,
+        judge: Callable[[Sequence[Put | Delete]], Awaitable[object]] | None = None,
+    ) -> Applied:
+        """Do as `apply`, for whom `applier` says. `judge` is as in `apply_documents`."""
+        from foliot.catalog.apply import apply_documents
 
         ends: dict[Key, Ends] = {}
 
@@ -162,7 +179,7 @@ class LocalClient:
             prune=prune,
             prune_namespace=prune_namespace,
             allow_empty=allow_empty,
-            applier=Applier(field_manager, force_conflicts, declarer or self._by),
+            applier=applier,
             judge=judge,
             check=check,
             by=self._by,
@@ -209,7 +226,6 @@ class LocalClient:
             raise failed[0]
 
     async def replace(self, document: Document, *, take_over: bool = False, dry_run: bool = False) -> Outcome:
-        """See `Client`."""
         metadata = document["metadata"]
         key = Key(document["kind"], metadata["namespace"], metadata["name"])
         version = str(metadata.get("resourceVersion") or "")
@@ -229,13 +245,25 @@ class LocalClient:
         kind: str,
         name: str,
         *,
+        namespace: str = "default",
+        version: str | None = None,
+        force: bool = False,
+        dry_run: bool = False,
+    ) -> Document:
+        return await self.delete_with(kind, name, namespace=namespace, version=version, force=force, dry_run=dry_run)
+
+    async def delete_with(
+        self,
+        kind: str,
+        name: str,
+        *,
         namespace: str,
         version: str | None = None,
         force: bool = False,
         dry_run: bool = False,
         also: Also | None = None,
     ) -> Document:
-        """See `Client`. `also` is as in `DeclaredWork.end`, for work that no resource declares."""
+        """Do as `delete`. `also` is as in `DeclaredWork.end`, for work that no resource declares."""
         key = Key(kind, namespace, name)
         if not force:
             await self._check_unused([key])
@@ -256,8 +284,9 @@ class LocalClient:
             await self._end([key])
         return written.document
 
-    def watch(self, filter: Filter, *, after: int) -> AsyncIterator[Change]:
-        return self._store.watch(filter, after=after)
+    async def watch(self, filter: Filter, *, after: int) -> AsyncGenerator[Change]:
+        async for change in self._store.watch(filter, after=after):
+            yield change
 
     async def rotate_key(self, *, forget: bool = False) -> Rotation:
         return await self._store.rotate_key(forget=forget)
@@ -272,9 +301,6 @@ class LocalClient:
             if changed is not None:
                 for namespace in sorted(spaces):
                     await changed(namespace)
-
-    async def close(self) -> None:
-        await self._close()
 
 
 def _ends(change: Put | Delete | None, ends: Mapping[Key, Ends]) -> Ends:

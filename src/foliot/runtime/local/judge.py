@@ -14,8 +14,6 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from foliot.client.errors import not_found
-from foliot.client.operations import Fate, PolicyAnswer, RuleDefaults
 from foliot.engine.budgets.calls import CallBudgets
 from foliot.engine.budgets.declared import DeclaredBudgets
 from foliot.engine.budgets.service import BudgetService
@@ -29,6 +27,8 @@ from foliot.kernel.identity import NOBODY, Identity
 from foliot.resources.problems import Finding, ManifestError
 from foliot.resources.references import GRANT, Origin
 from foliot.resources.validate import validate_document
+from foliot.runtime.answers import Fate, PolicyAnswer, RuleDefaults
+from foliot.runtime.outcomes import not_found
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import Database, Document, Filter, Key, ResourceStore
 from foliot.store.journal.database import SqlJournal

@@ -10,14 +10,12 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, TypeAlias
 
-from msgspec import Struct
-
-from foliot.client.base import Ends
 from foliot.errors import Conflict, FoliotError, NotFound
 from foliot.kernel.identity import Identity
+from foliot.runtime.outcomes import Ends, Taken
 from foliot.store.base import Database, Document, Key
 from foliot.store.tasks import ENDED
-from foliot.work.tasks.base import Also, TaskInfo
+from foliot.work.tasks.base import Also
 from foliot.work.tasks.commands import command_of, is_declared_by
 from foliot.work.tasks.list import TaskList
 from foliot.work.views.document import outline, status_outline
@@ -28,16 +26,6 @@ if TYPE_CHECKING:
 
 # Told the namespace of a task that is about to be accepted; gives more of its transaction.
 Recorded: TypeAlias = Callable[[str], Also]
-
-
-class Taken(Struct, frozen=True):
-    """What became of one Task that was applied: the work, and whether it is new; or why it was not accepted."""
-
-    namespace: str
-    name: str
-    task: TaskInfo | None = None
-    new: bool = False
-    error: FoliotError | None = None
 
 
 class InUse(Conflict):

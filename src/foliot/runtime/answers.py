@@ -1,0 +1,184 @@
+"""What verbs answer with, and what is sent to a server for them: plain data, the same on both sides.
+
+The results of applying resources are in outcomes.py, those of runs in results.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import Struct
+
+from foliot.engine.budgets.report import Standing
+from foliot.engine.budgets.wakeups import is_short
+from foliot.engine.explain.replay import Difference
+from foliot.kernel.messages import ToolResult
+from foliot.runtime.results import RunResult
+from foliot.store.base import Document
+from foliot.store.journal.base import TERMINAL, RunInfo
+from foliot.tools.governance.judge import Judgement, PolicyQuestion
+from foliot.tools.governance.rules import Access
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+class RunOrder(Struct, frozen=True):
+    """A run of a declared agent that is to be started. The caller chooses `run_id`, so that asking again finds it.
+
+    `messages` stand in place of `input` when that is more than a text; `history` is what was said before. `user` is the
+    person it is run for, as budgets, conditions and records name them: by default whoever asks. Another name needs the
+    role impersonator.
+    """
+
+    agent: str
+    input: str
+    run_id: str
+    namespace: str = "default"
+    labels: dict[str, str] = {}
+    user: str = ""
+    messages: tuple[dict[str, Any], ...] = ()
+    history: tuple[dict[str, Any], ...] = ()
+
+
+class RunStanding(Struct, frozen=True):
+    """How a run stands. `seq` is the number of its last event, `at` when that was.
+
+    `calls` is how many calls were started, and `results` how many of them went well. `asked` are the calls of the last
+    answer: name and arguments by id. `result` is without the messages: they are in the events.
+    """
+
+    info: RunInfo
+    result: RunResult
+    seq: int
+    at: float
+    calls: int = 0
+    results: int = 0
+    asked: dict[str, tuple[str, str]] = {}
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the run has ended, or waits for something that does not come by itself soon."""
+        if self.info.phase in TERMINAL:
+            return True
+        waiting = self.result.waiting  # told by the journal: the phase may be written a moment later
+        return waiting is not None and not is_short(waiting, self.at)
+
+
+class ForkOrder(Struct, frozen=True):
+    """A run from step `at` of another on, under the id `new_id`, with what is given here changed.
+
+    `user` is as in `RunOrder`: whoever forks a run acts for themselves, not for whom it was run.
+    """
+
+    at: int
+    new_id: str
+    prompt: str | None = None
+    model: str | None = None
+    input: str | None = None
+    user: str = ""
+
+
+class Replayed(Struct, frozen=True):
+    """What a replay found: `decided` of `events` were decided anew and came out the same, up to a difference."""
+
+    events: int
+    decided: int
+    ended: bool
+    difference: Difference | None = None
+
+
+class Answered(Struct, frozen=True):
+    """A decision that was taken: the approval as it is now, and the run that goes on with it."""
+
+    document: Document
+    run_id: str
+
+
+# --- operations ------------------------------------------------------------------------------------------------------
+
+# How many calls are judged at once.
+MOST_JUDGED: Final = 500
+
+
+class Budgets(Struct, frozen=True):
+    """How budgets stand: each account of a current window, how many are declared, and the runs that wait for room."""
+
+    standings: list[Standing]
+    declared: int
+    waiting: list[str] = []
+
+
+class RuleDefaults(Struct, frozen=True):
+    """What holds for tool calls that no resource speaks of; see the settings of the same names."""
+
+    default_tool_access: Access
+    allowed_tools: tuple[str, ...] | None = None
+
+
+class PolicyAnswer(Struct, frozen=True):
+    """What would become of it. A tool that is not `declared` was judged by its name alone.
+
+    `user` is the person on whose behalf it was judged; `notes` say what was taken for granted.
+    """
+
+    judgement: Judgement
+    declared: bool
+    user: str = ""
+    notes: tuple[str, ...] = ()
+
+
+class Fate(Struct, frozen=True):
+    """One call under the rules as they are, and as they would be."""
+
+    before: Judgement
+    after: Judgement
+    user: str = ""
+    notes: tuple[str, ...] = ()
+
+
+class Simulation(Struct, frozen=True):
+    """Calls to judge as things are, and as they would be with these manifests."""
+
+    manifests: tuple[Document, ...]
+    calls: tuple[PolicyQuestion, ...]
+
+
+class Fates(Struct, frozen=True):
+    """What would become of each call, in their order."""
+
+    fates: list[Fate]
+
+
+# --- triggers --------------------------------------------------------------------------------------------------------
+
+
+class Fired(Struct, frozen=True):
+    """A task that a schedule made right now: its id and phase; or, without one, why there is none."""
+
+    task: str = ""
+    phase: str = ""
+    reason: str = ""
+
+
+class Sent(Struct, frozen=True):
+    """What a webhook answered to a delivery."""
+
+    status: int
+    document: dict[str, Any]
+
+
+# --- tools -----------------------------------------------------------------------------------------------------------
+
+
+class Toolset(Struct, frozen=True):
+    """The facts of each tool as `tool_facts` tells them, and what the deployment has and lacks."""
+
+    tools: list[Document]
+    capabilities: dict[str, Any]
+
+
+class Called(Struct, frozen=True):
+    """What became of a call. `printed` is what came before its result."""
+
+    result: ToolResult
+    printed: str = ""

@@ -1,0 +1,1 @@
+"""The verbs of Foliot in groups: see groups.py."""

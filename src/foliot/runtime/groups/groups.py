@@ -1,0 +1,203 @@
+"""The verbs of Foliot, in groups: the same on a `Runtime` in this process and on a `Client` of a server.
+
+    await rt.approvals.approve(name, by="ann")  # or client.approvals.approve(name)
+
+A name comes first; `namespace` and `by` are keywords everywhere. In lists `namespace=None` is all namespaces. Who acts
+is `by` on a runtime; on a server it is whoever the token belongs to, whatever `by` says.
+
+Implemented by: runtime/local/ on a store in this process, client/remote*.py over HTTP.
+Invariant:      both have the signatures and docstrings of this module (tests/client/test_groups.py).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from foliot.engine.live.hub import Live
+    from foliot.kernel.messages import Message
+    from foliot.runtime.agent import Agent
+    from foliot.runtime.groups.store import (
+        AuditGroup,
+        BudgetGroup,
+        PolicyGroup,
+        ResourceGroup,
+        ScheduleGroup,
+        WebhookGroup,
+        WorkerGroup,
+    )
+    from foliot.runtime.groups.work import ApprovalGroup, QuestionGroup, RunGroup, TaskGroup, ToolGroup
+    from foliot.runtime.inside import Input
+    from foliot.runtime.results import RunResult, Value
+
+
+class StoreGroups(ABC):
+    """The groups that need a store and no engine."""
+
+    @property
+    @abstractmethod
+    def resources(self) -> ResourceGroup:
+        """Resources: what is declared."""
+
+    @property
+    @abstractmethod
+    def schedules(self) -> ScheduleGroup:
+        """Schedules, which make tasks at given times."""
+
+    @property
+    @abstractmethod
+    def webhooks(self) -> WebhookGroup:
+        """Webhooks, which make tasks of what others deliver."""
+
+    @property
+    @abstractmethod
+    def audit(self) -> AuditGroup:
+        """The audit log: who decided and did what."""
+
+    @property
+    @abstractmethod
+    def budgets(self) -> BudgetGroup:
+        """Budgets as they stand."""
+
+    @property
+    @abstractmethod
+    def policies(self) -> PolicyGroup:
+        """Rules on tool calls, explained and tried."""
+
+    @property
+    @abstractmethod
+    def workers(self) -> WorkerGroup:
+        """Workers, the limits on what they do at once, and kinds of runs that keep failing."""
+
+
+class Groups(StoreGroups):
+    """Every verb."""
+
+    @property
+    @abstractmethod
+    def runs(self) -> RunGroup:
+        """Runs: one agent at work."""
+
+    @property
+    @abstractmethod
+    def tasks(self) -> TaskGroup:
+        """Tasks: work that an agent or a system of agents is asked for, done by workers."""
+
+    @property
+    @abstractmethod
+    def approvals(self) -> ApprovalGroup:
+        """Approvals: calls that wait for a person, and grants that approve calls in advance."""
+
+    @property
+    @abstractmethod
+    def questions(self) -> QuestionGroup:
+        """Questions that runs ask people."""
+
+    @property
+    @abstractmethod
+    def tools(self) -> ToolGroup:
+        """Tools outside any run."""
+
+
+class Conveniences(Groups):
+    """Every verb, and the few that do several at once. Open it with `async with`."""
+
+    @abstractmethod
+    async def __aenter__(self) -> Self: ...
+
+    @abstractmethod
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    @abstractmethod
+    async def run(
+        self,
+        agent: Agent[Value] | str,
+        input: Input,
+        *,
+        namespace: str = "default",
+        run_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        user: str = "",
+        history: Sequence[Message] = (),
+        check: bool = True,
+    ) -> RunResult[Value]:
+        """Run an agent until it ends or waits for a person. Raises `RunFailedError` when it fails, if `check`.
+
+        `user` is the person it is run for, as budgets, conditions and records name them. `history` is what was said
+        before: `result.messages` of an earlier run.
+
+        An existing run with this `run_id` is resumed: calling again after a crash is always right. Raises `RunTaken`, a
+        `Conflict`, when it is the run of another agent or began with another input.
+        """
+
+    def run_sync(
+        self,
+        agent: Agent[Value] | str,
+        input: Input,
+        *,
+        namespace: str = "default",
+        run_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        user: str = "",
+        history: Sequence[Message] = (),
+        check: bool = True,
+    ) -> RunResult[Value]:
+        """Run an agent as `run` does, in a program without an event loop: opens, runs, and closes again.
+
+        Raises `UsageError` where an event loop is running: there, `await` is right.
+        """
+        import asyncio
+
+        from foliot.errors import UsageError
+
+        async def opened() -> RunResult[Value]:
+            async with self:
+                return await self.run(
+                    agent,
+                    input,
+                    namespace=namespace,
+                    run_id=run_id,
+                    labels=labels,
+                    user=user,
+                    history=history,
+                    check=check,
+                )
+
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(opened())
+        raise UsageError("run_sync cannot be called inside an event loop", hint="`await` its twin: `await rt.run(…)`")
+
+    @abstractmethod
+    def stream(
+        self,
+        agent: Agent | str,
+        input: Input,
+        *,
+        namespace: str = "default",
+        run_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        user: str = "",
+        history: Sequence[Message] = (),
+    ) -> AsyncGenerator[Live]:
+        """Run an agent and yield what happens: `Recorded` events, `Streamed` pieces of answers, `Output` of tools.
+
+        The last event says how it ended, a failure too; `resume` with its `run_id` then gives the whole result. An
+        existing run with this `run_id` is resumed.
+        """
+
+    @abstractmethod
+    async def resume(self, run_id: str, *, agent: Agent[Value] | None = None, check: bool = True) -> RunResult[Value]:
+        """Resume a run that was interrupted or waits; return its result when it ends or waits again.
+
+        A run that has ended just gives its result. `agent` is needed only on a runtime, when the model or the tools are
+        Python objects that this runtime has not seen yet. Raises `NotFound`, `RunFailedError` if `check`.
+        """

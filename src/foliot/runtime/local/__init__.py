@@ -1,0 +1,1 @@
+"""The verbs on a store in this process."""

@@ -1,0 +1,244 @@
+"""The groups of verbs on a store in this process: those that need no engine, and all of them on a runtime.
+
+Every group is made when it is asked for, and its module loaded then: a command that lists resources loads no engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING
+
+from foliot.kernel.identity import NOBODY, Identity
+from foliot.runtime.groups.groups import Groups, StoreGroups
+from foliot.store.base import Database, DeclaredBy, ResourceStore
+
+if TYPE_CHECKING:
+    from foliot.runtime.inside import Inside
+    from foliot.runtime.local.declared_work import DeclaredWork
+    from foliot.runtime.local.operations import (
+        LocalAudit,
+        LocalBudgets,
+        LocalPolicies,
+        LocalSchedules,
+        LocalWebhooks,
+        LocalWorkers,
+    )
+    from foliot.runtime.local.resources import LocalResources
+    from foliot.runtime.local.tools import LocalTools
+    from foliot.runtime.local.work import LocalApprovals, LocalQuestions, LocalRuns, LocalTasks
+    from foliot.settings.settings import Settings
+    from foliot.store.secrets.sealing import Sealer
+    from foliot.work.tasks.service import TaskService
+
+
+class StoredGroups(StoreGroups):
+    """The groups that need no engine. Whoever opened the database closes it."""
+
+    def __init__(
+        self,
+        database: Database,
+        store: ResourceStore,
+        settings: Settings,
+        *,
+        tasks: Callable[[], AbstractAsyncContextManager[TaskService]],
+        caller: Identity = NOBODY,
+    ) -> None:
+        """`tasks` opens what accepts and ends work, when that is needed; `caller` is who uses the verbs."""
+        self.database = database
+        self.store = store
+        self._settings = settings
+        self._tasks = tasks
+        self._caller = caller
+
+    @property
+    def resources(self) -> LocalResources:
+        from foliot.runtime.local.resources import LocalResources
+
+        # Whoever can open the store can do anything to it.
+        by = DeclaredBy(self._caller.user, operator=True) if self._caller.user else None
+        return LocalResources(
+            self.store,
+            budgets_changed=self._budgets_changed,
+            models_changed=self._models_changed,
+            work=self._declared_work,
+            by=by,
+            caller=self._caller,
+        )
+
+    async def _budgets_changed(self, namespace: str) -> None:
+        from time import time
+
+        from foliot.engine.budgets.wakeups import wake_paused
+        from foliot.store.journal.database import SqlJournal
+
+        await wake_paused(SqlJournal(self.database), namespace, clock=time)
+
+    async def _models_changed(self, namespace: str) -> None:
+        from time import time
+
+        from foliot.engine.budgets.wakeups import models_changed
+
+        await models_changed(self.database, namespace, clock=time)
+
+    def _declared_work(self) -> DeclaredWork:
+        from foliot.runtime.local.declared_work import DeclaredWork
+
+        return DeclaredWork(self.database, self._tasks)
+
+    @property
+    def schedules(self) -> LocalSchedules:
+        from foliot.runtime.local.operations import LocalSchedules
+
+        return LocalSchedules(self.database, self.store, self._tasks)
+
+    @property
+    def webhooks(self) -> LocalWebhooks:
+        from foliot.runtime.local.operations import LocalWebhooks
+
+        return LocalWebhooks(self.database, self.store, self._tasks)
+
+    @property
+    def audit(self) -> LocalAudit:
+        from foliot.runtime.local.operations import LocalAudit
+
+        return LocalAudit(self.database)
+
+    @property
+    def budgets(self) -> LocalBudgets:
+        from foliot.runtime.local.operations import LocalBudgets
+
+        return LocalBudgets(self.database, self.store)
+
+    @property
+    def policies(self) -> LocalPolicies:
+        from foliot.runtime.local.operations import LocalPolicies
+
+        return LocalPolicies(self.database, self.store, self._settings, caller=self._caller)
+
+    @property
+    def workers(self) -> LocalWorkers:
+        from foliot.runtime.local.operations import LocalWorkers
+
+        return LocalWorkers(self.database)
+
+
+class LocalGroups(Groups):
+    """All groups, on a runtime. Whoever opened it closes it.
+
+    `caller` is who uses the verbs; `wakes` is whether runs that were told something go on in the background of it.
+    """
+
+    def __init__(self, inside: Inside, *, caller: Identity = NOBODY, wakes: bool = True) -> None:
+        self.inside = inside
+        self._caller = caller
+        self._wakes = wakes
+
+    @property
+    def _stored(self) -> StoredGroups:
+        inside = self.inside
+        tasks = inside.tasking.tasks
+        return StoredGroups(
+            inside.tasking.database,
+            inside.resources,
+            inside.settings,
+            tasks=lambda: nullcontext(tasks),
+            caller=self._caller,
+        )
+
+    @property
+    def runs(self) -> LocalRuns:
+        from foliot.runtime.local.work import LocalRuns
+
+        return LocalRuns(self.inside, caller=self._caller, wakes=self._wakes)
+
+    @property
+    def tasks(self) -> LocalTasks:
+        from foliot.runtime.local.work import LocalTasks
+
+        return LocalTasks(self.inside, caller=self._caller, wakes=self._wakes)
+
+    @property
+    def approvals(self) -> LocalApprovals:
+        from foliot.runtime.local.work import LocalApprovals
+
+        return LocalApprovals(self.inside, caller=self._caller, wakes=self._wakes)
+
+    @property
+    def questions(self) -> LocalQuestions:
+        from foliot.runtime.local.work import LocalQuestions
+
+        return LocalQuestions(self.inside, caller=self._caller, wakes=self._wakes)
+
+    @property
+    def tools(self) -> LocalTools:
+        from foliot.runtime.local.tools import LocalTools
+
+        return LocalTools(self.inside, caller=self._caller)
+
+    @property
+    def resources(self) -> LocalResources:
+        return self._stored.resources
+
+    @property
+    def schedules(self) -> LocalSchedules:
+        return self._stored.schedules
+
+    @property
+    def webhooks(self) -> LocalWebhooks:
+        return self._stored.webhooks
+
+    @property
+    def audit(self) -> LocalAudit:
+        return self._stored.audit
+
+    @property
+    def budgets(self) -> LocalBudgets:
+        return self._stored.budgets
+
+    @property
+    def policies(self) -> LocalPolicies:
+        return self._stored.policies
+
+    @property
+    def workers(self) -> LocalWorkers:
+        return self._stored.workers
+
+
+# --- opening ---------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def opened_store(
+    settings: Settings,
+    *,
+    tasks: Callable[[], AbstractAsyncContextManager[TaskService]] | None = None,
+    caller: Identity = NOBODY,
+) -> AsyncGenerator[StoredGroups]:
+    """The groups that need no engine, on the store that the settings name. `tasks` and `caller` are as there.
+
+    Raises `UsageError` for a store that cannot be named so, `Unavailable` when it does not answer.
+    """
+    from foliot.store.open import open_database
+    from foliot.store.resources.database import SqlResourceStore
+
+    def keyring(*, create: bool = True) -> Sealer:
+        # Most commands never touch a secret value, and loading this takes a sixth of the time that they may take.
+        from foliot.store.secrets.keyring import load_keyring
+
+        return load_keyring(settings, create=create)
+
+    @asynccontextmanager
+    async def opened() -> AsyncGenerator[TaskService]:
+        from foliot.runtime.runtime import Runtime
+
+        async with Runtime(settings=settings) as runtime:
+            yield runtime.inside.tasking.tasks
+
+    database = await open_database(settings.store)
+    try:
+        store = SqlResourceStore(database, keyring, existing=partial(keyring, create=False))
+        yield StoredGroups(database, store, settings, tasks=tasks or opened, caller=caller)
+    finally:
+        await database.close()

@@ -1,0 +1,298 @@
+"""The verbs on the audit log, budgets, rules, workers and triggers, on a store in this process; see groups/store.py."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec.structs import replace as changed
+
+from foliot.engine.audit.completion import Completion
+from foliot.engine.audit.metering import By, Total, totals
+from foliot.engine.budgets.report import standings
+from foliot.engine.budgets.wakeups import paused_runs
+from foliot.engine.definition.references import list_all
+from foliot.errors import NotFound
+from foliot.kernel.identity import NOBODY, Identity
+from foliot.runtime.answers import Budgets, Fate, Fired, PolicyAnswer, RuleDefaults, Sent
+from foliot.runtime.groups.store import AuditGroup, BudgetGroup, PolicyGroup, ScheduleGroup, WebhookGroup, WorkerGroup
+from foliot.runtime.outcomes import not_found
+from foliot.store.audit.chain import Head
+from foliot.store.audit.log import AuditFilter, AuditRecord, SqlAuditLog, Verified
+from foliot.store.base import Database, Document, Filter, Key, ResourceStore
+from foliot.store.journal.database import SqlJournal
+from foliot.store.ledger.budgets import SqlBudgetLedger
+from foliot.store.queue import limits as bounds
+from foliot.store.queue.limits import ClassInfo, Limit, Scope
+from foliot.store.queue.workers import WorkerInfo, list_workers
+from foliot.store.triggers import Delivery, Slot, deliveries_of, delivery_of, slots_of
+from foliot.tools.governance.judge import PolicyQuestion
+
+if TYPE_CHECKING:
+    from foliot.runtime.local.judge import Judging
+    from foliot.settings.settings import Settings
+    from foliot.work.tasks.base import Tasks
+
+EXPORTED_AT_ONCE: Final = 500
+
+
+# Where a verb is called `list`, the type of that name is hidden.
+Rows = list
+
+
+class LocalAudit(AuditGroup):
+    """Implements `AuditGroup`."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self._log = SqlAuditLog(database)
+
+    async def list(
+        self, wanted: AuditFilter | None = None, *, limit: int = 50, before: int | None = None
+    ) -> Rows[AuditRecord]:
+        return await self._log.find(wanted or AuditFilter(), limit=limit, before=before)
+
+    async def get(self, number: int) -> AuditRecord:
+        return await self._log.get(number)
+
+    async def export(self) -> AsyncGenerator[AuditRecord]:
+        after = 0
+        while page := await self.page(after):
+            for record in page:
+                yield record
+            after = page[-1].seq
+
+    async def page(self, after: int, *, limit: int = EXPORTED_AT_ONCE) -> Rows[AuditRecord]:
+        """List the records behind a number, oldest first."""
+        rows = await self._db.read("audit_read", after=after, count=limit)
+        return [AuditRecord(row["seq"], row["hash"], msgspec.json.decode(row["data"])) for row in rows]
+
+    async def verify(self, anchor: Head | None = None) -> Verified:
+        missing = await Completion(self._db).missing(now=time.time())
+        verified = await self._log.verify(anchor)
+        return replace(verified, missing=tuple(f"{each.run_id}/{each.call_id}" for each in missing))
+
+    async def totals(self, wanted: AuditFilter | None = None, *, by: By) -> Rows[Total]:
+        return await totals(self._log, wanted or AuditFilter(), by=by)
+
+
+class LocalBudgets(BudgetGroup):
+    """Implements `BudgetGroup`."""
+
+    def __init__(self, database: Database, store: ResourceStore) -> None:
+        self._db = database
+        self._store = store
+
+    async def list(self, *, namespace: str = "default", name: str | None = None, limit: int = 1000) -> Budgets:
+        now = time.time()
+        documents = (
+            await list_all(self._store, Filter("Budget", namespace))
+            if name is None
+            else [await self._budget(namespace, name)]
+        )
+        ledger = SqlBudgetLedger(self._db)
+        found = [each for document in documents for each in await standings(ledger, document, now=now, limit=limit)]
+        waiting: list[str] = []
+        if name is not None:
+            paused = await paused_runs(SqlJournal(self._db), namespace)
+            waiting = [info.id for info in paused if info.summary["waiting"].get("budget", name) == name]
+        return Budgets(found, len(documents), waiting)
+
+    async def _budget(self, namespace: str, name: str) -> Document:
+        key = Key("Budget", namespace, name)
+        try:
+            return await self._store.get(key)
+        except NotFound:
+            raise await not_found(key, self._store.list, elsewhere=False) from None
+
+
+class LocalPolicies(PolicyGroup):
+    """Implements `PolicyGroup`. `caller` is on whose behalf calls are judged that name nobody."""
+
+    def __init__(
+        self, database: Database, store: ResourceStore, settings: Settings, *, caller: Identity = NOBODY
+    ) -> None:
+        self._db = database
+        self._store = store
+        self._settings = settings
+        self._caller = caller
+
+    async def defaults(self) -> RuleDefaults:
+        return RuleDefaults(self._settings.default_tool_access, self._settings.allowed_tools)
+
+    async def explain(self, asked: PolicyQuestion, *, namespace: str = "default") -> PolicyAnswer:
+        return await (await self._judging()).explain(namespace, asked)
+
+    async def simulate(
+        self, manifests: Sequence[Document], asked: Sequence[PolicyQuestion], *, namespace: str = "default"
+    ) -> Rows[Fate]:
+        return await (await self._judging()).simulate(namespace, manifests, asked)
+
+    async def _judging(self) -> Judging:
+        from foliot.engine.definition.grants import Grants
+        from foliot.runtime.local.judge import Judging  # with every layer of the rules: loaded when somebody asks
+
+        defaults, granted = await self.defaults(), Grants.of(self._settings)
+        return Judging(self._db, self._store, defaults, self._caller, granted)
+
+
+class LocalWorkers(WorkerGroup):
+    """Implements `WorkerGroup`."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def list(self) -> Rows[WorkerInfo]:
+        return await list_workers(self._db)
+
+    async def limits(self) -> Rows[Limit]:
+        return await bounds.list_limits(self._db)
+
+    async def set_limit(self, limit: Limit) -> None:
+        await bounds.set_limit(self._db, limit)
+
+    async def clear_limit(self, scope: Scope, name: str) -> None:
+        await bounds.clear_limit(self._db, scope, name)
+
+    async def failing_classes(self) -> Rows[ClassInfo]:
+        return await bounds.list_classes(self._db)
+
+    async def mend_class(self, key: str) -> None:
+        await bounds.close_class(self._db, key)
+
+
+# --- triggers --------------------------------------------------------------------------------------------------------
+
+SCHEDULE = "TaskSchedule"
+WEBHOOK = "TaskWebhook"
+
+
+class _Triggers:
+    """What both share. `tasks` opens what accepts work, when a task is made: looking does not need it."""
+
+    def __init__(
+        self, database: Database, store: ResourceStore, tasks: Callable[[], AbstractAsyncContextManager[Tasks]]
+    ) -> None:
+        self._db = database
+        self._store = store
+        self._tasks = tasks
+
+    async def _declared(self, kind: str, namespace: str, name: str) -> Document:
+        try:
+            return await self._store.get(Key(kind, namespace, name))
+        except NotFound:
+            page = await self._store.list(Filter(kind, namespace), limit=1000)
+            names = [str(each["metadata"]["name"]) for each in page.items]
+            near = difflib.get_close_matches(name, names, n=3) or names[:5]
+            word = "schedule" if kind == SCHEDULE else "webhook"
+            hint = f"There are: {', '.join(near)}." if near else f"There is none in this namespace: apply a {kind}."
+            raise NotFound(f"There is no {word} {name!r} in namespace {namespace!r}.", hint=hint) from None
+
+
+class LocalSchedules(_Triggers, ScheduleGroup):
+    """Implements `ScheduleGroup`."""
+
+    async def list(self, *, namespace: str | None = "default") -> Rows[Document]:
+        return await list_all(self._store, Filter(SCHEDULE, namespace))
+
+    async def get(self, name: str, *, namespace: str = "default") -> Document:
+        return await self._declared(SCHEDULE, namespace, name)
+
+    async def slots(self, name: str, *, namespace: str = "default", limit: int = 20) -> Rows[Slot]:
+        document = await self.get(name, namespace=namespace)
+        return await slots_of(self._db, document["metadata"]["uid"], limit=limit)
+
+    async def run(
+        self, name: str, *, namespace: str = "default", given: Mapping[str, str] | None = None, by: str = ""
+    ) -> Fired:
+        from foliot.work.triggers.scheduler import Scheduler
+
+        await self.get(name, namespace=namespace)
+        async with self._tasks() as tasks:
+            task = await Scheduler(self._db, self._store, tasks).run_now(namespace, name, by=by, given=given or {})
+        if task is not None:
+            return Fired(task.id, task.phase)
+        (slot, *_) = await self.slots(name, namespace=namespace, limit=1)
+        return Fired(reason=slot.reason.partition(": ")[2] or "it is tried again by whoever runs the scheduler")
+
+
+class LocalWebhooks(_Triggers, WebhookGroup):
+    """Implements `WebhookGroup`."""
+
+    async def list(self, *, namespace: str | None = "default") -> Rows[Document]:
+        from foliot.work.triggers.endpoints import WebhookEndpoints
+
+        endpoints = WebhookEndpoints(self._db, self._store)
+        return [await endpoints.ensure(each) for each in await list_all(self._store, Filter(WEBHOOK, namespace))]
+
+    async def get(self, name: str, *, namespace: str = "default") -> Document:
+        from foliot.work.triggers.endpoints import WebhookEndpoints
+
+        document = await self._declared(WEBHOOK, namespace, name)
+        return await WebhookEndpoints(self._db, self._store).ensure(document)
+
+    async def rotate(self, name: str, *, namespace: str = "default", grace: float = 0.0) -> Document:
+        from foliot.work.triggers.endpoints import WebhookEndpoints
+
+        document = await self._declared(WEBHOOK, namespace, name)
+        return await WebhookEndpoints(self._db, self._store).rotate(document, grace=grace)
+
+    async def deliveries(self, name: str, *, namespace: str = "default", limit: int = 20) -> Rows[Delivery]:
+        found = await deliveries_of(self._db, await self._uid(namespace, name), limit=limit)
+        return [changed(each, body=None, headers="{}") for each in found]
+
+    async def delivery(self, name: str, id: str, *, namespace: str = "default") -> Delivery:
+        found = await delivery_of(self._db, await self._uid(namespace, name), id)
+        if found is None:
+            hint = f"`foliot webhook deliveries {name}` lists those that are remembered."
+            raise NotFound(f"Webhook {name!r} remembers no delivery {id!r}.", hint=hint)
+        return found
+
+    async def replay(self, name: str, id: str, *, namespace: str = "default", by: str = "") -> str:
+        from foliot.work.triggers.deliveries import Webhooks
+        from foliot.work.triggers.webhook import read_webhook
+
+        read = read_webhook(await self._declared(WEBHOOK, namespace, name))
+        async with self._tasks() as tasks:
+            answer = await Webhooks(self._db, self._store, tasks).replay(read, id, time.time(), by=by)
+        return answer.document["task"]
+
+    async def send_test(
+        self,
+        name: str,
+        body: bytes,
+        *,
+        event_id: str,
+        namespace: str = "default",
+        headers: Mapping[str, str] | None = None,
+        by: str = "",
+    ) -> Sent:
+        from foliot.work.triggers.deliveries import Webhooks
+        from foliot.work.triggers.webhook import read_webhook
+
+        read = read_webhook(await self.get(name, namespace=namespace))
+        async with self._tasks() as tasks:
+            webhooks = Webhooks(self._db, self._store, tasks)
+            answer = await webhooks.try_out(read, body, time.time(), event_id=event_id, headers=headers or {}, by=by)
+        return Sent(answer.status, dict(answer.document))
+
+    async def _uid(self, namespace: str, name: str) -> str:
+        return (await self._declared(WEBHOOK, namespace, name))["metadata"]["uid"]
+
+
+async def signed_headers(webhook: Document, store: ResourceStore, body: bytes, event_id: str) -> dict[str, str]:
+    """The headers of a delivery that is signed now, with the first of the webhook's secrets. Raises `SecretError`."""
+    from foliot.tools.secrets.secrets import EnvironmentSecrets
+    from foliot.work.triggers import signatures
+    from foliot.work.triggers.deliveries import signing_secrets
+    from foliot.work.triggers.webhook import read_webhook
+
+    read = read_webhook(webhook)
+    (secret, *_) = await signing_secrets(read, store, EnvironmentSecrets(os.environ))
+    return signatures.sign(read.scheme, secret, body, now=time.time(), event_id=event_id)

@@ -1,0 +1,481 @@
+"""The verbs on runs, tasks, approvals and questions, on a runtime in this process; see groups/work.py."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast, get_args
+
+from msgspec.structs import replace
+
+from foliot.engine.approval.questions import OpenQuestion
+from foliot.engine.approval.service import Decision
+from foliot.engine.driver.journal import summary_of
+from foliot.engine.driver.process import is_gone
+from foliot.engine.explain.trace import trace_of
+from foliot.engine.explain.why import Explanation, Holder, Standing, explain
+from foliot.engine.live.hub import Interleaved, Live, Recorded
+from foliot.errors import Conflict, FoliotError, NotFound
+from foliot.kernel.identity import NOBODY, Identity, acting
+from foliot.kernel.messages import Message
+from foliot.kernel.run.codec import decode
+from foliot.kernel.run.events import Event, InputMode
+from foliot.kernel.run.state import Call, State
+from foliot.runtime.agent import Agent
+from foliot.runtime.answers import Answered, Replayed, RunStanding
+from foliot.runtime.groups.work import ApprovalGroup, QuestionGroup, RunGroup, Settled, TaskGroup
+from foliot.runtime.inside import Input, Inside
+from foliot.runtime.results import result_of
+from foliot.store.base import Document
+from foliot.store.journal.base import TASK_LABEL, TERMINAL, Beside, Phase, RunInfo, Signal
+from foliot.store.ledger.doubts import DoubtPage, LateDecision, page_of, position_of
+from foliot.store.tasks import ENDED
+from foliot.tools.builtin.results import RESULT_PAGE, CallResult, ResultPage, result_page, results_of
+from foliot.work.tasks.base import Accepted, Command, TaskInfo, TaskRecord
+from foliot.work.views.events import Batch
+from foliot.work.views.story import TaskStory
+from foliot.work.views.why import TaskExplanation
+
+if TYPE_CHECKING:
+    from foliot.runtime.composition import Tasking
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY: Final = 1.0
+NEAR: Final = 5
+LOOKED_AT: Final = 500
+MOST_LEFT: Final = 1000
+PAGE: Final = 500
+# Where a verb is called `list`, the type of that name is hidden.
+Rows = list
+
+
+class _Waking:
+    """What these groups share. `caller` is who uses them: recorded beside whoever a decision is made in the name of.
+
+    `wakes`: a run that was told something goes on in the background of this runtime. A command that ends at once, and
+    a server that has its own way, leave that to whoever takes the run up.
+    """
+
+    def __init__(self, inside: Inside, *, caller: Identity = NOBODY, wakes: bool = True) -> None:
+        self._inside = inside
+        self._caller = caller
+        self._wakes = wakes
+
+    async def _wake(self, run_id: str, message: Signal | None) -> RunInfo:
+        if self._wakes:
+            try:
+                return await self._inside.background.wake(run_id, message)
+            except FoliotError as error:  # the signal is stored: whoever can resumes the run
+                log.warning("run %s has its signal, and cannot go on in this process: %s", run_id, error.message)
+        return await self._inside.runs.journal.get(run_id)
+
+
+class LocalRuns(_Waking, RunGroup):
+    """Implements `RunGroup`."""
+
+    async def start(
+        self,
+        agent: Agent | str,
+        input: Input,
+        *,
+        namespace: str = "default",
+        run_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        user: str = "",
+        history: Sequence[Message] = (),
+    ) -> RunInfo:
+        return await self._inside.background.start(
+            agent,
+            input,
+            run_id=run_id or self._inside.new_run_id(),
+            namespace=namespace,
+            labels=labels,
+            identity=self._identity(user),
+            history=history,
+        )
+
+    def _identity(self, user: str) -> Identity:
+        return acting(user, self._caller.user, self._caller.via or "python")
+
+    async def get(self, run_id: str) -> RunStanding:
+        return await self.standing(run_id)
+
+    async def standing(self, run_id: str, *, messages: bool = False) -> RunStanding:
+        """As `get`, with the messages of the run if asked for."""
+        info, state = await self._inside.runs.load(run_id)
+        trace = trace_of(run_id, await self._inside.runs.facts(run_id))
+        # The structured answer as it is stored: whoever reads it far away does not know the type of the agent.
+        result = replace(result_of(state, info.phase), value=getattr(state.ended, "value", None))
+        return RunStanding(
+            info,
+            result if messages else replace(result, messages=()),
+            state.seq,
+            state.now,
+            state.spent.tool_calls,
+            sum(call.ok for call in trace.calls),
+            {call.id: (call.name, call.arguments) for call in state.calls},
+        )
+
+    async def find(self, word: str) -> RunInfo:
+        journal = self._inside.runs.journal
+        try:
+            return await journal.find(word)
+        except Conflict:
+            alike = [info for info in await journal.list(limit=LOOKED_AT) if info.id.startswith(word)][:NEAR]
+            raise several(word, alike) from None
+
+    async def list(
+        self,
+        *,
+        namespace: str | None = "default",
+        agent: str | None = None,
+        phases: Sequence[Phase] = (),
+        limit: int = 50,
+    ) -> Rows[RunInfo]:
+        found = await self._inside.runs.journal.list(namespace=namespace, agent=agent, phases=phases, limit=limit)
+        return [await self._fresh(info) for info in found]
+
+    async def _fresh(self, info: RunInfo) -> RunInfo:
+        if info.phase not in ("pending", "running"):
+            return info
+        _, state = await self._inside.runs.load(info.id)
+        return replace(info, summary=summary_of(state))
+
+    async def events(self, run_id: str) -> Rows[tuple[float, Event]]:
+        return [*await self._inside.runs.facts(run_id)]
+
+    async def watch(self, run_id: str, *, after: int = 0) -> AsyncGenerator[Live]:
+        journal = self._inside.runs.journal
+        stirred = asyncio.Event()
+        with self._inside.watch(run_id, elsewhere=True) as reader:
+            reader.call(stirred.set)
+            pieces = Interleaved(reader)
+            while True:
+                stirred.clear()
+                # In this order: what ended it is among what is read afterwards.
+                info = await journal.get(run_id)
+                entries = await journal.read(run_id, after=after, limit=PAGE)
+                for item in pieces.among([Recorded(run_id, e.seq, e.at, decode(e.data)) for e in entries]):
+                    yield item
+                if entries:
+                    after = entries[-1].seq
+                elif info.phase in TERMINAL:
+                    return
+                else:
+                    await self._inside.changed(stirred)
+
+    async def why(self, run_id: str) -> Explanation:
+        info, state = await self._inside.runs.load(run_id)
+        now = time.time()
+        trace = trace_of(run_id, await self._inside.runs.facts(run_id))
+        return explain(trace, Standing(info.phase, _holder(info, now)), state.spec, now)
+
+    async def results(self, run_id: str) -> Rows[CallResult]:
+        return await results_of(self._inside.runs.journal, run_id)
+
+    async def result(self, run_id: str, call_id: str, *, offset: int = 0) -> ResultPage:
+        return await result_page(self._inside.runs.journal, run_id, call_id, offset=offset, most=RESULT_PAGE)
+
+    async def resume(self, run_id: str) -> RunInfo:
+        return await self._inside.background.resume(await self._inside.runs.journal.get(run_id))
+
+    async def fork(
+        self,
+        run_id: str,
+        *,
+        at: int,
+        prompt: str | None = None,
+        model: str | None = None,
+        input: str | None = None,
+        new_id: str | None = None,
+        user: str = "",
+    ) -> RunInfo:
+        return await self._inside.background.fork(
+            await self._inside.runs.journal.get(run_id),
+            at=at,
+            new_id=new_id or self._inside.new_run_id(),
+            identity=self._identity(user),
+            prompt=prompt,
+            model=model,
+            input=input,
+        )
+
+    async def replay(self, run_id: str) -> Replayed:
+        found = await self._inside.replay(run_id)
+        return Replayed(found.events, found.decided, found.state.ended is not None, found.difference)
+
+    async def cancel(self, run_id: str, *, by: str = "", reason: str = "") -> RunInfo:
+        return await self._inside.cancel(run_id, by=by, reason=reason)
+
+    async def say(self, run_id: str, text: str, *, mode: InputMode = "steer", by: str = "") -> RunInfo:
+        return await self._inside.say(run_id, text, mode=mode, by=by, background=True)
+
+    async def settle(
+        self,
+        run_id: str,
+        call: str,
+        decision: Settled,
+        *,
+        result: str | None = None,
+        by: str = "",
+        reason: str = "",
+    ) -> RunInfo:
+        message = await self.leave_settled(run_id, call, decision, result=result, by=by, reason=reason)
+        return await self._wake(run_id, message)
+
+    async def leave_settled(
+        self,
+        run_id: str,
+        call: str,
+        decision: Settled,
+        *,
+        result: str | None = None,
+        by: str = "",
+        reason: str = "",
+        also: Beside | None = None,
+    ) -> Signal | None:
+        """Do as `settle`, and leave word of it for whoever takes the run up. `also` is as in `Journal.signal`."""
+        info, state = await self._inside.runs.load(run_id)
+        said: dict[str, Any] = {"result": result, "by": by, "reason": reason, "also": also}
+        if info.phase in TERMINAL:
+            if decision not in get_args(LateDecision):
+                raise Conflict(
+                    f"Run {info.id} has ended ({info.phase}): nothing of it is run or ended any more.",
+                    hint="Say whether the call happened: `happened` or `not_happened`.",
+                )
+            await self._inside.unknown_calls.settle_ended(info.id, call, cast("LateDecision", decision), **said)
+            return None
+        if decision == "not_happened":
+            raise Conflict(f"Run {info.id} has not ended.", hint="`run` says that it did not happen, and has it run.")
+        found = _undecided(info, state, call)
+        return await self._inside.settle(state, found, decision, **said)
+
+    async def unknown(
+        self, *, namespace: str | None = "default", ended: bool = False, limit: int = 100, after: str | None = None
+    ) -> DoubtPage:
+        calls, behind = self._inside.unknown_calls, position_of(after)
+        found = await calls.open(namespace, ended=ended, limit=limit + 1, after=behind)
+        return page_of(found, limit, await calls.count(namespace, ended=ended))
+
+    async def interrupted(self, *, namespace: str | None = "default") -> Rows[RunInfo]:
+        """See `RunGroup`. Also those whose timer has gone off, or who were signalled, unheard."""
+        now = time.time()
+        journal = self._inside.runs.journal
+        found = await journal.list(namespace=namespace, phases=("pending", "running", "waiting"), limit=MOST_LEFT)
+        live = [info for info in found if TASK_LABEL not in info.labels]  # workers see to the others
+        told = {signal.run_id for signal in await journal.signals([i.id for i in live if i.phase == "waiting"])}
+        due = [
+            info
+            for info in live
+            if self._inside.runs.is_left_alone(info) or info.id in told or _timer_is_over(info, now)
+        ]
+        return sorted(due, key=lambda info: info.created_at)
+
+
+class LocalTasks(_Waking, TaskGroup):
+    """Implements `TaskGroup`."""
+
+    async def submit(self, command: Command) -> Accepted:
+        return await self._tasking.tasks.accept(command)
+
+    @property
+    def _tasking(self) -> Tasking:
+        return self._inside.tasking
+
+    async def get(self, name: str, *, namespace: str = "default") -> TaskInfo:
+        return await self._tasking.tasks.get(namespace, name)
+
+    async def find(self, word: str, *, namespace: str = "default") -> TaskInfo:
+        return await self._tasking.tasks.find(namespace, word)
+
+    async def list(
+        self,
+        *,
+        namespace: str | None = "default",
+        target: str | None = None,
+        phases: tuple[str, ...] = (),
+        labels: dict[str, str] | None = None,
+        lane: str | None = None,
+        created_after: float | None = None,
+        archived: bool = False,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> tuple[Rows[TaskInfo], str | None]:
+        return await self._tasking.tasks.list(
+            namespace=namespace,
+            target=target,
+            phases=phases,
+            labels=labels,
+            lane=lane,
+            created_after=created_after,
+            archived=archived,
+            limit=limit,
+            cursor=cursor,
+        )
+
+    async def cancel(self, name: str, *, namespace: str = "default", by: str = "", reason: str = "") -> TaskInfo:
+        return await self._tasking.tasks.cancel(namespace, name, by=by, reason=reason)
+
+    async def retry(
+        self, name: str, *, namespace: str = "default", by: str = "", payloads: dict[str, str] | None = None
+    ) -> TaskInfo:
+        return await self._tasking.tasks.requeue(namespace, name, by=by, payloads=payloads)
+
+    async def archive(self, name: str, *, namespace: str = "default", by: str = "") -> TaskInfo:
+        return await self._tasking.tasks.archive(namespace, name, by=by)
+
+    async def delete(self, name: str, *, namespace: str = "default") -> None:
+        await self._tasking.tasks.delete(namespace, name)
+
+    async def story(self, name: str, *, namespace: str = "default", looks: bool = True) -> TaskStory:
+        return await self._tasking.stories.of(namespace, name, looks=looks)
+
+    async def records(self, name: str, *, namespace: str = "default", after: int = 0) -> Rows[TaskRecord]:
+        return await self._tasking.stories.records(namespace, name, after=after)
+
+    async def events(self, name: str, *, namespace: str = "default", cursor: str | None = None) -> Batch:
+        return await self._tasking.stories.happenings(namespace, name, cursor=cursor)
+
+    async def follow(
+        self, name: str, *, namespace: str = "default", cursor: str | None = None
+    ) -> AsyncGenerator[Batch]:
+        while True:
+            # In this order: what ended it is among what is read afterwards.
+            ended = (await self.get(name, namespace=namespace)).phase in ENDED
+            batch = await self.events(name, namespace=namespace, cursor=cursor)
+            cursor = batch.cursor
+            yield batch
+            if ended:
+                return
+            await self.changed(name, namespace=namespace, cursor=cursor, timeout=LOOK_EVERY)
+
+    async def changed(self, name: str, *, namespace: str = "default", cursor: str | None, timeout: float) -> None:
+        await self._tasking.database.wait_for_change(timeout=timeout)
+
+    async def why(self, name: str, *, namespace: str = "default") -> TaskExplanation:
+        return await self._tasking.stories.why(namespace, name)
+
+
+class LocalApprovals(_Waking, ApprovalGroup):
+    """Implements `ApprovalGroup`."""
+
+    async def list(self, *, namespace: str | None = "default", run: str | None = None) -> Rows[Document]:
+        """See `ApprovalGroup`. What a crash has kept from being made is made first."""
+        await self._inside.approvals.repair(namespace)
+        return [document async for document in self._inside.approvals.list(namespace, run=run)]
+
+    async def get(self, name: str, *, namespace: str = "default") -> Document:
+        service = self._inside.approvals
+        try:
+            return await service.find(name, namespace=namespace)
+        except NotFound:
+            await service.repair(namespace)  # a crash may have kept it from being made
+            return await service.find(name, namespace=namespace)
+
+    async def _decide(
+        self,
+        name: str,
+        decision: Decision,
+        *,
+        namespace: str,
+        by: str,
+        comment: str,
+        digest: str,
+        arguments: dict[str, Any] | None = None,
+    ) -> Answered:
+        decided = await self._inside.approvals.decide(
+            name,
+            decision,
+            by=by or self._caller.user,
+            namespace=namespace,
+            comment=comment,
+            arguments=arguments,
+            digest=digest,
+            actor=self._caller.user,
+        )
+        if decided.signal is not None:
+            await self._wake(decided.run_id, decided.signal)
+        return Answered(decided.document, decided.run_id)
+
+    async def grant(
+        self,
+        tool: str,
+        *,
+        seconds: float,
+        namespace: str = "default",
+        by: str = "",
+        agent: str = "",
+        when: str = "",
+        max_uses: int | None = None,
+        comment: str = "",
+    ) -> Document:
+        return await self._inside.approvals.grant(
+            by=by or self._caller.user,
+            tool=tool,
+            seconds=seconds,
+            namespace=namespace,
+            actor=self._caller.user,
+            agent=agent,
+            when=when,
+            max_uses=max_uses,
+            comment=comment,
+        )
+
+    async def revoke(self, name: str, *, namespace: str = "default", by: str = "") -> Document:
+        who = self._caller.user
+        return await self._inside.approvals.revoke(name, by=by or who, namespace=namespace, actor=who)
+
+
+class LocalQuestions(_Waking, QuestionGroup):
+    """Implements `QuestionGroup`."""
+
+    async def list(self, *, namespace: str | None = "default") -> Rows[OpenQuestion]:
+        return await self._inside.questions.open(namespace)
+
+    async def answer(self, run_id: str, text: str, *, call: str | None = None, by: str = "") -> RunInfo:
+        message = await self._inside.questions.answer(run_id, call, text, by=by, actor=self._caller.user)
+        return await self._wake(run_id, message)
+
+
+def several(word: str, alike: Sequence[RunInfo]) -> Conflict:
+    """What is said when a text begins the ids of several runs."""
+    listed = "\n".join(f"{info.id}  {info.agent}  {info.phase}" for info in alike)
+    return Conflict(f"Several runs begin with {word!r}:\n{listed}", hint="Give more of the id.")
+
+
+def _timer_is_over(info: RunInfo, now: float) -> bool:
+    waiting = cast("dict[str, object]", info.summary.get("waiting") or {})
+    until = waiting.get("until")
+    return info.phase == "waiting" and isinstance(until, int | float) and until <= now
+
+
+def _undecided(info: RunInfo, state: State, word: str) -> Call:
+    """The call that is meant: by id, or else by its tool's name. Raises `NotFound`, `Conflict`."""
+    open_calls = [call for call in state.calls if _is_unknown(info, call)]
+    if not open_calls:
+        raise Conflict(f"Run {info.id} ({info.phase}) waits for no decision.", hint=f"`foliot why {info.id}`")
+    found = [call for call in open_calls if call.id == word] or [call for call in open_calls if call.name == word]
+    if len(found) == 1:
+        return found[0]
+    listed = "\n".join(f"{call.id}  {call.name}" for call in open_calls)
+    if found:
+        raise Conflict(f"Several calls of {word} wait for a decision:\n{listed}", hint="Give the id of one.")
+    raise NotFound(f"No call {word!r} waits for a decision. These do:\n{listed}")
+
+
+def _is_unknown(info: RunInfo, call: Call) -> bool:
+    """Also a call whose worker is gone without anybody having noticed yet: taking the run up will say the same."""
+    if call.phase == "unknown":
+        return True
+    asked = call.rule is not None and call.rule.effect == "once" and call.rule.on_unknown == "ask"
+    return call.phase == "running" and asked and info.phase == "running" and is_gone(info.worker)
+
+
+def _holder(info: RunInfo, now: float) -> Holder:
+    if info.worker is None:
+        return "nobody"
+    left = is_gone(info.worker) or (info.lease_until is not None and info.lease_until < now)
+    return "gone" if left else "alive"
