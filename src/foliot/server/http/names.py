@@ -6,16 +6,16 @@ import base64
 import binascii
 from collections.abc import Generator
 from contextlib import contextmanager
-from functools import cache
 from typing import Annotated, Final
 
 from starlette.requests import Request
 
-from foliot.errors import InvalidInput, NotFound
-from foliot.resources.kinds import KINDS, Kind
+from foliot.errors import InvalidInput
+from foliot.resources.kinds import Kind
 from foliot.server.auth.guard import DEFAULT
 from foliot.server.errors import BadParameter
 from foliot.server.http.parameters import Header, Path, Query
+from foliot.server.http.routing import PLURALS
 from foliot.server.resources import Conditions
 from foliot.store.base import Filter, Key, Requirement, ResourceStore
 from foliot.store.resources import cursors
@@ -25,8 +25,7 @@ from foliot.store.resources.selectors import parse_fields, parse_labels
 MOST: Final = 1000
 DEFAULT_PAGE: Final = 500
 
-PLURALS: Final = tuple(kind.plural for kind in KINDS.values())
-KindName = Annotated[str, Path(alias="kind", description="The plural of a kind.", values=PLURALS)]
+KindName = Annotated[str, Path(alias="kind", description="The plural of a kind.", values=(*PLURALS,))]
 # What the store can keep as a name. What names should look like is for the resources to say.
 NAME: Final = r"^[^/\x00-\x1f\x7f]*$"
 Name = Annotated[str, Path(min_length=1, max_length=253, pattern=NAME, description="The name of the resource.")]
@@ -70,13 +69,9 @@ IdempotencyKey = Annotated[
 IfNoneMatch = Annotated[str | None, Header(description="`*`: only when it is not there. A version: only when changed.")]
 
 
-@cache
 def kind_at(plural: str) -> Kind:
-    """The kind whose resources are below this path. Raises `NotFound`."""
-    for kind in KINDS.values():
-        if kind.plural == plural:
-            return kind
-    raise NotFound("there is nothing at this path", hint=f"the kinds are {', '.join(PLURALS)}")
+    """Return the kind whose resources are below a path. The router lets no other word through."""
+    return PLURALS[plural]
 
 
 def space(namespace: str | None) -> str:

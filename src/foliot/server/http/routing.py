@@ -28,7 +28,7 @@ Handler: TypeAlias = Callable[..., Awaitable[Response]]
 H = TypeVar("H", bound=Handler)
 
 METHODS: Final = ("DELETE", "GET", "PATCH", "POST", "PUT")
-PLURALS: Final = frozenset(kind.plural for kind in KINDS.values())
+PLURALS: Final = {kind.plural: kind for kind in KINDS.values()}
 # Made by those who ask and decided by those who may, not edited: what the routes of all kinds refuse for these.
 NOT_EDITED: Final = frozenset({"ToolApproval"})
 _REFUSED: Final = {(KINDS[name].plural, 3): ("PATCH", "PUT") for name in NOT_EDITED}

@@ -107,7 +107,7 @@ def report(scope: Scope, error: FoliotError) -> Response:
 
 
 def _as_openai(error: FoliotError, path: str) -> FoliotError:
-    """Name the served paths where OpenAI serves something and Foliot does not, and the first parameter that is wrong."""
+    """Name the paths that are served, for one that OpenAI serves and Foliot does not; and the first wrong parameter."""
     if isinstance(error, NoRoute):
         return NotFound(f"there is nothing at {path[:200]}", hint=_SERVED, openai_code="unknown_url")
     if isinstance(error, InvalidParameters):
