@@ -542,3 +542,33 @@ async def test_runs_of_a_runtime_are_audited(path) -> None:
     assert found[0]["schema_digest"].startswith("sha256:")
     assert (await log.verify()).broken is None
     await database.close()
+
+
+async def test_a_secret_that_a_model_endpoint_was_asked_with_is_not_in_the_records_of_calls(path, monkeypatch) -> None:
+    monkeypatch.setenv("FOLIOT_SECRET_DESK_KEY", "hunter2hunter2")
+
+    @tool(effect="read")
+    def note(text: str) -> str:
+        """Note a text."""
+        return "noted"
+
+    raw = {
+        "kind": "ModelEndpoint",
+        "metadata": {"name": "desk"},
+        "spec": {
+            "provider": "scripted",
+            "auth": {"secretRef": "desk-key"},
+            "script": [{"call": {"note": {"text": "the key is hunter2hunter2"}}}, "done"],
+        },
+    }
+    document, problems = validate_document(raw)
+    assert document is not None, problems
+    async with Runtime(str(path), tools=[note]) as runtime:
+        await runtime.resources.write([Put(document)])
+        await runtime.run(Agent("clerk", model="desk", tools=["note"]), "hi")
+    database = await SqliteDatabase.open(path)
+    records = [repr(each.body) for each in await SqlAuditLog(database).find(AuditFilter())]
+    await database.close()
+
+    assert any(MASK in each for each in records)
+    assert not any("hunter2" in each for each in records)
