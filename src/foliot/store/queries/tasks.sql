@@ -21,7 +21,7 @@ SELECT key, uid, namespace, name, target_kind, target, phase, revision, attempt,
   FROM task WHERE namespace = :namespace AND name = :name;
 
 -- name: task_content
-SELECT key, command, plan FROM task WHERE namespace = :namespace AND name = :name;
+SELECT key, uid, priority, lane, command, plan FROM task WHERE namespace = :namespace AND name = :name;
 
 -- name: task_list
 -- Newest first. Empty texts mean any; :phases and :labels are JSON arrays of strings; a label is looked for as

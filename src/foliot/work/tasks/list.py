@@ -33,9 +33,7 @@ class TaskList:
         """Raises `NotFound`."""
         found = await self._db.read("task_named", namespace=namespace, name=name)
         if not found:
-            raise NotFound(
-                f"there is no task {name!r} in namespace {namespace!r}", hint="`foliot task list` shows them"
-            )
+            raise no_task(namespace, name)
         return (await self._shown(found))[0]
 
     async def find(self, namespace: str, prefix: str) -> TaskInfo:
@@ -114,6 +112,11 @@ class TaskList:
         if unfinished:
             live = {row["task"]: row for row in await self._db.read("task_live", tasks=_array(unfinished))}
         return [_info(row, live.get(row["key"])) for row in found]
+
+
+def no_task(namespace: str, name: str) -> NotFound:
+    """Returns the error for a task that does not exist."""
+    return NotFound(f"there is no task {name!r} in namespace {namespace!r}", hint="`foliot task list` shows them")
 
 
 def _info(row: Row, live: Row | None) -> TaskInfo:

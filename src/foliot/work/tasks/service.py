@@ -61,7 +61,7 @@ from foliot.work.tasks.commands import (
     owned_key,
 )
 from foliot.work.tasks.inbox import first_words
-from foliot.work.tasks.list import LIVE, TaskList
+from foliot.work.tasks.list import LIVE, TaskList, no_task
 from foliot.work.tasks.plan import Pinner
 
 log = logging.getLogger(__name__)
@@ -508,19 +508,18 @@ class TaskService(TaskList):
 
     async def ref(self, namespace: str, name: str) -> TaskRef:
         """Reads what a transaction about the task needs. Raises `NotFound`."""
-        info = await self.get(namespace, name)
         found = await self._db.read("task_content", namespace=namespace, name=name)
-        if not found:  # deleted since the look before
-            raise NotFound(f"there is no task {name!r} in namespace {namespace!r}")
-        content = found[0]
-        pinned = await self._bundles.get(content["plan"])
-        command = _commands.decode(content["command"])
-        return TaskRef(info.key, info.uid, info.namespace, info.name, info.priority, info.lane, command, pinned)
+        if not found:
+            raise no_task(namespace, name)
+        row = found[0]
+        pinned, command = await self._bundles.get(row["plan"]), _commands.decode(row["command"])
+        return TaskRef(row["key"], row["uid"], namespace, name, row["priority"], row["lane"], command, pinned)
 
     async def events(self, namespace: str, name: str, *, after: int = 0, limit: int = 500) -> list[TaskRecord]:
         """Reads the events of a task behind `after`. Raises `NotFound`."""
-        await self.get(namespace, name)
         found = await self._db.read("task_event_read", namespace=namespace, name=name, after=after, count=limit)
+        if not found:  # which may be all that is there, or no task at all
+            await self.get(namespace, name)
         return [TaskRecord(row["seq"], row["at"], decode_fact(row["data"])) for row in found]
 
 
