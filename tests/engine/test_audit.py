@@ -564,7 +564,7 @@ async def test_a_secret_that_a_model_endpoint_was_asked_with_is_not_in_the_recor
     document, problems = validate_document(raw)
     assert document is not None, problems
     async with Runtime(str(path), tools=[note]) as runtime:
-        await runtime.resources.write([Put(document)])
+        await runtime.inside.resources.write([Put(document)])
         await runtime.run(Agent("clerk", model="desk", tools=["note"]), "hi")
     database = await SqliteDatabase.open(path)
     records = [repr(each.body) for each in await SqlAuditLog(database).find(AuditFilter())]
