@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from foliot.store.open import open_database
 from foliot.store.resources.database import SqlResourceStore
 from foliot.store.triggers import Slot, slots_of
 from foliot.work.triggers.scheduler import Scheduler
-from tests.work.schedule_process import FIRST, MINUTE, RING, clock
+from tests.work.schedule_process import FIRST, RING, clock
 
 PROCESS = Path(__file__).with_name("schedule_process.py")
 SCALE = int(os.environ.get("FOLIOT_CHAOS", "1"))
@@ -63,14 +64,13 @@ class Crew:
     def __init__(self, url: str, folder: Path) -> None:
         self.url = url
         self.folder = folder
-        self.began = time.time()
         self.members: list[tuple[subprocess.Popen[bytes], Path]] = []
         self._count = 0
 
     def hire(self) -> None:
         self._count += 1
         file = self.folder / f"looks-{self._count}"
-        command = [sys.executable, str(PROCESS), self.url, str(file), repr(self.began)]
+        command = [sys.executable, str(PROCESS), self.url, str(file)]
         self.members.append((subprocess.Popen(command, stderr=subprocess.PIPE), file))
 
     def kill(self, dice: random.Random) -> None:
@@ -78,10 +78,18 @@ class Crew:
         child.kill()
         child.communicate()
 
-    def wait_for_looks(self, looks: int, seconds: float = 60) -> None:
-        """Until every member has looked so often; fails when one has ended."""
-        deadline = time.monotonic() + seconds
-        while not all(file.exists() and file.stat().st_size >= looks for _, file in self.members):
+    def wait_for_looks(self, looks: int) -> None:
+        """Until every member has looked so often."""
+        self._wait(lambda: all(file.exists() and file.stat().st_size >= looks for _, file in self.members))
+
+    def wait_for_time(self, at: float) -> None:
+        """Until it is so late, by the time of the test."""
+        self._wait(lambda: clock(self.folder) >= at)
+
+    def _wait(self, holds: Callable[[], bool]) -> None:
+        """Until it holds; fails when a member has ended."""
+        deadline = time.monotonic() + 120
+        while not holds():
             for child, _ in self.members:
                 if child.poll() is not None:
                     assert child.stderr is not None
@@ -105,11 +113,12 @@ def test_each_slot_makes_one_task_over_processes_that_are_killed(store_url: str,
             crew.hire()
         crew.wait_for_looks(2)
         for _ in range(4 * SCALE):
-            time.sleep(dice.random() * 2 * MINUTE)  # anywhere between two slots
+            crew.wait_for_time(clock(tmp_path) + dice.random() * 120)  # anywhere between two slots
             crew.kill(dice)
             crew.hire()
             crew.wait_for_looks(1 + dice.randrange(3))
-        end = clock(crew.began)
+        crew.wait_for_time(FIRST + 300)
+        end = clock(tmp_path)
     finally:
         crew.dismiss()
 
