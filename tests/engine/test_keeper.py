@@ -258,7 +258,7 @@ class Renewing(SqlJournal):
 
 async def test_a_run_that_is_deleted_while_its_calls_come_to_their_end_costs_no_other(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("foliot.engine.driver.lease_keeper.LOOK_EVERY", 0.01)
-    begun, tidied, finish = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    begun, tidied, working, finish = asyncio.Event(), asyncio.Event(), asyncio.Event(), asyncio.Event()
     cancelled: list[str] = []
 
     @tool(effect="read", timeout=None)
@@ -276,6 +276,7 @@ async def test_a_run_that_is_deleted_while_its_calls_come_to_their_end_costs_no_
     @tool(effect="once", timeout=None)
     async def work() -> str:
         """Works until it is told."""
+        working.set()
         await finish.wait()
         return "done"
 
@@ -290,6 +291,7 @@ async def test_a_run_that_is_deleted_while_its_calls_come_to_their_end_costs_no_
     while (await journal.get("victim")).phase != "cancelled":
         await asyncio.sleep(0)
     await journal.forget("victim")
+    await soon(working)  # a lease that is taken after the clock was moved would not have to be renewed
     journal.asked.clear()
     journal.renewed.clear()
     engine.now += 31.0
