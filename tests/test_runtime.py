@@ -115,6 +115,18 @@ async def test_an_id_that_could_not_be_typed_again_is_refused(runtime: Runtime, 
         await runtime.run(clerk(), "hi", run_id=run_id)
 
 
+async def test_an_id_that_was_made_here_is_new_until_a_run_begins_with_it(runtime: Runtime) -> None:
+    made, forked = runtime.inside.new_run_id(), runtime.inside.new_run_id()
+    assert runtime.inside.is_new(made)
+
+    first = await runtime.run(clerk(), "hi", run_id=made)
+    fork = await runtime.inside.fork(made, at=1, new_id=forked)
+
+    assert not runtime.inside.is_new(made)
+    assert (await runtime.run(clerk(), "hi", run_id=made)).output == first.output
+    assert (await runtime.run(clerk(), "hi", run_id=forked)).output == fork.output
+
+
 async def test_the_same_run_id_again_gives_the_same_run(runtime: Runtime) -> None:
     calls = 0
 

@@ -75,8 +75,10 @@ class BackgroundRuns:
             agent = f"{namespace}/{name}"
         inside = self._inside
         try:
-            info = await inside.runs.journal.get(run_id)
+            info = None if inside.is_new(run_id) else await inside.runs.journal.get(run_id)
         except NotFound:
+            info = None
+        if info is None:
             drive = inside.run(
                 agent,
                 input,

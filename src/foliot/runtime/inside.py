@@ -89,6 +89,8 @@ log = logging.getLogger(__name__)
 Adjust = Callable[[RunSpec], RunSpec]
 # How often a process that stays with a waiting run looks, when the store does not tell it of changes.
 LOOK_EVERY = 1.0
+# So many ids that were made and not used yet are known to be new; others are looked for in the store.
+MOST_MADE = 1024
 
 
 class Inside:
@@ -114,6 +116,7 @@ class Inside:
         self._store_wait = store_wait
         self._hub = Hub()
         self._parts: Parts | None = None
+        self._made: dict[str, None] = {}  # the last ids that were made here, and no run was begun with
         self.background = BackgroundRuns(self)
 
     # --- opening and closing -------------------------------------------------------------------------------------
@@ -247,13 +250,14 @@ class Inside:
         Raises `RunTaken`, a `Conflict`, when it is the run of another agent or began with another input.
         """
         known = await self._assembly.agent(agent)
-        if run_id is not None and await self.is_begun(run_id, known.name, input):
+        if run_id is not None and not self.is_new(run_id) and await self.is_begun(run_id, known.name, input):
             return await self.resume(run_id, stream=stream, check=check)
         spec, tools = await self._assembly.prepare(known)
         if adjust is not None:
             prepared, spec = spec, adjust(spec)
             if spec.tools != prepared.tools:
                 tools = await self._assembly.pipeline(spec)
+        self._made.pop(run_id or "", None)
         driver = await self.runs.start(
             spec,
             messages_of(input),
@@ -288,10 +292,11 @@ class Inside:
         agent = await self._assembly.agent(agent)
         run_id = run_id or self.new_run_id()
         with self._hub.read(run_id) as reader:
-            if await self.is_begun(run_id, agent.name, input):
+            if not self.is_new(run_id) and await self.is_begun(run_id, agent.name, input):
                 drive = self.resume(run_id, stream=True, check=False)
             else:
                 spec, tools = await self._assembly.prepare(agent)
+                self._made.pop(run_id, None)
                 driver = await self.runs.start(
                     spec,
                     messages_of(input),
@@ -354,6 +359,7 @@ class Inside:
         said = None if input is None else messages_of(input)
         base = await branch(self.runs, run_id, at=at, prompt=prompt, input=said)
         spec = base.spec if model is None else await self._assembly.with_model(base.spec, model)
+        self._made.pop(new_id or "", None)
         driver = await self.runs.start(
             spec,
             base.input,
@@ -437,7 +443,7 @@ class Inside:
         """
         if input_id is not None and await was_said(self.runs.journal, run_id, input_id):
             return await self.runs.journal.get(run_id)
-        said = InputReceived(input_id or self.new_run_id(), user_message(text), mode, by)
+        said = InputReceived(input_id or new_run_id(self.clock()), user_message(text), mode, by)
         if background:
             message = signal(run_id, said, self.clock(), signal_id=input_id)
             await self.runs.journal.signal(message, also=also)
@@ -569,7 +575,15 @@ class Inside:
 
     def new_run_id(self) -> str:
         """An id for a run that is about to be started, so that starting it again after a crash finds it."""
-        return new_run_id(self.clock())
+        made = new_run_id(self.clock())
+        if len(self._made) >= MOST_MADE:
+            self._made.pop(next(iter(self._made)))
+        self._made[made] = None
+        return made
+
+    def is_new(self, run_id: str) -> bool:
+        """Whether the id was made here and no run was begun with it: then the store need not be asked for it."""
+        return run_id in self._made
 
     # --- how it is done ------------------------------------------------------------------------------------------
 
