@@ -11,6 +11,7 @@ shown as well; it is what is judged where more programs want to run than there a
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import re
 import subprocess
@@ -47,7 +48,7 @@ def best(command: list[str], environ: dict[str, str]) -> float:
     return min(times)
 
 
-def started(word: str, environ: dict[str, str]) -> Start:
+def started(word: str, environ: dict[str, str], token: str) -> Start:
     """Start a server, and stop it again."""
     begin = time.perf_counter()
     process = subprocess.Popen([*FOLIOT, word, "--port", "0"], env=environ, stderr=subprocess.PIPE, text=True)
@@ -56,12 +57,12 @@ def started(word: str, environ: dict[str, str]) -> Start:
         while (found := re.search(r"http://([\d.]+):(\d+)", line := process.stderr.readline())) is None:
             assert line, f"foliot {word} ended before it was ready"
         connection = http.client.HTTPConnection(found[1], int(found[2]))
-        while get(connection, "/readyz") != 200:
+        while get(connection, "/readyz", token) != 200:
             pass
         wall = time.perf_counter() - begin
         cpu, idle = cpu_seconds(process.pid), resident(process.pid)
         for path in READ * 20:
-            assert get(connection, path) == 200, path
+            assert get(connection, path, token) == 200, path
         connection.close()
         return Start(wall, cpu, idle, resident(process.pid))
     finally:
@@ -69,8 +70,8 @@ def started(word: str, environ: dict[str, str]) -> Start:
         process.communicate()
 
 
-def get(connection: http.client.HTTPConnection, path: str) -> int:
-    connection.request("GET", path)
+def get(connection: http.client.HTTPConnection, path: str, token: str) -> int:
+    connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
     response = connection.getresponse()
     response.read()
     return response.status
@@ -100,10 +101,12 @@ def busy() -> bool:
 def servers(environ: dict[str, str]) -> bool:
     """Whether the servers are ready soon enough, and small enough."""
     print(f"\n{'server':<20} {'ready ms':>8} {'cpu ms':>8} {'idle MiB':>9} {'used MiB':>9}  verdict")
+    made = [*FOLIOT, "tokens", "create", "bench", "--admin", "-o", "json"]
+    token = json.loads(subprocess.run(made, env=environ, check=True, capture_output=True, text=True).stdout)["token"]
     good = True
     for word in ("server", "up"):
-        started(word, environ)  # which compiles what was never loaded
-        starts = [started(word, environ) for _ in range(STARTS)]
+        started(word, environ, token)  # which compiles what was never loaded
+        starts = [started(word, environ, token) for _ in range(STARTS)]
         wall, cpu, idle, used = (min(each) for each in zip(*starts, strict=True))
         soon = (cpu if busy() else wall) <= READY_WITHIN
         small = not used > LARGEST  # where memory cannot be read it is not judged
