@@ -253,13 +253,19 @@ class TasksConformance:
         )
 
     async def test_a_join_that_waits_too_long_is_closed_by_its_timer(self, kit):
-        never = asyncio.Event()
-        kit.answer = lambda agent, told: never.wait() if agent == "c" else echo(agent, told)
+        begun, never = asyncio.Event(), asyncio.Event()
+
+        async def hangs():
+            begun.set()
+            await never.wait()
+
+        kit.answer = lambda agent, told: hangs() if agent == "c" else echo(agent, told)
         await kit.accept("fan", name="t")
         (first,) = await kit.claim()
         await kit.performer.perform(first)
         leases = {(await kit.journal.get(lease.run_id)).agent: lease for lease in await kit.claim()}
         hanging = asyncio.create_task(kit.performer.perform(leases["c"]))
+        await asyncio.wait_for(begun.wait(), 60)
         await kit.performer.perform(leases["b"])
         due = await kit.tasks.timers(kit.now)
         assert due == kit.now + 60
