@@ -178,8 +178,9 @@ class TestNats:
 
 
 OWNER = """
-import json, sys, time
+import json, signal, sys, time
 from foliot.dev.session import ServiceSession
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests that are run by nohup would have it ignored
 session = ServiceSession.begin({})
 with session.private_postgres() as postgres, session.private_nats() as nats:
     facts = {"folder": str(session.folder), "pids": [postgres.pid, nats.pid], "url": postgres.url}
