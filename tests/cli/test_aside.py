@@ -11,9 +11,11 @@ import pytest
 from rich.console import Console
 
 from foliot import Agent, Runtime, ScriptedModel, tool
+from foliot.cli.local import LocalClient
 from foliot.cli.show.run import Opening, PlainView
 from foliot.cli.show.run_terminal import TerminalView
-from foliot.cli.watch.run import aside, watch_run
+from foliot.cli.watch.run import Look, Watch, aside
+from foliot.kernel.identity import NOBODY
 
 
 class Drawing:
@@ -74,11 +76,9 @@ async def test_what_a_tool_prints_on_a_terminal_stands_above_the_part_that_moves
     console = Console(file=screen, force_terminal=True, width=60, color_system=None, highlight=False, markup=False)
     agent = Agent("finder", model=ScriptedModel([{"call": "noisy"}, {"say": "Done."}]), tools=[noisy])
     async with Runtime("memory:") as runtime:
-        await watch_run(
-            runtime,
-            TerminalView(console, answer=True),
-            Opening("r1", "finder"),
-            lambda: runtime.inside.run(agent, "go", run_id="r1", stream=True, check=False),
+        client, view = LocalClient(runtime, caller=NOBODY), TerminalView(console, answer=True)
+        await Watch(client, view, Opening("r1", "finder"), Look()).to_the_end(
+            lambda: client.runs.drive("r1", runtime.inside.run(agent, "go", run_id="r1", stream=True, check=False))
         )
 
     # Above the moving part means: in a line of its own, with nothing of a spinner before it.

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from typing import Any
 
 import pytest
 
 from foliot import Agent, Runtime, ScriptedModel, tool
+from foliot.cli.local import LocalClient
 from foliot.cli.show.run import Opening, PlainView
-from foliot.cli.watch.run import watch_run
+from foliot.cli.watch.run import Look, Watch
 from foliot.engine.live.hub import Recorded
+from foliot.kernel.identity import NOBODY
 from foliot.kernel.run.events import ToolStarted
-from foliot.runtime.inside import Inside
 from foliot.store.journal.base import RunInfo
 
 
@@ -41,12 +41,10 @@ class Interrupting(PlainView):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-class SlowInside(Inside):
-    """On a store that does not answer when a cancellation is to be written."""
-
-    async def cancel(self, run_id: str, **given: Any) -> RunInfo:
-        await asyncio.Event().wait()
-        raise AssertionError("never")
+async def never(run_id: str, *, by: str = "", reason: str = "") -> RunInfo:
+    """Does what `cancel` does on a store that does not answer."""
+    await asyncio.Event().wait()
+    raise AssertionError("never")
 
 
 class SlowToCancel(Runtime):
@@ -64,22 +62,25 @@ def holder(gate: asyncio.Event) -> Agent:
     return Agent("holder", model=ScriptedModel([{"call": "hold"}, {"say": "done"}]), tools=[hold])
 
 
-@pytest.mark.parametrize(("presses", "kind", "phase"), [(1, Runtime, "cancelled"), (2, SlowToCancel, None)])
-async def test_ctrl_c_once_cancels_and_twice_leaves_it_as_it_is(presses, kind, phase) -> None:
+@pytest.mark.parametrize(("presses", "phase"), [(1, "cancelled"), (2, None)])
+async def test_ctrl_c_once_cancels_and_twice_leaves_it_as_it_is(presses, phase, monkeypatch) -> None:
     gate = asyncio.Event()
     agent = holder(gate)
-    async with kind("memory:") as runtime:
-        view = Interrupting(presses)
+    async with Runtime("memory:") as runtime:
+        view, client = Interrupting(presses), LocalClient(runtime, caller=NOBODY)
+        if presses > 1:
+            monkeypatch.setattr(client.runs, "cancel", never)
 
         async with asyncio.timeout(60):
-            watched = await watch_run(
-                runtime, view, Opening("r1", "holder"), lambda: runtime.run(agent, "go", run_id="r1", check=False)
+            watched = await Watch(client, view, Opening("r1", "holder"), Look()).to_the_end(
+                lambda: client.runs.drive("r1", runtime.inside.run(agent, "go", run_id="r1", check=False))
             )
 
         assert watched.interrupted
         assert (watched.result.phase if watched.result else None) == phase
         assert view.notes == ["Cancelling; Ctrl-C again leaves at once, and the run can be resumed."]
         if phase is None:
+            await runtime.inside.background.close()
             assert (await runtime.inside.runs.journal.get("r1")).phase == "pending"
             gate.set()
             assert (await runtime.resume("r1")).output == "done"
@@ -99,12 +100,10 @@ async def test_ctrl_c_while_the_run_waits_for_a_timer_ends_it() -> None:
             self.notes.append(text)
 
     async with Runtime("memory:") as runtime:
+        client = LocalClient(runtime, caller=NOBODY)
         async with asyncio.timeout(60):
-            watched = await watch_run(
-                runtime,
-                Impatient(1),
-                Opening("r1", "patient"),
-                lambda: runtime.run(agent, "go", run_id="r1", check=False),
+            watched = await Watch(client, Impatient(1), Opening("r1", "patient"), Look()).to_the_end(
+                lambda: client.runs.drive("r1", runtime.inside.run(agent, "go", run_id="r1", check=False))
             )
 
     assert watched.result is not None

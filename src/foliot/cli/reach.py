@@ -83,8 +83,8 @@ async def tooled() -> AsyncGenerator[ToolGroup]:
         return
     from foliot.cli.runtimes import reached
 
-    async with reached() as reach:
-        yield reach.work.tools
+    async with reached() as client:
+        yield client.tools
 
 
 @asynccontextmanager

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import FrameType, ModuleType
@@ -16,20 +15,20 @@ import click
 
 from foliot.cli.errors import warn
 from foliot.cli.invocation import current
-from foliot.cli.reach import namespace
+from foliot.cli.local import LocalClient
+from foliot.cli.reach import namespace, remote
 from foliot.client.open import whoami as whoami
 from foliot.engine.driver.process import is_gone
 from foliot.errors import NotFound, UsageError
 from foliot.kernel.identity import acting
 from foliot.runtime.groups.groups import Groups
-from foliot.runtime.local.groups import LocalGroups
 from foliot.runtime.local.work import LOOKED_AT as LOOKED_AT
 from foliot.runtime.runtime import Runtime
 from foliot.settings.settings import Settings
 from foliot.store.journal.base import TASK_LABEL, TERMINAL, RunInfo
 
 if TYPE_CHECKING:
-    from foliot.client.remote import RemoteClient
+    from foliot.cli.watch.run import Client
 
 
 # --- folders ---------------------------------------------------------------------------------------------------------
@@ -140,38 +139,19 @@ async def _traced(runtime: Runtime, settings: Settings) -> AsyncGenerator[None]:
         yield
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """The way to the work: the verbs on it, and the runtime if it is done in this process, else the server's client."""
-
-    work: Groups
-    runtime: Runtime | None
-    remote: RemoteClient | None = None
-
-    def here(self) -> Runtime:
-        """The runtime of this process. Only where there is no server."""
-        assert self.runtime is not None, "the work is on a server"
-        return self.runtime
-
-
 @asynccontextmanager
-async def reached(*folders: str) -> AsyncGenerator[Reach]:
-    """The work on the server that the settings name, else on the store, as `opened` does."""
+async def reached(*folders: str) -> AsyncGenerator[Client]:
+    """Opens every group of verbs: on the server that the settings name, else on a runtime of this process.
+
+    Commands cannot tell which; the few that must know say why.
+    """
     settings = current().settings()
     if settings.server is None:
         async with opened(*folders) as runtime:
-            caller = acting("", whoami(), "cli")
-            yield Reach(LocalGroups(runtime.inside, caller=caller, wakes=False), runtime)
+            yield LocalClient(runtime, caller=acting("", whoami(), "cli"))
         return
-    from foliot.client.open import open_remote
-
-    for warning in settings.warnings:
-        warn(warning)
-    client = open_remote(settings)
-    try:
-        yield Reach(client, None, client)
-    finally:
-        await client.close()
+    async with remote() as client:
+        yield client
 
 
 async def run_of(work: Groups, word: str | None) -> RunInfo:
@@ -197,16 +177,7 @@ async def run_of(work: Groups, word: str | None) -> RunInfo:
 
 def interrupted(info: RunInfo, now: float) -> bool:
     """Whether nobody drives this run although somebody should. A run of a task is not: a worker will take it."""
-    return TASK_LABEL not in info.labels and is_undriven(info, now)
-
-
-def is_undriven(info: RunInfo, now: float) -> bool:
-    """Whether the run could go on, and nobody has it."""
-    if info.phase in TERMINAL or info.phase == "waiting":
+    if TASK_LABEL in info.labels or info.phase in TERMINAL or info.phase == "waiting":
         return False
-    return info.phase == "pending" or is_left_behind(info, now)
-
-
-def is_left_behind(info: RunInfo, now: float) -> bool:
-    """Whether whoever held the run is gone."""
-    return is_gone(info.worker) or (info.lease_until is not None and info.lease_until < now)
+    gone = is_gone(info.worker) or (info.lease_until is not None and info.lease_until < now)
+    return info.phase == "pending" or gone

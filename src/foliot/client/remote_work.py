@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import quote
 
 import msgspec
@@ -29,6 +29,7 @@ from foliot.kernel.run.codec import decode
 from foliot.kernel.run.events import Event, InputMode
 from foliot.runtime.answers import Answered, ForkOrder, Replayed, RunOrder, RunStanding
 from foliot.runtime.groups.work import ApprovalGroup, QuestionGroup, RunGroup, Settled, TaskGroup
+from foliot.runtime.results import RunResult
 from foliot.store.base import Document
 from foliot.store.journal.base import Phase, RunInfo
 from foliot.store.ledger.doubts import Doubt, DoubtPage
@@ -77,7 +78,9 @@ class _Output(Struct, frozen=True):
 
 
 class RemoteRuns(Asking, RunGroup):
-    """Implements `RunGroup`. Runs are driven by the server, whoever watches."""
+    """Implements `RunGroup`. Runs are driven by the server, whoever watches: none stops with this process."""
+
+    drives_here: ClassVar = False
 
     async def start(
         self,
@@ -109,6 +112,17 @@ class RemoteRuns(Asking, RunGroup):
     async def standing(self, run_id: str, *, messages: bool = False) -> RunStanding:
         """As `get`, with the messages of the run if asked for."""
         return await self._get(f"{_at(run_id)}/standing", RunStanding, messages=messages or None)
+
+    async def outcome(self, run_id: str) -> RunResult:
+        """Returns how a run ended or what it waits for."""
+        return (await self.get(run_id)).result
+
+    async def attend(self, run_id: str) -> None:
+        """Does nothing: the server resumes a run that waits for people or a budget as soon as it may go on."""
+
+    async def is_taken_up(self, run_id: str, *, attended_by: str | None = None) -> bool:
+        """Returns True: the server resumes every run that got a decision or an answer."""
+        return True
 
     async def find(self, word: str) -> RunInfo:
         return await self._get(_run(word), RunInfo)

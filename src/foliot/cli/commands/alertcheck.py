@@ -183,14 +183,14 @@ async def _check(
     after: float | None,
     poll_concurrency: int,
 ) -> dict[str, Any]:
-    async with reached() as reach:
-        infos = await _newest(reach.work, task_system, after)
+    async with reached() as client:
+        infos = await _newest(client, task_system, after)
         chosen = [info for info in infos if info.name.startswith(task_name_prefix)]
         gate = asyncio.Semaphore(poll_concurrency)
 
         async def one(info: TaskInfo) -> Sample:
             async with gate:
-                story = await reach.work.tasks.story(info.name, namespace=info.namespace)
+                story = await client.tasks.story(info.name, namespace=info.namespace)
                 return sample(story, time.time())
 
         samples = await asyncio.gather(*map(one, chosen))

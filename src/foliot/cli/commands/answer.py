@@ -15,14 +15,11 @@ from foliot.cli.show.output import as_json, output_option
 from foliot.cli.show.tables import table
 from foliot.cli.terminal import out, prompt
 from foliot.cli.watch.questions import can_ask, print_question
-from foliot.cli.watch.resumption import go_on_elsewhere_or_here
-from foliot.cli.watch.run import leave
+from foliot.cli.watch.run import leave, resumed_after_decision
 from foliot.common.text import one_line
 from foliot.engine.approval.questions import OpenQuestion, choose_question
 from foliot.engine.explain.amounts import duration
 from foliot.errors import InvalidInput, UsageError
-from foliot.kernel.run.events import RunClaimed
-from foliot.runtime.runtime import Runtime
 
 WIDTH = 80
 
@@ -70,8 +67,8 @@ def _text(word: str) -> str:
 
 
 async def _list(space: str | None, output: str) -> int:
-    async with reached() as reach:
-        found = await reach.work.questions.list(namespace=space)
+    async with reached() as client:
+        found = await client.questions.list(namespace=space)
     if output == "json":
         out(as_json([msgspec.to_builtins(each) for each in found]))
     elif found:
@@ -104,23 +101,16 @@ def _table(found: Sequence[OpenQuestion], *, namespaced: bool) -> str:
 
 
 async def _answer(word: str, call: str | None, text: str | None, by: str, *, resume: bool, quiet: bool) -> int:
-    async with reached() as reach:
-        info = await run_of(reach.work, word)
+    async with reached() as client:
+        info = await run_of(client, word)
         if text is None:
-            asked = [
-                each for each in await reach.work.questions.list(namespace=info.namespace) if each.run_id == info.id
-            ]
+            asked = [each for each in await client.questions.list(namespace=info.namespace) if each.run_id == info.id]
             text = _ask(choose_question(info, asked, call))
-        run_id = (await reach.work.questions.answer(info.id, text, call=call, by=by)).id
-        runtime = reach.runtime
-        if runtime is None:
-            out(f"Answered. Run {run_id} goes on where the server is.", err=True)
-            return 0
+        run_id = (await client.questions.answer(info.id, text, call=call, by=by)).id
         if not resume:
             out(f"Answered. `foliot resume {run_id}` goes on with the run.", err=True)
             return 0
-        worker = await _last_worker(runtime, info.id)
-        code = await go_on_elsewhere_or_here(runtime, info.id, attended_by=worker, quiet=quiet)
+        code = await resumed_after_decision(client, info.id, left=True, quiet=quiet)
     return leave(code)
 
 
@@ -130,9 +120,3 @@ def _ask(asked: OpenQuestion) -> str:
     if not can_ask():
         raise UsageError("There is no answer.", hint=f'Give it: `foliot answer {asked.run_id} {asked.call_id} "…"`.')
     return prompt("Answer")
-
-
-async def _last_worker(runtime: Runtime, run_id: str) -> str | None:
-    """Returns the process that drove the run until it waited, such as a `foliot run` that still waits with it."""
-    claims = [event.worker for _, event in await runtime.inside.runs.facts(run_id) if isinstance(event, RunClaimed)]
-    return claims[-1] if claims and claims[-1] != runtime.inside.runs.worker else None

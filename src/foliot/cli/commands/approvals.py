@@ -10,13 +10,12 @@ import click
 
 from foliot.cli.editor import edit_file, new_draft
 from foliot.cli.errors import warn
-from foliot.cli.reach import connected, namespace, run
+from foliot.cli.reach import namespace, run
 from foliot.cli.runtimes import reached, whoami
 from foliot.cli.show.approvals import approval_text, approvals_table, decided_about
 from foliot.cli.show.output import as_json, as_list, as_yaml, output_option
 from foliot.cli.terminal import out
-from foliot.cli.watch.resumption import go_on_elsewhere_or_here
-from foliot.cli.watch.run import leave
+from foliot.cli.watch.run import leave, resumed_after_decision
 from foliot.engine.approval.documents import current_digest
 from foliot.engine.approval.service import Decision
 from foliot.engine.explain.trace import trace_of
@@ -65,8 +64,8 @@ def list_command(output: str, all_namespaces: bool, phase: str | None, run_id: s
 
 
 async def _list(output: str, space: str | None, phase: str | None, run_id: str | None) -> int:
-    async with reached() as reach:
-        found = await reach.work.approvals.list(namespace=space, run=run_id)
+    async with reached() as client:
+        found = await client.approvals.list(namespace=space, run=run_id)
     found = [document for document in found if phase is None or document["status"]["phase"] == phase]
     found.sort(key=lambda document: document["status"]["phase"] != "Pending")
     match output:
@@ -93,12 +92,12 @@ def show(name: str, output: str) -> int:
 
 
 async def _show(name: str, output: str) -> int:
-    async with reached() as reach:
-        document = await reach.work.approvals.get(name, namespace=namespace())
+    async with reached() as client:
+        document = await client.approvals.get(name, namespace=namespace())
         trace = None
         if output == "text" and document["spec"].get("run"):
             run_id = document["spec"]["run"]
-            trace = trace_of(run_id, await reach.work.runs.events(run_id))
+            trace = trace_of(run_id, await client.runs.events(run_id))
     match output:
         case "json":
             out(as_json(document))
@@ -163,8 +162,8 @@ async def _edit(
 ) -> int:
     if text is not None:
         return await _decide(name, "edit", comment, by, _object(text), digest=digest, resume=resume, quiet=quiet)
-    async with reached() as reach:
-        document = await reach.work.approvals.get(name, namespace=namespace())
+    async with reached() as client:
+        document = await client.approvals.get(name, namespace=namespace())
     # The store is opened anew afterwards: an editor can stay open for hours.
     given = _ask(document)
     if given is None:
@@ -217,12 +216,12 @@ async def _decide(
     quiet: bool,
 ) -> int:
     who = whoami() if by is None else by
-    async with reached() as reach:
-        found = await reach.work.approvals.get(name, namespace=namespace())
+    async with reached() as client:
+        found = await client.approvals.get(name, namespace=namespace())
         if not digest and decision != "deny" and not quiet and found["status"]["phase"] == "Pending":
             out(decided_about(found), err=True)
             digest = current_digest(found)
-        exact, asked = found["metadata"]["name"], reach.work.approvals
+        exact, asked = found["metadata"]["name"], client.approvals
         told = {"by": who, "namespace": found["metadata"]["namespace"], "comment": comment, "digest": digest}
         if arguments is not None:
             decided = await asked.edit(exact, arguments, **told)
@@ -236,11 +235,8 @@ async def _decide(
         out(f"{spec['tool']} {status['decision']} by {status['decided_by']} ({found['metadata']['name']})", err=True)
         if not resume:
             return 0
-        if reach.runtime is None:
-            out(f"Run {decided.run_id} goes on where the server is.", err=True)
-            return 0
-        attended_by = status.get("attended_by")
-        code = await go_on_elsewhere_or_here(reach.runtime, decided.run_id, attended_by=attended_by, quiet=quiet)
+        attended_by = status.get("attended_by") or ""
+        code = await resumed_after_decision(client, decided.run_id, attended_by=attended_by, left=True, quiet=quiet)
     return leave(code)
 
 
@@ -271,13 +267,12 @@ def grant(tool: str, agent: str, when: str, until: str, max_uses: int | None, co
 
 async def _grant(tool: str, agent: str, when: str, length: float, max_uses: int | None, comment: str, by: str) -> int:
     space = namespace()
-    async with connected() as client:
+    async with reached() as client:
         try:
             await client.resources.get("Tool", tool, namespace=space)
         except NotFound as error:
             warn(f"{error.message} The grant waits for one of that name.")
-    async with reached() as reach:
-        document = await reach.work.approvals.grant(
+        document = await client.approvals.grant(
             tool, by=by, seconds=length, namespace=space, agent=agent, when=when, max_uses=max_uses, comment=comment
         )
     out(f"{document['metadata']['name']} granted until {document['status']['expires_at']}")
@@ -293,8 +288,8 @@ def revoke(name: str, by: str | None) -> int:
 
 
 async def _revoke(name: str, by: str) -> int:
-    async with reached() as reach:
-        found = await reach.work.approvals.get(name, namespace=namespace())
-        document = await reach.work.approvals.revoke(found["metadata"]["name"], by=by, namespace=namespace())
+    async with reached() as client:
+        found = await client.approvals.get(name, namespace=namespace())
+        document = await client.approvals.revoke(found["metadata"]["name"], by=by, namespace=namespace())
     out(f"{document['metadata']['name']} revoked")
     return 0

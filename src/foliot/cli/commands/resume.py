@@ -9,24 +9,20 @@ from typing import cast
 
 import click
 
-from foliot.cli.commands.run import going_on
 from foliot.cli.errors import INTERRUPTED, tell
-from foliot.cli.reach import connected, namespace, run
-from foliot.cli.runtimes import Reach, is_undriven, reached, run_argument, run_of, whoami
+from foliot.cli.reach import namespace, run
+from foliot.cli.runtimes import reached, run_argument, run_of, whoami
 from foliot.cli.show.output import as_json, output_option
 from foliot.cli.show.run import MARKS, Opening, PlainView
 from foliot.cli.terminal import out, paint
-from foliot.cli.watch.remote_run import fork_there, rest_there, resume_there
-from foliot.cli.watch.resumption import go_on_elsewhere_or_here, not_from_here
-from foliot.cli.watch.run import WAITS, Look, finish, leave, watch_run
+from foliot.cli.watch.run import WAITS, Client, Look, leave, rested, resumed, resumed_after_decision, stay
 from foliot.common.text import one_line, visible
 from foliot.engine.driver.ids import new_run_id
 from foliot.engine.explain.amounts import counted, money
 from foliot.engine.live.hub import Recorded
 from foliot.errors import Conflict, Denied, FoliotError, InvalidInput, UsageError
-from foliot.kernel.identity import acting
 from foliot.kernel.run.events import RunCreated
-from foliot.runtime.answers import ForkOrder, Replayed
+from foliot.runtime.answers import Replayed
 from foliot.runtime.groups.groups import Groups
 from foliot.runtime.groups.work import Settled
 from foliot.runtime.results import RunFailedError, RunResult
@@ -57,57 +53,42 @@ def resume(run_id: str | None, all_namespaces: bool, as_json: bool, quiet: bool)
 
 
 async def _resume_one(word: str, look: Look) -> int:
-    async with reached() as reach:
-        run_id = (await run_of(reach.work, word)).id
-        code = await _go_on(reach, run_id, look)
+    async with reached() as client:
+        code = await resumed(client, (await run_of(client, word)).id, look)
     return leave(code)
 
 
-async def _go_on(reach: Reach, run_id: str, look: Look) -> int:
-    opening = await going_on(reach.work, run_id)
-    if reach.remote is not None:
-        return await resume_there(reach.remote, opening, look)
-    runtime, view = reach.here(), look.view()
-    watched = await watch_run(
-        runtime, view, opening, lambda: runtime.inside.resume(run_id, stream=not look.quiet, check=False)
-    )
-    return await finish(reach.work, view, watched)
-
-
 async def _resume_all(space: str | None) -> int:
-    async with reached() as reach:
-        found = await reach.work.runs.interrupted(namespace=space)
+    async with reached() as client:
+        found = await client.runs.interrupted(namespace=space)
         if not found:
             where = "any namespace" if space is None else f"namespace {space}"
-            out(f"No interrupted runs in {where}.{await _elsewhere(reach, space)}", err=True)
+            out(f"No interrupted runs in {where}.{await _elsewhere(client, space)}", err=True)
             return 0
         if len(found) == 1:
-            code = await _go_on(reach, found[0].id, Look())
+            code = await resumed(client, found[0].id, Look())
         else:
             out(f"Taking up {counted(len(found), 'interrupted run')}.", err=True)
-            codes = await asyncio.gather(*(_one_of_many(reach, info) for info in found))
+            codes = await asyncio.gather(*(_one_of_many(client, info) for info in found))
             code = 1 if 1 in codes else max(codes)
     return leave(code)
 
 
-async def _elsewhere(reach: Reach, space: str | None) -> str:
+async def _elsewhere(client: Client, space: str | None) -> str:
     """Say that other namespaces have some, to whoever may know."""
     try:
-        found = [] if space is None else await reach.work.runs.interrupted(namespace=None)
+        found = [] if space is None else await client.runs.interrupted(namespace=None)
     except Denied:
         return ""
     spaces = ", ".join(sorted({info.namespace for info in found}))
     return f" There are {len(found)} in {spaces}: `foliot resume -A` takes up all." if found else ""
 
 
-async def _one_of_many(reach: Reach, info: RunInfo) -> int:
+async def _one_of_many(client: Client, info: RunInfo) -> int:
     """One line at the end of each: several live views at once would be no view at all."""
     out(f"  {info.id}  {info.agent}", err=True)
     try:
-        if reach.remote is not None:
-            result = await rest_there(reach.remote, info.id)
-        else:
-            result = await reach.here().inside.resume(info.id, check=False)
+        result = await rested(client, info.id)
     except Held:
         out(f"  {info.id}  somebody else took it up", err=True)
         return 0
@@ -136,15 +117,11 @@ def cancel(run_id: str, reason: str) -> int:
 
 
 async def _cancel(word: str, reason: str) -> int:
-    async with reached() as reach:
-        info = await run_of(reach.work, word)
+    async with reached() as client:
+        info = await run_of(client, word)
         if info.phase in TERMINAL:
             raise Conflict(f"Run {info.id} has ended already ({info.phase}).")
-        info = await reach.work.runs.cancel(info.id, by=whoami(), reason=reason)
-        if reach.runtime is not None and is_undriven(info, time.time()):
-            # Nobody would hear it: take the run up, and it ends at once.
-            await reach.runtime.inside.resume(info.id, check=False)
-            info = await reach.work.runs.find(info.id)
+        info = await client.runs.cancel(info.id, by=whoami(), reason=reason)
     if info.phase in TERMINAL:
         out(f"{info.id} {info.phase}")
     else:
@@ -186,28 +163,16 @@ def decide(run_id: str, call: str, decision: str, result: str | None, reason: st
 
 
 async def _decide(word: str, call: str, decision: Settled, result: str | None, reason: str, *, quiet: bool) -> int:
-    async with reached() as reach:
-        info = await run_of(reach.work, word)
-        await reach.work.runs.settle(info.id, call, decision, result=result, by=whoami(), reason=reason)
+    async with reached() as client:
+        info = await run_of(client, word)
+        await client.runs.settle(info.id, call, decision, result=result, by=whoami(), reason=reason)
         if info.phase in TERMINAL:
             out(f"{info.id} {info.phase}: kept that {call} {decision.replace('_', ' ')}.")
             return 0
-        if reach.runtime is not None:
-            if not quiet:
-                out(f"Decided: {decision}.", err=True)
-            code = await go_on_elsewhere_or_here(reach.runtime, info.id, attended_by=None, quiet=quiet)
-        else:
-            code = await _go_on_there(reach, info.id, Look(quiet=quiet))
+        if not quiet:
+            out(f"Decided: {decision}.", err=True)
+        code = await resumed_after_decision(client, info.id, quiet=quiet)
     return leave(code)
-
-
-async def _go_on_there(reach: Reach, run_id: str, look: Look) -> int:
-    try:
-        return await _go_on(reach, run_id, look)
-    except RunFailedError:
-        raise  # it went on, and that is how it ended
-    except FoliotError as error:
-        return not_from_here(run_id, error)
 
 
 # --- fork ------------------------------------------------------------------------------------------------------------
@@ -258,54 +223,35 @@ async def _fork(
     word: str, at: int, prompt: str | None, model: str | None, said: str | None, *, as_json: bool, quiet: bool
 ) -> int:
     look = Look(as_json=as_json, quiet=quiet)
-    async with reached() as reach:
-        info = await run_of(reach.work, word)
+    async with reached() as client:
+        info = await run_of(client, word)
         if model is not None and ":" not in model:
-            await _check_endpoint(model, info.namespace)
-        order = ForkOrder(at, new_run_id(time.time()), prompt, model, said)
+            await _check_endpoint(client, model, info.namespace)
         changed = [name for name, value in (("prompt", prompt), ("model", model), ("input", said)) if value is not None]
         how = f"with another {' and '.join(changed)}" if changed else "with nothing changed"
-        opening = Opening(order.new_id, info.agent, said or "", forked=f"fork of {info.id} at step {at}, {how}")
+        new_id = new_run_id(time.time())
+        opening = Opening(new_id, info.agent, said or "", forked=f"fork of {info.id} at step {at}, {how}")
         failed: RunFailedError | None = None
         try:
-            code = await _watched(reach, opening, info.id, order, look)
+            code = await stay(
+                client,
+                opening,
+                lambda: client.runs.fork(info.id, at=at, prompt=prompt, model=model, input=said, new_id=new_id),
+                look,
+            )
         except RunFailedError as error:
             code, failed = error.exit_code, error
         if code != INTERRUPTED and not as_json and not quiet:
-            await _compare(reach.work, info.id, order.new_id)
+            await _compare(client, info.id, new_id)
     if failed is not None:
         raise failed
     return leave(code)
 
 
-async def _watched(reach: Reach, opening: Opening, original: str, order: ForkOrder, look: Look) -> int:
-    if reach.remote is not None:
-        return await fork_there(reach.remote, opening, original, order, look)
-    runtime, view = reach.here(), look.view()
-    watched = await watch_run(
-        runtime,
-        view,
-        opening,
-        lambda: runtime.inside.fork(
-            original,
-            at=order.at,
-            prompt=order.prompt,
-            model=order.model,
-            input=order.input,
-            new_id=order.new_id,
-            identity=acting("", whoami(), "cli"),
-            stream=not look.quiet,
-            check=False,
-        ),
-    )
-    return await finish(reach.work, view, watched)
-
-
-async def _check_endpoint(ref: str, namespace: str) -> None:
+async def _check_endpoint(client: Client, ref: str, namespace: str) -> None:
     """Raises `NotFound` with near names, before anything runs."""
     space, _, name = ref.rpartition("/")
-    async with connected() as client:
-        await client.resources.get("ModelEndpoint", name, namespace=space or namespace)
+    await client.resources.get("ModelEndpoint", name, namespace=space or namespace)
 
 
 async def _compare(work: Groups, original: str, fork: str) -> None:
@@ -351,11 +297,11 @@ def replay(run_id: str | None, show: bool, output: str) -> int:
 
 
 async def _replay(word: str | None, show: bool, output: str) -> int:
-    async with reached() as reach:
-        info = await run_of(reach.work, word)
+    async with reached() as client:
+        info = await run_of(client, word)
         if show:
-            await _play(reach.work, info)
-        found = await reach.work.runs.replay(info.id)
+            await _play(client, info)
+        found = await client.runs.replay(info.id)
     if output == "json":
         out(as_json(_data(info, found)))
     else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,26 +13,20 @@ import click
 
 from foliot.cli.errors import warn
 from foliot.cli.manifests import files_option, load, located
-from foliot.cli.reach import connected, namespace, run
-from foliot.cli.runtimes import reached, whoami
-from foliot.cli.show.run import Opening, View
+from foliot.cli.reach import namespace, run
+from foliot.cli.runtimes import reached
+from foliot.cli.show.run import Opening
 from foliot.cli.terminal import out, paint
-from foliot.cli.watch.questions import answered_here, can_ask
-from foliot.cli.watch.remote_run import run_there
-from foliot.cli.watch.run import Look, finish, leave, watch_run
-from foliot.cli.watch.waits import stay, stays, wait_option
-from foliot.engine.driver.ids import check_run_id, new_run_id
-from foliot.engine.explain.amounts import counted, duration
+from foliot.cli.watch.questions import can_ask, stays, wait_option
+from foliot.cli.watch.run import Client, Look, going_on, leave, stay
+from foliot.engine.driver.ids import check_run_id
+from foliot.engine.explain.amounts import counted
 from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound, UsageError
-from foliot.kernel.identity import acting, is_name
+from foliot.kernel.identity import is_name
 from foliot.kernel.run.events import RunCreated
-from foliot.runtime.answers import RunOrder
+from foliot.resources.reader import Loaded
 from foliot.runtime.groups.groups import Groups
-from foliot.runtime.local.groups import LocalGroups
 from foliot.runtime.outcomes import Applied
-from foliot.runtime.results import RunResult
-from foliot.runtime.runtime import Runtime
-from foliot.store.journal.base import TERMINAL
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 PATHS: Final = ("/", "./", "../", "~")
@@ -168,53 +161,27 @@ def parse_labels(pairs: Sequence[str]) -> dict[str, str]:
 async def _run(
     order: Order, run_id: str | None, labels: dict[str, str], user: str, *, as_json: bool, quiet: bool, wait: bool
 ) -> int:
-    agent = await _agent(order, quiet=quiet)
-    ask_here = wait and not as_json and can_ask()
-    async with reached(*_folders(order.files)) as reach:
-        opening = await _opening(reach.work, agent, order.input, run_id)
-        look = Look(as_json=as_json, quiet=quiet, wait=wait, ask_here=ask_here)
-        if reach.remote is not None:
-            space, _, name = agent.rpartition("/")
-            order_there = RunOrder(name, order.input or "", opening.run_id, space, labels, user)
-            return await run_there(reach.remote, opening, order_there, look)
-        code = await _run_here(reach.here(), agent, order.input, opening, labels, user, look)
-    return leave(code)
-
-
-async def _run_here(
-    runtime: Runtime, agent: str, input: str | None, opening: Opening, labels: dict[str, str], user: str, look: Look
-) -> int:
-    work = LocalGroups(runtime.inside, wakes=False)
-    view, stream = look.view(), not look.quiet
-
-    async def drive() -> RunResult:
-        if input is None:  # there is such a run, or nothing would have been opened
-            result = await runtime.inside.resume(opening.run_id, stream=stream, check=False)
+    loaded = load(order.files) if order.files else []
+    space, name = _named(order, loaded)  # a mistake in what was typed is told before anything is opened or stored
+    look = Look(as_json=as_json, quiet=quiet, wait=wait, ask_here=wait and not as_json and can_ask())
+    async with reached(*_folders(order.files)) as client:
+        if loaded:
+            await _apply(client, order, loaded, quiet=quiet)
+        if ("Agent", space, name) not in {item.key for item in loaded}:
+            await client.resources.get("Agent", name, namespace=space)  # raises with near names
+        opening = await _opening(client, f"{space}/{name}", order.input, run_id)
+        if opening.done:  # it exists: what it was asked for is not asked again
+            code = await stay(client, opening, lambda: client.runs.resume(opening.run_id), look)
         else:
-            result = await runtime.inside.run(
-                agent,
-                input,
-                run_id=opening.run_id,
-                labels=labels,
-                identity=acting(user, whoami(), "cli"),
-                stream=stream,
-                check=False,
+            code = await stay(
+                client,
+                opening,
+                lambda: client.runs.start(
+                    name, opening.input, namespace=space, run_id=run_id, labels=labels, user=user
+                ),
+                look,
             )
-        return await stay(runtime, view, result, stream=stream, ask_here=look.ask_here) if look.wait else result
-
-    async def told(run_id: str) -> bool:
-        return bool(await runtime.inside.runs.journal.signals([run_id]))
-
-    watched = await watch_run(runtime, view, opening, drive)
-    while look.ask_here and await answered_here(work, watched.result, told=told):
-        view = look.view()
-
-        async def go_on(view: View = view) -> RunResult:
-            result = await runtime.inside.resume(opening.run_id, stream=stream, check=False)
-            return await stay(runtime, view, result, stream=stream, ask_here=True)
-
-        watched = await watch_run(runtime, view, await going_on(work, opening.run_id), go_on)
-    return await finish(work, view, watched)
+    return leave(code)
 
 
 def _folders(files: Sequence[str]) -> list[str]:
@@ -222,28 +189,20 @@ def _folders(files: Sequence[str]) -> list[str]:
     return [path if os.path.isdir(path) else os.path.dirname(path) for path in paths]
 
 
-async def _agent(order: Order, *, quiet: bool) -> str:
-    """Apply the manifests, and find the agent: `namespace/name`. Raises with near names when there is no such one."""
-    declared: list[tuple[str, str]] = []
-    async with connected() as client:
-        if order.files:
-            loaded = load(order.files)
-            declared = [(space, name) for kind, space, name in (item.key for item in loaded) if kind == "Agent"]
-            _named(order, declared)  # a mistake in what was typed is told before anything is stored
-            try:
-                applied = await client.resources.apply([item.given for item in loaded])
-            except FoliotError as error:
-                raise located(error, loaded) from None
-            for warning in applied.warnings:
-                warn(warning)
-            if not quiet:
-                out(paint(_applied(order.files, applied), dim=True), err=True)
-        space, name = _named(order, declared)
-        await client.resources.get("Agent", name, namespace=space)
-    return f"{space}/{name}"
+async def _apply(client: Client, order: Order, loaded: Sequence[Loaded], *, quiet: bool) -> None:
+    try:
+        applied = await client.resources.apply([item.given for item in loaded])
+    except FoliotError as error:
+        raise located(error, loaded) from None
+    for warning in applied.warnings:
+        warn(warning)
+    if not quiet:
+        out(paint(_applied(order.files, applied), dim=True), err=True)
 
 
-def _named(order: Order, declared: Sequence[tuple[str, str]]) -> tuple[str, str]:
+def _named(order: Order, loaded: Sequence[Loaded]) -> tuple[str, str]:
+    """Finds the namespace and name of the agent that is meant. Raises `UsageError`, `NotFound`."""
+    declared = [(space, name) for kind, space, name in (item.key for item in loaded) if kind == "Agent"]
     if order.agent is not None:
         word = order.agent.removeprefix("agent/")
         space, slash, name = word.rpartition("/")
@@ -266,13 +225,16 @@ def _applied(files: Sequence[str], applied: Applied) -> str:
     return f"applied {', '.join(files)}: {counted(len(applied.outcomes), 'resource')} ({actions})"
 
 
-async def _opening(work: Groups, agent: str, input: str | None, run_id: str | None) -> Opening:
-    """Whether the run is new or gone on with. Raises `Conflict` when the id belongs to other work."""
+async def _opening(work: Client, agent: str, input: str | None, run_id: str | None) -> Opening:
+    """Describes the run: a new one, with a blank id unless one was chosen, or one that is resumed.
+
+    Raises `Conflict` when the id belongs to other work.
+    """
     created = await _created(work, run_id) if run_id is not None else None
     if run_id is None or created is None:
         if input is None:
             raise _no_input()
-        return Opening(run_id or new_run_id(time.time()), agent.removeprefix("default/"), input)
+        return Opening(run_id or "", agent.removeprefix("default/"), input)
     if f"{created.namespace}/{created.agent}" != agent:
         raise Conflict(
             f"Run {run_id} is one of agent {created.namespace}/{created.agent}, not of {agent}.",
@@ -295,22 +257,3 @@ async def _created(work: Groups, run_id: str) -> RunCreated | None:
     facts = await work.runs.events(run_id) if info.id == run_id else []
     first = facts[0][1] if facts else None
     return first if isinstance(first, RunCreated) else None
-
-
-async def going_on(work: Groups, run_id: str) -> Opening:
-    """Describes an existing run that is about to be resumed."""
-    stood = await work.runs.get(run_id)
-    info = stood.info
-    agent = info.agent if info.namespace == "default" else f"{info.namespace}/{info.agent}"
-    if info.phase in TERMINAL:
-        ended = f"had ended already ({info.phase}); nothing is done again"
-        return Opening(run_id, agent, done=ended, calls=stood.calls)
-    kept = f"{counted(stood.result.steps, 'step')}, {counted(stood.results, 'tool result')}"
-    since = duration(max(0.0, time.time() - stood.at))
-    return Opening(
-        run_id,
-        agent,
-        done=f"goes on where it was {since} ago; kept and not repeated: {kept}",
-        calls=stood.calls,
-        asked=stood.asked,
-    )

@@ -56,9 +56,9 @@ def runs(output: str, all_namespaces: bool, agent: str | None, phase: str | None
 
 async def _runs(output: str, space: str | None, agent: str | None, phase: str | None, limit: int) -> int:
     now = time.time()
-    async with reached() as reach:
+    async with reached() as client:
         most = LOOKED_AT if phase == "interrupted" else limit
-        found = await reach.work.runs.list(namespace=space, agent=agent, phases=_phases(phase), limit=most)
+        found = await client.runs.list(namespace=space, agent=agent, phases=_phases(phase), limit=most)
         if phase == "interrupted":
             found = [info for info in found if interrupted(info, now)]
         shown = [_document(info, now) for info in found[:limit]]
@@ -78,8 +78,8 @@ async def _runs(output: str, space: str | None, agent: str | None, phase: str | 
 
 
 async def _unknown(output: str, space: str | None, limit: int) -> int:
-    async with reached() as reach:
-        page = await reach.work.runs.unknown(namespace=space, limit=limit)
+    async with reached() as client:
+        page = await client.runs.unknown(namespace=space, limit=limit)
     found = page.calls
     shown = [_call_document(doubt) for doubt in found]
     if output == "name":

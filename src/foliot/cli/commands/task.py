@@ -83,8 +83,8 @@ async def _list(
     limit: int,
     cursor: str | None,
 ) -> int:
-    async with reached() as reach:
-        found, more = await reach.work.tasks.list(
+    async with reached() as client:
+        found, more = await client.tasks.list(
             namespace=space,
             target=target,
             phases=phases,
@@ -158,9 +158,9 @@ def task_show(name: str | None, output: str) -> int:
 
 
 async def _show(name: str | None, output: str) -> int:
-    async with reached() as reach:
-        info = await find_task(reach.work, name)
-        story = await reach.work.tasks.story(info.name, namespace=info.namespace)
+    async with reached() as client:
+        info = await find_task(client, name)
+        story = await client.tasks.story(info.name, namespace=info.namespace)
     document = document_of(story)
     if output == "json":
         out(as_json(document))
@@ -213,11 +213,11 @@ def _text(story: TaskStory, document: Document) -> str:
 async def _each(names: Sequence[str], verb: str, done: str, **options: Any) -> int:
     """Do it to each by itself: one that cannot does not keep the others."""
     code = 0
-    async with reached() as reach:
+    async with reached() as client:
         for word in names:
             try:
-                info = await find_task(reach.work, word)
-                after = await getattr(reach.work.tasks, verb)(info.name, namespace=info.namespace, **options)
+                info = await find_task(client, word)
+                after = await getattr(client.tasks, verb)(info.name, namespace=info.namespace, **options)
             except FoliotError as error:
                 code = tell(error)
                 continue
@@ -253,9 +253,9 @@ async def _again(words: Sequence[str], edits: dict[str, str]) -> int:
         raise UsageError("--edit changes a message of one task.", hint="Requeue the others by themselves.")
     payloads: dict[str, str] | None = None
     if edits:
-        async with reached() as reach:
-            info = await find_task(reach.work, words[0])
-            story = await reach.work.tasks.story(info.name, namespace=info.namespace, looks=False)
+        async with reached() as client:
+            info = await find_task(client, words[0])
+            story = await client.tasks.story(info.name, namespace=info.namespace, looks=False)
         payloads = {_lost(story, word): text for word, text in edits.items()}
     return await _each(words, "retry", "requeued", by=whoami(), payloads=payloads)
 
@@ -317,10 +317,10 @@ def task_dead_letters(output: str, all_namespaces: bool, limit: int) -> int:
 
 async def _dead_letters(output: str, space: str | None, limit: int) -> int:
     letters: list[dict[str, Any]] = []
-    async with reached() as reach:
-        found, _ = await reach.work.tasks.list(namespace=space, phases=("dead_lettered",), limit=limit)
+    async with reached() as client:
+        found, _ = await client.tasks.list(namespace=space, phases=("dead_lettered",), limit=limit)
         for info in found:
-            story = await reach.work.tasks.story(info.name, namespace=info.namespace, looks=False)
+            story = await client.tasks.story(info.name, namespace=info.namespace, looks=False)
             letters.append({"task": info.name, "namespace": info.namespace, "messages": _letters(story)})
     if output == "json":
         out(as_json(letters))

@@ -16,10 +16,10 @@ from foliot.cli.reach import run
 from foliot.cli.runtimes import reached, whoami
 from foliot.cli.show.output import as_json
 from foliot.cli.terminal import out
+from foliot.cli.watch.questions import stays, wait_option
 from foliot.cli.watch.run import leave
 from foliot.cli.watch.task import choose_task_view, finish_task, follow
 from foliot.cli.watch.task_target import EXAMPLE, Order, choose_name, find_task, parse_pairs, task_argument, understand
-from foliot.cli.watch.waits import stays, wait_option
 from foliot.errors import FoliotError, UsageError
 from foliot.kernel.identity import acting
 from foliot.store.tasks import ENDED
@@ -97,12 +97,12 @@ def task_run(
 async def _run(order: Order, manner: Manner) -> int:
     if not order.target.strip():
         raise UsageError("What should be done, and by whom? TARGET is empty.", hint=EXAMPLE)
-    command, declared = await understand(order, quiet=manner.quiet or manner.as_json)
-    async with reached(*_folders(order.target)) as reach:
+    async with reached(*_folders(order.target)) as client:
+        command, declared = await understand(client, order, quiet=manner.quiet or manner.as_json)
         identity = acting("", whoami(), "cli").also_ordered_by(*command.identity.ordered_by)
-        command = replace(await choose_name(reach.work, command, declared, order), by=whoami(), identity=identity)
+        command = replace(await choose_name(client, command, declared, order), by=whoami(), identity=identity)
         try:
-            accepted = await reach.work.tasks.submit(command)
+            accepted = await client.tasks.submit(command)
         except FoliotError as error:
             if error.message == "message is required":
                 raise UsageError("What should be done? There is no message.", hint=EXAMPLE) from None
@@ -112,8 +112,8 @@ async def _run(order: Order, manner: Manner) -> int:
         if accepted.duplicate and not manner.quiet:
             warn(f"Task {accepted.task.name} was there already ({accepted.task.phase}).")
         view = choose_task_view(json=manner.as_json, quiet=manner.quiet)
-        followed = await follow(reach, view, accepted.task, here=manner.here, stays=manner.stays)
-        code = await finish_task(reach.work, view, accepted.task, followed)
+        followed = await follow(client, view, accepted.task, here=manner.here, stays=manner.stays)
+        code = await finish_task(client, view, accepted.task, followed)
     return leave(code)
 
 
@@ -156,15 +156,15 @@ async def _wait(name: str | None, seconds: float | None, manner: Manner) -> int:
     from foliot.errors import Unavailable
 
     view = choose_task_view(json=manner.as_json, quiet=manner.quiet)
-    async with reached() as reach:
-        task = await find_task(reach.work, name)
+    async with reached() as client:
+        task = await find_task(client, name)
         try:
             async with asyncio.timeout(None if task.phase in ENDED else seconds):
-                followed = await follow(reach, view, task, here=manner.here, stays=manner.stays)
+                followed = await follow(client, view, task, here=manner.here, stays=manner.stays)
         except TimeoutError:
-            phase = (await reach.work.tasks.get(task.name, namespace=task.namespace)).phase
+            phase = (await client.tasks.get(task.name, namespace=task.namespace)).phase
             raise Unavailable(
                 f"Task {task.name} is still {phase} after {seconds:g} seconds.", hint=f"foliot why {task.name}"
             ) from None
-        code = await finish_task(reach.work, view, task, followed)
+        code = await finish_task(client, view, task, followed)
     return leave(code)

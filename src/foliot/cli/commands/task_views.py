@@ -45,10 +45,10 @@ def task_logs(name: str | None, follow: bool, cursor: str | None, show_cursor: b
 
 
 async def _logs(name: str | None, follow: bool, cursor: str | None, show_cursor: bool) -> int:
-    async with reached() as reach:
-        task = await find_task(reach.work, name)
+    async with reached() as client:
+        task = await find_task(client, name)
         place = cursor
-        async for batch in _batches(reach.work, task, cursor, follow=follow):
+        async for batch in _batches(client, task, cursor, follow=follow):
             place = batch.cursor
             for happening in batch.happenings:
                 if (line := log_line(happening)) is not None:
@@ -80,9 +80,9 @@ def task_events(name: str | None, follow: bool, after: int, limit: int | None) -
 
 async def _events(name: str | None, follow: bool, after: int, limit: int | None) -> int:
     shown = 0
-    async with reached() as reach:
-        work, cursor = reach.work, None
-        task = await find_task(reach.work, name)
+    async with reached() as client:
+        work, cursor = client, None
+        task = await find_task(client, name)
         while True:
             ended = (await work.tasks.get(task.name, namespace=task.namespace)).phase in ENDED
             records = await work.tasks.records(task.name, namespace=task.namespace, after=after)
@@ -110,11 +110,11 @@ def task_messages(name: str | None, audit: bool) -> int:
 
 
 async def _messages(name: str | None, audit: bool) -> int:
-    async with reached() as reach:
-        task = await find_task(reach.work, name)
+    async with reached() as client:
+        task = await find_task(client, name)
         happenings: list[Happening] = []
         cursor: str | None = None
-        while (batch := await reach.work.tasks.events(task.name, namespace=task.namespace, cursor=cursor)).happenings:
+        while (batch := await client.tasks.events(task.name, namespace=task.namespace, cursor=cursor)).happenings:
             happenings += batch.happenings
             cursor = batch.cursor
     for record in message_records(happenings):
@@ -132,9 +132,9 @@ def task_graph(name: str | None, output: str) -> int:
 
 
 async def _graph(name: str | None, output: str) -> int:
-    async with reached() as reach:
-        task = await find_task(reach.work, name)
-        story = await reach.work.tasks.story(task.name, namespace=task.namespace)
+    async with reached() as client:
+        task = await find_task(client, name)
+        story = await client.tasks.story(task.name, namespace=task.namespace)
     now = time.time()
     nodes = nodes_of(story, now)
     match output:
@@ -161,15 +161,15 @@ def task_trace(name: str | None, output: str, full: bool) -> int:
 
 
 async def _trace(name: str | None, output: str, full: bool) -> int:
-    async with reached() as reach:
-        task = await find_task(reach.work, name)
-        story = await reach.work.tasks.story(task.name, namespace=task.namespace, looks=False)
+    async with reached() as client:
+        task = await find_task(client, name)
+        story = await client.tasks.story(task.name, namespace=task.namespace, looks=False)
         nodes: dict[str, Node] = {}
         data: list[dict[str, Any]] = []
         for each in story.messages.values():
             if each.run is None:
                 continue
-            found = trace_of(each.run.run_id, await reach.work.runs.events(each.run.run_id))
+            found = trace_of(each.run.run_id, await client.runs.events(each.run.run_id))
             nodes[each.message.id] = tree_of(found, each.run.phase, full=full, width=_width())
             message = {"id": each.message.id, "from": each.message.sender, "to": each.message.to}
             data.append(

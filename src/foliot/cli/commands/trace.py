@@ -46,9 +46,9 @@ def trace(run_id: str | None, output: str, full: bool) -> int:
 
 
 async def _trace(word: str | None, output: str, full: bool) -> int:
-    async with reached() as reach:
-        info = await run_of(reach.work, word)
-        found = trace_of(info.id, await reach.work.runs.events(info.id))
+    async with reached() as client:
+        info = await run_of(client, word)
+        found = trace_of(info.id, await client.runs.events(info.id))
     if output == "json":
         out(as_json(as_data(found, info.phase)))
         return 0
@@ -82,8 +82,8 @@ def why(name: str | None, output: str) -> int:
 
 
 async def _why(word: str | None, output: str) -> int:
-    async with reached() as reach:
-        work = reach.work
+    async with reached() as client:
+        work = client
         info = await _run_or_task(work, word)
         if isinstance(info, RunInfo) and info.phase == "pending" and TASK_LABEL in info.labels:
             # It has no story of its own yet: what keeps it waiting is the business of its task.
@@ -176,13 +176,13 @@ def results(run_id: str | None, call: str | None, output: str) -> int:
 
 
 async def _results(word: str | None, call: str | None, output: str) -> int:
-    async with reached() as reach:
-        info = await run_of(reach.work, word)
-        found = await reach.work.runs.results(info.id)
+    async with reached() as client:
+        info = await run_of(client, word)
+        found = await client.runs.results(info.id)
         if call is None:
             out(as_json({"run": info.id, "items": msgspec.to_builtins(found)}) if output == "json" else _listed(found))
             return 0
-        pages = await _pages(reach.work, info.id, _chosen(found, call, info.id).call)
+        pages = await _pages(client, info.id, _chosen(found, call, info.id).call)
     text = "".join(page.text for page in pages)
     if output == "json":
         about = msgspec.to_builtins(pages[0])

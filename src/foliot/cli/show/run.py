@@ -25,8 +25,8 @@ from foliot.runtime.results import RunResult
 class Opening:
     """The facts about a run that is about to be driven.
 
-    Of one that is gone on with: `done` says in words what is there already, `calls` how many calls were started, and
-    `asked` what the last answer asked for (name and arguments by the id of the call).
+    Of one that is gone on with: `done` says in words what is there already, `calls` how many calls were started,
+    `asked` what the last answer asked for (name and arguments by the id of the call), and `seq` is its last event.
     """
 
     run_id: str
@@ -36,6 +36,7 @@ class Opening:
     forked: str = ""
     calls: int = 0
     asked: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    seq: int = 0
 
 
 class View(Protocol):

@@ -1,4 +1,4 @@
-"""Answering what a run asks right where it is watched: on a terminal, without a second one.
+"""People whom a run waits for: whether a command stays for them, and answering right where the run is watched.
 
 The line is read without a thread and without holding up the loop, because agents that run beside the one that asks go
 on meanwhile. Whoever answers elsewhere first is as welcome.
@@ -10,12 +10,15 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeVar
+
+import click
 
 from foliot.cli.errors import tell
 from foliot.cli.invocation import is_terminal
-from foliot.cli.runtimes import whoami
+from foliot.cli.show.run import View
 from foliot.cli.terminal import out, paint
+from foliot.client.open import whoami
 from foliot.common.text import visible
 from foliot.engine.approval.questions import OpenQuestion, check_answer
 from foliot.errors import Conflict, InvalidInput
@@ -23,7 +26,21 @@ from foliot.runtime.groups.groups import Groups
 from foliot.runtime.results import RunResult
 
 LOOK_EVERY: Final = 0.5
-Told: TypeAlias = Callable[[str], Awaitable[bool]]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def wait_option() -> Callable[[F], F]:
+    """`--wait/--no-wait`, given to the command as `wait`; None when neither was typed (see `stays`)."""
+    return click.option(
+        "--wait/--no-wait",
+        default=None,
+        help="Stay while an approval or an answer is waited for, and go on then.  [default: on a terminal]",
+    )
+
+
+def stays(wait: bool | None) -> bool:
+    """A person at a terminal expects the command to go on; a script expects it to end and say so (exit code 8)."""
+    return is_terminal(sys.stderr) if wait is None else wait
 
 
 def can_ask() -> bool:
@@ -31,26 +48,28 @@ def can_ask() -> bool:
     return is_terminal(sys.stdin) and is_terminal(sys.stderr)
 
 
-async def answered_here(work: Groups, result: RunResult | None, *, told: Told) -> bool:
+def asks_something(result: RunResult | None) -> bool:
+    """Whether the run waits for an answer."""
+    return result is not None and result.waiting is not None and result.waiting.reason == "input"
+
+
+async def answered_here(work: Groups, run_id: str) -> bool:
     """Ask the person at the terminal what the run asks. True when the run can go on, whoever answered.
 
-    False for a run that asks nothing, and when the person ends the input (Ctrl-D). `told` says whether somebody has
-    told a run something that it has not heard yet.
+    False when the person ends the input (Ctrl-D).
     """
-    if result is None or result.waiting is None or result.waiting.reason != "input":
-        return False
-    space = (await work.runs.find(result.run_id)).namespace
-    for asked in [each for each in await work.questions.list(namespace=space) if each.run_id == result.run_id]:
-        if not await _ask(work, asked, told):
+    space = (await work.runs.find(run_id)).namespace
+    for asked in [each for each in await work.questions.list(namespace=space) if each.run_id == run_id]:
+        if not await _ask(work, asked):
             return False
     return True
 
 
-async def _ask(work: Groups, asked: OpenQuestion, told: Told) -> bool:
+async def _ask(work: Groups, asked: OpenQuestion) -> bool:
     print_question(asked)
     while True:
         out("Answer: ", nl=False, err=True)
-        line = await _line_unless(lambda: _is_over(work, asked, told))
+        line = await _line_unless(lambda: _is_over(work, asked))
         if line is None:
             out("\nIt was answered elsewhere.", err=True)
             return True
@@ -75,11 +94,11 @@ def print_question(asked: OpenQuestion) -> None:
         out(f"  {number}  {visible(choice)}", err=True)
 
 
-async def _is_over(work: Groups, asked: OpenQuestion, told: Told) -> bool:
-    """Whether nothing has to be answered here any more."""
+async def _is_over(work: Groups, asked: OpenQuestion) -> bool:
+    """Whether nothing has to be answered here any more: a run that was answered elsewhere goes on by itself."""
     if asked.expires_at is not None and asked.expires_at <= time.time():
         return True
-    return (await work.runs.find(asked.run_id)).phase != "waiting" or await told(asked.run_id)
+    return (await work.runs.find(asked.run_id)).phase != "waiting"
 
 
 async def _line_unless(over: Callable[[], Awaitable[bool]]) -> str | None:
@@ -100,3 +119,18 @@ async def _line_unless(over: Callable[[], Awaitable[bool]]) -> str | None:
     finally:
         loop.remove_reader(sys.stdin.fileno())
     return sys.stdin.readline()
+
+
+async def note_what_is_asked(work: Groups, view: View, run_id: str, told: set[str]) -> None:
+    """What to type for a run that waits for people, each once: what was `told` is added to the set."""
+    space = (await work.runs.find(run_id)).namespace
+    for asked in await work.questions.list(namespace=space):
+        if asked.run_id == run_id and asked.call_id not in told:
+            told.add(asked.call_id)
+            view.note(f'waiting for an answer: foliot answer {asked.run_id} {asked.call_id} "…"')
+    where = "" if space == "default" else f" -n {space}"
+    for document in await work.approvals.list(namespace=space, run=run_id):
+        name = document["metadata"]["name"]
+        if document["status"]["phase"] == "Pending" and name not in told:
+            told.add(name)
+            view.note(f"waiting for approval: foliot approvals approve {name}{where}   (or show, deny, edit)")

@@ -1,4 +1,8 @@
-"""Driving a run while a person watches: the view that fits, Ctrl-C, the exit code.
+"""Staying with a run while it goes on: the view that fits, Ctrl-C, people who are asked, the exit code.
+
+The run goes on in the background of this process, or on a server: the same client has it begun, resumed and read, and
+nothing here can tell which. One on a server does not need whoever watches: it goes on when the connection breaks, and
+when the person leaves. A server that is killed meanwhile is waited for, and the run with it.
 
 The answer goes to stdout and everything else to stderr, so that `foliot run … | less` and `> answer.txt` do what one
 means. On a terminal the answer is part of the live view and appears once. What tools print goes to stderr as well.
@@ -15,24 +19,32 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Generator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator
+from contextlib import aclosing, contextmanager, redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, runtime_checkable
 
-from foliot.cli.errors import INTERRUPTED
+from foliot.cli.errors import INTERRUPTED, warn
 from foliot.cli.invocation import current, is_terminal
-from foliot.cli.runtimes import whoami
-from foliot.cli.show.run import Opening, View
+from foliot.cli.show.run import JsonView, Opening, PlainView, QuietView, View
 from foliot.cli.terminal import emit, live_console, out, paint
+from foliot.cli.watch.questions import answered_here, asks_something, note_what_is_asked
+from foliot.client.open import whoami
 from foliot.common.cancellation import stop_tasks
 from foliot.common.text import one_line
-from foliot.engine.live.hub import Live
-from foliot.errors import Conflict, NotFound
-from foliot.runtime.groups.groups import Groups
-from foliot.runtime.results import RunResult
-from foliot.runtime.runtime import Runtime
-from foliot.store.journal.base import TERMINAL
+from foliot.engine.budgets.wakeups import is_short
+from foliot.engine.driver.process import in_words
+from foliot.engine.explain.amounts import counted, duration
+from foliot.engine.live.hub import Live, Recorded
+from foliot.errors import Conflict, FoliotError, NotFound, Unavailable
+from foliot.kernel.run.events import RunWaiting
+from foliot.runtime.answers import RunStanding
+from foliot.runtime.results import RunFailedError, RunResult
+from foliot.store.journal.base import TERMINAL, Held, LeaseLost, RunInfo
+
+if TYPE_CHECKING:
+    from foliot.cli.local import LocalClient
+    from foliot.client.remote import RemoteClient
 
 # --- aside -----------------------------------------------------------------------------------------------------------
 
@@ -106,7 +118,10 @@ class _Lines(io.TextIOBase):
 
 WAITS: Final = 8
 FRAME: Final = 0.08
-Drive: TypeAlias = Callable[[], Coroutine[Any, Any, RunResult]]
+# How often to look whether a run rests, when nothing tells of it.
+LOOK_EVERY: Final = 2.0
+Begin: TypeAlias = Callable[[], Awaitable[RunInfo]] | None
+Client: TypeAlias = "LocalClient | RemoteClient"
 
 
 @dataclass(slots=True)
@@ -137,51 +152,206 @@ def choose_view(*, json: bool, quiet: bool) -> View:
     JSON lines on request, the live view on a terminal, else plain lines.
     """
     if json:
-        from foliot.cli.show.run import JsonView
-
         return JsonView()
-    from foliot.cli.show.run import PlainView, QuietView
-
     if quiet:
         return QuietView()
     if not is_terminal(sys.stderr) or os.environ.get("TERM") == "dumb":
         return PlainView()
-    from foliot.cli.show.run_terminal import TerminalView
+    from foliot.cli.show.run_terminal import TerminalView  # loads rich, which most commands do without
 
     console = live_console(no_color=current().color is False or None)
     return TerminalView(console, answer=is_terminal(sys.stdout))
 
 
-async def watch_run(runtime: Runtime, view: View, opening: Opening, drive: Drive) -> Watched:
-    """Drive the run of `opening` with `drive` and show it. Ctrl-C once cancels the run, twice leaves it as it is."""
-    started = time.monotonic()
-    watched = Watched(None)
-    shown = False
+async def stay(client: Client, opening: Opening, begin: Begin, look: Look) -> int:
+    """Starts a run by `begin`, and watches it until it has ended or rests; returns the exit code of the command."""
+    while True:
+        view = look.view()
+        watch = Watch(client, view, opening, look)
+        watched = await watch.to_the_end(begin)
+        if not (look.ask_here and asks_something(watched.result)):
+            return await finish(client, view, watched)
+        # Whoever answers elsewhere is as welcome: the run goes on meanwhile, and what its tools print is no answer.
+        await client.runs.attend(watch.run_id)
+        with aside(None):
+            answered = await answered_here(client, watch.run_id)
+        if not answered:
+            return await finish(client, view, watched)
+        opening, begin = replace(await going_on(client, watch.run_id), seq=watch.seq), None
+
+
+async def resumed(client: Client, run_id: str, look: Look) -> int:
+    """Resumes a run and watches it; returns the exit code of the command."""
+    return await stay(client, await going_on(client, run_id), lambda: client.runs.resume(run_id), look)
+
+
+async def resumed_after_decision(
+    client: Client, run_id: str, *, attended_by: str | None = None, left: bool = False, quiet: bool
+) -> int:
+    """Resumes a run after a decision about it; returns the exit code, 0 when another process resumes it.
+
+    `left`: not here while somebody stays with the run, such as `attended_by`.
+    """
     try:
-        with runtime.inside.watch(opening.run_id) as reader, aside(view):
-            task = asyncio.create_task(drive())
-            task.add_done_callback(lambda _: reader.close())
-            with on_ctrl_c(lambda times: _interrupt(runtime, view, opening.run_id, task, watched, times)):
+        if left and await client.runs.is_taken_up(run_id, attended_by=attended_by):
+            return await _tell_who_goes_on(client, run_id)
+        return await resumed(client, run_id, Look(quiet=quiet))
+    except (Held, LeaseLost):
+        return await _tell_who_goes_on(client, run_id)
+    except RunFailedError:
+        raise  # it went on, and that is how it ended
+    except FoliotError as error:
+        # Decided is decided. Only the rest of the run needs what is not here: its tools, for example.
+        warn(f"The run cannot go on from here: {error.message}\n`foliot resume {run_id}` where its tools are goes on.")
+        return WAITS
+
+
+async def _tell_who_goes_on(client: Client, run_id: str) -> int:
+    where = "where it is driven" if client.runs.drives_here else "where the server is"
+    worker = (await client.runs.find(run_id)).worker if client.runs.drives_here else None
+    has = f": {in_words(worker)} has it" if worker is not None else ""  # it may have been let go again meanwhile
+    out(f"Run {run_id} goes on {where}{has}.", err=True)
+    return 0
+
+
+async def rested(client: Client, run_id: str) -> RunResult:
+    """Resumes a run and waits, without a view, until it has ended or rests."""
+    opening = Opening(run_id, "", seq=(await client.runs.get(run_id)).seq)
+    return await Watch(client, QuietView(), opening, Look(quiet=True)).followed(lambda: client.runs.resume(run_id))
+
+
+async def going_on(client: Client, run_id: str) -> Opening:
+    """Describes an existing run that is about to be resumed."""
+    stood = await client.runs.get(run_id)
+    info = stood.info
+    agent = info.agent if info.namespace == "default" else f"{info.namespace}/{info.agent}"
+    if info.phase in TERMINAL:
+        ended = f"had ended already ({info.phase}); nothing is done again"
+        return Opening(run_id, agent, done=ended, calls=stood.calls, seq=stood.seq)
+    kept = f"{counted(stood.result.steps, 'step')}, {counted(stood.results, 'tool result')}"
+    since = duration(max(0.0, time.time() - stood.at))
+    return Opening(
+        run_id,
+        agent,
+        done=f"goes on where it was {since} ago; kept and not repeated: {kept}",
+        calls=stood.calls,
+        asked=stood.asked,
+        seq=stood.seq,
+    )
+
+
+class Watch:
+    """One look at a run, from behind the event `seq` until it has ended or rests."""
+
+    def __init__(self, client: Client, view: View, opening: Opening, look: Look) -> None:
+        self.run_id = opening.run_id
+        self.seq = opening.seq
+        self._client = client
+        self._view = view
+        self._opening = opening
+        self._look = look
+        self._waits = asyncio.Event()
+        self._told: set[str] = set()
+        self._shown = False
+
+    async def to_the_end(self, begin: Begin) -> Watched:
+        """Shows the run until it has ended, rests, or the person leaves. Ctrl-C once cancels it, twice leaves it."""
+        started, watched = time.monotonic(), Watched(None)
+        try:
+            with aside(self._view):
+                task = asyncio.create_task(self.followed(begin))
                 try:
-                    async for item in with_ticks(reader, view):
-                        if not shown:  # not earlier: what fails before anything happened is no run
-                            view.begin(opening)
-                            shown = True
-                        view.show(item)
-                    watched.result = await task
+                    with on_ctrl_c(lambda times: self._interrupt(task, watched, times)):
+                        watched.result = await asyncio.shield(task)
                 except asyncio.CancelledError:
-                    if not watched.interrupted:
+                    if not (watched.interrupted and task.cancelled()):
                         raise
-                    watched.result = await _ended_meanwhile(runtime, opening.run_id)
                 finally:
                     await stop_tasks(task)
-    finally:
-        if watched.result is not None and not shown:
-            view.begin(opening)
-            shown = True
-        if shown:
-            watched.answer_shown = view.end(watched.result, time.monotonic() - started)
-    return watched
+        finally:
+            if watched.result is not None:
+                self._begin()
+            if self._shown:
+                watched.answer_shown = self._view.end(watched.result, time.monotonic() - started)
+        return watched
+
+    async def followed(self, begin: Begin) -> RunResult:
+        """Shows the run until it has ended or rests; returns how it stands then."""
+        if begin is not None:
+            self.run_id = (await begin()).id
+            self._opening = replace(self._opening, run_id=self.run_id)
+        following = asyncio.create_task(self._follow())
+        resting = asyncio.create_task(self._rest())
+        try:
+            await asyncio.wait({following, resting}, return_when=asyncio.FIRST_COMPLETED)
+            await (following if following.done() else resting)
+            return await self._client.runs.outcome(self.run_id)
+        finally:
+            await stop_tasks(following, resting)
+
+    async def _follow(self) -> None:
+        async with aclosing(self._client.runs.watch(self.run_id, after=self.seq)) as live:
+            async for item in with_ticks(live, self._view):
+                self._begin()
+                self._view.show(item)
+                if isinstance(item, Recorded):
+                    self.seq = item.seq
+                    if isinstance(item.event, RunWaiting):
+                        self._waits.set()
+
+    async def _rest(self) -> None:
+        """Returns when the run waits for something that this command does not wait for."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY):
+                    await self._waits.wait()
+            self._waits.clear()
+            with suppress(Unavailable):  # `_follow` says when the server stays away
+                if (await self._client.runs.find(self.run_id)).phase != "waiting":
+                    continue
+                stood = await self._client.runs.get(self.run_id)
+                if stood.info.phase == "waiting" and stood.seq <= self.seq and await self._is_over(stood):
+                    return
+
+    async def _is_over(self, stood: RunStanding) -> bool:
+        waiting = stood.result.waiting
+        if waiting is None or is_short(waiting, time.time()):
+            return False
+        if not self._look.wait or waiting.reason not in ("approval", "input", "budget"):
+            return True
+        if waiting.reason == "input" and self._look.ask_here:
+            return True  # the person at the terminal is asked, when the view is out of the way
+        self._begin()
+        if waiting.reason == "budget" and waiting.message not in self._told:
+            self._told.add(waiting.message)
+            self._view.note(waiting.message)
+        await note_what_is_asked(self._client, self._view, self.run_id, self._told)
+        await self._client.runs.attend(self.run_id)
+        return False
+
+    def _begin(self) -> None:
+        """Begins the view, not before the first event: what fails before that is no run."""
+        if not self._shown:
+            self._shown = True
+            self._view.begin(self._opening)
+
+    async def _interrupt(self, task: asyncio.Task[RunResult], watched: Watched, times: int) -> None:
+        watched.interrupted = True
+        if times > 1:
+            task.cancel()
+            return
+        self._view.note(f"Cancelling; Ctrl-C again leaves at once, and {_fate(self._client)}.")
+        try:
+            await self._client.runs.cancel(self.run_id, by=whoami(), reason="Ctrl-C")
+        except NotFound:  # not stored yet
+            task.cancel()
+        except (Conflict, Unavailable):  # it has ended this very moment, or cannot be told now
+            pass
+
+
+def _fate(client: Client) -> str:
+    """Says what becomes of a run that is left: here the two kinds of clients do differ."""
+    return "the run can be resumed" if client.runs.drives_here else "the run goes on there"
 
 
 async def with_ticks(reader: AsyncIterable[Live], view: View) -> AsyncIterator[Live]:
@@ -196,21 +366,25 @@ async def with_ticks(reader: AsyncIterable[Live], view: View) -> AsyncIterator[L
             await stop_tasks(ticking)
 
 
-async def finish(work: Groups, view: View, watched: Watched) -> int:
+async def finish(client: Client, view: View, watched: Watched) -> int:
     """Print the answer where it belongs, and say what to do next. The exit code of the command.
 
     Raises `RunFailedError` for a run that failed: it is told as every error is.
     """
     result = watched.result
     if result is None:
-        view.note("Left as it is. `foliot resume` goes on with it.")
+        view.note(
+            "Left as it is. `foliot resume` goes on with it."
+            if client.runs.drives_here
+            else "Left. The run goes on where the server is."
+        )
         return INTERRUPTED
     if result.phase == "succeeded":
         if not watched.answer_shown:
             emit(result.output)
         return 0
     if result.phase == "waiting":
-        await _tell_wait(work, result.run_id)
+        await _tell_wait(client, result.run_id)
         return WAITS
     if watched.interrupted and result.phase == "cancelled":
         return INTERRUPTED
@@ -231,14 +405,12 @@ def leave(code: int) -> int:
 
 
 def _threads() -> list[str]:
-    import threading
-
     return [thread.name for thread in threading.enumerate()]
 
 
-async def _tell_wait(work: Groups, run_id: str) -> None:
+async def _tell_wait(client: Client, run_id: str) -> None:
     """Prints what the run waits for and the commands to type, on stderr."""
-    told = await work.runs.why(run_id)
+    told = await client.runs.why(run_id)
     out(f"\n{one_line(told.headline)}", err=True)
     for line in told.chain:
         out(f"  {one_line(line)}", err=True)
@@ -273,28 +445,3 @@ def on_ctrl_c(heard: Callable[[int], Awaitable[None]]) -> Generator[None]:
         loop.remove_signal_handler(signal.SIGINT)
         for task in tasks:
             task.cancel()
-
-
-async def _interrupt(
-    runtime: Runtime, view: View, run_id: str, task: asyncio.Task[RunResult], watched: Watched, times: int
-) -> None:
-    watched.interrupted = True
-    if times > 1:
-        task.cancel()
-        return
-    view.note("Cancelling; Ctrl-C again leaves at once, and the run can be resumed.")
-    try:
-        info = await runtime.inside.cancel(run_id, by=whoami(), reason="Ctrl-C")
-    except (NotFound, Conflict):  # not stored yet, or ended this very moment
-        if runtime.inside.runs.local(run_id) is None:
-            task.cancel()
-        return
-    if info.phase in TERMINAL and runtime.inside.runs.local(run_id) is None:
-        task.cancel()  # it slept until a timer would go off
-
-
-async def _ended_meanwhile(runtime: Runtime, run_id: str) -> RunResult | None:
-    with suppress(NotFound):
-        if (await runtime.inside.runs.journal.get(run_id)).phase in TERMINAL:
-            return await runtime.inside.resume(run_id, check=False)
-    return None

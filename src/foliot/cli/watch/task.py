@@ -19,10 +19,11 @@ from typing import Final
 
 from foliot.cli.errors import INTERRUPTED, say
 from foliot.cli.invocation import current, is_terminal
-from foliot.cli.runtimes import Reach, whoami
+from foliot.cli.local import LocalClient
+from foliot.cli.runtimes import whoami
 from foliot.cli.show.task import TaskView
 from foliot.cli.terminal import emit, live_console, out, paint
-from foliot.cli.watch.run import FRAME, WAITS, aside, on_ctrl_c
+from foliot.cli.watch.run import FRAME, WAITS, Client, aside, on_ctrl_c
 from foliot.common.cancellation import stop_tasks
 from foliot.common.text import one_line
 from foliot.engine.driver.process import is_gone
@@ -88,20 +89,22 @@ def choose_task_view(*, json: bool, quiet: bool) -> TaskView:
     return TerminalTaskView(console, answer=is_terminal(sys.stdout))
 
 
-async def follow(reach: Reach, view: TaskView, task: TaskInfo, *, here: bool | None, stays: bool) -> Followed:
+async def follow(client: Client, view: TaskView, task: TaskInfo, *, here: bool | None, stays: bool) -> Followed:
     """Show the task until it has ended, or waits for a person and `stays` is False.
 
     `here`: True does its work in this process too; None does so when no worker is alive that could; False never.
     """
-    if here and reach.runtime is None:
+    # Work can be done in this process only on its own runtime: that of a server is done by the workers there.
+    runtime = client.runtime if isinstance(client, LocalClient) else None
+    if here and runtime is None:
         raise UsageError("The work is done where the server is, not here.", hint="Leave out --here.")
     started = time.monotonic()
-    following = _Following(reach.work, reach.runtime, view, task.namespace, task.name)
+    following = _Following(client, runtime, view, task.namespace, task.name)
     followed = Followed()
     begun = False
     try:
         with aside(view), on_ctrl_c(lambda times: _interrupt(following, times)):
-            view.begin(await reach.work.tasks.story(task.name, namespace=task.namespace, looks=False))
+            view.begin(await client.tasks.story(task.name, namespace=task.namespace, looks=False))
             begun = True
             async with _ticking(view), _at_work(following):
                 story = await _until_it_rests(following, here=here, stays=stays)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from foliot.cli.commands.run import looks_like_files, parse_labels
 from foliot.cli.errors import warn
 from foliot.cli.manifests import load, located
-from foliot.cli.reach import connected, namespace
+from foliot.cli.reach import namespace
 from foliot.cli.terminal import out, paint
 from foliot.engine.explain.amounts import counted
 from foliot.errors import FoliotError, NotFound, UsageError
@@ -46,16 +46,15 @@ class Order:
         return not (self.message or self.name or self.input or self.labels or self.changes)
 
 
-async def understand(order: Order, *, quiet: bool) -> tuple[Command, str]:
+async def understand(client: StoreGroups, order: Order, *, quiet: bool) -> tuple[Command, str]:
     """The command, and the name that a Task resource gives it, if one does. Applies manifests first.
 
     Raises `NotFound`, `UsageError`, `ManifestError`.
     """
-    async with connected() as client:
-        if looks_like_files(order.target):
-            document = _only(await _applied(client, order.target, quiet=quiet), order.target)
-        else:
-            document = await _named(client, order.target)
+    if looks_like_files(order.target):
+        document = _only(await _applied(client, order.target, quiet=quiet), order.target)
+    else:
+        document = await _named(client, order.target)
     kind, metadata = document["kind"], document["metadata"]
     if kind == "Task":
         base = command_of(document)
