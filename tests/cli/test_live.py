@@ -47,12 +47,6 @@ async def never(run_id: str, *, by: str = "", reason: str = "") -> RunInfo:
     raise AssertionError("never")
 
 
-class SlowToCancel(Runtime):
-    def __init__(self, store: str) -> None:
-        super().__init__(store)
-        self.inside = SlowInside(store)
-
-
 def holder(gate: asyncio.Event) -> Agent:
     @tool(effect="read")
     async def hold() -> str:

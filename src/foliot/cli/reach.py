@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from foliot.cli.errors import warn
@@ -14,8 +13,6 @@ from foliot.kernel.identity import acting
 if TYPE_CHECKING:
     from foliot.client.remote import RemoteClient
     from foliot.runtime.groups.groups import StoreGroups
-    from foliot.runtime.groups.work import ToolGroup
-    from foliot.store.base import Database, ResourceStore
     from foliot.work.tasks.service import TaskService
 
 T = TypeVar("T")
@@ -75,21 +72,8 @@ def namespace() -> str:
 
 
 @asynccontextmanager
-async def tooled() -> AsyncGenerator[ToolGroup]:
-    """Tools outside any run."""
-    if current().settings().server is not None:
-        async with remote() as client:
-            yield client.tools
-        return
-    from foliot.cli.runtimes import reached
-
-    async with reached() as client:
-        yield client.tools
-
-
-@asynccontextmanager
 async def remote() -> AsyncGenerator[RemoteClient]:
-    """The server that the settings name. Raises `UsageError` without one."""
+    """Opens the server that the settings name, to ask about itself. Raises `UsageError` without one."""
     from foliot.client.open import open_remote
 
     settings = current().settings()
@@ -100,23 +84,3 @@ async def remote() -> AsyncGenerator[RemoteClient]:
         yield client
     finally:
         await client.close()
-
-
-@asynccontextmanager
-async def stored() -> AsyncGenerator[tuple[Database, ResourceStore]]:
-    """The store that the settings name. Raises `UsageError` when they name a server."""
-    from foliot.store.open import open_database
-    from foliot.store.resources.database import SqlResourceStore
-    from foliot.store.secrets.keyring import load_keyring
-
-    settings = current().store_settings()
-    database = await open_database(settings.store)
-    try:
-        yield (
-            database,
-            SqlResourceStore(
-                database, partial(load_keyring, settings), existing=partial(load_keyring, settings, create=False)
-            ),
-        )
-    finally:
-        await database.close()

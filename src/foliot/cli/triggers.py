@@ -6,8 +6,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from foliot.cli.reach import stored
+from foliot.cli.runtimes import opened
 from foliot.errors import UsageError
+from foliot.resources.amounts import seconds
 from foliot.store.base import Database, ResourceStore
 from foliot.work.tasks.base import Tasks
 
@@ -22,11 +23,10 @@ class Triggers(NamedTuple):
 
 @asynccontextmanager
 async def triggering() -> AsyncGenerator[Triggers]:
-    """The store, and the tasks of a runtime on it."""
-    from foliot.cli.runtimes import opened
-
-    async with stored() as (database, store), opened() as runtime:
-        yield Triggers(database, store, runtime.inside.tasking.tasks)
+    """Opens the store, and the tasks of a runtime on it."""
+    async with opened() as runtime:
+        inside = runtime.inside
+        yield Triggers(inside.tasking.database, inside.resources, inside.tasking.tasks)
 
 
 def pairs(given: tuple[str, ...], option: str) -> dict[str, str]:
@@ -42,8 +42,6 @@ def pairs(given: tuple[str, ...], option: str) -> dict[str, str]:
 
 def length(text: str, option: str) -> float:
     """Seconds. Raises `UsageError`."""
-    from foliot.resources.amounts import seconds
-
     try:
         return seconds(text)
     except ValueError as error:

@@ -64,8 +64,7 @@ async def _show(name: str, output: str) -> int:
     now = time.time()
     async with connected() as client:
         document = await client.resources.get("Budget", name, namespace=namespace())
-    async with connected() as operations:
-        known = await operations.budgets.list(namespace=namespace(), name=name)
+        known = await client.budgets.list(namespace=namespace(), name=name)
     found, waiting = known.standings, known.waiting
     rule = budget_rule(document)
     if output == "json":

@@ -40,11 +40,13 @@ from foliot.cli.loadtest.report import (
     slowest,
     summary_of,
 )
-from foliot.cli.reach import connected, run
-from foliot.cli.runtimes import opened
+from foliot.cli.local import LocalClient
+from foliot.cli.reach import run
+from foliot.cli.runtimes import opened, whoami
 from foliot.cli.show.output import as_json
 from foliot.cli.show.tables import table
 from foliot.cli.terminal import out, paint
+from foliot.kernel.identity import acting
 from foliot.resources.reader import parse_text
 from foliot.runtime.runtime import Runtime
 from foliot.store.queue.placement import Offer
@@ -162,9 +164,9 @@ async def _loadtest(load: Load, gates: Gates, around: Around) -> tuple[dict[str,
     current().store_settings()  # before anything is written to a server that cannot do the rest
     started = time.time()
     name = run_name(started)
-    if around.setup:
-        await _set_up(load.namespace, around.timeout_agent)
     async with opened() as runtime:
+        if around.setup:
+            await _set_up(runtime, load.namespace, around.timeout_agent)
         # Faults that are injected at birth must find their runs before a live worker of this process does.
         outcomes = await create_all(runtime, load, name) if load.rates.get("expired_lease") else None
         async with _working(runtime, around):
@@ -188,13 +190,13 @@ async def _loadtest(load: Load, gates: Gates, around: Around) -> tuple[dict[str,
     return report, verdict
 
 
-async def _set_up(namespace: str, timeout: str) -> None:
+async def _set_up(runtime: Runtime, namespace: str, timeout: str) -> None:
     """Through the reader, as any manifest: what is not said is filled in, what is wrong is found."""
     text = msgspec.json.encode({"kind": "List", "items": baseline(namespace, timeout=timeout)}).decode()
     bundle = parse_text(text, "loadtest.json")
     bundle.raise_for_errors()
-    async with connected() as client:
-        await client.resources.apply([item.given for item in bundle.items])
+    client = LocalClient(runtime, caller=acting("", whoami(), "cli"))
+    await client.resources.apply([item.given for item in bundle.items])
 
 
 @asynccontextmanager

@@ -21,6 +21,7 @@ from foliot.cli.terminal import confirm, out
 from foliot.common.text import one_line
 from foliot.errors import Conflict, FoliotError, NotFound, UsageError
 from foliot.resources.agreed import EFFECTS, ISOLATIONS, RISKS
+from foliot.runtime.local.groups import opened_store
 from foliot.store.base import Document, Filter, Key, ResourceStore
 
 if TYPE_CHECKING:
@@ -156,20 +157,13 @@ async def _opened(
 ) -> AsyncGenerator[tuple[ResourceStore, McpConnections]]:
     """The store and connections. Somebody who sits in front of it hears at once what is wrong with a server."""
     from foliot.catalog.mcp import opened_connections
-    from foliot.store.open import open_database
-    from foliot.store.resources.database import SqlResourceStore
-    from foliot.store.secrets.keyring import load_keyring
 
     settings = current().store_settings()
-    database = await open_database(settings.store)
-    try:
-        store = SqlResourceStore(
-            database, lambda: load_keyring(settings), existing=lambda: load_keyring(settings, create=False)
-        )
-        async with opened_connections(store, settings, allow=allow, environ=os.environ, patient=patient) as connections:
-            yield store, connections
-    finally:
-        await database.close()
+    async with (
+        opened_store(settings) as groups,
+        opened_connections(groups.store, settings, allow=allow, environ=os.environ, patient=patient) as connections,
+    ):
+        yield groups.store, connections
 
 
 async def _server(store: ResourceStore, name: str) -> Document:
@@ -273,6 +267,7 @@ class _There:
 
 @asynccontextmanager
 async def _desk(name: str, allow: tuple[str, ...]) -> AsyncGenerator[_Desk]:
+    # The MCP server is asked by whoever may use it: this machine, or the server of Foliot on its own.
     if current().settings().server is None:
         async with _opened(allow) as (store, connections):
             yield _Here(store, connections, await _server(store, name))

@@ -11,11 +11,12 @@ from typing import Any, Final
 
 import click
 
-from foliot.cli.invocation import is_terminal
-from foliot.cli.reach import connected, namespace, run, stored
+from foliot.cli.invocation import current, is_terminal
+from foliot.cli.reach import connected, namespace, run
 from foliot.cli.show.findings import count
 from foliot.cli.terminal import confirm, out, prompt
 from foliot.errors import Conflict, InvalidInput, NotFound, UsageError
+from foliot.runtime.local.groups import opened_store
 from foliot.runtime.outcomes import Outcome
 from foliot.store.base import Rotation
 
@@ -189,8 +190,8 @@ def rotate_key(forget_retired: bool) -> None:
 
 
 async def _rotate(forget: bool) -> Rotation:
-    async with stored() as (_, store):
-        return await store.rotate_key(forget=forget)
+    async with opened_store(current().store_settings()) as groups:  # a server has keys of its own
+        return await groups.store.rotate_key(forget=forget)
 
 
 @secrets.command("replace-lost-key")
@@ -209,7 +210,6 @@ def replace_lost_key(key_id: str, yes: bool) -> None:
 async def _replace_lost(key_id: str) -> str:
     from functools import partial
 
-    from foliot.cli.invocation import current
     from foliot.store.open import open_database
     from foliot.store.secrets.keyring import load_keyring
     from foliot.store.secrets.store_key import StoreKey

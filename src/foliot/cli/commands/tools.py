@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from foliot.cli.manifests import files_option
-from foliot.cli.reach import namespace, run, tooled
+from foliot.cli.reach import namespace, run
+from foliot.cli.runtimes import reached
 from foliot.cli.show.output import as_json, output_option
 from foliot.cli.show.tables import table
 from foliot.cli.terminal import out
@@ -44,8 +45,8 @@ def list_tools(available: bool, output: str) -> int:
 
 
 async def _list(*, available: bool, output: str) -> int:
-    async with tooled() as tooling:
-        toolset = await tooling.list(namespace=namespace())
+    async with reached() as client:
+        toolset = await client.tools.list(namespace=namespace())
     found = [each for each in toolset.tools if each["available"] or not available]
     if output == "json":
         out(as_json({"tools": found, "capabilities": toolset.capabilities}))
@@ -85,8 +86,8 @@ def describe(name: str, output: str) -> int:
 async def _describe(name: str, output: str) -> int:
     from foliot.resources.syntax.yaml_text import dump_yaml
 
-    async with tooled() as tooling:
-        data = await tooling.get(name, namespace=namespace())
+    async with reached() as client:
+        data = await client.tools.get(name, namespace=namespace())
     out(as_json(data) if output == "json" else dump_yaml(data).rstrip("\n"))
     return 0
 
@@ -127,8 +128,8 @@ async def _call(name: str, arguments: dict[str, Any], agent: str, key: str, outp
     def heard(piece: str) -> None:
         out(piece, nl=False, err=True)
 
-    async with tooled() as tooling:
-        called = await tooling.call(name, arguments, namespace=namespace(), agent=agent, key=key, on_output=heard)
+    async with reached() as client:
+        called = await client.tools.call(name, arguments, namespace=namespace(), agent=agent, key=key, on_output=heard)
     heard(called.printed)
     result = called.result
     if output == "json":
@@ -170,8 +171,8 @@ def test(name: str, arguments: str, agent: str, output: str) -> int:
 
 
 async def _test(name: str, arguments: dict[str, Any], agent: str, output: str) -> int:
-    async with tooled() as tooling:
-        judgement = await tooling.test(name, arguments, namespace=namespace(), agent=agent)
+    async with reached() as client:
+        judgement = await client.tools.test(name, arguments, namespace=namespace(), agent=agent)
     if output == "json":
         out(as_json(_judged(judgement)))
     else:

@@ -14,7 +14,7 @@ import click
 
 from foliot.cli.invocation import current
 from foliot.cli.logs import configure
-from foliot.cli.reach import connected, namespace, run, stored
+from foliot.cli.reach import connected, namespace, run
 from foliot.cli.show.output import as_json, as_yaml, output_option, render
 from foliot.cli.show.tables import since, table
 from foliot.cli.stop_signals import StopSignals, serve_until_told
@@ -22,6 +22,7 @@ from foliot.cli.terminal import out
 from foliot.cli.triggers import length, triggering
 from foliot.common.text import one_line
 from foliot.errors import Unavailable, UsageError
+from foliot.runtime.local.groups import opened_store
 from foliot.work.triggers.webhook import read_webhook
 
 if TYPE_CHECKING:
@@ -249,9 +250,10 @@ async def _signed(name: str, body: bytes, event_id: str) -> tuple[Document, dict
     """The webhook, which has an address from now on, and the headers of a delivery to it."""
     from foliot.runtime.local.operations import signed_headers
 
-    async with stored() as (_, store), connected() as triggers:
-        document = await triggers.webhooks.get(name, namespace=namespace())
-        return document, await signed_headers(document, store, body, event_id or secrets.token_hex(8))
+    # On the store itself: a server does not give away what deliveries are signed with.
+    async with opened_store(current().store_settings()) as groups:
+        document = await groups.webhooks.get(name, namespace=namespace())
+        return document, await signed_headers(document, groups.store, body, event_id or secrets.token_hex(8))
 
 
 def _text(document: Document, found: list[Delivery]) -> str:
