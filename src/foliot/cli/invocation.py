@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from foliot.cli.terminal import out
+from foliot.errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,8 +61,6 @@ class Invocation:
         """
         settings = self.settings()
         if settings.server is not None:
-            from foliot.errors import UsageError
-
             raise UsageError(
                 f"This works on the store itself, and not through a server ({settings.server}).",
                 hint=f"Run it on the machine of the server, with --store; the server is from {_from(settings)}.",
@@ -74,8 +73,6 @@ class Invocation:
         A server of the environment or of the context in use is not meant by such a command, and does not matter.
         """
         if {"server", "context"} & self.flags.keys():
-            from foliot.errors import UsageError
-
             raise UsageError(f"{what} is of this machine, and no server has a part in it.", hint="Leave --server out.")
 
     def give(self, name: str, value: str) -> None:
@@ -85,7 +82,6 @@ class Invocation:
 
 
 def _loaded(flags: dict[str, str]) -> Settings:
-    from foliot.errors import UsageError
     from foliot.settings.settings import load_settings
 
     environ = os.environ

@@ -13,6 +13,7 @@ import click
 from foliot.cli.invocation import current
 from foliot.errors import FoliotError, UsageError
 from foliot.resources.field_owners import APPLY
+from foliot.resources.problems import Problem
 from foliot.store.base import Requirement
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ def read(files: Sequence[str], *, namespace: str | None) -> Bundle:
     When a namespace was typed on this command line, a manifest that names another one is wrong: silently moving it,
     or silently ignoring what was typed, would both be a surprise.
     """
-    from foliot.resources.problems import Problem
     from foliot.resources.reader import read_manifests
 
     bundle = read_manifests(files, stdin=sys.stdin.buffer, namespace=namespace)

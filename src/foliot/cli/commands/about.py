@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 from typing import Final
 
@@ -16,8 +17,8 @@ from foliot.cli.commands.contexts import (
     use_context,
 )
 from foliot.cli.invocation import current
-from foliot.cli.reach import run
-from foliot.cli.show.output import as_json, output_option, word_of
+from foliot.cli.reach import remote, run
+from foliot.cli.show.output import API_VERSION, as_json, output_option, word_of
 from foliot.cli.show.tables import table
 from foliot.cli.terminal import out
 from foliot.resources.kinds import KINDS, find_kind
@@ -28,9 +29,6 @@ from foliot.version import __version__
 @output_option("text", "json", default="text", help="text or json.")
 def version(output: str) -> None:
     """Show the version of Foliot, of Python, and of the manifests it reads; with --server also that of the server."""
-    import platform
-
-    from foliot.cli.show.output import API_VERSION
 
     # Only when it is asked for on the line: who wants to know what is installed does not want to wait for a server.
     asked = "server" in current().flags or "context" in current().flags
@@ -45,8 +43,6 @@ def version(output: str) -> None:
 
 
 async def _server_version() -> str:
-    from foliot.cli.reach import remote
-
     async with remote() as client:
         return await client.version()
 
@@ -72,7 +68,6 @@ async def _capabilities() -> list[tuple[str, bool, str]]:
         from foliot.runtime.tools import listed_capabilities
 
         return [(each["id"], each["enabled"], each["description"]) for each in listed_capabilities()]
-    from foliot.cli.reach import remote
 
     async with remote() as client:
         return [(each.id, each.enabled, each.description) for each in await client.capabilities()]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from foliot.catalog.declared import declared
+from foliot.catalog.declared import declared, same
 from foliot.cli.errors import tell, warn
 from foliot.cli.manifests import Applying, applying_options, files_option, load, located
 from foliot.cli.reach import connected, namespace, run
@@ -120,7 +120,6 @@ def _line(outcome: Outcome, *, here: str, dry_run: bool) -> str:
 
 def only_owners(outcome: Outcome) -> bool:
     """Whether nothing of a resource changes but who owns its fields."""
-    from foliot.catalog.declared import same
 
     if outcome.before is None or not same(outcome.before, outcome.document):
         return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -16,11 +17,11 @@ from foliot.cli.show.tables import table
 from foliot.cli.terminal import confirm, out, paint
 from foliot.common.text import one_line, safe_json
 from foliot.errors import UsageError
+from foliot.store.audit.chain import Head
 from foliot.store.audit.log import AuditFilter, AuditRecord
 
 if TYPE_CHECKING:
     from foliot.engine.audit.metering import By, Total
-    from foliot.store.audit.chain import Head
 
 F = TypeVar("F", bound=Callable[..., Any])
 MOST_NAMED = 20
@@ -80,8 +81,6 @@ def verify(head: str | None, output: str) -> int:
 
 
 def _head(text: str | None) -> Head | None:
-    from foliot.store.audit.chain import Head
-
     if text is None:
         return None
     number, _, digest = text.partition(":")
@@ -336,8 +335,6 @@ def summary(tool: str, agent: str, run_id: str, since: float, all_namespaces: bo
 
 
 async def _summary(wanted: AuditFilter, by: By, output: str) -> int:
-    from dataclasses import asdict
-
     async with connected() as operations:
         found = await operations.audit.totals(wanted, by=by)
     if output == "json":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +81,6 @@ def restore(file: Path | None, force: bool, check: bool, renew: bool, yes: bool,
 
 
 def _renew(yes: bool, output: str) -> int:
-    from foliot.cli.reach import run
     from foliot.store.incarnation import renew_database, renew_file
 
     settings = current().store_settings()
@@ -211,8 +211,6 @@ def _seconds(age: str) -> float:
 
 
 async def _purge(age: float, keep_changes: int, compact: bool) -> int:
-    from functools import partial
-
     from foliot.store.open import open_database
     from foliot.store.resources.database import SqlResourceStore
     from foliot.store.secrets.keyring import load_keyring
@@ -239,8 +237,6 @@ async def _purge(age: float, keep_changes: int, compact: bool) -> int:
 
 
 async def _compact(store: str, before: int) -> int:
-    from pathlib import Path
-
     from foliot.common.threads import on_thread
     from foliot.store.sqlite.file import compact
 

@@ -10,7 +10,7 @@ import click
 from foliot.cli import complete
 from foliot.cli.commands.get import Request, fetch_all
 from foliot.cli.errors import tell
-from foliot.cli.manifests import files_option
+from foliot.cli.manifests import files_option, load
 from foliot.cli.reach import connected, namespace, run
 from foliot.cli.show.output import word_of
 from foliot.cli.targets import Targets, parse_targets
@@ -79,8 +79,6 @@ def delete(
 
 
 async def _delete_files(files: tuple[str, ...], ignore_not_found: bool, dry_run: bool, force: bool) -> int:
-    from foliot.cli.manifests import load
-
     loaded = load(files)
     doomed = [
         Doomed(item.document["kind"], item.document["metadata"]["namespace"], item.document["metadata"]["name"])

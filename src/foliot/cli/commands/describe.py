@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 import click
 
-from foliot.catalog.declared import MANAGED_BY, declared
+from foliot.catalog.declared import MANAGED_BY, declared, key_of
 from foliot.cli import complete
 from foliot.cli.reach import connected, namespace, run
 from foliot.cli.show.output import as_json, as_yaml, output_option, word_of
@@ -127,7 +127,6 @@ async def _uses(client: StoreGroups, document: Document) -> str:
 
 async def _used_by(client: StoreGroups, document: Document) -> str:
     from foliot.catalog.checks import uses
-    from foliot.catalog.declared import key_of
 
     me = key_of(document)
     lines: list[str] = []

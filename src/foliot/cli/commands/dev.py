@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
@@ -53,8 +54,6 @@ def status(context: click.Context, output: str) -> None:
     """Show which servers run, where, and their versions. The exit code is 1 unless both run."""
     found = _services().status()
     if output == "json":
-        from dataclasses import asdict
-
         from foliot.cli.show.output import as_json
 
         out(as_json([{**asdict(each), "folder": str(each.folder)} for each in found]))

@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from foliot.cli.invocation import current
-from foliot.cli.reach import run
+from foliot.cli.reach import remote, run
 from foliot.cli.show.output import as_json, output_option
 from foliot.cli.terminal import out, paint
 
@@ -82,7 +82,6 @@ async def _findings(settings: Settings) -> AsyncIterator[Finding]:
     """Every look, in the order in which one thing needs another. With a server: what that says of itself."""
     if settings.server is not None:
         from foliot.cli.doctor.surroundings import look_at_server
-        from foliot.cli.reach import remote
 
         async with remote() as client:
             async for finding in look_at_server(client, settings):

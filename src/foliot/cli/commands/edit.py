@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
@@ -16,11 +17,9 @@ from foliot.cli.show.output import ref_of
 from foliot.cli.targets import parse_one
 from foliot.cli.terminal import out
 from foliot.errors import Conflict, FoliotError, InvalidDefinition
+from foliot.resources.problems import Problem
 from foliot.store.base import Document
 from foliot.store.resources.documents import same, same_spec
-
-if TYPE_CHECKING:
-    from foliot.resources.problems import Problem
 
 ROUNDS: Final = 10
 """How often the editor opens again. A script in the place of an editor may never get it right."""
@@ -143,7 +142,6 @@ def _write(draft: Path, text: str) -> None:
 
 
 def _checked(text: str, live: Document, draft: Path) -> tuple[Document | None, list[Problem]]:
-    from foliot.resources.problems import Problem
     from foliot.resources.reader import read_manifests
 
     _write(draft, text)  # read without our comments, so that lines in messages are those the user sees in the body
@@ -163,6 +161,4 @@ def _checked(text: str, live: Document, draft: Path) -> tuple[Document | None, l
 
 
 def _at_line(problem: Problem, line: int | None) -> Problem:
-    from dataclasses import replace
-
     return replace(problem, message=f"line {line}: {problem}") if line else problem

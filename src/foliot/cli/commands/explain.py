@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
@@ -105,7 +107,6 @@ class Node:
             return Node(name, cast("Schema", extra), self.root)  # any key of a map
         if not children:
             raise UsageError(f"{where} is {self.type()} and has no fields.")
-        import difflib
 
         names = [each.name for each in children]
         near = difflib.get_close_matches(name, names, n=1)
@@ -175,8 +176,6 @@ def _type(schema: Schema, root: Schema) -> str:
 
 
 def _value(value: Any) -> str:
-    import json
-
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

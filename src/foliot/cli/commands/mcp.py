@@ -12,7 +12,7 @@ import click
 
 from foliot.cli.errors import tell
 from foliot.cli.invocation import current
-from foliot.cli.reach import namespace, run
+from foliot.cli.reach import namespace, remote, run
 from foliot.cli.runtimes import opened, whoami
 from foliot.cli.show.findings import count
 from foliot.cli.show.output import as_json, output_option
@@ -272,7 +272,6 @@ async def _desk(name: str, allow: tuple[str, ...]) -> AsyncGenerator[_Desk]:
         async with _opened(allow) as (store, connections):
             yield _Here(store, connections, await _server(store, name))
         return
-    from foliot.cli.reach import remote
 
     if allow:
         raise UsageError("--allow is about this machine, and the MCP server is asked by the server of Foliot.")

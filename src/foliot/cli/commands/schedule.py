@@ -12,6 +12,7 @@ import click
 from foliot.cli.invocation import current
 from foliot.cli.logs import configure
 from foliot.cli.reach import connected, namespace, run
+from foliot.cli.runtimes import whoami
 from foliot.cli.show.output import as_json, as_yaml, output_option, render
 from foliot.cli.show.tables import since, table
 from foliot.cli.stop_signals import StopSignals, serve_until_told
@@ -19,6 +20,8 @@ from foliot.cli.terminal import out
 from foliot.cli.triggers import pairs, triggering
 from foliot.common.text import one_line
 from foliot.errors import FoliotError, UsageError
+from foliot.resources import cron
+from foliot.settings.settings import mask_password
 
 if TYPE_CHECKING:
     from foliot.store.base import Document
@@ -121,8 +124,6 @@ def run_command(name: str, given: tuple[str, ...], output: str) -> int:
 
 
 async def _run(name: str, given: dict[str, str], output: str) -> int:
-    from foliot.cli.runtimes import whoami
-
     async with connected() as triggers:
         fired = await triggers.schedules.run(name, namespace=namespace(), by=whoami(), given=given)
     if not fired.task:
@@ -138,7 +139,6 @@ async def _run(name: str, given: dict[str, str], output: str) -> int:
 @click.option("--count", type=click.IntRange(1, 1000), default=5, show_default=True, metavar="N", help="How many.")
 def next_command(expression: str, time_zone: str, count: int) -> int:
     """The next times of a cron expression such as "0 9 * * 1", or of a schedule by its name."""
-    from foliot.resources import cron
     from foliot.resources.cron import time_zone_problem
     from foliot.work.triggers.schedule import Cron
 
@@ -176,7 +176,6 @@ def serve() -> int:
 
 
 async def _serve(signals: StopSignals) -> int:
-    from foliot.settings.settings import mask_password
     from foliot.work.triggers.scheduler import Scheduler
 
     settings = current().store_settings()

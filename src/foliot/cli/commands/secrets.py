@@ -6,6 +6,7 @@ import base64
 import re
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -208,8 +209,6 @@ def replace_lost_key(key_id: str, yes: bool) -> None:
 
 
 async def _replace_lost(key_id: str) -> str:
-    from functools import partial
-
     from foliot.store.open import open_database
     from foliot.store.secrets.keyring import load_keyring
     from foliot.store.secrets.store_key import StoreKey

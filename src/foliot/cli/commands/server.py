@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -187,9 +189,6 @@ async def _up(capacity: int, signals: StopSignals, *, insecure: bool) -> int:
 
 
 def _worker(runtime: Runtime, capacity: int) -> Worker:
-    import os
-    import socket
-
     from foliot.store.queue.placement import Offer
 
     name = f"{socket.gethostname()}-{os.getpid()}"

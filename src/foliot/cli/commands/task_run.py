@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ from foliot.cli.watch.questions import stays, wait_option
 from foliot.cli.watch.run import leave
 from foliot.cli.watch.task import choose_task_view, finish_task, follow
 from foliot.cli.watch.task_target import EXAMPLE, Order, choose_name, find_task, parse_pairs, task_argument, understand
-from foliot.errors import FoliotError, UsageError
+from foliot.errors import FoliotError, Unavailable, UsageError
 from foliot.kernel.identity import acting
 from foliot.store.tasks import ENDED
 from foliot.work.tasks.base import PRIORITIES, Accepted
@@ -151,10 +152,6 @@ def task_wait(name: str | None, timeout: str | None, here: bool, as_json: bool, 
 
 
 async def _wait(name: str | None, seconds: float | None, manner: Manner) -> int:
-    import asyncio
-
-    from foliot.errors import Unavailable
-
     view = choose_task_view(json=manner.as_json, quiet=manner.quiet)
     async with reached() as client:
         task = await find_task(client, name)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 from urllib.parse import quote
 
 import click
+import msgspec
 
 from foliot.cli.grants import EVERYWHERE, granted, granting, length, opened_store, record, shown_time
 from foliot.cli.invocation import current
@@ -212,7 +213,6 @@ class OnServer:
         self, name: str, roles: list[str], spaces: list[str], expires: str | None
     ) -> tuple[TokenData, str]:
         """Creates a token on the server; see `TokenPlace`."""
-        import msgspec
 
         order = {"name": name, "roles": roles, "namespaces": spaces, "expires": expires}
         answer = await self._http.ask("POST", "/v1/tokens", body=msgspec.json.encode(order))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+import msgspec
 
 from foliot.cli.manifests import files_option
 from foliot.cli.reach import namespace, run
@@ -15,6 +17,7 @@ from foliot.cli.show.tables import table
 from foliot.cli.terminal import out
 from foliot.common.text import one_line
 from foliot.errors import Denied, UsageError
+from foliot.kernel.arguments import read_arguments
 
 if TYPE_CHECKING:
     from foliot.kernel.messages import ToolFailure, ToolResult
@@ -123,8 +126,6 @@ def call(name: str, arguments: str, agent: str, key: str, output: str) -> int:
 
 
 async def _call(name: str, arguments: dict[str, Any], agent: str, key: str, output: str) -> int:
-    import msgspec
-
     def heard(piece: str) -> None:
         out(piece, nl=False, err=True)
 
@@ -193,8 +194,6 @@ def _judged(judgement: Judgement) -> dict[str, Any]:
 
 
 def _object(text: str) -> dict[str, Any]:
-    from foliot.kernel.arguments import read_arguments
-
     found, problem = read_arguments(text)
     if found is None:
         raise UsageError(f"--args cannot be used: {problem}", hint="""for example --args '{"city": "Oslo"}'""")
@@ -247,7 +246,6 @@ def serve(
     a key, by the subject, or not at all, as the file of callers says; what a message says of its sender does not count.
     Ctrl-C finishes what is under way.
     """
-    from functools import partial
 
     from foliot.cli.stop_signals import serve_until_told
     from foliot.cli.tool_server import Serving, serve_tools

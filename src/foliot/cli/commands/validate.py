@@ -13,6 +13,7 @@ from foliot.cli.manifests import files_option, read
 from foliot.cli.show.findings import count, render_findings, summary
 from foliot.cli.show.output import as_json, output_option, ref_of
 from foliot.cli.terminal import out, paint
+from foliot.resources.problems import manifest_error
 
 if TYPE_CHECKING:
     from foliot.resources.problems import Finding
@@ -30,7 +31,6 @@ def validate(files: tuple[str, ...], output: str, strict: bool, quiet: bool) -> 
     References between the manifests are checked too; one to something that is not among them is a warning at most,
     because it may be in the store already. Exit code 5 when anything is invalid, 3 when only files are missing.
     """
-    from foliot.resources.problems import manifest_error
 
     bundle = read(files, namespace=current().namespace)
     findings = [*bundle.findings, *_references(bundle)]

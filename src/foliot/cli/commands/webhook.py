@@ -15,6 +15,7 @@ import click
 from foliot.cli.invocation import current
 from foliot.cli.logs import configure
 from foliot.cli.reach import connected, namespace, run
+from foliot.cli.runtimes import whoami
 from foliot.cli.show.output import as_json, as_yaml, output_option, render
 from foliot.cli.show.tables import since, table
 from foliot.cli.stop_signals import StopSignals, serve_until_told
@@ -23,6 +24,7 @@ from foliot.cli.triggers import length, triggering
 from foliot.common.text import one_line
 from foliot.errors import Unavailable, UsageError
 from foliot.runtime.local.groups import opened_store
+from foliot.tools.secrets.masking import Masker
 from foliot.work.triggers.webhook import read_webhook
 
 if TYPE_CHECKING:
@@ -139,8 +141,6 @@ def replay(name: str, delivery: str) -> int:
 
 
 async def _replay(name: str, id: str) -> int:
-    from foliot.cli.runtimes import whoami
-
     async with connected() as triggers:
         out(await triggers.webhooks.replay(name, id, namespace=namespace(), by=whoami()))
     return 0
@@ -181,8 +181,6 @@ def send_test(name: str, data: str, event_id: str, headers: tuple[str, ...], url
 
 
 async def _send_test(name: str, body: bytes, event_id: str, extra: dict[str, str], url: str | None) -> int:
-    from foliot.cli.runtimes import whoami
-
     if url is None:
         event = event_id or secrets.token_hex(8)
         async with connected() as triggers:
@@ -315,7 +313,6 @@ def _shown_body(each: Delivery) -> str | None:
     """The body for people: what looks like a secret is hidden, and only its beginning is shown."""
     if each.body is None:
         return None
-    from foliot.tools.secrets.masking import Masker
 
     return Masker().redact(each.body[:_LARGEST_SHOWN].decode("utf-8", "replace"))
 

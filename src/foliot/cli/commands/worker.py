@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 from collections.abc import AsyncGenerator
 from functools import partial
 from math import inf
@@ -164,8 +165,6 @@ def _name(given: str | None) -> str:
     from foliot.settings.settings import NAME
 
     if given is None:
-        import socket
-
         return f"{socket.gethostname()}-{os.getpid()}"
     if len(given) <= 253 and NAME.fullmatch(given):
         return given

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from foliot.cli.doctor.findings import Finding, Findings
 from foliot.common.text import one_line
 from foliot.errors import Denied
@@ -147,8 +149,6 @@ def _grant_line(origin: Origin, target: Target) -> str:
 
 
 def _text(document: Any) -> str:
-    import msgspec
-
     return msgspec.json.encode(document).decode()
 
 

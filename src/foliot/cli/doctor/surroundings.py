@@ -9,6 +9,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from foliot.cli.doctor.findings import Finding, Findings, guarded, listed
 from foliot.errors import SecretError
@@ -324,7 +325,5 @@ def _where(space: str) -> str:
 
 
 def _is_here(url: str) -> bool:
-    from urllib.parse import urlsplit
-
     host = urlsplit(url).hostname or ""
     return host == "localhost" or host == "::1" or host.startswith("127.")

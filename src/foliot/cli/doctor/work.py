@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from foliot.cli.doctor.findings import Finding, Findings, lasted, listed
 from foliot.engine.telemetry.standing import Standing, look, waits_for
+from foliot.store.base import Filter, Requirement
 from foliot.store.database_clock import NOTABLE
+from foliot.store.queue.placement import fits, lacked_by
 
 if TYPE_CHECKING:
     from foliot.store.base import Database, Document, ResourceStore
@@ -107,7 +109,6 @@ def _queue(standing: Standing) -> Finding:
 
 async def _placement(database: Database, standing: Standing) -> Finding:
     """Runs that are due while every worker that is ready lacks something that they need."""
-    from foliot.store.queue.placement import fits, lacked_by
 
     ready = [worker.offer for worker in standing.workers if worker.state(standing.at) == "ready"]
     rows = await database.read("queue_lines", after="", now=standing.at, count=LINES, each=LINES) if ready else []
@@ -184,8 +185,6 @@ async def _waiting(database: Database, now: float) -> Finding:
 
 
 async def _approvals(resources: ResourceStore, now: float) -> Finding:
-    from foliot.store.base import Filter, Requirement
-
     pending = Filter(kind="ToolApproval", fields=(Requirement("status.phase", "=", ("Pending",)),))
     page = await resources.list(pending)
     ending = [
@@ -205,8 +204,6 @@ async def _approvals(resources: ResourceStore, now: float) -> Finding:
 
 
 async def _schedules(resources: ResourceStore) -> Finding:
-    from foliot.store.base import Filter
-
     page = await resources.list(Filter(kind="TaskSchedule"))
     broken = [item for item in page.items if _phase(item) == "Error"]
     if broken:

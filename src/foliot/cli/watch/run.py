@@ -22,7 +22,7 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator
 from contextlib import aclosing, contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from foliot.cli.errors import INTERRUPTED, warn
 from foliot.cli.invocation import current, is_terminal
@@ -124,6 +124,25 @@ Begin: TypeAlias = Callable[[], Awaitable[RunInfo]] | None
 Client: TypeAlias = "LocalClient | RemoteClient"
 
 
+class Words(NamedTuple):
+    """The words for a run that this process leaves, or that another process resumes.
+
+    They are all that differs between a run of this process, which stops with it, and one of a server, which does not.
+    """
+
+    fate: str
+    left: str
+    where: str
+
+
+HERE: Final = Words("the run can be resumed", "Left as it is. `foliot resume` goes on with it.", "where it is driven")
+THERE: Final = Words("the run goes on there", "Left. The run goes on where the server is.", "where the server is")
+
+
+def _words(client: Client) -> Words:
+    return HERE if client.runs.drives_here else THERE
+
+
 @dataclass(slots=True)
 class Watched:
     """How it went. `result` is None when the person left the run as it was."""
@@ -207,10 +226,10 @@ async def resumed_after_decision(
 
 
 async def _tell_who_goes_on(client: Client, run_id: str) -> int:
-    where = "where it is driven" if client.runs.drives_here else "where the server is"
-    worker = (await client.runs.find(run_id)).worker if client.runs.drives_here else None
-    has = f": {in_words(worker)} has it" if worker is not None else ""  # it may have been let go again meanwhile
-    out(f"Run {run_id} goes on {where}{has}.", err=True)
+    words = _words(client)
+    worker = (await client.runs.find(run_id)).worker if words is HERE else None
+    has = f": {in_words(worker)} has it" if worker is not None else ""  # it may have been released again meanwhile
+    out(f"Run {run_id} goes on {words.where}{has}.", err=True)
     return 0
 
 
@@ -340,18 +359,13 @@ class Watch:
         if times > 1:
             task.cancel()
             return
-        self._view.note(f"Cancelling; Ctrl-C again leaves at once, and {_fate(self._client)}.")
+        self._view.note(f"Cancelling; Ctrl-C again leaves at once, and {_words(self._client).fate}.")
         try:
             await self._client.runs.cancel(self.run_id, by=whoami(), reason="Ctrl-C")
         except NotFound:  # not stored yet
             task.cancel()
         except (Conflict, Unavailable):  # it has ended this very moment, or cannot be told now
             pass
-
-
-def _fate(client: Client) -> str:
-    """Says what becomes of a run that is left: here the two kinds of clients do differ."""
-    return "the run can be resumed" if client.runs.drives_here else "the run goes on there"
 
 
 async def with_ticks(reader: AsyncIterable[Live], view: View) -> AsyncIterator[Live]:
@@ -373,11 +387,7 @@ async def finish(client: Client, view: View, watched: Watched) -> int:
     """
     result = watched.result
     if result is None:
-        view.note(
-            "Left as it is. `foliot resume` goes on with it."
-            if client.runs.drives_here
-            else "Left. The run goes on where the server is."
-        )
+        view.note(_words(client).left)
         return INTERRUPTED
     if result.phase == "succeeded":
         if not watched.answer_shown:

@@ -21,7 +21,7 @@ from foliot.cli.errors import INTERRUPTED, say
 from foliot.cli.invocation import current, is_terminal
 from foliot.cli.local import LocalClient
 from foliot.cli.runtimes import whoami
-from foliot.cli.show.task import TaskView
+from foliot.cli.show.task import JsonTaskView, PlainTaskView, QuietTaskView, TaskView
 from foliot.cli.terminal import emit, live_console, out, paint
 from foliot.cli.watch.run import FRAME, WAITS, Client, aside, on_ctrl_c
 from foliot.common.cancellation import stop_tasks
@@ -75,7 +75,6 @@ class _Following:
 
 def choose_task_view(*, json: bool, quiet: bool) -> TaskView:
     """Chooses the view of a task for the current streams, as `choose_view` does for runs."""
-    from foliot.cli.show.task import JsonTaskView, PlainTaskView, QuietTaskView
 
     if json:
         return JsonTaskView()
