@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from foliot.cli.invocation import current
 from foliot.errors import UsageError
+from foliot.resources.amounts import seconds
+from foliot.settings.settings import Given, as_namespace
 
 if TYPE_CHECKING:
     from foliot.store.base import Database
@@ -57,7 +60,6 @@ def granted(roles: tuple[str, ...], spaces: tuple[str, ...], *, admin: bool) -> 
 
 def length(text: str | None, flag: str) -> float | None:
     """The seconds of a length of time. Raises `UsageError`."""
-    from foliot.resources.amounts import seconds
 
     if text is None:
         return None
@@ -100,8 +102,4 @@ def shown_time(at: float | None) -> str:
 
 
 def _namespace(text: str) -> str:
-    from pathlib import Path
-
-    from foliot.settings.settings import Given, as_namespace
-
     return text if text == EVERYWHERE else as_namespace(Given(text, "flag --in", Path.cwd()))

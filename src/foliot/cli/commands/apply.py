@@ -16,6 +16,7 @@ from foliot.cli.reach import connected, namespace, run
 from foliot.cli.show.output import as_json, as_list, as_yaml, output_option, ref_of
 from foliot.cli.terminal import out, paint
 from foliot.errors import Conflict, FoliotError
+from foliot.resources.syntax.yaml_text import dump_yaml
 from foliot.runtime.outcomes import Applied, Outcome
 from foliot.store.base import Document
 
@@ -183,8 +184,6 @@ async def _plan(loaded: Sequence[Loaded], applying: Applying) -> Applied:
 
 
 def _text(outcome: Outcome, show_owners: bool) -> str:
-    from foliot.resources.syntax.yaml_text import dump_yaml
-
     if outcome.action == "unchanged":
         return ""
     after = None if outcome.action == "deleted" else outcome.document

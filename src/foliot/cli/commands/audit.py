@@ -17,8 +17,12 @@ from foliot.cli.show.tables import table
 from foliot.cli.terminal import confirm, out, paint
 from foliot.common.text import one_line, safe_json
 from foliot.errors import UsageError
+from foliot.resources.amounts import seconds
+from foliot.resources.syntax.yaml_text import dump_yaml
 from foliot.store.audit.chain import Head
 from foliot.store.audit.log import AuditFilter, AuditRecord
+from foliot.store.audit.pruning import prune_audit
+from foliot.store.open import open_database
 
 if TYPE_CHECKING:
     from foliot.engine.audit.metering import By, Total
@@ -50,8 +54,6 @@ def _filters(command: F) -> F:
 
 
 def _ago(context: click.Context, _: click.Parameter, age: str | None) -> float:
-    from foliot.resources.amounts import seconds
-
     if age is None:
         return 0.0
     try:
@@ -133,7 +135,6 @@ def complete() -> int:
 
 async def _complete() -> int:
     from foliot.engine.audit.completion import Completion
-    from foliot.store.open import open_database
 
     database = await open_database(current().store_settings().store)
     try:
@@ -162,7 +163,6 @@ def prune(before: str, yes: bool) -> int:
 
 def _moment(text: str) -> float:
     """Seconds since 1970 of an age or a time. Raises `UsageError`."""
-    from foliot.resources.amounts import seconds
 
     try:
         return time.time() - seconds(text)
@@ -178,8 +178,6 @@ def _moment(text: str) -> float:
 
 async def _prune(before: float, yes: bool) -> int:
     from foliot.cli.runtimes import whoami
-    from foliot.store.audit.pruning import prune_audit
-    from foliot.store.open import open_database
 
     if not yes:
         when = datetime.fromtimestamp(before, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -276,8 +274,6 @@ def show(number: int, output: str) -> int:
 
 
 async def _show(number: int, output: str) -> int:
-    from foliot.resources.syntax.yaml_text import dump_yaml
-
     async with connected() as operations:
         record = await operations.audit.get(number)
     data = _as_data(record)

@@ -15,9 +15,12 @@ from foliot.cli.invocation import current
 from foliot.cli.reach import run
 from foliot.cli.show.output import as_json, output_option
 from foliot.cli.terminal import confirm, out
+from foliot.common.threads import on_thread
 from foliot.errors import SecretError, UsageError
+from foliot.resources.amounts import seconds
 from foliot.settings.settings import mask_password
 from foliot.store.base import KEPT_CHANGES
+from foliot.store.open import open_database
 
 if TYPE_CHECKING:
     from foliot.settings.settings import Settings
@@ -202,8 +205,6 @@ def purge(older_than: str, keep_changes: int, compact: bool) -> int:
 
 
 def _seconds(age: str) -> float:
-    from foliot.resources.amounts import seconds
-
     try:
         return seconds(age)
     except ValueError:
@@ -211,7 +212,6 @@ def _seconds(age: str) -> float:
 
 
 async def _purge(age: float, keep_changes: int, compact: bool) -> int:
-    from foliot.store.open import open_database
     from foliot.store.resources.database import SqlResourceStore
     from foliot.store.secrets.keyring import load_keyring
     from foliot.work.housekeeping import Forgotten, Housekeeper, Retention
@@ -237,7 +237,6 @@ async def _purge(age: float, keep_changes: int, compact: bool) -> int:
 
 
 async def _compact(store: str, before: int) -> int:
-    from foliot.common.threads import on_thread
     from foliot.store.sqlite.file import compact
 
     if not store.startswith("sqlite:"):

@@ -14,6 +14,7 @@ from foliot.cli.show.output import as_json, output_option
 from foliot.cli.show.tables import table
 from foliot.cli.terminal import out, paint
 from foliot.common.text import one_line
+from foliot.resources.amounts import dollars
 
 if TYPE_CHECKING:
     from foliot.engine.budgets.declared import BudgetRule
@@ -91,8 +92,6 @@ def _row(each: Standing) -> tuple[str, ...]:
     window = each.account.period if rule.window == "run" else rule.window
     balance = each.balance
     if money:
-        from foliot.resources.amounts import dollars
-
         amounts = (balance.spent.micros, balance.reserved.micros, rule.micros or 0, each.left.micros)
         cells = tuple(f"${dollars(amount)}" for amount in amounts)
     else:
@@ -102,8 +101,6 @@ def _row(each: Standing) -> tuple[str, ...]:
 
 
 def _account_row(each: Standing) -> tuple[str, ...]:
-    from foliot.resources.amounts import dollars
-
     balance, account = each.balance, each.account
     left = "-" if each.rule.micros is None else f"${dollars(each.left.micros)}"
     return (
@@ -144,15 +141,11 @@ def _window(rule: BudgetRule, now: float) -> str:
 
 
 def _limit(rule: BudgetRule) -> str:
-    from foliot.resources.amounts import dollars
-
     parts = [] if rule.micros is None else [f"${dollars(rule.micros)}"]
     return " and ".join([*parts, *([f"{rule.tokens:,} tokens"] if rule.tokens is not None else [])])
 
 
 def _as_data(each: Standing) -> dict[str, Any]:
-    from foliot.resources.amounts import dollars
-
     rule, balance = each.rule, each.balance
     data: dict[str, Any] = {
         "budget": rule.name,

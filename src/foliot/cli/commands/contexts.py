@@ -14,6 +14,7 @@ from foliot.cli.show.output import as_json, output_option
 from foliot.cli.show.tables import table
 from foliot.cli.terminal import out
 from foliot.errors import UsageError
+from foliot.settings.settings import RULES, Given, as_namespace, as_token, mask_password
 
 if TYPE_CHECKING:
     from foliot.settings.contexts import Context
@@ -111,8 +112,6 @@ def _context_facts(name: str) -> dict[str, str]:
 def _reached_now() -> dict[str, str]:
     settings = current().settings()
     if settings.server is None:
-        from foliot.settings.settings import mask_password
-
         return {
             "store": f"{mask_password(settings.store)}  (from {settings.origin('store')})",
             "namespace": f"{settings.namespace}  (from {settings.origin('namespace')})",
@@ -165,7 +164,6 @@ def set_context(name: str, token_stdin: bool, ca: str | None, cert: str | None, 
     --server it is forgotten.
     """
     from foliot.settings.contexts import Context, load_contexts, save_contexts
-    from foliot.settings.settings import Given, as_namespace
 
     home = _home()
     kept = load_contexts(home)
@@ -185,7 +183,6 @@ def set_context(name: str, token_stdin: bool, ca: str | None, cert: str | None, 
 
 def _changes(*, token_stdin: bool, **paths: str | None) -> dict[str, str]:
     """Returns the given options, by the names of settings. Raises `UsageError`."""
-    from foliot.settings.settings import RULES, Given, as_token
 
     flags, here = current().flags, Path.cwd()
     if token_stdin and "token_file" in flags:

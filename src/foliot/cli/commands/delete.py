@@ -19,6 +19,7 @@ from foliot.errors import Conflict, NotFound, UsageError
 from foliot.resources.kinds import Kind
 from foliot.runtime.groups.groups import StoreGroups
 from foliot.runtime.local.resources import USED_BY_WORK
+from foliot.store.resources.selectors import parse_labels
 
 TASK: Final = "Task"
 # How work that has ended is shown in the status of its Task.
@@ -96,8 +97,6 @@ async def _delete_named(named: tuple[tuple[Kind, str], ...], ignore_not_found: b
 
 
 async def _delete_matching(targets: Targets, selector: str | None, dry_run: bool, force: bool) -> int:
-    from foliot.store.resources.selectors import parse_labels
-
     labels = parse_labels(selector) if selector else ()
     request = Request(targets, namespace(), labels, ())
     async with connected() as client:

@@ -19,6 +19,7 @@ from foliot.cli.targets import parse_targets
 from foliot.cli.terminal import out, paint
 from foliot.common.text import one_line
 from foliot.errors import Gone, NotFound, UsageError
+from foliot.resources.syntax.yaml_text import dump_yaml
 from foliot.runtime.groups.groups import StoreGroups
 from foliot.store.base import Change, Document, Filter, Key, Requirement
 
@@ -102,7 +103,6 @@ def _ago(time: object, now: datetime) -> str:
 def _block(title: str, value: Any) -> str:
     if not value:
         return ""
-    from foliot.resources.syntax.yaml_text import dump_yaml
 
     return _titled(title, dump_yaml(value).rstrip("\n").splitlines())
 

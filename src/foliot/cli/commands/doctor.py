@@ -11,10 +11,15 @@ from typing import TYPE_CHECKING, Final
 import click
 import msgspec
 
+from foliot.cli.doctor import boundary, store, surroundings, work
+from foliot.cli.doctor.findings import guarded
+from foliot.cli.doctor.surroundings import look_at_server
 from foliot.cli.invocation import current
 from foliot.cli.reach import remote, run
+from foliot.cli.show.findings import count
 from foliot.cli.show.output import as_json, output_option
 from foliot.cli.terminal import out, paint
+from foliot.store.open import open_database
 
 if TYPE_CHECKING:
     from foliot.cli.doctor.findings import Finding
@@ -41,8 +46,6 @@ def doctor(strict: bool, quiet: bool, output: str) -> int:
 
 
 async def _examine(*, strict: bool, quiet: bool, output: str) -> int:
-    from foliot.cli.show.findings import count
-
     found: list[Finding] = []
     area = ""
     async for finding in _findings(current().settings()):
@@ -81,14 +84,10 @@ def _show(finding: Finding) -> None:
 async def _findings(settings: Settings) -> AsyncIterator[Finding]:
     """Every look, in the order in which one thing needs another. With a server: what that says of itself."""
     if settings.server is not None:
-        from foliot.cli.doctor.surroundings import look_at_server
-
         async with remote() as client:
             async for finding in look_at_server(client, settings):
                 yield finding
         return
-    from foliot.cli.doctor import boundary, store, surroundings, work
-    from foliot.cli.doctor.findings import guarded
     from foliot.store.resources.database import SqlResourceStore
     from foliot.store.secrets.keyring import load_keyring
 
@@ -131,7 +130,6 @@ async def _opened(settings: Settings, *, wanted: bool) -> AsyncGenerator[Databas
     if not wanted:
         yield None
         return
-    from foliot.store.open import open_database
 
     database = await open_database(settings.store)
     try:

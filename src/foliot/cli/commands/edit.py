@@ -18,6 +18,7 @@ from foliot.cli.targets import parse_one
 from foliot.cli.terminal import out
 from foliot.errors import Conflict, FoliotError, InvalidDefinition
 from foliot.resources.problems import Problem
+from foliot.resources.syntax.yaml_text import dump_yaml
 from foliot.store.base import Document
 from foliot.store.resources.documents import same, same_spec
 
@@ -117,8 +118,6 @@ def _same(one: Document, other: Document) -> bool:
 
 
 def _text(document: Document) -> str:
-    from foliot.resources.syntax.yaml_text import dump_yaml
-
     return dump_yaml(document)
 
 

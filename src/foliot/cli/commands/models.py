@@ -15,7 +15,9 @@ from foliot.cli.reach import namespace, run
 from foliot.cli.show.output import as_json, output_option
 from foliot.cli.show.tables import table
 from foliot.cli.terminal import confirm, out
+from foliot.common.waits import Waits
 from foliot.errors import Unavailable, UsageError
+from foliot.store.open import open_database
 
 if TYPE_CHECKING:
     from foliot.models.cells import Verdict
@@ -98,9 +100,7 @@ def _table(verdicts: dict[str, Verdict]) -> str:
 @asynccontextmanager
 async def _found(ref: str) -> AsyncGenerator[EndpointConfig]:
     """The endpoint with its key: from the environment for `provider:model`, else from the store."""
-    from foliot.common.waits import Waits
     from foliot.engine.definition.endpoints import RunModels
-    from foliot.store.open import open_database
     from foliot.store.resources.database import SqlResourceStore
     from foliot.store.secrets.keyring import load_keyring
     from foliot.tools.outbound.client import OutboundClient

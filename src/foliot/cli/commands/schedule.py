@@ -21,7 +21,10 @@ from foliot.cli.triggers import pairs, triggering
 from foliot.common.text import one_line
 from foliot.errors import FoliotError, UsageError
 from foliot.resources import cron
+from foliot.resources.cron import time_zone_problem
 from foliot.settings.settings import mask_password
+from foliot.work.triggers.schedule import Cron, read_schedule, zone_of
+from foliot.work.triggers.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from foliot.store.base import Document
@@ -71,8 +74,6 @@ def show(name: str, output: str) -> int:
 
 
 async def _show(name: str, output: str) -> int:
-    from foliot.work.triggers.schedule import read_schedule
-
     async with connected() as triggers:
         document = await triggers.schedules.get(name, namespace=namespace())
         slots = await triggers.schedules.slots(name, namespace=namespace(), limit=_SHOWN)
@@ -139,8 +140,6 @@ async def _run(name: str, given: dict[str, str], output: str) -> int:
 @click.option("--count", type=click.IntRange(1, 1000), default=5, show_default=True, metavar="N", help="How many.")
 def next_command(expression: str, time_zone: str, count: int) -> int:
     """The next times of a cron expression such as "0 9 * * 1", or of a schedule by its name."""
-    from foliot.resources.cron import time_zone_problem
-    from foliot.work.triggers.schedule import Cron
 
     timing: Timing
     if " " in expression.strip() or expression.startswith("@"):
@@ -159,8 +158,6 @@ def next_command(expression: str, time_zone: str, count: int) -> int:
 
 
 async def _timing(name: str) -> tuple[Timing, str]:
-    from foliot.work.triggers.schedule import read_schedule
-
     async with connected() as triggers:
         read = read_schedule(await triggers.schedules.get(name, namespace=namespace()))
     return read.timing, read.zone
@@ -176,8 +173,6 @@ def serve() -> int:
 
 
 async def _serve(signals: StopSignals) -> int:
-    from foliot.work.triggers.scheduler import Scheduler
-
     settings = current().store_settings()
     configure(settings, service=True)
     async with triggering() as (database, store, tasks):
@@ -253,6 +248,4 @@ def _utc(moment: float) -> str:
 
 
 def _local(moment: float, zone: str) -> str:
-    from foliot.work.triggers.schedule import zone_of
-
     return datetime.fromtimestamp(int(moment), zone_of(zone)).strftime("%a %Y-%m-%d %H:%M:%S %Z").strip()

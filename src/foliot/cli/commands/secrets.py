@@ -20,6 +20,8 @@ from foliot.errors import Conflict, InvalidInput, NotFound, UsageError
 from foliot.runtime.local.groups import opened_store
 from foliot.runtime.outcomes import Outcome
 from foliot.store.base import Rotation
+from foliot.store.open import open_database
+from foliot.store.secrets.store_key import StoreKey
 
 _VARIABLE: Final = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*=(.*)", re.DOTALL)
 _LARGEST: Final = 1024 * 1024
@@ -209,9 +211,7 @@ def replace_lost_key(key_id: str, yes: bool) -> None:
 
 
 async def _replace_lost(key_id: str) -> str:
-    from foliot.store.open import open_database
     from foliot.store.secrets.keyring import load_keyring
-    from foliot.store.secrets.store_key import StoreKey
 
     settings = current().store_settings()
     database = await open_database(settings.store)

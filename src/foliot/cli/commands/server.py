@@ -20,6 +20,8 @@ from foliot.cli.logs import configure
 from foliot.cli.stop_signals import StopSignals, serve_until_told
 from foliot.cli.terminal import out
 from foliot.errors import Unavailable, UsageError
+from foliot.settings.settings import mask_password
+from foliot.store.queue.placement import Offer
 
 if TYPE_CHECKING:
     from foliot.runtime.runtime import Runtime
@@ -189,8 +191,6 @@ async def _up(capacity: int, signals: StopSignals, *, insecure: bool) -> int:
 
 
 def _worker(runtime: Runtime, capacity: int) -> Worker:
-    from foliot.store.queue.placement import Offer
-
     name = f"{socket.gethostname()}-{os.getpid()}"
     return runtime.inside.tasking.worker(Offer(name, runtime.inside.runs.worker, capacity=capacity), grace=GRACE)
 
@@ -220,7 +220,6 @@ async def _reachable(runtime: Runtime, besides: str = "", *, insecure: bool = Fa
     from foliot.server.http.serve import HttpServer, limits_of, listen_of
     from foliot.server.http.start import settle
     from foliot.server.runs.takeover import taking_up
-    from foliot.settings.settings import mask_password
     from foliot.store.secrets.local_key import LocalKey
 
     settings = current().store_settings()

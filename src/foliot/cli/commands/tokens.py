@@ -18,6 +18,7 @@ from foliot.cli.reach import run
 from foliot.cli.show.output import as_json, output_option
 from foliot.cli.show.tables import table
 from foliot.cli.terminal import out
+from foliot.client.open import server_of
 from foliot.errors import NotFound
 
 if TYPE_CHECKING:
@@ -164,7 +165,6 @@ async def token_place() -> AsyncGenerator[TokenPlace]:
             yield OnStore(database)
         return
     from foliot.client.http import Http
-    from foliot.client.open import server_of
 
     async with Http(server_of(settings)) as http:
         yield OnServer(http)

@@ -14,10 +14,12 @@ from foliot.cli.reach import namespace, run
 from foliot.cli.runtimes import reached
 from foliot.cli.show.output import as_json, output_option
 from foliot.cli.show.tables import table
+from foliot.cli.stop_signals import serve_until_told
 from foliot.cli.terminal import out
 from foliot.common.text import one_line
 from foliot.errors import Denied, UsageError
 from foliot.kernel.arguments import read_arguments
+from foliot.resources.syntax.yaml_text import dump_yaml
 
 if TYPE_CHECKING:
     from foliot.kernel.messages import ToolFailure, ToolResult
@@ -87,8 +89,6 @@ def describe(name: str, output: str) -> int:
 
 
 async def _describe(name: str, output: str) -> int:
-    from foliot.resources.syntax.yaml_text import dump_yaml
-
     async with reached() as client:
         data = await client.tools.get(name, namespace=namespace())
     out(as_json(data) if output == "json" else dump_yaml(data).rstrip("\n"))
@@ -247,7 +247,6 @@ def serve(
     Ctrl-C finishes what is under way.
     """
 
-    from foliot.cli.stop_signals import serve_until_told
     from foliot.cli.tool_server import Serving, serve_tools
 
     order = Serving(files, url, callers, names, shared, create_stream, concurrency, drain)

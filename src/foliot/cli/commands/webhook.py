@@ -24,7 +24,10 @@ from foliot.cli.triggers import length, triggering
 from foliot.common.text import one_line
 from foliot.errors import Unavailable, UsageError
 from foliot.runtime.local.groups import opened_store
+from foliot.runtime.local.operations import signed_headers
 from foliot.tools.secrets.masking import Masker
+from foliot.work.triggers.deliveries import Webhooks
+from foliot.work.triggers.endpoints import WebhookEndpoints
 from foliot.work.triggers.webhook import read_webhook
 
 if TYPE_CHECKING:
@@ -214,8 +217,6 @@ async def _listen(host: str, port: int, signals: StopSignals) -> int:
     from aiohttp import web
 
     from foliot.cli.webhook_server import application
-    from foliot.work.triggers.deliveries import Webhooks
-    from foliot.work.triggers.endpoints import WebhookEndpoints
 
     settings = current().store_settings()
     configure(settings, service=True)
@@ -246,7 +247,6 @@ async def _listen(host: str, port: int, signals: StopSignals) -> int:
 
 async def _signed(name: str, body: bytes, event_id: str) -> tuple[Document, dict[str, str]]:
     """The webhook, which has an address from now on, and the headers of a delivery to it."""
-    from foliot.runtime.local.operations import signed_headers
 
     # On the store itself: a server does not give away what deliveries are signed with.
     async with opened_store(current().store_settings()) as groups:

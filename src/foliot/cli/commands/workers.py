@@ -15,10 +15,11 @@ from foliot.cli.show.tables import cell, since, table
 from foliot.cli.terminal import out
 from foliot.common.text import one_line
 from foliot.errors import UsageError
+from foliot.store.queue.limits import Limit
 
 if TYPE_CHECKING:
     from foliot.store.base import Document
-    from foliot.store.queue.limits import ClassInfo, Limit
+    from foliot.store.queue.limits import ClassInfo
     from foliot.store.queue.workers import WorkerInfo
 
 _SCOPES: Final = ("namespace", "agent", "lane")
@@ -151,8 +152,6 @@ def _limit_row(each: Limit) -> list[str]:
 
 
 async def _limit(scope: Any, name: str, most: str) -> int:
-    from foliot.store.queue.limits import Limit
-
     full = name if scope == "namespace" or "/" in name else f"{namespace()}/{name}"
     async with connected() as operations:
         if most.lower() == "none":

@@ -16,6 +16,7 @@ import msgspec
 from foliot.cli.doctor.findings import Finding, Findings
 from foliot.common.text import one_line
 from foliot.errors import Denied
+from foliot.resources.powers import declared_by_operator, spec_of
 from foliot.resources.references import GRANT, Grants, Origin, Target, foreign, refused
 
 if TYPE_CHECKING:
@@ -70,7 +71,6 @@ async def _references(stored: Iterable[Document]) -> Findings:
 async def _powers(settings: Settings, stored: Iterable[Document]) -> Findings:
     """Code, programs, addresses and secrets, of resources that the operator did not declare."""
     from foliot.engine.definition.grants import Grants as Granted
-    from foliot.resources.powers import declared_by_operator, spec_of
     from foliot.tools.secrets.secrets import SecretRef
 
     documents = list(stored)

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 from foliot.cli.doctor.findings import Finding, Findings, lasted, listed
 from foliot.engine.telemetry.standing import Standing, look, waits_for
+from foliot.store.audit.log import SqlAuditLog
 from foliot.store.base import Filter, Requirement
 from foliot.store.database_clock import NOTABLE
+from foliot.store.queue.limits import list_classes
 from foliot.store.queue.placement import fits, lacked_by
 
 if TYPE_CHECKING:
@@ -220,8 +222,6 @@ def _phase(document: Document) -> str:
 
 
 async def _classes(database: Database, now: float) -> Finding:
-    from foliot.store.queue.limits import list_classes
-
     held_back = [each for each in await list_classes(database) if each.opened_at is not None]
     if held_back:
         names = listed(sorted({f"{each.namespace}/{each.agent}" for each in held_back}))
@@ -237,7 +237,6 @@ async def _classes(database: Database, now: float) -> Finding:
 
 async def look_at_audit(database: Database) -> Findings:
     """The end of the audit log, which is where it is written to; `foliot audit verify` checks all of it."""
-    from foliot.store.audit.log import SqlAuditLog
 
     log = SqlAuditLog(database)
     verified = await log.verify_end(QUICK)
