@@ -53,7 +53,7 @@ from pathlib import Path
 
 
 async def hold(name):
-    for _ in range(6000):
+    for _ in range(60_000):
         if not Path(name + ".hold").exists():
             return
         Path(name + ".held").touch()
@@ -302,7 +302,7 @@ from pathlib import Path
 
 
 def look() -> str:
-    for _ in range(6000):
+    for _ in range(60_000):
         Path("look.held").touch()
         time.sleep(0.01)
     return "late"
