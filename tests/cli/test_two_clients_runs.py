@@ -268,3 +268,58 @@ def _until(ask: Callable[[], object], good: Callable[[object], bool]) -> object:
         assert time.monotonic() < deadline, said
         time.sleep(0.05)
     return said
+
+
+def test_a_fork_is_watched_and_compared_with_its_original(applied) -> None:
+    assert applied("run", "writer", "clocks", "--id", applied.space, "-q").code == 0
+
+    said = applied("fork", applied.space, "--at", "2")
+
+    assert (said.code, said.out) == (0, "On clocks: all is well.\n"), said.err
+    assert plain(said.err.replace(applied.space, "FIRST")).splitlines() == [
+        "writer  run RUN",
+        "  ! fork of FIRST at step 2, with nothing changed",
+        "step 1",
+        "  TIME · 74 tokens",
+        "✓ succeeded  1 step · 0 tool calls · 74 tokens · TIME · RUN",
+        "",
+        "Side by side",
+        "  original  FIRST  2 steps · 123 tokens",
+        "            On clocks: all is well.",
+        "  fork      RUN  1 step · 74 tokens",
+        "            On clocks: all is well.",
+        "  Both say the same.",
+    ]
+
+
+def test_settled_calls_let_the_run_go_on_to_its_answer(applied) -> None:
+    assert applied("run", "loser", "go", "--id", applied.space).code == 8
+    calls = [line.split()[1] for line in applied("runs", "--unknown", "-o", "name").out.splitlines()]
+
+    said = [applied("decide", applied.space, call, "happened", "--result", "kept") for call in calls]
+
+    assert [each.code for each in said] == [8, 8, 0], said[-1].err
+    assert said[-1].out == "Done.\n"
+    assert said[-1].err.splitlines()[0] == "Decided: happened."
+
+
+def test_a_command_that_stays_shows_whom_it_waits_for_and_the_answer(applied, tmp_path: Path) -> None:
+    words = [*applied.where, "run", "payer", "go", "--id", applied.space, "--wait"]
+    command = [sys.executable, "-u", "-m", "foliot.cli", *map(str, words)]
+    staying = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    guard = threading.Timer(10 * PATIENCE, staying.kill)
+    guard.start()
+    try:
+        assert staying.stderr is not None
+        named = next(line for line in staying.stderr if "waiting for approval" in line)
+        name = named.split("approvals approve ")[1].split()[0]
+        approved = applied("approvals", "approve", name)
+        answer, errors = staying.communicate()
+    finally:
+        guard.cancel()
+        staying.kill()
+        staying.wait()
+
+    assert (approved.code, approved.out) == (0, ""), approved.err
+    assert f"Run {applied.space} goes on where" in approved.err
+    assert (staying.returncode, answer) == (0, "Paid: 5 euros.\n"), errors

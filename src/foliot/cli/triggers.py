@@ -26,7 +26,7 @@ async def triggering() -> AsyncGenerator[Triggers]:
     """Opens the store, and the tasks of a runtime on it."""
     async with opened() as runtime:
         inside = runtime.inside
-        yield Triggers(inside.tasking.database, inside.resources, inside.tasking.tasks)
+        yield Triggers(inside.database, inside.resources, inside.tasking.tasks)
 
 
 def pairs(given: tuple[str, ...], option: str) -> dict[str, str]:

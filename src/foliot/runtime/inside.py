@@ -46,7 +46,7 @@ from foliot.runtime.background import BackgroundRuns
 from foliot.runtime.composition import Parts, compose
 from foliot.runtime.results import RunResult, Value, result_of
 from foliot.settings.settings import Settings, load_settings
-from foliot.store.base import ResourceStore
+from foliot.store.base import Database, ResourceStore
 from foliot.store.journal.base import TASK_LABEL, Beside, Held, RunInfo, RunTaken, Signal
 from foliot.store.journal.chain import check as check_chain
 from foliot.tools.base import Tool
@@ -156,6 +156,14 @@ class Inside:
     def settings(self) -> Settings:
         """The settings that it was opened with."""
         return self._open().settings or self._settings or load_settings()
+
+    @property
+    def database(self) -> Database:
+        """The database below everything. Raises `UsageError` for a runtime in memory."""
+        database = self._open().database
+        if database is None:
+            raise UsageError("a runtime in memory has no database", hint="give the runtime a store, such as a path")
+        return database
 
     @property
     def tasking(self) -> Tasking:

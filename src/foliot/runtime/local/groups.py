@@ -138,12 +138,11 @@ class LocalGroups(Groups):
     @property
     def _stored(self) -> StoredGroups:
         inside = self.inside
-        tasks = inside.tasking.tasks
         return StoredGroups(
-            inside.tasking.database,
+            inside.database,
             inside.resources,
             inside.settings,
-            tasks=lambda: nullcontext(tasks),
+            tasks=lambda: nullcontext(inside.tasking.tasks),  # most of what is declared has nothing to do with them
             caller=self._caller,
         )
 
