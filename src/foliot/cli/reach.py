@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -56,7 +57,6 @@ async def connected() -> AsyncGenerator[StoreGroups]:
 @asynccontextmanager
 async def _tasks() -> AsyncGenerator[TaskService]:
     """Opens what accepts and ends work, for the few commands that do; tools may be modules of the current folder."""
-    import os
 
     from foliot.cli.runtimes import STORE_WAIT, tools_from
     from foliot.runtime.runtime import Runtime
