@@ -20,10 +20,10 @@ SOURCE = Path(package.__file__).parent
 # Every place that asks where the work is, and why it may.
 BRANCHES = {
     "commands/about.py": 1,  # capabilities are those of this installation, or of the server
-    "commands/contexts.py": 1,  # a context is about a server
+    "commands/contexts.py": 1,  # it shows which of the two the settings name
     "commands/doctor.py": 1,  # a server says itself how it is; a store is looked at from here
     "commands/mcp.py": 1,  # an MCP server is asked by who may use it: this machine, or the server
-    "commands/tokens.py": 1,  # signing in needs a server
+    "commands/tokens.py": 1,  # the first token can only be made on the store: a server asks for one
     "invocation.py": 2,  # some commands work on the store itself; contexts name servers
     "reach.py": 1,  # `connected` opens the store, or the server
     "runtimes.py": 1,  # `reached` opens a runtime, or the server

@@ -64,7 +64,7 @@ def capabilities(output: str) -> int:
 
 
 async def _capabilities() -> list[tuple[str, bool, str]]:
-    if current().settings().server is None:
+    if current().settings().server is None:  # no store is opened: capabilities are those of what is installed
         from foliot.runtime.tools import listed_capabilities
 
         return [(each["id"], each["enabled"], each["description"]) for each in listed_capabilities()]

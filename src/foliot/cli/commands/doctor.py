@@ -83,7 +83,7 @@ def _show(finding: Finding) -> None:
 
 async def _findings(settings: Settings) -> AsyncIterator[Finding]:
     """Every look, in the order in which one thing needs another. With a server: what that says of itself."""
-    if settings.server is not None:
+    if settings.server is not None:  # it examines its own store; from here only the way to it can be examined
         async with remote() as client:
             async for finding in look_at_server(client, settings):
                 yield finding

@@ -160,7 +160,7 @@ class TokenPlace(Protocol):
 async def token_place() -> AsyncGenerator[TokenPlace]:
     """The server that the settings name, else the store."""
     settings = current().settings()
-    if settings.server is None:
+    if settings.server is None:  # the first token can only be made on the store: a server asks for one
         async with opened_store() as database:
             yield OnStore(database)
         return
