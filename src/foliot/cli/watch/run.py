@@ -356,7 +356,7 @@ class Watch:
 
     async def _interrupt(self, task: asyncio.Task[RunResult], watched: Watched, times: int) -> None:
         watched.interrupted = True
-        if times > 1:
+        if times > 1 or not self.run_id:  # a run without an id has not begun
             task.cancel()
             return
         self._view.note(f"Cancelling; Ctrl-C again leaves at once, and {_words(self._client).fate}.")
