@@ -133,8 +133,8 @@ class Tour:
         paid = len(self._payments(run_id))
         say(f"The kill hit the payment itself. The ledger shows {paid} payment(s), so we can tell:")
         decision = ["happened", "--result", '{"paid":49.9}'] if paid else ["run"]
-        command("foliot", "decide", run_id, "pay_refund", *decision)
-        if code := foliot("decide", run_id, "pay_refund", *decision):
+        command("foliot", "settle", run_id, "pay_refund", *decision)
+        if code := foliot("settle", run_id, "pay_refund", *decision):
             sys.exit(code)
 
     def _payments(self, run_id: str) -> list[dict[str, object]]:

@@ -340,7 +340,7 @@ MANY: tuple[tuple[str, Callable[[House], Awaitable[str]], Step, Decided], ...] =
     (
         "typed decide",
         House.lost,
-        lambda h, it: h.foliot("decide", it, "charge", "happened", "--result", "ok"),
+        lambda h, it: h.foliot("settle", it, "charge", "happened", "--result", "ok"),
         Decided("happened", ME),
     ),
     # Over HTTP. What a body says of who decides is not believed.

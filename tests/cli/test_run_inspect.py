@@ -209,8 +209,8 @@ def test_a_fork_that_cannot_be_is_told(foliot, writer, words, code, message):
 
 def test_what_has_ended_cannot_be_cancelled_or_decided_and_resuming_it_shows_it(foliot, writer):
     assert foliot("cancel", "run-1").code == 4
-    assert "has ended (succeeded)" in foliot("decide", "run-1", "c1", "run").err
-    assert "none of its calls waits for a decision" in foliot("decide", "run-1", "c1", "happened").err
+    assert "has ended (succeeded)" in foliot("settle", "run-1", "c1", "run").err
+    assert "none of its calls waits for a decision" in foliot("settle", "run-1", "c1", "happened").err
     said = foliot("resume", "run-1")
     assert (said.code, said.out) == (0, "You said hello, and I am told: Be kind.\n")
     assert "had ended already" in said.err
@@ -231,10 +231,10 @@ def test_commands_without_any_run_say_how_to_start_one(foliot):
 
 
 def test_a_result_goes_only_with_a_call_that_happened(foliot, writer):
-    said = foliot("decide", "run-1", "c1", "run", "--result", "x")
+    said = foliot("settle", "run-1", "c1", "run", "--result", "x")
 
     assert said.code == 2
-    assert foliot("decide", "run-1", "c1", "perhaps").code == 2
+    assert foliot("settle", "run-1", "c1", "perhaps").code == 2
 
 
 def test_results_are_listed_and_shown_whole(foliot, writer):

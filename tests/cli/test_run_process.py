@@ -200,14 +200,14 @@ def test_a_payment_cut_off_by_a_kill_waits_for_a_person(desk: Desk, decision, an
     code, out, err = desk.foliot("resume", "r1")
     assert (code, out) == (8, "")
     assert "nobody knows whether pay took effect: amount=5" in err
-    typed = [line for line in err.splitlines() if "foliot decide r1" in line]
+    typed = [line for line in err.splitlines() if "foliot settle r1" in line]
     assert len(typed) == 3
     assert len({line.index("  # ") for line in typed}) == 1  # one under the other
     assert desk.ledger == ["5"]  # never repeated silently
     assert "waits: unknown_effect" in desk.foliot("runs")[1]
     assert "what it returned" in desk.foliot("why", "r1")[1]
 
-    code, out, err = desk.foliot("decide", "r1", "pay", *decision)
+    code, out, err = desk.foliot("settle", "r1", "pay", *decision)
 
     assert (code, out) == (0, answer), err
     assert len(desk.ledger) == payments
@@ -221,7 +221,7 @@ def test_a_decision_says_who_goes_on_with_it_when_a_worker_was_faster(desk: Desk
     assert desk.foliot("resume", "r1")[0] == 8
     desk.claim("r1", "vm/7/4711/1")
 
-    code, out, err = desk.foliot("decide", "r1", "pay", "happened")
+    code, out, err = desk.foliot("settle", "r1", "pay", "happened")
 
     assert (code, out) == (0, ""), err
     assert "Decided: happened." in err
@@ -231,7 +231,7 @@ def test_a_decision_says_who_goes_on_with_it_when_a_worker_was_faster(desk: Desk
 def test_a_decision_can_be_made_before_anybody_took_the_run_up(desk: Desk) -> None:
     killed_while(desk, "pay")
 
-    code, _, err = desk.foliot("decide", "r1", "pay", "fail", "--reason", "ask the bank")
+    code, _, err = desk.foliot("settle", "r1", "pay", "fail", "--reason", "ask the bank")
 
     assert code == 1
     assert "ask the bank" in err

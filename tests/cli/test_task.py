@@ -157,14 +157,14 @@ def test_a_dead_letter_is_told_listed_edited_and_tried_again(duo):
     failed = duo("task", "run", "duo", "bad clocks", "--name", "job")
     assert failed.code == 1
     assert "dead-lettered" in failed.err
-    assert "foliot task requeue job" in failed.err
+    assert "foliot task retry job" in failed.err
 
     why = duo("why", "job").out
     assert "second did not finish" in why
-    assert "foliot task requeue job" in why
+    assert "foliot task retry job" in why
     letters = json.loads(duo("task", "dead-letters", "-o", "json").out)
     assert [(each["task"], [m["to"] for m in each["messages"]]) for each in letters] == [("job", ["second"])]
-    assert "foliot task requeue job" in duo("task", "dead-letters").out
+    assert "foliot task retry job" in duo("task", "dead-letters").out
 
     edited = duo("task", "retry", "job", "--edit", "second=good clocks")
     assert edited.code == 0, edited.err

@@ -253,11 +253,11 @@ def test_a_call_that_may_have_acted_is_listed_and_settled_after_its_run_has_ende
     assert (found["spec"]["run"], found["spec"]["tool"]) == (run, "refund")
     assert found["status"]["runPhase"] == "failed"
     assert applied("runs", "--unknown", "-o", "name").out == f"{run} {found['spec']['call']}\n"
-    assert applied("decide", run, "refund", "run").code != 0
-    settled = applied("decide", run, "refund", "not_happened", "--reason", "the bank says so")
+    assert applied("settle", run, "refund", "run").code != 0
+    settled = applied("settle", run, "refund", "not_happened", "--reason", "the bank says so")
     assert (settled.code, settled.out) == (0, f"{run} failed: kept that refund not happened.\n"), settled.err
     assert json.loads(applied("runs", "--unknown", "-o", "json").out)["items"] == []
-    assert applied("decide", run, "refund", "happened").code != 0
+    assert applied("settle", run, "refund", "happened").code != 0
 
 
 def test_the_health_of_tasks_and_what_can_be_done_is_told(applied) -> None:

@@ -48,7 +48,8 @@ def commands(command: click.Command = cli, path: tuple[str, ...] = ()) -> Iterat
     for name in command.list_commands(context):
         found = command.get_command(context, name)
         assert found is not None
-        yield from commands(found, (*path, name))
+        if not found.hidden:  # an older name of another command
+            yield from commands(found, (*path, name))
 
 
 def test_every_command_has_one_place_in_the_table() -> None:

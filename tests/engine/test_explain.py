@@ -138,9 +138,9 @@ def test_an_ambiguous_payment_says_what_to_type() -> None:
     assert told.headline == "It waits for a person to decide, since 30.0s ago."
     assert told.chain[0] == "nobody knows whether pay took effect: amount=5"
     assert [hint.command for hint in told.next] == [
-        "foliot decide r1 c1 happened",
-        "foliot decide r1 c1 run",
-        "foliot decide r1 c1 fail",
+        "foliot settle r1 c1 happened",
+        "foliot settle r1 c1 run",
+        "foliot settle r1 c1 fail",
     ]
 
 

@@ -31,11 +31,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One command: where it is (`module:attribute`), what it does in a few words, and what else people call it."""
+    """One command: where it is (`module:attribute`), what it does in a few words, and what else people call it.
+
+    `older` is a name that it had before: it still works, and no help shows it.
+    """
 
     target: str
     help: str
     also: tuple[str, ...] = ()
+    older: str = ""
 
 
 class LazyGroup(click.Group):
@@ -45,11 +49,13 @@ class LazyGroup(click.Group):
         super().__init__(*args, **kwargs)
         self.sections = sections
         self.verbs: dict[str, Verb] = {name: verb for _, verbs in sections for name, verb in verbs.items()}
+        self._older = {verb.older: name for name, verb in self.verbs.items() if verb.older}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.verbs)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        cmd_name = self._older.get(cmd_name, cmd_name)
         if cmd_name not in self.verbs:
             return None
         if cmd_name not in self.commands:
@@ -63,7 +69,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         word = args[0]
-        if word not in self.verbs and not ctx.resilient_parsing:
+        if word not in self.verbs and word not in self._older and not ctx.resilient_parsing:
             self._refuse(ctx, word)
         return super().resolve_command(ctx, args)
 
@@ -165,7 +171,9 @@ RUN: Final = {
     "why": Verb(f"{_AT}.trace:why", "Why a run or a task waits or failed", ("debug", "explain-run")),
     "resume": Verb(f"{_AT}.resume:resume", "Go on with interrupted runs", ("continue", "retry", "restart")),
     "cancel": Verb(f"{_AT}.resume:cancel", "End a run, wherever it is driven", ("stop", "kill", "abort")),
-    "decide": Verb(f"{_AT}.resume:decide", "Say what became of a call that may have acted", ("approve", "resolve")),
+    "settle": Verb(
+        f"{_AT}.resume:settle", "Say what became of a call of unknown outcome", ("resolve",), older="decide"
+    ),
     "approvals": Verb(
         f"{_AT}.approvals:approvals",
         "Calls that wait for consent: give it, or not",

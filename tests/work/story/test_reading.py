@@ -141,7 +141,7 @@ async def test_a_dead_letter_is_explained_and_its_requeue_is_in_the_history(kit:
     told = await stories.why("default", name)
     assert told.phase == "dead_lettered"
     assert any("no such thing" in cause.text for cause in told.causes)
-    assert "foliot task requeue job" in [hint.command for hint in told.next]
+    assert "foliot task retry job" in [hint.command for hint in told.next]
 
     kit.answer = lambda agent, told: f"{agent}({told})"
     await kit.tasks.requeue("default", name, by="ann")

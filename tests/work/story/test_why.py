@@ -270,7 +270,7 @@ def test_a_dead_letter_names_message_agent_error_attempts_and_the_way_back() -> 
     assert texts[0].startswith("the task was dead-lettered: ")
     assert any("no such model" in text for text in texts)
     assert f"message {KICKOFF}, 3 attempts" in texts
-    assert {"foliot task requeue job", "foliot why run1"} <= {hint.command for hint in told.next}
+    assert {"foliot task retry job", "foliot why run1"} <= {hint.command for hint in told.next}
 
 
 def test_a_cancelled_task_says_by_whom_and_what_did_not_finish() -> None:
@@ -279,7 +279,7 @@ def test_a_cancelled_task_says_by_whom_and_what_did_not_finish() -> None:
     told = why(story("cancelled", records, []), Surroundings(), NOW)
 
     assert told.causes[0].text == "the task was cancelled by ann: enough"
-    assert "foliot task requeue job" in [hint.command for hint in told.next]
+    assert "foliot task retry job" in [hint.command for hint in told.next]
 
 
 def test_a_task_that_is_being_cancelled_says_who_has_not_confirmed() -> None:

@@ -1,4 +1,4 @@
-"""`foliot resume`, `cancel` and `decide`: what a person does with a run that exists."""
+"""`foliot resume`, `cancel` and `settle`: what a person does with a run that exists."""
 
 from __future__ import annotations
 
@@ -138,8 +138,8 @@ async def _cancel(word: str, reason: str) -> int:
 @click.option("--result", metavar="TEXT", help="With `happened`: what the call returned, for the model to read.")
 @click.option("--reason", default="", metavar="TEXT", help="Why; it is recorded with the run.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the answer.")
-def decide(run_id: str, call: str, decision: str, result: str | None, reason: str, quiet: bool) -> int:
-    """Say what became of a call that may have acted, and go on with the run.
+def settle(run_id: str, call: str, decision: str, result: str | None, reason: str, quiet: bool) -> int:
+    """Say what became of a call of unknown outcome, and go on with the run.
 
     \b
     happened   it took effect (--result: what it returned)
@@ -150,7 +150,7 @@ def decide(run_id: str, call: str, decision: str, result: str | None, reason: st
     of its task or of its family goes by it. `foliot runs --unknown` lists such calls.
 
     \b
-    foliot decide 01k3 pay_refund happened --result "receipt R-17"
+    foliot settle 01k3 pay_refund happened --result "receipt R-17"
 
     CALL is the id of the call, or the name of its tool. `foliot why RUN` shows both.
 
@@ -159,10 +159,10 @@ def decide(run_id: str, call: str, decision: str, result: str | None, reason: st
     if result is not None and decision != "happened":
         raise UsageError(f"--result says what a call returned that happened; it does not go with `{decision}`.")
     said = cast("Settled", decision)
-    return run(_decide(run_id, call, said, result, reason, quiet=quiet))
+    return run(_settle(run_id, call, said, result, reason, quiet=quiet))
 
 
-async def _decide(word: str, call: str, decision: Settled, result: str | None, reason: str, *, quiet: bool) -> int:
+async def _settle(word: str, call: str, decision: Settled, result: str | None, reason: str, *, quiet: bool) -> int:
     async with reached() as client:
         info = await run_of(client, word)
         await client.runs.settle(info.id, call, decision, result=result, by=whoami(), reason=reason)

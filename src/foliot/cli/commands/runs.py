@@ -44,7 +44,7 @@ def runs(output: str, all_namespaces: bool, agent: str | None, phase: str | None
     foliot runs --unknown                    calls that may have acted, also of runs that have ended
     foliot runs -o json | jq '.items[].status'
 
-    `interrupted` is a run that nobody drives although it has not ended: `foliot resume` takes it up. `foliot decide`
+    `interrupted` is a run that nobody drives although it has not ended: `foliot resume` takes it up. `foliot settle`
     says what became of a call that may have acted.
     """
     if unknown:

@@ -275,7 +275,7 @@ def _lost(story: TaskStory, word: str) -> str:
     return found[0]
 
 
-@task.command(name="requeue")
+@task.command(name="requeue", hidden=True)  # what `retry` was called
 @click.argument("names", metavar="TASK…", nargs=-1, required=True)
 def task_requeue(names: tuple[str, ...]) -> int:
     """Try tasks again that ended badly: a new attempt that goes on behind what had succeeded."""
@@ -292,7 +292,9 @@ def task_requeue(names: tuple[str, ...]) -> int:
     help="Send a failed message with this text instead. MESSAGE is its id, or the agent it is for.",
 )
 def task_retry(names: tuple[str, ...], edits: tuple[str, ...]) -> int:
-    """Requeue tasks, and optionally change failed messages first.
+    """Try tasks again that ended badly: a new attempt that goes on behind what had succeeded.
+
+    Failed messages can be changed first.
 
     \b
     foliot task retry report-7 --edit researcher="Look in the archive instead"
@@ -334,7 +336,7 @@ async def _dead_letters(output: str, space: str | None, limit: int) -> int:
             out(f"    error: {one_line(message['error'], 200)}")
             out(f"    said:  {one_line(message['payload'], 200)}")
         where = "" if letter["namespace"] == "default" else f" -n {letter['namespace']}"
-        again = f"foliot task requeue {letter['task']}{where}"
+        again = f"foliot task retry {letter['task']}{where}"
         out(f"  {paint(again, fg='cyan')}")
     return 0
 

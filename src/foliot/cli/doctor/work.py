@@ -182,7 +182,7 @@ async def _waiting(database: Database, now: float) -> Finding:
         "work.waiting",
         "note",
         f"{len(for_people)} runs wait for a person, the longest for {lasted(longest)}",
-        "`foliot approvals`, `foliot answer` and `foliot decide` deal with them",
+        "`foliot approvals`, `foliot answer` and `foliot settle` deal with them",
     )
 
 

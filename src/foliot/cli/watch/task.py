@@ -315,6 +315,6 @@ async def finish_task(work: Groups, view: TaskView, task: TaskInfo, followed: Fo
             word = "dead-lettered" if phase == "dead_lettered" else phase
             error = story.info.summary.get("error") or f"task {task.name} was {word}"
             say("error", f"{word}: {error}", fg="red")
-            hint = f"`foliot why {task.name}{where}` tells why; `foliot task requeue {task.name}{where}` tries again."
+            hint = f"`foliot why {task.name}{where}` tells why; `foliot task retry {task.name}{where}` tries again."
             say("hint", hint, fg="cyan")
             return 1

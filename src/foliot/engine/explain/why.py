@@ -382,9 +382,9 @@ def _ambiguous(trace: Trace, calls: Sequence[CallTrace]) -> tuple[list[str], lis
             elif call.starts:
                 chain.append("nobody can say until when it might still act")
         hints += [
-            Hint(f"foliot decide {run} {call.id} happened", "it did take effect (--result: what it returned)"),
-            Hint(f"foliot decide {run} {call.id} run", "it did not: run it now"),
-            Hint(f"foliot decide {run} {call.id} fail", "end the run here"),
+            Hint(f"foliot settle {run} {call.id} happened", "it did take effect (--result: what it returned)"),
+            Hint(f"foliot settle {run} {call.id} run", "it did not: run it now"),
+            Hint(f"foliot settle {run} {call.id} fail", "end the run here"),
         ]
     chain.append("a tool with the effect `once` is never repeated silently")
     return chain, hints

@@ -44,4 +44,4 @@ def _line(asked: Asked) -> str:
         case "call":
             return f"{asked.tool} is for the client to call: send its result."
         case "decision":
-            return f"{asked.tool}: {asked.text} Say so with `foliot decide {asked.run_id} {asked.call_id}`."
+            return f"{asked.tool}: {asked.text} Say so with `foliot settle {asked.run_id} {asked.call_id}`."

@@ -262,7 +262,7 @@ def _settle(word: Word, run_id: str, also: Beside | None) -> Tx[None]:
     found, known = yield from _all_of(word)
     phase = next((row["phase"] for row in found if row["id"] == run_id), None)
     if phase is not None and phase not in TERMINAL:
-        raise Conflict(f"run {run_id} has not ended ({phase})", hint="`foliot decide` tells it to the run")
+        raise Conflict(f"run {run_id} has not ended ({phase})", hint="`foliot settle` tells it to the run")
     refuse_contradiction(known, word.decision)
     mine = next((each for each in known if each.run_id == run_id), None)
     if mine is None or mine.decision:

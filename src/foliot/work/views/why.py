@@ -298,7 +298,7 @@ def _ended(story: TaskStory, told: TaskExplanation) -> None:
     told.next.insert(0, Hint(f"foliot task trace {name}", "every run with its steps and timings"))
     if not isinstance(end, TaskSucceeded):
         what = "goes on behind what had succeeded, as a new attempt"
-        told.next.append(Hint(f"foliot task requeue {name}", what))
+        told.next.append(Hint(f"foliot task retry {name}", what))
         if not isinstance(end, TaskCancelled) and story.state.lost:
             told.next.append(Hint(f'foliot task retry {name} --edit MESSAGE="…"', "the same with another message"))
 
