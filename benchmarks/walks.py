@@ -200,7 +200,7 @@ def _post(host: str, port: int, token: str, name: str) -> None:
 
 
 def _settled(store: Path, name: str) -> bool:
-    connection = apsw.Connection(str(store), flags=apsw.SQLITE_OPEN_READONLY)
+    connection: Any = apsw.Connection(str(store), flags=apsw.SQLITE_OPEN_READONLY)
     row = connection.execute("SELECT phase FROM task WHERE name = ?", (name,)).fetchone()
     connection.close()
     return row is not None and row[0] == "succeeded"
@@ -282,7 +282,8 @@ def main() -> int:
             if asked.spine:
                 print(*(f"    {line}" for line in walk["spine"]), sep="\n")
             if asked.statements:
-                print(*(f"    {n:>3} {line}" for line, n in Counter(walk["statements"]).items()), sep="\n")
+                counted: Counter[str] = Counter(walk["statements"])
+                print(*(f"    {times:>3} {statement}" for statement, times in counted.items()), sep="\n")
     return 0
 
 
