@@ -3,8 +3,8 @@
     report = simulate(1234)
     assert report.ok, report
 
-The same seed always gives the same world: the same journals byte for byte, the same history. What runs is the real
-engine (`Runs`, `Driver`, `Keeper`, the kernel, the tool pipeline); only time, chance, the disk, the model and the tools
+The same seed always gives the same world: the same journals byte for byte, the same history. The engine is the real one
+(`Runs`, `Driver`, `LeaseKeeper`, the kernel, the tool pipeline); only time, chance, the disk, the model and the tools
 are simulated. `make_runs` and `journal` can be replaced, to see a broken engine or store caught.
 """
 

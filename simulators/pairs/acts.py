@@ -20,7 +20,7 @@ from foliot.store.audit.log import append_records
 from foliot.store.audit.pruning import prune_audit
 from foliot.store.base import Delete, Key, Put
 from foliot.store.ledger.budgets import Account, Act, Amount, Ceiling
-from foliot.store.ledger.tool_limits import Rate, Wish
+from foliot.store.ledger.tool_limits import ToolRate, Wish
 from foliot.store.queue import claims, queue, workers
 from foliot.store.queue import limits as bounds
 from foliot.store.task_feed import Difference, drop, tell
@@ -442,13 +442,13 @@ async def _sweep(t: Tools) -> Any:
 
 @act("tool.ask")
 async def _ask(t: Tools) -> Any:
-    wish = Wish("default/saw", f"id-{t.who}", Rate(1.0, 5), tokens=2, most=2, number=7)
+    wish = Wish("default/saw", f"id-{t.who}", ToolRate(1.0, 5), tokens=2, most=2, number=7)
     return await t.limits.ask(wish, now=NOW, lease_until=NOW + 10, place_until=NOW + 10)
 
 
 @act("tool.ask.new")
 async def _ask_new(t: Tools) -> Any:
-    wish = Wish("default/plane", f"id-{t.who}", Rate(1.0, 3), tokens=2, most=1, number=7)
+    wish = Wish("default/plane", f"id-{t.who}", ToolRate(1.0, 3), tokens=2, most=1, number=7)
     return await t.limits.ask(wish, now=NOW, lease_until=NOW + 10, place_until=NOW + 10)
 
 

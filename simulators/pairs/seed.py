@@ -16,14 +16,14 @@ from foliot.kernel.run.spec import digest as content_digest
 from foliot.store.access.logins import Lifetime, LoginSession, Pace, SqlLoginAttempts, SqlLoginFlows, SqlLoginSessions
 from foliot.store.access.request_keys import Claimed, SqlRequestKeys
 from foliot.store.access.tokens import SqlTokens, TokenInfo
-from foliot.store.access.users import Account as UserAccount
 from foliot.store.access.users import SqlUsers
+from foliot.store.access.users import UserAccount as UserAccount
 from foliot.store.audit.log import SqlAuditLog
 from foliot.store.base import Database, Document, Put
 from foliot.store.journal.base import Beside, Entry, Lease, NewRun
 from foliot.store.journal.database import SqlJournal
 from foliot.store.ledger.budgets import Account, Act, Amount, Ceiling, SqlBudgetLedger
-from foliot.store.ledger.tool_limits import Rate, SqlLimits, Wish
+from foliot.store.ledger.tool_limits import SqlLimits, ToolRate, Wish
 from foliot.store.queue.limits import Limit, class_failed, set_limit
 from foliot.store.queue.placement import Offer
 from foliot.store.queue.workers import register
@@ -221,7 +221,7 @@ async def _accounts(new: Tools) -> None:
     await new.ledger.reserve(Act("dead", "step/1"), ceilings(0, 2), held, holder=DEAD, now=NOW, until=NOW - 1)
     await new.ledger.reserve(Act("done", "step/1"), ceilings(1), held, holder=DEAD, now=NOW, until=NOW + 60)
     await new.ledger.settle(Act("done", "step/1"), Amount(7, 7), now=NOW)
-    wish = Wish("default/saw", ALIVE, Rate(1.0, 5), tokens=2, most=2, number=1)
+    wish = Wish("default/saw", ALIVE, ToolRate(1.0, 5), tokens=2, most=2, number=1)
     await new.limits.ask(wish, now=NOW, lease_until=NOW + 10, place_until=NOW + 10)
     await new.limits.failed("default/lathe", most=2, now=NOW)
     await new.limits.failed("default/drill", most=1, now=NOW - 100)

@@ -11,7 +11,7 @@ from foliot import Client
 from foliot.engine.live.hub import Recorded, Streamed
 from foliot.errors import Conflict, Denied, InvalidInput, NotFound
 from foliot.store.audit.log import AuditFilter
-from foliot.store.ledger.doubts import Noted, note
+from foliot.store.ledger.doubts import NewDoubt, note
 from foliot.store.queue.limits import Limit
 from foliot.store.queue.placement import Offer
 from foliot.store.queue.workers import register
@@ -194,7 +194,9 @@ async def test_calls_that_nobody_has_settled_come_in_pages(site, admin) -> None:
         await admin.runs.start("writer", "go", run_id=f"of-{namespace}", namespace=namespace)
         await ended(admin, f"of-{namespace}")
         noted = [
-            Noted(f"of-{namespace}", f"of-{namespace}/c{n}", f"c{n}", namespace, "f", "s", "pay", "process_died", 5.0)
+            NewDoubt(
+                f"of-{namespace}", f"of-{namespace}/c{n}", f"c{n}", namespace, "f", "s", "pay", "process_died", 5.0
+            )
             for n in range(3)
         ]
         await table._db.write(note, noted, [], [])

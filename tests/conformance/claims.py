@@ -31,7 +31,7 @@ from foliot.store.queue.placement import Offer
 from foliot.store.queue.queue import QueueItem, enqueue
 from foliot.store.queue.workers import STALE_AFTER, beat, bury, list_workers, register
 from foliot.store.transaction import Tx
-from foliot.work.worker.worker import Round
+from foliot.work.worker.worker import LookRound
 
 NOW = 1_000.0
 LEASE = 30.0
@@ -242,7 +242,7 @@ class ClaimsConformance:
         for n in range(7):
             await add(db, f"gpu{n}", agent=f"gpu{n}", requirements='{"gpu":true}', priority=30)
         await add(db, "plain", priority=0)
-        seen, place, looks = [], Round(), 0
+        seen, place, looks = [], LookRound(), 0
         while True:
             found = await take(db, after=place.place)
             place.looked(found)
@@ -261,7 +261,7 @@ class ClaimsConformance:
         first = await take(db, 4)
         assert "small" in ids(first)
         taken = set(ids(first))
-        place = Round()
+        place = LookRound()
         for _ in range(200):
             found = await take(db, 10, after=place.place)
             place.looked(found)
@@ -274,7 +274,7 @@ class ClaimsConformance:
     async def test_urgent_lines_come_first_while_a_look_goes_round(self, db: Database) -> None:
         for n in range(claims.EACH + 5):
             await add(db, f"slow{n}", lane=f"event-{n}", priority=0)
-        place = Round()
+        place = LookRound()
         found = await take(db, 2, after=place.place)
         place.looked(found)
         await add(db, "urgent", priority=30)

@@ -8,14 +8,14 @@ import pytest
 
 from foliot.errors import Conflict, Denied, InvalidInput, NotFound
 from foliot.store.access.logins import Lifetime, LoginSession, Pace, SqlLoginAttempts, SqlLoginFlows, SqlLoginSessions
-from foliot.store.access.users import Account, SqlUsers
+from foliot.store.access.users import SqlUsers, UserAccount
 from foliot.store.base import Database
 
 ADMIN = {"*": ["admin"]}
 LIFETIME = Lifetime(idle=100.0, whole=1000.0)
 
 
-async def account(users: SqlUsers, name: str = "ada", *, now: float = 0.0) -> Account:
+async def account(users: SqlUsers, name: str = "ada", *, now: float = 0.0) -> UserAccount:
     await users.create(name, password="hash-1", grants=ADMIN, now=now)
     found = await users.find(name)
     assert found is not None

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foliot.engine.driver.appends import FIRST_PAUSE, LONGEST_PAUSE, Tenure, append_again, judge, pause_before, persist
+from foliot.engine.driver.appends import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    LeaseClock,
+    append_again,
+    judge,
+    pause_before,
+    persist,
+)
 from foliot.errors import Conflict, Unavailable
 from foliot.store.journal.base import Entry, JournalConflict, Lease, LeaseLost, NewRun, Signal, SignalsPending
 from foliot.store.journal.memory import MemoryJournal
@@ -100,7 +108,7 @@ async def held(journal: MemoryJournal) -> Lease:
 
 async def append(journal: MemoryJournal, lease: Lease, entries: list[Entry], phase=None) -> None:
     """As a driver does."""
-    tenure = Tenure(lease.until, clock=clock, seconds=30.0)
+    tenure = LeaseClock(lease.until, clock=clock, seconds=30.0)
 
     async def once() -> None:
         await journal.append(lease, entries, phase=phase)
@@ -197,7 +205,7 @@ def test_a_signal_that_came_meanwhile_is_taken_before_the_run_is_let_go() -> Non
 def test_it_is_tried_until_the_lease_ends_and_no_longer() -> None:
     async def scene() -> None:
         tries: list[float] = []
-        tenure = Tenure(1030.0, clock=clock, seconds=30.0)
+        tenure = LeaseClock(1030.0, clock=clock, seconds=30.0)
         began = tenure.left()
 
         async def away() -> None:
@@ -216,7 +224,7 @@ def test_it_is_tried_until_the_lease_ends_and_no_longer() -> None:
 
 def test_what_will_not_pass_is_not_waited_for() -> None:
     async def scene() -> None:
-        tenure = Tenure(1030.0, clock=clock, seconds=30.0)
+        tenure = LeaseClock(1030.0, clock=clock, seconds=30.0)
         tries = 0
 
         async def closed() -> None:
@@ -234,7 +242,7 @@ def test_what_will_not_pass_is_not_waited_for() -> None:
 
 def test_other_errors_end_the_trying() -> None:
     async def scene() -> None:
-        tenure = Tenure(1030.0, clock=clock, seconds=30.0)
+        tenure = LeaseClock(1030.0, clock=clock, seconds=30.0)
 
         async def refused() -> None:
             raise Conflict("no")

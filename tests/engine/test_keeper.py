@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from foliot.common.waits import Waits
-from foliot.engine.driver.lease_keeper import Keeper
+from foliot.engine.driver.lease_keeper import LeaseKeeper
 from foliot.engine.driver.runs import user_message
 from foliot.engine.driver.signals import signal
 from foliot.errors import Unavailable
@@ -74,7 +74,7 @@ class Calls:
 async def keeper(monkeypatch):
     journal, now = Calls(), [1000.0]
     monkeypatch.setattr("foliot.engine.driver.lease_keeper.LOOK_EVERY", 0.01)
-    keeper = Keeper(journal, clock=lambda: now[0], lease_seconds=0.03)
+    keeper = LeaseKeeper(journal, clock=lambda: now[0], lease_seconds=0.03)
     yield keeper, journal, now
     await keeper.close()
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from foliot.engine.limits.circuits import PROBE_SECONDS, STALE_AFTER, SharedCircuits
 from foliot.engine.limits.tools import SharedLimiter
 from foliot.errors import Unavailable
-from foliot.store.ledger.tool_limits import Grant, SqlLimits, Trouble, Wish
+from foliot.store.ledger.tool_limits import SqlLimits, ToolLease, Trouble, Wish
 from foliot.store.open import open_database
 from foliot.tools.base import RateLimit, ToolCircuitOpen, ToolRateLimited
 from foliot.tools.function import tool
@@ -64,7 +64,7 @@ class Counted:
 class Down:
     """Shared limits in a store that does not answer."""
 
-    async def ask(self, *args: Any, **kwargs: Any) -> Grant:
+    async def ask(self, *args: Any, **kwargs: Any) -> ToolLease:
         raise Unavailable("the store does not answer")
 
     troubles = failed = probe = well = ask
@@ -343,4 +343,4 @@ async def test_a_healthy_tool_without_limits_costs_the_store_one_look_in_two_sec
 async def test_a_wish_names_what_is_wanted(limits: SqlLimits) -> None:
     """Without a rate and without places nothing is refused, and nothing is kept."""
     grant = await limits.ask(Wish("k", "me"), now=1.0, lease_until=2.0, place_until=3.0)
-    assert grant == Grant()
+    assert grant == ToolLease()

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from foliot.engine.base import Clock
-from foliot.engine.driver.appends import Tenure
+from foliot.engine.driver.appends import LeaseClock
 from foliot.engine.driver.driver import Driver
 from foliot.engine.driver.runs import user_message
 from foliot.errors import Unavailable
@@ -331,8 +331,8 @@ def in_time(scene) -> None:
     VirtualLoop(Random(1), latest=10_000.0).run(scene(Wall()))
 
 
-def tenure_of(wall: Clock, seconds: float = 30.0) -> Tenure:
-    return Tenure(wall() + seconds, clock=wall, seconds=seconds)
+def tenure_of(wall: Clock, seconds: float = 30.0) -> LeaseClock:
+    return LeaseClock(wall() + seconds, clock=wall, seconds=seconds)
 
 
 def test_a_lease_ends_by_whichever_clock_says_so_first() -> None:
@@ -356,7 +356,7 @@ def test_a_wall_clock_set_back_makes_no_lease_longer() -> None:
     async def scene(wall: Wall) -> None:
         until = wall() + 30.0
         wall.now -= 500.0
-        lease = Tenure(until, clock=wall, seconds=30.0)
+        lease = LeaseClock(until, clock=wall, seconds=30.0)
         assert lease.left() == 30.0
 
     in_time(scene)
@@ -393,7 +393,7 @@ def test_an_alarm_that_is_closed_stays_silent() -> None:
 async def test_who_slept_through_the_end_is_told_so() -> None:
     """A real loop: it is held up, as by a stopped process, and the timer comes late."""
     loop = asyncio.get_running_loop()
-    lease = Tenure(loop.time() + 0.2, clock=loop.time, seconds=0.2)
+    lease = LeaseClock(loop.time() + 0.2, clock=loop.time, seconds=0.2)
     rung: asyncio.Future[bool] = loop.create_future()
     lease.watch(rung.set_result)
     lease._ends -= 1.0  # as if it should have gone off long ago

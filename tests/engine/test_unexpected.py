@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from foliot.engine.driver.lease_keeper import Keeper
+from foliot.engine.driver.lease_keeper import LeaseKeeper
 from foliot.errors import Unavailable
 from foliot.kernel.run.events import RunDeadLettered
 from foliot.store.journal.base import Signal
@@ -111,7 +111,7 @@ async def test_the_keeper_outlives_a_fault_and_the_run_hears_of_its_own() -> Non
             self.lost.set()
 
     journal = Calls()
-    keeper = Keeper(journal, clock=lambda: 1000.0, lease_seconds=0.03)
+    keeper = LeaseKeeper(journal, clock=lambda: 1000.0, lease_seconds=0.03)
     deaf, well = Deaf("r1"), FakeDriver("r2")
     journal.waiting = [Signal("s1", "r1", 1.0, "t", b""), Signal("s2", "r2", 1.0, "t", b"")]
     with keeper.keep(deaf), keeper.keep(well):

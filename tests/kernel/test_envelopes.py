@@ -16,7 +16,7 @@ from foliot.kernel.graph.envelopes import (
     under_names,
 )
 from foliot.kernel.graph.events import Envelope
-from foliot.kernel.graph.state import GraphState, Output, Round
+from foliot.kernel.graph.state import AgentOutput, GraphState, Round
 from tests.kernel.graph_play import plan
 
 FAN_IN = plan({"a": ["b", "c"], "b": ["d"], "c": ["d"]})
@@ -76,8 +76,12 @@ def test_one_text_stands_for_itself_and_several_under_their_names():
 
 
 def test_texts_of_one_agent_stand_together_in_the_order_of_the_hops():
-    outputs = [Output("c", "third", 5, "b001"), Output("b", "x", 9, "b001"), Output("c", "first", 2, "b001")]
-    outputs.append(Output("c", "second", 2, "b002"))
+    outputs = [
+        AgentOutput("c", "third", 5, "b001"),
+        AgentOutput("b", "x", 9, "b001"),
+        AgentOutput("c", "first", 2, "b001"),
+    ]
+    outputs.append(AgentOutput("c", "second", 2, "b002"))
     assert output_of(FAN_IN, outputs) == (
         "## b\n\nx\n\n## c\n\nfirst\n\nsecond\n\nthird",
         {"b": "x", "c": "first\n\nsecond\n\nthird"},

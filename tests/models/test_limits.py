@@ -15,7 +15,7 @@ from foliot.engine.limits.models import SharedTurns
 from foliot.errors import InvalidInput
 from foliot.kernel.messages import Usage
 from foliot.models.routing.limits import LocalTurns, Turns, counted
-from foliot.resources.rates import NO_LIMITS, Ahead, Declarer, Limits, Line, Used, earliest
+from foliot.resources.rates import NO_LIMITS, Ahead, Declarer, Limits, RateLine, UsedSlot, earliest
 from foliot.store.ledger.model_limits import SqlModelLimits
 from foliot.store.open import open_database
 
@@ -284,7 +284,7 @@ def test_a_turn_is_expected_when_it_comes(most: int, used: list[int], ahead: int
     """Played out one by one: everybody in front passes as soon as it can."""
     limits = Limits(requests=most, per=60)
     begun = sorted(1000.0 + at for at in used)
-    expected, _ = earliest(limits, Line([Used(at, 1, 0) for at in begun], Ahead(ahead, 0)), 0, 1060.0)
+    expected, _ = earliest(limits, RateLine([UsedSlot(at, 1, 0) for at in begun], Ahead(ahead, 0)), 0, 1060.0)
     now = 1060.0
     for _ in range(ahead + 1):
         inside = [at for at in begun if at + 60 > now]

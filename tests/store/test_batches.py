@@ -15,7 +15,7 @@ from foliot.errors import Conflict, NotFound
 from foliot.store.audit.log import SqlAuditLog, append_records
 from foliot.store.base import Put
 from foliot.store.ledger.budgets import Account, Act, Amount, Ceiling, SqlBudgetLedger
-from foliot.store.postgres.batches import Batch, LeftOut, OutOfOrder, Part, Refused, keys_of
+from foliot.store.postgres.batches import BodyBatch, LeftOut, OutOfOrder, Part, RefusedBody, keys_of
 from foliot.store.postgres.database import PostgresDatabase
 from foliot.store.queries import load, locks_of
 from foliot.store.resources.database import SqlResourceStore
@@ -51,7 +51,7 @@ async def play(*bodies: Tx[Any]) -> tuple[list[Any], list[Statement]]:
         done.append(statement)
         return []
 
-    return await Batch(execute).run(bodies), done
+    return await BodyBatch(execute).run(bodies), done
 
 
 def order(done: list[Statement]) -> list[tuple[int, Any]]:
@@ -96,7 +96,7 @@ async def test_heads_come_last_and_each_body_is_done_with_one_before_the_next_ha
 async def test_a_body_that_refuses_is_answered_and_the_others_go_on() -> None:
     outcomes, done = await play(recording(), refusing(), locking(1))
     assert outcomes[0] == 1
-    assert isinstance(outcomes[1], Refused)
+    assert isinstance(outcomes[1], RefusedBody)
     assert isinstance(outcomes[1].error, Conflict)
     assert outcomes[2] is None
     assert [statement.name for statement in done].count("audit_advance") == 1

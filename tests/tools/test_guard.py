@@ -17,7 +17,7 @@ from foliot.common.waits import Waits
 from foliot.errors import InvalidInput
 from foliot.tools.base import ToolError, ToolTimeout, ToolUnreachable
 from foliot.tools.outbound.client import OutboundClient, ToolAnswerTooLarge
-from foliot.tools.outbound.guard import Guard, Outbound, OutboundRefused, Target, address_class
+from foliot.tools.outbound.guard import Guard, Outbound, OutboundRefused, OutboundTarget, address_class
 from foliot.tools.outbound.pinned import CHECKED, PinnedResolver, pinned_socket
 from tests.tools.web_service import saying, self_signed, serving, way_out
 
@@ -288,7 +288,7 @@ class TestPinning:
         info = (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 80))
         with pytest.raises(OSError, match="not checked"):
             pinned_socket(Waits(), info)
-        token = CHECKED.set(Target("http", "x.example", 80, (ipaddress.ip_address(PUBLIC),)))
+        token = CHECKED.set(OutboundTarget("http", "x.example", 80, (ipaddress.ip_address(PUBLIC),)))
         try:
             with pytest.raises(OSError, match="not checked"):
                 pinned_socket(Waits(), info)

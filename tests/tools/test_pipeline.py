@@ -259,14 +259,14 @@ def test_the_order_of_everything_is_pinned() -> None:
         "Advertised",
         "Resolve",
         "CheckArguments",
-        "Isolation",
+        "IsolationLayer",
         "AllowList",
         "Permissions",
         "Policies",
         "Conditions",
         "Preconditions",
     ]
-    assert names(gates_for(tool, parts)) == ["Secrets", "BudgetGate", "RateGate", "Approval", "BudgetHold"]
+    assert names(gates_for(tool, parts)) == ["SecretsGate", "BudgetGate", "RateGate", "Approval", "BudgetHold"]
     # Here the start of the call is made durable.
     assert names(stages_for(tool.definition, parts)) == [
         "Pay",

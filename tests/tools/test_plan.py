@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from foliot.errors import InvalidInput
 from foliot.tools.base import ToolDefinition
-from foliot.tools.pipeline.order import Step, check_order, check_requirements, edges, waves
+from foliot.tools.pipeline.order import OrderedCall, check_order, check_requirements, edges, waves
 
 READ = ToolDefinition("read", effect="read", resource_keys=("file:{path}",))
 WRITE = ToolDefinition("write", resource_keys=("file:{path}",))
@@ -20,8 +20,8 @@ BUILD = ToolDefinition("build")
 TEST = ToolDefinition("test", after=("build",))
 
 
-def steps(*calls: tuple[ToolDefinition, dict[str, Any]]) -> list[Step]:
-    return [Step(f"c{n}", definition, arguments) for n, (definition, arguments) in enumerate(calls)]
+def steps(*calls: tuple[ToolDefinition, dict[str, Any]]) -> list[OrderedCall]:
+    return [OrderedCall(f"c{n}", definition, arguments) for n, (definition, arguments) in enumerate(calls)]
 
 
 def test_calls_that_do_not_meet_run_side_by_side() -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from foliot.tools.function import tool
 from foliot.tools.mcp.process import Launch
-from foliot.tools.mcp.stdio import Child, start
+from foliot.tools.mcp.stdio import ServerProcess, start
 from foliot.tools.pipeline.pipeline import Pipeline
 from foliot.tools.pipeline.running import going_on
 from foliot.tools.processes import outlives_call
@@ -220,7 +220,7 @@ async def test_processes_outside_calls_are_nobodys() -> None:
 
 
 async def test_a_server_whose_connection_is_kept_outlives_the_call_that_needed_it_first() -> None:
-    started: list[Child] = []
+    started: list[ServerProcess] = []
 
     @tool(effect="read")
     async def first() -> None:

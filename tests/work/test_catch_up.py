@@ -10,8 +10,8 @@ from foliot.work.triggers.schedule import (
     CatchUp,
     Cron,
     Once,
+    SlotVerdict,
     Timing,
-    Verdict,
     first_after,
     next_start,
     start_of,
@@ -35,14 +35,14 @@ RULES = st.builds(
 MOMENTS = st.integers(1_772_900_000, 1_773_100_000)
 
 
-def modelled(timing: Timing, rule: CatchUp, after: float, now: float) -> list[Verdict]:
+def modelled(timing: Timing, rule: CatchUp, after: float, now: float) -> list[SlotVerdict]:
     every = timing.newest(after, now, 10**6).slots
     due = [slot for slot in every if start_of(timing, rule, "u", slot) <= now]
     wanted = rule.limit if rule.missed == "all" else 1
     fire = due[-wanted:]
     if rule.missed == "skip":
         fire = [slot for slot in fire if now - start_of(timing, rule, "u", slot) <= rule.deadline]
-    return [Verdict(slot, "" if slot in fire else "left out") for slot in due]
+    return [SlotVerdict(slot, "" if slot in fire else "left out") for slot in due]
 
 
 @settings(max_examples=200, deadline=None)

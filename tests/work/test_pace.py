@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from foliot.store.journal.base import Lease
 from foliot.store.queue.claims import Claims
-from foliot.work.worker.worker import Pace, Round
+from foliot.work.worker.worker import LookRound, Pace
 
 LEASE = Lease("r1", 1, 1, "w", 30.0, queued=True)
 NOTHING = Claims([])
@@ -57,7 +57,7 @@ def test_chance_spreads_waits_over_half_of_their_length(chance: float) -> None:
 
 
 def test_looks_go_round_in_turns_with_looks_from_the_top() -> None:
-    place = Round()
+    place = LookRound()
     seen: list[str] = []
     for cursor in (" ", "m", " ", "", " ", "x"):
         seen.append(place.place)
@@ -66,7 +66,7 @@ def test_looks_go_round_in_turns_with_looks_from_the_top() -> None:
 
 
 def test_where_one_look_sees_everything_all_are_from_the_top() -> None:
-    place = Round()
+    place = LookRound()
     for _ in range(3):
         assert place.place == ""
         place.looked(NOTHING)

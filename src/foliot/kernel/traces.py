@@ -18,7 +18,7 @@ NO_SPAN: Final = "0" * 16
 _FORM: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
 
 
-class Context(NamedTuple):
+class TraceContext(NamedTuple):
     """A trace, and the span in it under which something happens."""
 
     trace: str
@@ -28,15 +28,15 @@ class Context(NamedTuple):
         return f"00-{self.trace}-{self.span}-01"
 
 
-def read_context(text: str) -> Context | None:
+def read_context(text: str) -> TraceContext | None:
     """Parses a `traceparent`; returns None for a text that is none, such as an empty one."""
     found = _FORM.fullmatch(text)
-    return None if found is None else Context(found[1], found[2])
+    return None if found is None else TraceContext(found[1], found[2])
 
 
-def new_trace(name: str) -> Context:
+def new_trace(name: str) -> TraceContext:
     """The context of something that nobody above it traces."""
-    return Context(_named(16, "trace", name))
+    return TraceContext(_named(16, "trace", name))
 
 
 def run_span(run_id: str) -> str:
@@ -68,13 +68,13 @@ def message_span(run_id: str) -> str:
 def under_call(context: str, run_id: str, call_id: str) -> str:
     """The context of what a call begins; nothing when its run is not traced."""
     found = read_context(context)
-    return "" if found is None else str(Context(found.trace, call_span(run_id, call_id)))
+    return "" if found is None else str(TraceContext(found.trace, call_span(run_id, call_id)))
 
 
 def under_message(context: str, run_id: str) -> str:
     """The context of the run of a message, by that of its task; nothing when the task is not traced."""
     found = read_context(context)
-    return "" if found is None else str(Context(found.trace, message_span(run_id)))
+    return "" if found is None else str(TraceContext(found.trace, message_span(run_id)))
 
 
 def _named(size: int, *parts: str) -> str:

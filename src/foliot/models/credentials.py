@@ -40,7 +40,7 @@ _BEFORE: Final = 300.0
 _REGION: Final = re.compile(r"\.([a-z]{2}(?:-[a-z]+)+-\d+)\.")
 
 
-class Credentials(Protocol):
+class ModelCredentials(Protocol):
     """Shows who asks, anew for each request. `shown` is the secret part of what was shown last."""
 
     shown: str
@@ -56,7 +56,7 @@ class Credentials(Protocol):
 
 def read_credentials(
     kind: str, service: str, document: str, base_url: str, *, clock: Callable[[], float] = time.time
-) -> Credentials | None:
+) -> ModelCredentials | None:
     """The credentials in the key of an endpoint; None for a plain key. Raises `InvalidInput`."""
     if not kind or not document.startswith("{"):
         return None

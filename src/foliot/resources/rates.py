@@ -92,7 +92,7 @@ class Counted(NamedTuple):
     calls: bool = False
 
 
-class Used(NamedTuple):
+class UsedSlot(NamedTuple):
     """The requests and tokens that began in one slot."""
 
     at: float
@@ -107,20 +107,20 @@ class Ahead(NamedTuple):
     tokens: int = 0
 
 
-class Line(NamedTuple):
+class RateLine(NamedTuple):
     """The state of one line. `used` is what began within the window, the oldest first; `active` is under way.
 
     `seconds` is what a call takes, about; until `paused_until` the provider wants to hear nothing.
     """
 
-    used: Sequence[Used] = ()
+    used: Sequence[UsedSlot] = ()
     ahead: Ahead = Ahead()
     active: int = 0
     seconds: float = 2.0
     paused_until: float = 0.0
 
 
-def earliest(limits: Limits, line: Line, tokens: int, now: float) -> tuple[float, Bound]:
+def earliest(limits: Limits, line: RateLine, tokens: int, now: float) -> tuple[float, Bound]:
     """Return when the turn of a request for `tokens` comes, and what it waits for: `now` and "" when it may pass."""
     found: list[tuple[float, Bound]] = [(max(now, line.paused_until), "the provider")]
     if (most := limits.requests) is not None:
@@ -149,7 +149,9 @@ class Due(NamedTuple):
     limits: Limits = NO_LIMITS
 
 
-def latest(limits: Sequence[Limits], line: Line, used: Mapping[float, Sequence[Used]], tokens: int, now: float) -> Due:
+def latest(
+    limits: Sequence[Limits], line: RateLine, used: Mapping[float, Sequence[UsedSlot]], tokens: int, now: float
+) -> Due:
     """Return when a turn comes that all the `limits` of a line allow. `used` is by the length of their windows."""
     found = [Due(max(now, line.paused_until), "the provider" if line.paused_until > now else "")]
     for each in limits:

@@ -22,7 +22,7 @@ from foliot.resources.problems import Finding, Path, Problem, manifest_error
 from foliot.resources.syntax.json_nodes import looks_like_json, parse_json
 from foliot.resources.syntax.loose_texts import with_source_texts
 from foliot.resources.syntax.manifest_files import STDIN, SourceFile, read_sources, shown
-from foliot.resources.syntax.places import Document, Flaw, Parsed, Places, Unreadable
+from foliot.resources.syntax.places import Flaw, Parsed, ParsedDocument, Places, Unreadable
 from foliot.resources.syntax.source_text import decode
 from foliot.resources.syntax.yaml import parse_yaml
 from foliot.resources.validate import validated
@@ -177,7 +177,7 @@ class _Reading:
         self.bundle.findings += findings
 
     def _take_resource(
-        self, raw: dict[str, Any], source: Document, within: Path, file: str, index: int
+        self, raw: dict[str, Any], source: ParsedDocument, within: Path, file: str, index: int
     ) -> list[Finding]:
         places = source.places
         if source.rewritten and isinstance(word := raw.get("kind"), str) and (kind := kind_of(word)) is not None:
@@ -209,7 +209,7 @@ def _parse(text: str, file: str) -> Parsed:
     return parse_yaml(text)
 
 
-def _resources_of(document: Document) -> Iterator[tuple[dict[str, Any] | None, Path, list[Problem]]]:
+def _resources_of(document: ParsedDocument) -> Iterator[tuple[dict[str, Any] | None, Path, list[Problem]]]:
     """The resources of one document, a List taken apart; in place of one that cannot be, what is wrong with it."""
     value = cast("object", document.value)
     if not isinstance(value, dict):

@@ -141,7 +141,7 @@ _QUOTED: Final = re.compile(r"'([^']*)'")
 
 
 @dataclass(slots=True)
-class Told:
+class InputProblems:
     """Problems in the input's spelling, and where in the validated data their causes are.
 
     `wrong` holds the values that cannot be used, `unknown` the fields that do not exist.
@@ -157,9 +157,9 @@ Error: TypeAlias = dict[str, Any]
 MOST_EXPLAINED: Final = 100
 
 
-def explain(model: type[Model], error: ValidationError, raw: dict[str, Any]) -> Told:
+def explain(model: type[Model], error: ValidationError, raw: dict[str, Any]) -> InputProblems:
     """Say what each error means; `raw` is what the person wrote."""
-    told = Told()
+    told = InputProblems()
     for item in cast("list[Error]", error.errors(include_url=False)):
         loc = tuple(step for step in item["loc"] if step != "[key]")
         if len(told.problems) >= MOST_EXPLAINED:

@@ -177,7 +177,7 @@ class Counts(Struct, frozen=True):
     last_error: str = ""
 
 
-class Taken(Struct, frozen=True):
+class TakenEvent(Struct, frozen=True):
     """An event that was taken. `new`: by this call. `task` is blank as long as its task is being made."""
 
     taken_at: int
@@ -215,7 +215,7 @@ def _add_endpoint(webhook: str, namespace: str, name: str, fresh: str, now: floa
     yield from run("endpoint_add", endpoint=fresh, webhook=webhook, namespace=namespace, name=name, created_at=now)
 
 
-def take_event(webhook: str, events: Mapping[str, float], now: float) -> Tx[Taken]:
+def take_event(webhook: str, events: Mapping[str, float], now: float) -> Tx[TakenEvent]:
     """Take the event that goes by these names, the first of them its own, each for so many seconds. It is known if one
     of them is.
 
@@ -225,11 +225,11 @@ def take_event(webhook: str, events: Mapping[str, float], now: float) -> Tx[Take
     for event in events:
         found = yield from one("event_get", webhook=webhook, event=event)
         if found is not None and found["expires_at"] > now:
-            return Taken(found["taken_at"], found["task"], new=False)
+            return TakenEvent(found["taken_at"], found["task"], new=False)
     taken_at = int(now * 1000)
     for event, window in events.items():
         yield from run("event_put", webhook=webhook, event=event, taken_at=taken_at, expires_at=now + window)
-    return Taken(taken_at, "", new=True)
+    return TakenEvent(taken_at, "", new=True)
 
 
 def settle_event(webhook: str, events: Sequence[str], taken_at: int, task: str) -> Tx[None]:

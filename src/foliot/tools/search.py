@@ -28,7 +28,7 @@ _SATURATION, _LENGTH = 1.2, 0.75
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class SearchDocument:
     definition: ToolDefinition
     words: Counter[str]
     length: int
@@ -53,7 +53,7 @@ class Index:
         best = sorted((each for each in scored if each[0] > 0), reverse=True, key=lambda each: each[:2])
         return [document.definition for _, _, document in best[:limit]]
 
-    def _score(self, document: Document, words: Sequence[str]) -> float:
+    def _score(self, document: SearchDocument, words: Sequence[str]) -> float:
         score = 0.0
         total = len(self._documents)
         for word in words:
@@ -72,11 +72,11 @@ def tokens(text: str) -> list[str]:
     return [word[:-1] if len(word) > 3 and word.endswith("s") else word for word in _WORD.findall(apart)]
 
 
-def _named(document: Document, query: str) -> float:
+def _named(document: SearchDocument, query: str) -> float:
     return 1000.0 if query.strip().lower() == document.definition.name.lower() else 0.0
 
 
-def _document(definition: ToolDefinition) -> Document:
+def _document(definition: ToolDefinition) -> SearchDocument:
     properties = cast("Mapping[str, Any]", (definition.schema or {}).get("properties") or {})
     described = [
         str(cast("Mapping[str, Any]", each).get("description", ""))
@@ -87,7 +87,7 @@ def _document(definition: ToolDefinition) -> Document:
     words = Counter(token for text in texts for token in tokens(text))
     for token in tokens(definition.name):
         words[token] += 3
-    return Document(definition, words, sum(words.values()))
+    return SearchDocument(definition, words, sum(words.values()))
 
 
 class ToolSearch:

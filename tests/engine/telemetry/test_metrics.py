@@ -12,7 +12,7 @@ from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.engine.live.hub import Hub
 from foliot.engine.telemetry.http import serving
 from foliot.engine.telemetry.metrics import Metrics
-from foliot.engine.telemetry.tally import MOST_QUESTIONS, OTHER, UNKNOWN_TOOL, Bounded, Spread, Tally
+from foliot.engine.telemetry.tally import MOST_QUESTIONS, OTHER, UNKNOWN_TOOL, BoundedLabel, Spread, Tally
 from foliot.errors import Unavailable, UsageError
 from foliot.kernel.messages import Message, ModelResponse, ToolFailure, ToolResult, Usage
 from foliot.kernel.run.events import ApprovalDecided, ApprovalRequested, ModelResponded, RunFailed, ToolFinished
@@ -166,7 +166,7 @@ async def test_a_store_that_does_not_answer_is_told_and_not_raised(tmp_path) -> 
 
 
 def test_a_label_tells_only_so_many_values_apart() -> None:
-    bounded = Bounded(3)
+    bounded = BoundedLabel(3)
     assert [bounded(word) for word in "abcdab"] == ["a", "b", "c", OTHER, "a", "b"]
 
 

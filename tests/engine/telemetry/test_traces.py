@@ -28,7 +28,7 @@ from foliot.kernel.run.events import (
     ToolFinished,
     ToolStarted,
 )
-from foliot.kernel.traces import Context, call_span, new_trace, read_context, run_span, under_call
+from foliot.kernel.traces import TraceContext, call_span, new_trace, read_context, run_span, under_call
 from foliot.runtime.telemetry import traced
 from foliot.settings.settings import load_settings
 from foliot.store.queue.placement import Offer
@@ -154,7 +154,7 @@ async def test_an_agent_that_another_one_calls_stands_below_the_call(tmp_path) -
 async def test_a_task_its_message_and_its_run_stand_in_the_trace_of_whoever_asked(tmp_path) -> None:
     memory = InMemorySpanExporter()
     clerk = Agent("clerk", model=ScriptedModel([{"say": "done"}]))
-    asked = str(Context("a" * 32, "b" * 16))
+    asked = str(TraceContext("a" * 32, "b" * 16))
     async with Runtime(tmp_path / "foliot.db") as runtime:
         await runtime.run(clerk, "so that this runtime knows it")
         async with traced(runtime, NO_SETTINGS, sender=memory):
@@ -260,7 +260,7 @@ async def test_too_many_ends_are_dropped_and_counted() -> None:
 
 
 def test_a_call_that_two_processes_worked_on_is_one_span_that_tells_of_both() -> None:
-    context = str(Context("a" * 32, "b" * 16))
+    context = str(TraceContext("a" * 32, "b" * 16))
     answer = ModelResponse(Message("assistant", ()), Usage(3, 2), stop="tool_calls", model="m", provider="gemini")
     facts = [
         (1.0, RunCreated("x", "s", trace=context)),
@@ -314,7 +314,7 @@ def test_what_is_no_context_is_none(text: str) -> None:
 def test_a_context_is_read_as_it_is_written() -> None:
     context = new_trace("r1")
     assert read_context(str(context)) == context
-    assert read_context(under_call(str(context), "r1", "c1")) == Context(context.trace, call_span("r1", "c1"))
+    assert read_context(under_call(str(context), "r1", "c1")) == TraceContext(context.trace, call_span("r1", "c1"))
 
 
 def test_without_the_packages_it_is_said_what_to_install(monkeypatch) -> None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from foliot.engine.definition.freeze import tool_definition
 from foliot.resources.validate import validate_document
-from foliot.tools.backends.grpc import GrpcChannels, GrpcTool, Place, place_of
+from foliot.tools.backends.grpc import GrpcAddress, GrpcChannels, GrpcTool, place_of
 from foliot.tools.base import (
     AuthSpec,
     Caller,
@@ -140,9 +140,9 @@ async def test_plaintext_goes_by_the_checked_address_and_not_by_the_name() -> No
 
 
 def test_a_bare_address_means_tls_and_nonsense_is_refused() -> None:
-    assert place_of("tools.example:443") == Place("tools.example", 443)
-    assert place_of("grpcs://[::1]:50051") == Place("[::1]", 50051)
-    assert place_of("grpc://localhost:1") == Place("localhost", 1, plaintext=True)
+    assert place_of("tools.example:443") == GrpcAddress("tools.example", 443)
+    assert place_of("grpcs://[::1]:50051") == GrpcAddress("[::1]", 50051)
+    assert place_of("grpc://localhost:1") == GrpcAddress("localhost", 1, plaintext=True)
     for wrong in ("", "tools.example", "tools.example:0", "tools.example:70000", "http://x:1", "user@host:1", "a b:1"):
         with pytest.raises(ToolPolicyInvalid):
             place_of(wrong, tool="search")

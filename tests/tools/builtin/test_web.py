@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foliot.tools.base import ToolArgumentsInvalid
-from foliot.tools.builtin.web import LARGEST_BODY, LONGEST_TEXT, HttpRequest, page_text
+from foliot.tools.builtin.web import LARGEST_BODY, LONGEST_TEXT, HttpRequestTool, page_text
 from foliot.tools.outbound.guard import Outbound
 from foliot.tools.pipeline.pipeline import Pipeline
 from tests.tools.builtin.kit import call, invocation
@@ -30,7 +30,7 @@ def answering(**fields):
 async def fetch(answer, arguments=None, *, reading=True, policy=None):
     async with serving(answer) as service, way_out(policy=policy) as out:
         given = {"url": service.url + "/page", **(arguments or {})}
-        result = await call(HttpRequest(out.client, reading=reading), given)
+        result = await call(HttpRequestTool(out.client, reading=reading), given)
         return result, service
 
 
@@ -126,7 +126,7 @@ async def test_a_request_is_sent_as_it_was_written() -> None:
 )
 async def test_what_cannot_be_sent_is_refused_before_anything_is(reading: bool, arguments: dict, words: str) -> None:
     async with way_out() as out:
-        tool = HttpRequest(out.client, reading=reading)
+        tool = HttpRequestTool(out.client, reading=reading)
         with pytest.raises(ToolArgumentsInvalid, match=words):
             await tool.invoke(invocation(tool, arguments))
 
@@ -167,7 +167,7 @@ async def test_redirects_end_somewhere_and_credentials_stay_at_home() -> None:
 
 async def test_a_broken_site_does_not_close_the_tool_for_others() -> None:
     async with serving(answering(status=500)) as broken, serving(answering(text="fine")) as well, way_out() as out:
-        tool = HttpRequest(out.client, reading=True)
+        tool = HttpRequestTool(out.client, reading=True)
         pipeline = Pipeline([tool])
         for _ in range(8):
             assert (await pipeline.call(invocation(tool, {"url": broken.url}))).error is not None

@@ -11,7 +11,7 @@ from foliot.tools.base import (
     ToolVersionMismatch,
 )
 from foliot.tools.governance.layers import Resolve
-from foliot.tools.pipeline.preconditions import Isolation, Preconditions, Secrets
+from foliot.tools.pipeline.preconditions import IsolationLayer, Preconditions, SecretsGate
 from tests.tools.governed import call, definition, rules
 
 
@@ -32,10 +32,10 @@ def test_another_version_or_another_schema_is_not_called_in_its_place(locked: di
 def test_an_isolation_that_is_not_offered_is_never_replaced_by_a_weaker_one() -> None:
     wanted = definition("f", isolation="sandboxed")
 
-    assert Isolation(wanted, "sandboxed")(call("f"), rules()).outcome == "allow"
+    assert IsolationLayer(wanted, "sandboxed")(call("f"), rules()).outcome == "allow"
     for offered in ("none", "container"):
         with pytest.raises(ToolIsolationMissing, match="sandboxed"):
-            Isolation(wanted, offered)(call("f"), rules())
+            IsolationLayer(wanted, offered)(call("f"), rules())
 
 
 def test_what_a_tool_requires_must_be_there() -> None:
@@ -63,9 +63,9 @@ async def test_a_required_secret_is_asked_for_in_the_callers_namespace() -> None
         asked.append((namespace, name))
         return name == "here"
 
-    await Secrets(definition("f", requires=("secret:here",)), has_secret)(call("f"), rules(), ())
+    await SecretsGate(definition("f", requires=("secret:here",)), has_secret)(call("f"), rules(), ())
     with pytest.raises(ToolSecretMissing, match="gone"):
-        await Secrets(definition("f", requires=("secret:gone",)), has_secret)(call("f"), rules(), ())
+        await SecretsGate(definition("f", requires=("secret:gone",)), has_secret)(call("f"), rules(), ())
     with pytest.raises(ToolSecretMissing):
-        await Secrets(definition("f", requires=("secret:here",)), None)(call("f"), rules(), ())
+        await SecretsGate(definition("f", requires=("secret:here",)), None)(call("f"), rules(), ())
     assert asked == [("default", "here"), ("default", "gone")]

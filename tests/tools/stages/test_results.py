@@ -10,7 +10,7 @@ import pytest
 from foliot.kernel.messages import Media, Text, ToolFailure, ToolResult
 from foliot.tools.base import Caller, ToolDenied, ToolUnreachable
 from foliot.tools.pipeline.failures import classified
-from foliot.tools.pipeline.record import CallRecord, Record, Unrecorded
+from foliot.tools.pipeline.record import CallRecord, Recorders, RecordRefused
 from foliot.tools.pipeline.results import Mask, Truncate, masked_output
 from foliot.tools.secrets.masking import Masker
 from tests.tools.governed import call, definition
@@ -140,12 +140,12 @@ async def test_a_broken_recorder_neither_stops_the_call_nor_the_other_recorders(
     kept = Kept()
     entry = CallRecord("finished", call("f"), definition("f"), 1.0)
 
-    await Record([Broken(), kept])(entry)
+    await Recorders([Broken(), kept])(entry)
 
     assert kept == [entry]
 
 
 @pytest.mark.parametrize("moment", ["admitted", "finished"])
 async def test_a_required_record_that_cannot_be_kept_is_an_error(moment) -> None:
-    with pytest.raises(Unrecorded):
-        await Record([Broken()])(CallRecord(moment, call("f"), definition("f", record="required"), 1.0))
+    with pytest.raises(RecordRefused):
+        await Recorders([Broken()])(CallRecord(moment, call("f"), definition("f", record="required"), 1.0))

@@ -14,7 +14,7 @@ from foliot.tools.base import Toolbox
 log = logging.getLogger(__name__)
 
 
-class Parking:
+class ApprovalRequests:
     """Hears what has become durable. A store that fails here stops no run: the object is made when somebody looks."""
 
     def __init__(self, approvals: Approvals, state: State, tools: Toolbox) -> None:

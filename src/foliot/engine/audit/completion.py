@@ -45,7 +45,7 @@ ON_THEIR_WAY: Final = 30.0
 RUNS_AT_ONCE: Final = 200
 
 
-class Unrecorded(Struct, frozen=True):
+class MissingRecord(Struct, frozen=True):
     """A call that finished or was lost, of which the log has no record, and the record that is made up for it."""
 
     run_id: str
@@ -90,7 +90,7 @@ class Completion:
             count += len(found)
         return count
 
-    async def missing(self, *, now: float) -> list[Unrecorded]:
+    async def missing(self, *, now: float) -> list[MissingRecord]:
         """Finished calls that the log should tell of and does not, of all runs that nobody drives now."""
         return [each async for found in self._look(await self._first_kept(), now) for each in found]
 
@@ -102,7 +102,7 @@ class Completion:
         first = await self._db.read("audit_read", after=base.seq, count=1)
         return first[0]["at"] if first else 0.0
 
-    async def _look(self, since: float, now: float) -> AsyncIterator[list[Unrecorded]]:
+    async def _look(self, since: float, now: float) -> AsyncIterator[list[MissingRecord]]:
         after = 0
         while True:
             runs = await self._db.read(
@@ -121,7 +121,7 @@ class Completion:
                 return
             after = runs[-1]["key"]
 
-    async def _of_run(self, run_id: str) -> list[Unrecorded]:
+    async def _of_run(self, run_id: str) -> list[MissingRecord]:
         facts = (await told_by(run_id, await self._journal.read(run_id))).facts
         if not facts or not isinstance(created := facts[0][1], RunCreated):
             return []
@@ -135,19 +135,19 @@ class Completion:
         facts: Sequence[tuple[float, Event]],
         history: Sequence[Message],
         left: bool = False,
-    ) -> list[Unrecorded]:
+    ) -> list[MissingRecord]:
         bodies = [msgspec.json.decode(row["data"]) for row in await self._db.read("audit_finished", run_id=run_id)]
         known = {(body["call_id"], body.get("attempt", 1)) for body in bodies}
-        found: list[Unrecorded] = []
+        found: list[MissingRecord] = []
         for record, usage in finished_calls(spec, run_id, facts, history, left=left):
             call = record.call
             entry = entry_of(record, snapshot(call.arguments), self._masker, usage)
             entry.recovered = True
             if (entry.call_id, call.attempt) not in known:
-                found.append(Unrecorded(run_id, call.call_id, call.tool, entry))
+                found.append(MissingRecord(run_id, call.call_id, call.tool, entry))
         return found
 
-    async def _add(self, found: Sequence[Unrecorded]) -> None:
+    async def _add(self, found: Sequence[MissingRecord]) -> None:
         if found:
             fed = self._trail is not None and self._trail.fed
             records = await self._log.append([each.entry for each in found], told=fed)

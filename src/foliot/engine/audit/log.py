@@ -48,7 +48,7 @@ class AuditLog(Protocol):
         ...
 
 
-class Feed(Protocol):
+class AuditFeed(Protocol):
     """A receiver of records after they are in the log. Implemented in sinks.py."""
 
     def offer(self, records: Sequence[AuditRecord]) -> None: ...
@@ -68,7 +68,7 @@ class AuditTrail:
     """A `Recorder` on an audit log. Belongs to one event loop; `close` it before the database."""
 
     def __init__(
-        self, log: AuditLog, *, masker: Masker | None = None, feeds: Sequence[Feed] = (), capacity: int = CAPACITY
+        self, log: AuditLog, *, masker: Masker | None = None, feeds: Sequence[AuditFeed] = (), capacity: int = CAPACITY
     ) -> None:
         self._log = log
         self.masker = masker

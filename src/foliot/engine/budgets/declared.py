@@ -24,25 +24,25 @@ from foliot.store.ledger.budgets import Account, Ceiling
 Window: TypeAlias = Literal["run", "day", "week", "month", "total"]
 
 
-class Span(NamedTuple):
+class BudgetPeriod(NamedTuple):
     """The name of a span, unique among those of its window; and when it ends, in seconds since 1970, if it does."""
 
     period: str
     until: float | None
 
 
-def span_of(window: Window, zone: str, now: float, root: str) -> Span:
+def span_of(window: Window, zone: str, now: float, root: str) -> BudgetPeriod:
     """The span that `now` is in. `root` is the run whose spending counts when each run has a span of its own."""
     match window:
         case "run":
-            return Span(f"run:{root}", None)
+            return BudgetPeriod(f"run:{root}", None)
         case "total":
-            return Span("total", None)
+            return BudgetPeriod("total", None)
         case _:
             return _calendar(window, zone, now)
 
 
-def _calendar(window: Literal["day", "week", "month"], zone: str, now: float) -> Span:
+def _calendar(window: Literal["day", "week", "month"], zone: str, now: float) -> BudgetPeriod:
     place = _zone(zone)
     today = datetime.fromtimestamp(now, place).date()
     if window == "day":
@@ -53,7 +53,7 @@ def _calendar(window: Literal["day", "week", "month"], zone: str, now: float) ->
     else:
         name = f"{today.year}-{today.month:02}"
         following = (today.replace(day=1) + timedelta(days=32)).replace(day=1)
-    return Span(name, datetime(following.year, following.month, following.day, tzinfo=place).timestamp())
+    return BudgetPeriod(name, datetime(following.year, following.month, following.day, tzinfo=place).timestamp())
 
 
 @lru_cache(maxsize=64)
@@ -114,7 +114,7 @@ class BudgetRule:
         user = bool(payer.user) if self.user == EACH else not self.user or self.user == payer.user
         return agent and user and all(payer.labels.get(key) == value for key, value in self.labels.items())
 
-    def span(self, now: float, root: str = "") -> Span:
+    def span(self, now: float, root: str = "") -> BudgetPeriod:
         return span_of(self.window, self.time_zone, now, root)
 
     def ceilings(self, payer: Payer, now: float) -> list[Ceiling]:

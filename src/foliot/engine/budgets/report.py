@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from foliot.engine.budgets.declared import EACH, BudgetRule, budget_rule
 from foliot.store.base import Document
-from foliot.store.ledger.budgets import Account, Amount, Balance, SqlBudgetLedger, Statement
+from foliot.store.ledger.budgets import Account, AccountStatement, Amount, Balance, SqlBudgetLedger
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ async def standings(ledger: SqlBudgetLedger, document: Document, *, now: float, 
     """
     rule = budget_rule(document)
     period = "" if rule.window == "run" else rule.span(now).period
-    found: list[Statement] = await ledger.list(rule.namespace, budget=rule.name, period=period, limit=limit)
+    found: list[AccountStatement] = await ledger.list(rule.namespace, budget=rule.name, period=period, limit=limit)
     if not found and EACH not in (rule.agent, rule.user) and rule.window != "run":
         return [Standing(rule, Account(rule.namespace, rule.name, period), Balance())]
     return [Standing(rule, each.account, each.balance) for each in found]

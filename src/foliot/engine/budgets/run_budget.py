@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from foliot.engine.base import Clock
 from foliot.engine.budgets.calls import CallBudgets, payer_of
 from foliot.engine.budgets.declared import BudgetRule, DeclaredBudgets, Payer
-from foliot.engine.budgets.service import BudgetService, Estimate, Hold, Told
+from foliot.engine.budgets.service import BudgetListener, BudgetService, Estimate, Hold
 from foliot.engine.budgets.shortage import Shortage
 from foliot.engine.budgets.wakeups import PausedSweep, may_go_on
 from foliot.engine.driver.effects import not_answered
@@ -51,7 +51,7 @@ class Quote(Protocol):
         ...
 
 
-class Purse:
+class RunBudget:
     """Made for each run that is driven; looks up who pays only when there are budgets."""
 
     def __init__(
@@ -279,8 +279,8 @@ class RunBudgets:
         self._quote = quote
         self.sweep = sweep
 
-    def purse(self, state: State) -> Purse:
-        return Purse(self._service, self._journal, self._quote, self.calls, state)
+    def purse(self, state: State) -> RunBudget:
+        return RunBudget(self._service, self._journal, self._quote, self.calls, state)
 
     async def may_go_on(self, state: State) -> bool:
         """Whether a run that waits for a budget should look again before its time."""
@@ -297,7 +297,7 @@ def open_budgets(
     *,
     quote: Quote,
     clock: Clock,
-    told: Told | None = None,
+    told: BudgetListener | None = None,
 ) -> RunBudgets:
     declared = DeclaredBudgets(resources, clock=clock)
     service = BudgetService(SqlBudgetLedger(database), declared, clock=clock, told=told)

@@ -39,7 +39,7 @@ FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 30.0
 
 
-class Told(Protocol):
+class BudgetListener(Protocol):
     """Hears of hard stops and of warnings. Must return at once and must not raise."""
 
     def __call__(self, payer: Payer, act: Act, outcome: str, budget: str, message: str) -> None: ...
@@ -88,7 +88,7 @@ class BudgetService:
         clock: Clock,
         holder: str | None = None,
         is_gone: Callable[[str | None], bool] = is_gone,
-        told: Told | None = None,
+        told: BudgetListener | None = None,
         hold_seconds: float = HOLD_SECONDS,
         patience: float = PATIENCE,
     ) -> None:

@@ -111,11 +111,11 @@ class Backends:
 
     def builtin(self, namespace: str, name: str, definitions: Callable[[], Iterable[ToolDefinition]]) -> Tool | None:
         """The built-in tool of that name; `definitions` are all tools of the run. Raises `InvalidInput`."""
-        from foliot.tools.builtin.catalogue import NAMES, Surroundings, builtin_tool
+        from foliot.tools.builtin.catalogue import NAMES, BuiltinServices, builtin_tool
 
         if name not in NAMES:
             return None
-        around = Surroundings(
+        around = BuiltinServices(
             # Namespaces are kept apart: agents of another one do not see these files.
             workspace=self._workspace if namespace == self._namespace else None,
             outbound=lambda: self.web.client,

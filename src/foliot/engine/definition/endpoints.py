@@ -37,8 +37,8 @@ from foliot.models.routing.limits import Turns
 from foliot.models.routing.pricing import Pricing
 from foliot.models.routing.router import (
     UNBOUNDED_OUTPUT,
-    Circuit,
     Circuits,
+    EndpointCircuit,
     Pieces,
     Question,
     Router,
@@ -46,7 +46,7 @@ from foliot.models.routing.router import (
     without_extra,
 )
 from foliot.models.routing.tokens import estimate_request
-from foliot.models.routing.usage import Account, Quoted, account, cut_usage
+from foliot.models.routing.usage import AnswerUsage, Quoted, account, cut_usage
 from foliot.resources.digest import definition_digest
 from foliot.resources.powers import declared_by_operator, secret_targets
 from foliot.resources.references import Origin, foreign, qualified, target_of
@@ -463,7 +463,7 @@ def _meant(ref: str) -> str | None:
     return f"did you mean {provider.name}:{model}? `{ref}` is the endpoint {model!r} of the namespace {name!r}"
 
 
-def _local_circuit(circuits: LocalCircuits, clock: Callable[[], float], key: str) -> Circuit:
+def _local_circuit(circuits: LocalCircuits, clock: Callable[[], float], key: str) -> EndpointCircuit:
     return circuits.named(key, key, clock)
 
 
@@ -518,7 +518,7 @@ async def _of_object(gateway: Gateway, request: ModelRequest, on_delta: OnDelta 
         raise
 
 
-def _left(gateway: Gateway, request: ModelRequest, paying: Account) -> int | None:
+def _left(gateway: Gateway, request: ModelRequest, paying: AnswerUsage) -> int | None:
     """The tokens of an answer that what is left of the money pays for."""
     pricing = getattr(gateway, "pricing", None)
     if paying.max_cost is None or not isinstance(pricing, Pricing):

@@ -14,7 +14,7 @@ from foliot.tools.governance.layers import Profile
 from foliot.tools.governance.reader import read_rules
 from foliot.tools.governance.rules import Access, FixedRules, Rules, StandingGrant
 from foliot.tools.pipeline.breaker import Circuits
-from foliot.tools.pipeline.budget import Budgets
+from foliot.tools.pipeline.budget import PipelineBudgets
 from foliot.tools.pipeline.limiter import LocalLimiter
 from foliot.tools.pipeline.parts import Parts
 from foliot.tools.pipeline.record import Recorder
@@ -31,7 +31,7 @@ def governed(
     store_blob: StoreBlob | None = None,
     secrets: Secrets | None = None,
     recorders: Iterable[Recorder] = (),
-    budgets: Budgets | None = None,
+    budgets: PipelineBudgets | None = None,
     limiting: Limiting | None = None,
     people: People | None = None,
 ) -> Parts:

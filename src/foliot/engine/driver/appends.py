@@ -36,7 +36,7 @@ from foliot.store.journal.chain import first_link, link_of
 SLEPT: Final = 0.1
 
 
-class Tenure:
+class LeaseClock:
     """One lease: until when it is in force, and an alarm for the moment in which it is over."""
 
     __slots__ = ("_alarm", "_clock", "_ends", "_lapsed", "_loop", "_seconds", "until")
@@ -140,7 +140,7 @@ async def append_again(
     lease: Lease,
     entries: Sequence[Entry],
     phase: Phase | None,
-    tenure: Tenure,
+    tenure: LeaseClock,
 ) -> None:
     """Bring an append to an end that has failed with `error`. `append` does the same once more.
 
@@ -178,7 +178,7 @@ async def append_again(
     await persist(attempt, error, run_id=lease.run_id, tenure=tenure)
 
 
-async def persist(attempt: Callable[[], Awaitable[T]], error: Unavailable, *, run_id: str, tenure: Tenure) -> T:
+async def persist(attempt: Callable[[], Awaitable[T]], error: Unavailable, *, run_id: str, tenure: LeaseClock) -> T:
     """Do again what failed with `error`, after a pause each time, until it does not or the lease ends.
 
     Raises the latest `Unavailable` then, at once one that will not pass, and anything else that `attempt` raises.

@@ -27,11 +27,11 @@ from foliot.kernel.run.contract import signature_of
 from foliot.kernel.run.events import Event, ToolHeld, UnknownDecided, Unsettled
 from foliot.kernel.run.state import Call, State
 from foliot.store.journal.base import Beside, InTurn, Journal
-from foliot.store.ledger.doubts import DoubtTable, Family, Happened, Noted, Obstacle, note
+from foliot.store.ledger.doubts import DoubtTable, Family, Happened, NewDoubt, Obstacle, note
 from foliot.store.transaction import Tx
 from foliot.tools.backends.agent import DELEGATING, PREFIX, SPAWNING
 
-_NO_DOUBTS: Final[Mapping[str, Noted]] = {}
+_NO_DOUBTS: Final[Mapping[str, NewDoubt]] = {}
 
 
 class Doubts:
@@ -157,9 +157,9 @@ def _happened(call_id: str, name: str, by: str, reason: str, result: str | None)
 # --- what is written of a run ------------------------------------------------------------------------------------
 
 
-def doubts_of(state: State, before: Mapping[str, Noted] = _NO_DOUBTS) -> dict[str, Noted]:
+def doubts_of(state: State, before: Mapping[str, NewDoubt] = _NO_DOUBTS) -> dict[str, NewDoubt]:
     """The `once` calls of a run that may have acted, by their keys. `before` is what was said of it last."""
-    found: dict[str, Noted] = {}
+    found: dict[str, NewDoubt] = {}
     for call in state.calls:
         lost = call.phase == "unknown" or (call.doubt and call.phase != "done")
         if not lost or call.rule is None or call.rule.effect != "once":
@@ -189,16 +189,16 @@ def _noted(
     arguments: str,
     reason: str,
     until: float | None,
-    known: Noted | None,
-) -> Noted:
+    known: NewDoubt | None,
+) -> NewDoubt:
     at = state.now if known is None or known.reason != reason else known.at
     signature = _digest(state, tool, arguments)
     namespace, family_name = state.spec.namespace, family_of(state).name
-    return Noted(state.run_id, key, call_id, namespace, family_name, signature, tool, reason, at, until)
+    return NewDoubt(state.run_id, key, call_id, namespace, family_name, signature, tool, reason, at, until)
 
 
 def noting(
-    before: Mapping[str, Noted], after: Mapping[str, Noted], facts: Iterable[Event], state: State
+    before: Mapping[str, NewDoubt], after: Mapping[str, NewDoubt], facts: Iterable[Event], state: State
 ) -> Beside | None:
     """Make the rows to write beside an append, after which other calls of a run are in doubt than before it."""
     opened = [each for key, each in after.items() if before.get(key) != each]

@@ -28,12 +28,12 @@ from foliot.common.cancellation import stop_tasks
 from foliot.common.waits import Waits
 from foliot.engine.approval.questions import answer_id
 from foliot.engine.approval.records import SYSTEM, DecisionLog, DecisionRecord, call_document
-from foliot.engine.approval.requests import Parking
+from foliot.engine.approval.requests import ApprovalRequests
 from foliot.engine.base import Clock, EstimatesQuestions, KeepsPlaces, Models, Settlement, Watcher
 from foliot.engine.budgets.declared import BudgetRule
-from foliot.engine.budgets.run_budget import Asked, Purse
+from foliot.engine.budgets.run_budget import Asked, RunBudget
 from foliot.engine.definition.policies import ModelGate, token_limits
-from foliot.engine.driver.appends import Tenure, append_again, persist, recorded
+from foliot.engine.driver.appends import LeaseClock, append_again, persist, recorded
 from foliot.engine.driver.doubts import Doubts, both, doubts_of, noting
 from foliot.engine.driver.effects import ask_model, call_tool, given_up, in_place_of, left_behind
 from foliot.engine.driver.intake import admit_calls, caller_of, check_output, give_up_compacting, mistaken_calls
@@ -70,10 +70,10 @@ from foliot.kernel.run.loop import decide, may_ask_again, room_left
 from foliot.kernel.run.state import State
 from foliot.models.routing import usage as spending
 from foliot.models.routing.limits import ASKER
-from foliot.models.routing.usage import Account
+from foliot.models.routing.usage import AnswerUsage
 from foliot.store.base import Document
 from foliot.store.journal.base import Beside, Entry, Journal, Lease, LeaseLost, Phase, Signal, SignalsPending
-from foliot.store.ledger.doubts import Noted
+from foliot.store.ledger.doubts import NewDoubt
 from foliot.tools.base import Admitted, KeepsRecords, Toolbox, ToolDefinition
 
 log = logging.getLogger(__name__)
@@ -133,9 +133,9 @@ class Driver:
         watcher: Watcher,
         clock: Clock,
         lease_clock: Clock | None = None,
-        parking: Parking | None = None,
+        parking: ApprovalRequests | None = None,
         decisions: DecisionLog | None = None,
-        purse: Purse | None = None,
+        purse: RunBudget | None = None,
         gate: ModelGate | None = None,
         doubts: Doubts | None = None,
         settlement: Settlement | None = None,
@@ -171,7 +171,7 @@ class Driver:
         self._lease_seconds = lease_seconds
         self._waits = Waits(lease_seconds)
         self._lease_clock = lease_clock or clock
-        self._tenure = Tenure(lease.until, clock=self._lease_clock, seconds=lease_seconds)
+        self._tenure = LeaseClock(lease.until, clock=self._lease_clock, seconds=lease_seconds)
         self._caller = None if state.created is None else caller_of(state)
         # What is recorded and not yet written: the facts, and beside them what is stored of each.
         self._facts: list[Event] = []
@@ -472,7 +472,7 @@ class Driver:
         elif self._settlement is not None:
             await self._settlement.settled()
 
-    async def _hear_of(self, noted: dict[str, Noted]) -> None:
+    async def _hear_of(self, noted: dict[str, NewDoubt]) -> None:
         """Take note of calls that came into doubt; of those made by others, somebody may have spoken meanwhile."""
         assert self._doubts is not None, "without it nothing is noted"
         known, calls = self._noted, self.state.calls
@@ -538,11 +538,11 @@ class Driver:
         self._asking = None
         self._post(fact)
 
-    async def _leaves_room(self, account: Account, _: Usage) -> bool:
+    async def _leaves_room(self, account: AnswerUsage, _: Usage) -> bool:
         self._bound(account)
         return may_ask_again(self.state, account.usage)
 
-    def _bound(self, account: Account) -> None:
+    def _bound(self, account: AnswerUsage) -> None:
         """Let the next attempt at an answer have no more than the limits of the run leave for it."""
         room, used, own = room_left(self.state), account.usage, self.state.spec.settings.max_output_tokens
         if room.cost_usd is not None:

@@ -21,7 +21,7 @@ from foliot.kernel.run.spec import RunSpec
 from foliot.kernel.run.state import Call
 from foliot.models.base import ModelDelayed, ModelError, OnDelta
 from foliot.models.routing import usage as spending
-from foliot.models.routing.usage import Account
+from foliot.models.routing.usage import AnswerUsage
 from foliot.tools.base import Admitted, MayAct, OnOutput
 from foliot.tools.contract import VERSION
 from foliot.tools.pipeline.results import MAY_HAVE_ACTED
@@ -42,7 +42,7 @@ async def ask_model(
     *,
     on_delta: OnDelta | None,
     clock: Clock,
-    account: Account | None = None,
+    account: AnswerUsage | None = None,
 ) -> ModelResponded | ModelFailed | Delayed:
     """The answer, or that there was none. What attempts used that gave no answer is on the account, and in the fact."""
     started = clock()
@@ -83,7 +83,7 @@ async def ask_model(
     return ModelResponded(action.step, response, clock() - started, account.usage)
 
 
-def not_answered(step: int, error: ModelError, account: Account | None = None) -> ModelFailed:
+def not_answered(step: int, error: ModelError, account: AnswerUsage | None = None) -> ModelFailed:
     return ModelFailed(
         step=step,
         kind=error.kind,

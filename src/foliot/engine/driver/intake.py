@@ -35,7 +35,7 @@ from foliot.kernel.run.state import Call, State
 from foliot.kernel.traces import under_call
 from foliot.resources.validators import UnusableSchema, Validator, validator_of
 from foliot.tools.base import Admitted, Caller, Invocation, Parked, Toolbox, ToolDependencyFailed
-from foliot.tools.pipeline.order import Step, edges
+from foliot.tools.pipeline.order import OrderedCall, edges
 
 # --- turns -----------------------------------------------------------------------------------------------------------
 
@@ -43,20 +43,20 @@ from foliot.tools.pipeline.order import Step, edges
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class CallTurns:
     """`ready` may start now; `failed` never will. What is in neither waits for a call that is under way."""
 
     ready: Sequence[CallIntent]
     failed: Sequence[ToolFinished] = ()
 
 
-def whose_turn(tools: Toolbox, state: State, intents: Sequence[CallIntent]) -> Turns:
+def whose_turn(tools: Toolbox, state: State, intents: Sequence[CallIntent]) -> CallTurns:
     """The calls that may start, of those that the kernel would start side by side."""
     definitions = [tools.definition(call.name) for call in state.calls]
     if not any(each is not None and (each.after or each.resource_keys) for each in definitions):
-        return Turns(intents)
+        return CallTurns(intents)
     steps = [
-        Step(call.id, definition, parse_object(call.arguments)[0] or {})
+        OrderedCall(call.id, definition, parse_object(call.arguments)[0] or {})
         for call, definition in zip(state.calls, definitions, strict=True)
         if definition is not None
     ]
@@ -81,7 +81,7 @@ def whose_turn(tools: Toolbox, state: State, intents: Sequence[CallIntent]) -> T
                 ready.append(intent)
     if not ready and not refused and not any(call.phase == "running" for call in state.calls):
         ready = [_first_in_line(state, before) or intents[0]]  # a circle of more than two: the model's order breaks it
-    return Turns(ready, refused)
+    return CallTurns(ready, refused)
 
 
 def _first_in_line(state: State, before: dict[str, list[tuple[str, bool]]]) -> CallIntent | None:

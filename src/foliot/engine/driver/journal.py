@@ -40,23 +40,23 @@ class Specs:
         return spec
 
 
-class Told(Struct, frozen=True):
+class JournalFacts(Struct, frozen=True):
     """The content of a journal: each fact with its time, and the chain link that the next one follows."""
 
     facts: list[tuple[float, Event]]
     link: bytes
 
 
-async def told_by(run_id: str, entries: Sequence[Entry], *, trusting: bool = False) -> Told:
+async def told_by(run_id: str, entries: Sequence[Entry], *, trusting: bool = False) -> JournalFacts:
     """The facts of a journal that is read from its beginning. Raises `JournalChanged`, unless one is `trusting`."""
     return await unhurried(sum(len(entry.data) for entry in entries), _told_by, run_id, entries, trusting)
 
 
-def _told_by(run_id: str, entries: Sequence[Entry], trusting: bool) -> Told:
+def _told_by(run_id: str, entries: Sequence[Entry], trusting: bool) -> JournalFacts:
     found = check(run_id, entries)
     if found.changed and not trusting:
         raise changed_journal(run_id, found.changed)
-    return Told([(entry.at, decode(entry.data)) for entry in entries], found.link)
+    return JournalFacts([(entry.at, decode(entry.data)) for entry in entries], found.link)
 
 
 async def load_run(
@@ -68,7 +68,7 @@ async def load_run(
     return info, await load_state(journal, Specs(), run_id, told=told)
 
 
-async def load_state(journal: Journal, specs: Specs, run_id: str, *, told: Told | None = None) -> State:
+async def load_state(journal: Journal, specs: Specs, run_id: str, *, told: JournalFacts | None = None) -> State:
     """The fold of a run's journal, or of what it `told` to whoever has read it.
 
     Raises `Conflict` if it has no beginning, `JournalChanged` if it is not what was recorded.

@@ -34,7 +34,7 @@ LOOK_EVERY = 0.5
 Claim: TypeAlias = tuple[str, int]
 
 
-class Keeper:
+class LeaseKeeper:
     def __init__(
         self,
         journal: Journal,

@@ -13,7 +13,7 @@ import msgspec
 
 from foliot.common.threads import unhurried
 from foliot.engine.approval.records import DecisionLog
-from foliot.engine.approval.requests import Parking
+from foliot.engine.approval.requests import ApprovalRequests
 from foliot.engine.base import Approvals, Clock, Models, Settlement, Silence, Watcher
 from foliot.engine.budgets.run_budget import RunBudgets
 from foliot.engine.definition.policies import ModelGate
@@ -21,8 +21,8 @@ from foliot.engine.driver.appends import recorded
 from foliot.engine.driver.doubts import Doubts, family
 from foliot.engine.driver.driver import Driver
 from foliot.engine.driver.ids import check_run_id, new_run_id
-from foliot.engine.driver.journal import Specs, Told, load_run, load_state, read_facts, read_history, told_by
-from foliot.engine.driver.lease_keeper import Keeper
+from foliot.engine.driver.journal import JournalFacts, Specs, load_run, load_state, read_facts, read_history, told_by
+from foliot.engine.driver.lease_keeper import LeaseKeeper
 from foliot.engine.driver.process import identity, in_words, is_gone
 from foliot.engine.driver.signals import storable
 from foliot.engine.telemetry.context import callers_trace, logged_with
@@ -105,7 +105,9 @@ class Runs:
         self.traced = False
         self._last_spec: tuple[RunSpec | None, tuple[str, bytes]] = None, ("", b"")
         self._specs = Specs()
-        self._keeper = Keeper(journal, clock=self.lease_clock, lease_seconds=lease_seconds, set_back=self._say_set_back)
+        self._keeper = LeaseKeeper(
+            journal, clock=self.lease_clock, lease_seconds=lease_seconds, set_back=self._say_set_back
+        )
 
     async def start(
         self,
@@ -252,7 +254,7 @@ class Runs:
         *,
         tools: Callable[[RunSpec], Awaitable[Toolbox]] | None = None,
         stream: bool = False,
-        told: Told | None = None,
+        told: JournalFacts | None = None,
         quiet: bool = False,
         settlement: Settlement | None = None,
     ) -> Driver:
@@ -401,7 +403,7 @@ class Runs:
             purse=self._budgets.purse(state) if self._budgets is not None else None,
             gate=self._gate,
             doubts=self.doubts,
-            parking=Parking(self._approvals, state, tools) if self._approvals is not None else None,
+            parking=ApprovalRequests(self._approvals, state, tools) if self._approvals is not None else None,
             decisions=self._decisions,
             settlement=settlement,
             watcher=self._watcher,

@@ -16,7 +16,7 @@ from typing import Final
 from foliot.common.cancellation import stop_tasks
 from foliot.engine.base import Clock
 from foliot.errors import FoliotError
-from foliot.models.routing.limits import PASS, Turn
+from foliot.models.routing.limits import PASS, ModelTurn
 from foliot.resources.rates import Declarer, Limits
 from foliot.store.ledger.model_limits import SqlModelLimits
 
@@ -57,7 +57,7 @@ class SharedTurns:
 
     async def take(
         self, key: str, asker: str, limits: Limits, tokens: int, *, queue: bool, by: Declarer | None = None
-    ) -> Turn:
+    ) -> ModelTurn:
         if limits.none:
             if not self._is_fresh:
                 await self._refresh()
@@ -69,18 +69,18 @@ class SharedTurns:
             )
         except FoliotError as error:
             log.warning("the limit of a model cannot be checked: %s", error.message)
-            return Turn(LOOK_AGAIN)
+            return ModelTurn(LOOK_AGAIN)
         if not limits.none:
             self._held.add(key)
         if taken.due > taken.now:
-            return Turn(taken.due - taken.now, taken.ahead, taken.bound, taken.limits)
+            return ModelTurn(taken.due - taken.now, taken.ahead, taken.bound, taken.limits)
         if taken.counted.calls:
             self._calls[key, asker] = self._calls.get((key, asker), 0) + 1
             if self._keeping is None or self._keeping.done():
                 self._keeping = asyncio.get_running_loop().create_task(self._renew())
-        return Turn(0.0, at=taken.now, counted=taken.counted)
+        return ModelTurn(0.0, at=taken.now, counted=taken.counted)
 
-    async def settle(self, key: str, asker: str, turn: Turn, more: int) -> None:
+    async def settle(self, key: str, asker: str, turn: ModelTurn, more: int) -> None:
         counted = turn.counted
         if counted.calls:
             self._calls.pop((key, asker), None)

@@ -27,7 +27,7 @@ from typing import Any, Final
 from foliot.common.cancellation import stop_tasks
 from foliot.engine.driver.process import identity, is_gone
 from foliot.errors import FoliotError
-from foliot.store.ledger.tool_limits import Rate, SqlLimits, Wish
+from foliot.store.ledger.tool_limits import SqlLimits, ToolRate, Wish
 from foliot.tools.base import RateLimit, ToolRateLimited
 from foliot.tools.pipeline.limiter import too_often
 
@@ -261,9 +261,9 @@ class SharedLimiter:
         task.add_done_callback(self._loose.discard)
 
 
-def _rate(limit: RateLimit) -> Rate:
+def _rate(limit: RateLimit) -> ToolRate:
     assert limit.requests is not None, "asked only where there is one"
-    return Rate(limit.requests / limit.per, limit.burst or limit.requests)
+    return ToolRate(limit.requests / limit.per, limit.burst or limit.requests)
 
 
 def _unchecked(key: str, error: FoliotError) -> ToolRateLimited:

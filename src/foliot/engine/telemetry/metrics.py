@@ -16,7 +16,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from foliot.engine.telemetry.standing import Standing, look
-from foliot.engine.telemetry.tally import Bounded, Labels, Spread, Tally
+from foliot.engine.telemetry.tally import BoundedLabel, Labels, Spread, Tally
 from foliot.errors import FoliotError, UsageError
 from foliot.store.base import Database, ResourceStore
 from foliot.tools.pipeline.running import going_on
@@ -63,7 +63,7 @@ class Metrics:
         self._resources = resources
         self._transport = transport
         self._clock = clock
-        self._namespaces, self._workers = Bounded(), Bounded()
+        self._namespaces, self._workers = BoundedLabel(), BoundedLabel()
 
     async def render(self) -> bytes:
         """Everything, in the text format. A store that does not answer is told by `foliot_store_up`, not raised.

@@ -44,7 +44,7 @@ LONG: Final = (1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 24 * 3600.0, 7
 Labels: TypeAlias = tuple[str, ...]
 
 
-class Bounded:
+class BoundedLabel:
     """Tells so many values of a label apart, in the order in which they come."""
 
     def __init__(self, most: int = MOST_VALUES) -> None:
@@ -98,7 +98,7 @@ class Tally:
         self.model_seconds: defaultdict[Labels, Spread] = defaultdict(lambda: Spread(SHORT))
         self.tool_seconds: defaultdict[Labels, Spread] = defaultdict(lambda: Spread(SHORT))
         self.approval_wait = Spread(LONG)
-        self._models, self._tools, self._reasons = Bounded(), Bounded(), Bounded()
+        self._models, self._tools, self._reasons = BoundedLabel(), BoundedLabel(), BoundedLabel()
         self._asked: dict[tuple[str, str], float] = {}
         self._by_type: dict[type[Any], Callable[[str, float, Any], None]] = {
             RunCreated: self._created,

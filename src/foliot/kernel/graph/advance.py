@@ -53,7 +53,7 @@ from foliot.kernel.graph.folds import apply
 from foliot.kernel.graph.lifecycle import TaskPhase
 from foliot.kernel.graph.plan import Plan
 from foliot.kernel.graph.reasons import Reason, explain
-from foliot.kernel.graph.state import Ending, GraphState, Handoff, decode_state, encode_state, new_state
+from foliot.kernel.graph.state import GraphState, Handoff, TaskEnding, decode_state, encode_state, new_state
 
 __all__ = [
     "GraphState",
@@ -172,7 +172,7 @@ def _hand_on(plan: Plan, state: GraphState, handoff: Handoff) -> t.TaskEvent:
     return t.MessageSent(message, activates=plan.nodes[to].join is None)
 
 
-def _bad_end(state: GraphState, ending: Ending) -> t.TaskEvent:
+def _bad_end(state: GraphState, ending: TaskEnding) -> t.TaskEvent:
     usage = state.spent.usage()
     match ending.how:
         case "failed":

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from foliot.kernel.graph.events import JOIN, SYSTEM, Envelope, MessageEnded, Source
 from foliot.kernel.graph.plan import OTHERWISE, Node, Plan, in_order
-from foliot.kernel.graph.state import GraphState, Handoff, Output, Round
+from foliot.kernel.graph.state import AgentOutput, GraphState, Handoff, Round
 
 _UNSAFE: Final = str.maketrans(" .>*/:", "______")
 
@@ -163,7 +163,7 @@ def under_names(texts: Sequence[tuple[str, str, bool]]) -> str:
     return "\n\n".join(f"## {agent}{' (failed)' if failed else ''}\n\n{text}" for agent, text, failed in texts)
 
 
-def output_of(plan: Plan, outputs: Sequence[Output]) -> tuple[str, dict[str, str]]:
+def output_of(plan: Plan, outputs: Sequence[AgentOutput]) -> tuple[str, dict[str, str]]:
     """The text of a task and its parts by agent, in the order of the graph, whoever was ready first."""
     by_agent: dict[str, list[str]] = {}
     places = {name: place for place, name in enumerate(in_order(plan))}

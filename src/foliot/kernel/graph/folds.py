@@ -16,7 +16,17 @@ from foliot.kernel.graph import events as t
 from foliot.kernel.graph.envelopes import fired, id_key, laps_behind, round_for
 from foliot.kernel.graph.joins import tolerates
 from foliot.kernel.graph.plan import Plan
-from foliot.kernel.graph.state import Dropped, Ending, GraphState, Handoff, Lost, Output, Round, Running, round_of
+from foliot.kernel.graph.state import (
+    AgentOutput,
+    Dropped,
+    GraphState,
+    Handoff,
+    Lost,
+    Round,
+    RunningMessage,
+    TaskEnding,
+    round_of,
+)
 
 # --- graph failures --------------------------------------------------------------------------------------------------
 
@@ -36,7 +46,7 @@ def fail(plan: Plan, state: GraphState, message: t.Envelope, fact: t.MessageEnde
         state.lost[message.id] = Lost(message, error)
         times = "1 attempt" if fact.attempts == 1 else f"{fact.attempts} attempts"
         text = f"message {message.id} dead-lettered after {times}: {error}"
-        state.ending = Ending("dead_lettered", fact.reason or fact.outcome, text, fact.code, message.id)
+        state.ending = TaskEnding("dead_lettered", fact.reason or fact.outcome, text, fact.code, message.id)
         return
     bare = replace(message, payload="", sources=())
     if plan.max_turns and message.turns >= plan.max_turns:
@@ -118,7 +128,7 @@ def _sent(plan: Plan, state: GraphState, fact: t.MessageSent, at: float) -> None
     key = id_key(message.sender, message.to)
     counts[key] = counts.get(key, 0) + 1
     if fact.activates:
-        state.running[message.id] = Running(message, at)
+        state.running[message.id] = RunningMessage(message, at)
     else:
         _arrive(state, message, at)
     _forget_rounds(plan, state, message.to)
@@ -228,7 +238,7 @@ def _succeeded(plan: Plan, state: GraphState, message: t.Envelope, fact: t.Messa
 
 
 def _keep_output(state: GraphState, agent: str, text: str, message: t.Envelope) -> None:
-    state.outputs.append(Output(agent, text, message.hop, message.branch))
+    state.outputs.append(AgentOutput(agent, text, message.hop, message.branch))
 
 
 def _branch_ended(plan: Plan, state: GraphState, fact: t.BranchEnded, at: float) -> None:
@@ -245,7 +255,7 @@ def _branch_ended(plan: Plan, state: GraphState, fact: t.BranchEnded, at: float)
     if fact.reason == "message_limit":
         # The handoff stays: another attempt, which counts anew, goes on from it.
         text = f"the task has sent {state.messages} messages, and at most {plan.max_messages} are allowed"
-        state.ending = Ending("failed", "message_limit", text, "limit_exceeded", fact.message_id)
+        state.ending = TaskEnding("failed", "message_limit", text, "limit_exceeded", fact.message_id)
         return
     del state.handoffs[fact.message_id]
     if fact.reason == "turn_limit" and handoff.message.to not in state.limited:
@@ -279,7 +289,7 @@ def _join_closed(plan: Plan, state: GraphState, fact: t.JoinClosed, at: float) -
         case "deadletter":
             round.done = "given_up"
             text = f"round {fact.round} of the join of {fact.node} was given up: {_why_closed(fact, round)}"
-            state.ending = Ending("dead_lettered", f"join_{fact.reason}", text)
+            state.ending = TaskEnding("dead_lettered", f"join_{fact.reason}", text)
 
 
 def _why_closed(fact: t.JoinClosed, round: Round) -> str:
@@ -300,7 +310,7 @@ def _timer(plan: Plan, state: GraphState, fact: t.TimerWentOff, at: float) -> No
 
 def _cancel(plan: Plan, state: GraphState, fact: t.TaskCancelRequested, at: float) -> None:
     if state.ending is None:
-        state.ending = Ending("cancelled", fact.reason, by=fact.by)
+        state.ending = TaskEnding("cancelled", fact.reason, by=fact.by)
 
 
 def _requeued(plan: Plan, state: GraphState, fact: t.TaskRequeued, at: float) -> None:

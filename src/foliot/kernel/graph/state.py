@@ -24,7 +24,7 @@ VERSION = 1
 BranchEnd: TypeAlias = Literal["turn_limit", "no_edge", "late", "skipped", "message_limit"]
 
 
-class Running(Struct, omit_defaults=True):
+class RunningMessage(Struct, omit_defaults=True):
     """A message whose run has not ended."""
 
     message: Envelope
@@ -79,14 +79,14 @@ class Dropped(Struct, omit_defaults=True):
     detail: str = ""
 
 
-class Output(Struct, omit_defaults=True):
+class AgentOutput(Struct, omit_defaults=True):
     agent: str
     text: str
     hop: int
     branch: str
 
 
-class Ending(Struct, frozen=True, omit_defaults=True):
+class TaskEnding(Struct, frozen=True, omit_defaults=True):
     """How the task will end once no run is under way. The first reason stands."""
 
     how: Literal["failed", "cancelled", "dead_lettered"]
@@ -115,16 +115,16 @@ class GraphState(Struct, omit_defaults=True):
     resend: list[Envelope] = []
     handoffs: dict[str, Handoff] = {}
     dropped: list[Dropped] = []
-    running: dict[str, Running] = {}
+    running: dict[str, RunningMessage] = {}
     joins: dict[str, dict[int, Round]] = {}
     floors: dict[str, int] = {}
     lost: dict[str, Lost] = {}
-    outputs: list[Output] = []
+    outputs: list[AgentOutput] = []
     limited: list[str] = []  # where the turn limit has cut a branch
     sent: dict[int, dict[str, int]] = {}
     messages: int = 0
     spent: Spent = field(default_factory=Spent)
-    ending: Ending | None = None
+    ending: TaskEnding | None = None
     ended: TaskEnd | None = None
     told_by: list[str] = []  # who has put other texts into messages that failed
 

@@ -13,7 +13,7 @@ from foliot.kernel.run import feedback
 from foliot.kernel.run.actions import CallIntent
 from foliot.kernel.run.contract import examine, settle_twins, signature_of
 from foliot.kernel.run.events import ToolFinished, ToolUnknown, Unsettled
-from foliot.kernel.run.state import Answer, Call, State
+from foliot.kernel.run.state import Call, FinalAnswer, State
 
 # A model that makes one of these mistakes is told, a bounded number of times.
 # A call that may be repeated is started again by itself this often when nobody knows how it ended. After a crash it is
@@ -294,7 +294,7 @@ def _close_step(state: State) -> None:
         results.append(call.result)
         bad = bad or call.bad
         if state.answer is None and (first or call.ends_run) and call.result.error is None:
-            state.answer = Answer(call.result.text, tool=True)
+            state.answer = FinalAnswer(call.result.text, tool=True)
     state.calls = []
     add_message(state, Message("tool", tuple(results)))
     if bad:

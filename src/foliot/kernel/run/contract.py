@@ -14,7 +14,7 @@ from typing import Any
 from foliot.kernel.arguments import canonical, sameness
 from foliot.kernel.run import feedback
 from foliot.kernel.run.events import ContractRule, ContractViolated, Event, OutputRejected, ToolFinished
-from foliot.kernel.run.state import Answer, Call, State
+from foliot.kernel.run.state import Call, FinalAnswer, State
 
 
 def examine(state: State, call: Call, arguments: dict[str, Any]) -> None:
@@ -114,7 +114,7 @@ def fold_violation(state: State, event: ContractViolated) -> None:
         call.verdict = feedback.not_run(call.id, call.name, "contract", started=False)
 
 
-def judge(state: State, answer: Answer, *, may_ask: bool) -> Event | None:
+def judge(state: State, answer: FinalAnswer, *, may_ask: bool) -> Event | None:
     """Checks the final answer; returns the fact to record if it is not acceptable, else None.
 
     A promise of the contract that is not kept is told to the model first, as long as it may be asked again; a contract

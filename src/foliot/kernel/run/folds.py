@@ -25,7 +25,7 @@ from foliot.kernel.run.calls import (
 )
 from foliot.kernel.run.contract import fold_violation, release_twins
 from foliot.kernel.run.rules import TAKEN_AT_BOUNDARY
-from foliot.kernel.run.state import Answer, Call, Ending, State
+from foliot.kernel.run.state import Call, FinalAnswer, RunEnding, State
 
 # A provider may ask for any time. After a day it is asked again, whatever it said.
 LONGEST_RETRY_AFTER: Final = 86_400.0
@@ -110,7 +110,7 @@ def _ended(state: State, event: e.Terminal) -> None:
 
 
 def _cancelling(state: State, event: e.CancelRequested) -> None:
-    state.ending = Ending(event)
+    state.ending = RunEnding(event)
 
 
 def _step_started(state: State, event: e.StepStarted) -> None:
@@ -171,7 +171,7 @@ def _model_responded(state: State, event: e.ModelResponded) -> None:
     if not state.calls:
         text = before + response.message.text
         empty = not text.strip() and not any(isinstance(part, Media) for part in response.message.parts)
-        state.answer = Answer(text, cut=response.stop == "length", empty=empty)
+        state.answer = FinalAnswer(text, cut=response.stop == "length", empty=empty)
         if empty:
             state.transcript.pop()  # providers refuse a conversation that holds an empty answer
     elif state.final:

@@ -42,7 +42,7 @@ from foliot.kernel.run.events import (
 from foliot.kernel.run.folds import FOLDS, inputs_due
 from foliot.kernel.run.rules import GUARDS, LEGAL, refusal
 from foliot.kernel.run.spec import RunSpec
-from foliot.kernel.run.state import Answer, Call, State
+from foliot.kernel.run.state import Call, FinalAnswer, State
 
 # The rules and the fold of each type side by side, so that a fact needs one look-up and not three.
 MOST_PAUSES: Final = 20
@@ -291,7 +291,7 @@ def _continue(state: State) -> Action:
     return _last_answer(state) or _ask(state)
 
 
-def _conclude(state: State, answer: Answer, *, may_ask: bool) -> Action:
+def _conclude(state: State, answer: FinalAnswer, *, may_ask: bool) -> Action:
     if (objection := judge(state, answer, may_ask=may_ask)) is not None:
         return Note((objection,))
     if state.spec.output_schema is not None and not answer.accepted:

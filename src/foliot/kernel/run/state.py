@@ -105,7 +105,7 @@ class Call:
         return self.result is not None and self.result.error is None
 
 
-class Answer(Struct):
+class FinalAnswer(Struct):
     """A final answer under examination. `cut`: the model ran into its output limit. `tool`: it is a tool's result."""
 
     text: str
@@ -116,7 +116,7 @@ class Answer(Struct):
     value: Any = None
 
 
-class Ending(Struct, frozen=True):
+class RunEnding(Struct, frozen=True):
     """How the run will end once each of its calls has a result."""
 
     cancelled: CancelRequested | None = None
@@ -215,7 +215,7 @@ class State:
         self.waited = 0.0
         self.waiting: RunWaiting | None = None
         self.waiting_since = 0.0
-        self.ending: Ending | None = None
+        self.ending: RunEnding | None = None
         self.ended: Terminal | None = None
         # the step
         self.asking = False
@@ -226,7 +226,7 @@ class State:
         self.called: set[str] = set()  # tools that the model has asked for
         self.begun = ""  # the text of an answer that the model paused in
         self.pauses = 0  # of that answer
-        self.answer: Answer | None = None
+        self.answer: FinalAnswer | None = None
         self.notes: list[Message] = []  # what the kernel tells the model at the next boundary
         self.inputs: list[InputReceived] = []
         self.interrupted = False
@@ -305,7 +305,7 @@ class State:
     def end(self, code: str, reason: str, message: str) -> None:
         """Take note that the run must fail; the first reason stands."""
         if self.ending is None:
-            self.ending = Ending(None, code, reason, message)
+            self.ending = RunEnding(None, code, reason, message)
 
     def settled_messages(self) -> tuple[Message, ...]:
         """The transcript up to the last boundary: no call in it is without its result. What a fork starts from."""

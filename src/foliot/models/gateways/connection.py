@@ -23,7 +23,7 @@ from foliot.common.waits import Waits, keep_alive
 from foliot.errors import FoliotError, InvalidInput
 from foliot.models.base import ModelError, ModelGarbage, ModelOverloaded, ModelRequestError, ModelTimeout
 from foliot.models.config import GatewayConfig, is_web_address
-from foliot.models.credentials import Credentials
+from foliot.models.credentials import ModelCredentials
 from foliot.models.provider_errors import read_body, refusal, shorten
 from foliot.version import __version__
 
@@ -132,7 +132,7 @@ class HttpEndpoint:
         config: GatewayConfig,
         base_url: str,
         headers: dict[str, str],
-        credentials: Credentials | None = None,
+        credentials: ModelCredentials | None = None,
     ) -> None:
         """`credentials` show who asks, anew for each request, where a key alone does not."""
         self._credentials = credentials

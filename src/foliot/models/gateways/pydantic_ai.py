@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pydantic_ai.models import Model
     from pydantic_ai.providers import Provider
 
-    from foliot.models.gateways.pydantic_ai_messages import Question
+    from foliot.models.gateways.pydantic_ai_messages import TranslatedRequest
 
 PROVIDER: Final = "pydantic-ai"
 _NAME_LIMIT: Final = 64
@@ -139,7 +139,7 @@ class PydanticAIGateway:
             await self._model.__aexit__(None, None, None)
 
 
-async def _stream(asked: Question, on_delta: OnDelta) -> ModelResponse:
+async def _stream(asked: TranslatedRequest, on_delta: OnDelta) -> ModelResponse:
     async with AsyncExitStack() as stack:
         try:
             stream = await stack.enter_async_context(asked.open_stream())

@@ -50,7 +50,7 @@ _STOPS: dict[str, StopReason] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class TranslatedRequest:
     """A request as Pydantic AI wants it."""
 
     request: ModelRequest
@@ -78,12 +78,12 @@ class Question:
         )
 
 
-def to_question(request: ModelRequest, model: Model[Any], names: ToolNames) -> Question:
+def to_question(request: ModelRequest, model: Model[Any], names: ToolNames) -> TranslatedRequest:
     schema = request.output_schema
     native = bool(model.profile.get("supports_json_schema_output", False))
     notes: list[str] = []
     tools = tools_to_send(request, "schema", strict_schema, notes)
-    return Question(
+    return TranslatedRequest(
         request,
         names,
         model,

@@ -25,8 +25,8 @@ from foliot.resources.rates import (
     Counted,
     Declarer,
     Limits,
-    Line,
-    Used,
+    RateLine,
+    UsedSlot,
     averaged,
     donor_of,
     latest,
@@ -40,7 +40,7 @@ ASKER: ContextVar[tuple[str, bool]] = ContextVar("asker", default=("", False))
 _CACHE_READS_FREE: Final = frozenset({"anthropic", "groq"})
 
 
-class Turn(NamedTuple):
+class ModelTurn(NamedTuple):
     """`wait` is 0 for whoever may ask now; else about how many seconds it takes, for what, and how many are in front.
 
     `limits` are those that it waits for. A turn that was taken began `at`, and is `counted` there.
@@ -54,7 +54,7 @@ class Turn(NamedTuple):
     counted: Counted = Counted()
 
 
-PASS: Final = Turn(0.0)
+PASS: Final = ModelTurn(0.0)
 """The turn of whoever asks where nothing is limited: it is counted nowhere."""
 
 
@@ -67,14 +67,14 @@ class Turns(Protocol):
 
     async def take(
         self, key: str, asker: str, limits: Limits, tokens: int, *, queue: bool, by: Declarer | None = None
-    ) -> Turn:
+    ) -> ModelTurn:
         """A turn for a question that is expected to take `tokens`. With `queue` a place is taken when there is none.
 
         `by` is the endpoint that declares `limits`, which may be none: from now on they hold for all in this line.
         """
         ...
 
-    async def settle(self, key: str, asker: str, turn: Turn, more: int) -> None:
+    async def settle(self, key: str, asker: str, turn: ModelTurn, more: int) -> None:
         """The call is over, and took `more` tokens than expected, or fewer. Never raises."""
         ...
 
@@ -124,7 +124,7 @@ class LocalTurns:
 
     async def take(
         self, key: str, asker: str, limits: Limits, tokens: int, *, queue: bool, by: Declarer | None = None
-    ) -> Turn:
+    ) -> ModelTurn:
         if limits.none and self.is_free(key):
             return PASS
         line = self._lines.get(key)
@@ -144,8 +144,8 @@ class LocalTurns:
             for each in line.places.values()
             if (mine is None or each.number < mine.number) and each.due + GRACE > now
         ]
-        used = {per: [Used(at, *amounts) for at, amounts in sorted(line.used[per].items())] for per in windows}
-        seen = Line((), Ahead(len(front), sum(front)), line.active, line.seconds, line.paused_until)
+        used = {per: [UsedSlot(at, *amounts) for at, amounts in sorted(line.used[per].items())] for per in windows}
+        seen = RateLine((), Ahead(len(front), sum(front)), line.active, line.seconds, line.paused_until)
         due = latest(every, seen, used, tokens, now)
         if due.at <= now:
             self._forget(asker)
@@ -154,15 +154,15 @@ class LocalTurns:
                 requests, taken = line.used[per].get(slot, (0, 0))
                 line.used[per][slot] = (requests + 1, taken + tokens)
             line.active += 1
-            return Turn(0.0, at=now, counted=Counted(slots, tokens=True, calls=True))
+            return ModelTurn(0.0, at=now, counted=Counted(slots, tokens=True, calls=True))
         if queue and mine is None:
             line.last += 1
             line.places[asker] = _Place(line.last, most_wanted(every, tokens), due.at)
         elif queue and mine is not None:
             mine.due = due.at
-        return Turn(due.at - now, len(front), due.bound, due.limits)
+        return ModelTurn(due.at - now, len(front), due.bound, due.limits)
 
-    async def settle(self, key: str, asker: str, turn: Turn, more: int) -> None:
+    async def settle(self, key: str, asker: str, turn: ModelTurn, more: int) -> None:
         if not turn.counted.calls:
             return
         line = self._lines[key]

@@ -49,10 +49,10 @@ from foliot.models.base import (
 )
 from foliot.models.registry import Registry, default_registry
 from foliot.models.routing.endpoints import EndpointConfig, GatewayCache, OpenGateway
-from foliot.models.routing.limits import ASKER, PASS, Clock, LocalTurns, Turn, Turns, counted
+from foliot.models.routing.limits import ASKER, PASS, Clock, LocalTurns, ModelTurn, Turns, counted
 from foliot.models.routing.pricing import TOKENS_ALONE, PriceBook, Sold
 from foliot.models.routing.tokens import TokenCounter, estimate_request, estimate_text
-from foliot.models.routing.usage import Bounded, Quoted, account, cut_usage, possible
+from foliot.models.routing.usage import BoundedRequest, Quoted, account, cut_usage, possible
 from foliot.models.wire.values import tier_of
 from foliot.resources.rates import Declarer
 
@@ -107,7 +107,7 @@ _UNPRICED: Final = frozenset({"scripted", "mock"})
 _GO_BETWEENS: Final = frozenset({"pydantic-ai"})  # their answers name the provider that was asked in the end
 
 
-class Circuit(Protocol):
+class EndpointCircuit(Protocol):
     """The health of one endpoint. A healthy one costs a call nothing but a look at `calm`."""
 
     @property
@@ -124,18 +124,18 @@ class Circuit(Protocol):
     def broken_off(self) -> None: ...
 
 
-Circuits: TypeAlias = Callable[[str], Circuit]
+Circuits: TypeAlias = Callable[[str], EndpointCircuit]
 """The circuit of a key; one and the same for all who share it."""
 
 
-class Used(Protocol):
+class HasUsage(Protocol):
     """A result of an endpoint, with its usage."""
 
     @property
     def usage(self) -> Usage: ...
 
 
-Got = TypeVar("Got", bound=Used)
+Got = TypeVar("Got", bound=HasUsage)
 
 
 class _Question(NamedTuple, Generic[Got]):
@@ -390,11 +390,11 @@ class Router:
 
         return _Question(request.model, size, ask, partial(self._finish, request=request), request)
 
-    async def _bounded(self, entry: OpenGateway, request: ModelRequest) -> Bounded:
+    async def _bounded(self, entry: OpenGateway, request: ModelRequest) -> BoundedRequest:
         """The request with the bound that limits and Budgets put on its answer. Raises `ModelCostExceeded`."""
         paying = account()
         if paying is None or not paying.is_bound:
-            return Bounded(request)
+            return BoundedRequest(request)
         endpoint, model = entry.endpoint, request.model or entry.endpoint.gateway.model
         told, profile = getattr(entry.gateway, "most_output", None), getattr(entry.gateway, "profile", None)
         own = request.settings.max_output_tokens if told is None else told(request)
@@ -462,7 +462,7 @@ class Router:
         if len(self._trouble) > _TROUBLES_MOST:
             del self._trouble[next(iter(self._trouble))]
 
-    async def _entered(self, circuit: Circuit, key: str, name: str) -> bool:
+    async def _entered(self, circuit: EndpointCircuit, key: str, name: str) -> bool:
         try:
             return await circuit.enter()
         except FoliotError as error:
@@ -521,7 +521,7 @@ class Router:
         expected: int,
         *,
         queue: bool,
-    ) -> Turn:
+    ) -> ModelTurn:
         """Wait for a turn that comes within a moment. Raises `ModelDelayed` for a later one."""
         by, stayed = Declarer(endpoint.name, model, endpoint.version), 0.0
         run_id, _ = ASKER.get()
@@ -611,7 +611,7 @@ def _sold(got: Embeddings | Reranked | Transcript) -> Sold:
     return Sold(searches=got.searches) if isinstance(got, Reranked) else TOKENS_ALONE
 
 
-def _delayed(endpoint: EndpointConfig, turn: Turn, again: StandInLine | None) -> ModelDelayed:
+def _delayed(endpoint: EndpointConfig, turn: ModelTurn, again: StandInLine | None) -> ModelDelayed:
     if turn.bound == "the provider":
         why = f"the provider of model endpoint {endpoint.name!r} asked to be left alone"
     elif not turn.bound:

@@ -25,7 +25,7 @@ LEAST_OUTPUT: Final = 16
 ANY_MODEL_TAKES: Final = 16_384
 
 
-class Bounded(NamedTuple):
+class BoundedRequest(NamedTuple):
     """A request, and the bound that a limit put on its answer; 0: none but its own."""
 
     request: ModelRequest
@@ -56,7 +56,7 @@ HasRoom: TypeAlias = Callable[[Usage], Awaitable[bool]]
 """Given what one attempt has used for nothing: is there room for another one?"""
 
 
-class Account:
+class AnswerUsage:
     """The usage for one answer besides the answer itself. `checks` are all asked before another attempt.
 
     What an answer may come to is known before it is asked for (`bound`): a gateway is asked for no more.
@@ -90,7 +90,7 @@ class Account:
         self._bounds[whose] = output
         self._lowered = self._lowered or lowered
 
-    def within(self, request: ModelRequest, own: int | None, most: int | None, cost: int | None) -> Bounded:
+    def within(self, request: ModelRequest, own: int | None, most: int | None, cost: int | None) -> BoundedRequest:
         """The request, bounded. `own` is what it asks for, `most` what its model can, `cost` what money leaves.
 
         Where nobody knows what a model can, only a bound is sent that any model takes.
@@ -99,16 +99,16 @@ class Account:
         if cost is not None:
             bounds["the money that is left"] = cost
         if not bounds:
-            return Bounded(request)
+            return BoundedRequest(request)
         whose, bound = min(bounds.items(), key=lambda each: each[1])
         if own is not None and (own < bound or (own == bound and not self._lowered)):
-            return Bounded(request)
+            return BoundedRequest(request)
         if own is None and (bound > ANY_MODEL_TAKES if most is None else bound >= most):
-            return Bounded(request)
+            return BoundedRequest(request)
         bound = max(LEAST_OUTPUT, bound)
         settings = replace(request.settings, max_output_tokens=bound)
         kind = ModelCostExceeded if whose == "the money that is left" else ModelTokensExceeded
-        return Bounded(replace(request, settings=settings), bound, whose, kind)
+        return BoundedRequest(replace(request, settings=settings), bound, whose, kind)
 
     @property
     def usage(self) -> Usage:
@@ -148,17 +148,17 @@ _COUNTS: Final = (
     *("cache_write_1h_tokens", "web_searches", "file_searches"),
 )
 _NOTHING = Usage()
-_current: ContextVar[Account | None] = ContextVar("foliot_model_account", default=None)
+_current: ContextVar[AnswerUsage | None] = ContextVar("foliot_model_account", default=None)
 
 
-def count() -> Account:
+def count() -> AnswerUsage:
     """Open the account of the answer that this task asks for, and those that it starts."""
-    account = Account()
+    account = AnswerUsage()
     _current.set(account)
     return account
 
 
-def account() -> Account | None:
+def account() -> AnswerUsage | None:
     return _current.get()
 
 

@@ -18,7 +18,7 @@ from foliot.models.wire.base import ProviderFault, WireError
 Vectors: TypeAlias = tuple[tuple[float, ...], ...]
 
 
-class Found(NamedTuple):
+class FoundEmbeddings(NamedTuple):
     """The content of one answer. `usage` is empty where the provider does not count."""
 
     vectors: Vectors
@@ -31,7 +31,7 @@ class EmbeddingFormat(NamedTuple):
 
     path: Callable[[str], str]
     body: Callable[[str, Sequence[str], int | None], dict[str, Any]]
-    parse: Callable[[bytes, int], Found]
+    parse: Callable[[bytes, int], FoundEmbeddings]
     at_once: int = 96
 
 
@@ -73,7 +73,7 @@ def _openai_body(model: str, texts: Sequence[str], dimensions: int | None) -> di
     return {"model": model, "input": list(texts)} | ({} if dimensions is None else {"dimensions": dimensions})
 
 
-def _openai_parse(body: bytes, count: int) -> Found:
+def _openai_parse(body: bytes, count: int) -> FoundEmbeddings:
     answer = msgspec.json.decode(body, type=_OpenAI)
     if answer.data is None:
         raise _fault(body, answer.error)
@@ -83,7 +83,7 @@ def _openai_parse(body: bytes, count: int) -> Found:
         rows = sorted(rows, key=lambda row: row.index or 0)
     counted = answer.usage or _Counted()
     usage = Usage(counted.prompt_tokens or counted.total_tokens, cost_usd=counted.cost)
-    return Found(_checked([row.embedding for row in rows], count), usage, answer.model or "")
+    return FoundEmbeddings(_checked([row.embedding for row in rows], count), usage, answer.model or "")
 
 
 def _gemini_path(model: str) -> str:
@@ -97,18 +97,18 @@ def _gemini_body(model: str, texts: Sequence[str], dimensions: int | None) -> di
     return {"requests": [{**shared, "content": {"parts": [{"text": text}]}} for text in texts]}
 
 
-def _gemini_parse(body: bytes, count: int) -> Found:
+def _gemini_parse(body: bytes, count: int) -> FoundEmbeddings:
     answer = msgspec.json.decode(body, type=_Gemini)
     if answer.embeddings is None:
         raise _fault(body, answer.error)
-    return Found(_checked([each.values for each in answer.embeddings], count), Usage(), "")
+    return FoundEmbeddings(_checked([each.values for each in answer.embeddings], count), Usage(), "")
 
 
-def _ollama_parse(body: bytes, count: int) -> Found:
+def _ollama_parse(body: bytes, count: int) -> FoundEmbeddings:
     answer = msgspec.json.decode(body, type=_Ollama)
     if answer.embeddings is None:
         raise _fault(body, answer.error)
-    return Found(_checked(answer.embeddings, count), Usage(answer.prompt_eval_count), answer.model)
+    return FoundEmbeddings(_checked(answer.embeddings, count), Usage(answer.prompt_eval_count), answer.model)
 
 
 def _fault(body: bytes, error: Any) -> Exception:

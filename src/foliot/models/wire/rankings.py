@@ -24,7 +24,7 @@ MOST: Final = 1000
 """How many documents are ranked at once: Voyage refuses more, and Cohere advises against it."""
 
 
-class Found(NamedTuple):
+class FoundRanking(NamedTuple):
     """The content of one answer. `usage` is empty where the provider does not count tokens."""
 
     ranking: tuple[Ranked, ...]
@@ -65,7 +65,7 @@ def body(model: str, query: str, documents: Sequence[str], top: int | None, *, t
     return asked if top is None else {**asked, top_name: top}
 
 
-def parse(raw: bytes, count: int, top: int | None) -> Found:
+def parse(raw: bytes, count: int, top: int | None) -> FoundRanking:
     """The ranking of `count` documents, best first; of more than `top` the rest is left out."""
     answer = msgspec.json.decode(raw, type=_Answer)
     rows = answer.results if answer.results is not None else answer.data
@@ -80,7 +80,7 @@ def parse(raw: bytes, count: int, top: int | None) -> Found:
     if len(places) != len(ranking) or not places <= set(range(count)) or len(ranking) < wanted:
         raise WireError(f"it ranked {len(ranking)} documents where {wanted} of {count} were asked for, each once")
     usage, searches = _usage(answer)
-    return Found(tuple(ranking[:wanted]), usage, searches, answer.model or "")
+    return FoundRanking(tuple(ranking[:wanted]), usage, searches, answer.model or "")
 
 
 def _ranked(row: _Row) -> Ranked:

@@ -158,7 +158,7 @@ OPEN_API: Final = Dialect(
 )
 
 
-class Memory:
+class SchemaMemory:
     """Translations of the last schemas, which are asked with at every step. A schema is known by being the same one."""
 
     def __init__(self, dialect: Dialect, most: int = 256) -> None:
@@ -180,18 +180,18 @@ class Memory:
         return made
 
 
-strict_schema: Final = Memory(STRICT)
+strict_schema: Final = SchemaMemory(STRICT)
 """The schema as OpenAI can hold a model to it, or None."""
-native_schema: Final = Memory(NATIVE)
+native_schema: Final = SchemaMemory(NATIVE)
 """The schema for Anthropic's native outputs, or None."""
-open_api_schema: Final = Memory(OPEN_API)
+open_api_schema: Final = SchemaMemory(OPEN_API)
 """The schema for Gemini's `responseSchema`, or None."""
-gemini_json_schema: Final = Memory(GEMINI)
+gemini_json_schema: Final = SchemaMemory(GEMINI)
 """The schema for Gemini's `responseJsonSchema`, or None."""
 # Arguments are checked before a tool runs: what cannot be said of them may be anything.
-open_api_parameters: Final = Memory(replace(OPEN_API, objects_only=True))
+open_api_parameters: Final = SchemaMemory(replace(OPEN_API, objects_only=True))
 """The schema of a tool for Gemini's `parameters`, or None."""
-gemini_parameters: Final = Memory(replace(GEMINI, objects_only=True, anything=True, recursion="any"))
+gemini_parameters: Final = SchemaMemory(replace(GEMINI, objects_only=True, anything=True, recursion="any"))
 """The schema of a tool for Gemini's `parametersJsonSchema`, or None."""
 
 

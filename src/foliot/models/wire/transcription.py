@@ -29,7 +29,7 @@ _ENDINGS: Final[Mapping[str, str]] = {
 }  # fmt: skip
 
 
-class Found(NamedTuple):
+class FoundTranscript(NamedTuple):
     """The content of one answer. `usage` has no tokens where the provider counts seconds, or nothing."""
 
     text: str
@@ -96,7 +96,7 @@ def form(fields: Mapping[str, str], audio: bytes, media_type: str, boundary: str
     return b"".join(parts), f"multipart/form-data; boundary={boundary}"
 
 
-def parse(raw: bytes) -> Found:
+def parse(raw: bytes) -> FoundTranscript:
     answer = msgspec.json.decode(raw, type=_Answer)
     if answer.text is None:
         payload: Any = msgspec.json.decode(raw)
@@ -111,7 +111,7 @@ def parse(raw: bytes) -> Found:
     )
     details = counted.input_token_details or _Details()
     seconds = counted.seconds or counted.prompt_audio_seconds or _seconds(answer.duration)
-    return Found(answer.text, usage, details.audio_tokens or 0, max(0.0, seconds), answer.language or "")
+    return FoundTranscript(answer.text, usage, details.audio_tokens or 0, max(0.0, seconds), answer.language or "")
 
 
 def _seconds(duration: float | str | None) -> float:

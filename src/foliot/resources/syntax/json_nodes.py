@@ -19,7 +19,7 @@ import msgspec
 
 from foliot.kernel.arguments import repeated_name
 from foliot.kernel.json_texts import deeper_than, has_more_values
-from foliot.resources.syntax.places import LIMITS, Document, Entry, Flaw, Limits, Parsed, Path, Places, Unreadable
+from foliot.resources.syntax.places import LIMITS, Entry, Flaw, Limits, Parsed, ParsedDocument, Path, Places, Unreadable
 from foliot.resources.syntax.scalars import BadScalar, check_text, is_rewritten, parse_number
 from foliot.resources.syntax.source_text import check_characters
 
@@ -48,7 +48,7 @@ def parse_json(text: str, limits: Limits = LIMITS) -> Parsed:
     return _scanned(text, limits) if sound is None else Parsed([sound])
 
 
-def _decoded(text: str, limits: Limits) -> Document | None:
+def _decoded(text: str, limits: Limits) -> ParsedDocument | None:
     """The one value of a sound text, whose places are found on demand; None when the text has to be scanned."""
     rewritten = False
 
@@ -72,7 +72,7 @@ def _decoded(text: str, limits: Limits) -> Document | None:
     if text.count("{") + text.count("[") >= limits.depth and deeper_than(value, limits.depth - 1):
         return None  # or nearly as deep as it may be: the scanner counts exactly
     places = Places(lambda: _scanned(text, limits).documents[0].places.found)
-    return Document(value, places, rewritten=rewritten)
+    return ParsedDocument(value, places, rewritten=rewritten)
 
 
 def _scanned(text: str, limits: Limits) -> Parsed:
@@ -111,7 +111,7 @@ class _Scanner:
             flawed = len(self._parsed.flaws) > flaws_before
             found = (entry, self._locate)
             places = Places(lambda found=found: found)
-            self._parsed.documents.append(Document(value, places, flawed, self._rewritten))
+            self._parsed.documents.append(ParsedDocument(value, places, flawed, self._rewritten))
 
     def _next_document(self) -> str:
         """Skip white space and lines that separate documents; the character behind them, "" at the end."""

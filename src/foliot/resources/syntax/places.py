@@ -125,7 +125,7 @@ def _step(entries: Entries | str | None, step: str | int) -> Entry | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class ParsedDocument:
     """One document of a file as plain values: dict, list, str, int, float, bool, None. Dict keys are str.
 
     `flawed` says that the text was not sound: the value is good enough to look for more problems, not to be used.
@@ -149,6 +149,6 @@ class Parsed:
     `exhausted` says that a limit of the whole file was reached: nothing behind it was looked at.
     """
 
-    documents: list[Document] = field(default_factory=list["Document"])
+    documents: list[ParsedDocument] = field(default_factory=list["ParsedDocument"])
     flaws: list[Flaw] = field(default_factory=list["Flaw"])
     exhausted: bool = False

@@ -18,13 +18,13 @@ from yaml.events import (
 )
 
 from foliot.resources.syntax.places import (
-    Document,
     Entries,
     Entry,
     Flaw,
     Limits,
     Locate,
     Parsed,
+    ParsedDocument,
     Path,
     Places,
     Unreadable,
@@ -145,7 +145,7 @@ class Builder:
             flawed = len(self._parsed.flaws) > self._flaws_before
             found = (root.entries[0], self.locate)
             places = Places(lambda: found)
-            self._parsed.documents.append(Document(root.value[0], places, flawed, self._rewritten))
+            self._parsed.documents.append(ParsedDocument(root.value[0], places, flawed, self._rewritten))
 
     # --- nodes
 

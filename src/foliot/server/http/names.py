@@ -160,7 +160,7 @@ async def place_of(store: ResourceStore, filter: Filter, after: str | None) -> s
         return after or None
     given, _, name = after.rpartition("/")
     space = given or filter.namespace or await _space_of(store, filter, name)
-    return cursors.issue(cursors.Place(key_text(Key(filter.kind, space, name)), await store.revision()), filter)
+    return cursors.issue(cursors.CursorPlace(key_text(Key(filter.kind, space, name)), await store.revision()), filter)
 
 
 def is_cursor(text: str) -> bool:

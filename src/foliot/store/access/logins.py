@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from foliot.errors import Denied
-from foliot.store.access.users import Account, Grants, decoded, digest_of, encoded
+from foliot.store.access.users import Grants, UserAccount, decoded, digest_of, encoded
 from foliot.store.base import Database
 from foliot.store.transaction import Row, Tx, one, rows, run
 
@@ -48,7 +48,7 @@ class SqlLoginSessions:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    async def begin(self, account: Account, *, lifetime: Lifetime, now: float) -> tuple[LoginSession, str]:
+    async def begin(self, account: UserAccount, *, lifetime: Lifetime, now: float) -> tuple[LoginSession, str]:
         """A session of an account whose password was found right, and the text for the cookie.
 
         Raises `Denied` when the password was changed or the account disabled since it was looked at.

@@ -44,7 +44,7 @@ class UserInfo(Struct, frozen=True):
     login_at: float | None = None
 
 
-class Account(Struct, frozen=True):
+class UserAccount(Struct, frozen=True):
     """An account with the hash of its password, for whoever compares."""
 
     info: UserInfo
@@ -119,11 +119,11 @@ class SqlUsers:
         await self._db.write(body)
         return text
 
-    async def find(self, name: str) -> Account | None:
+    async def find(self, name: str) -> UserAccount | None:
         """The account of this name, disabled or not."""
         known = name.strip().lower()
         found = await self._db.read("user_find", name=known) if _NAME.fullmatch(known) else []
-        return Account(_info(found[0]), found[0]["password"]) if found else None
+        return UserAccount(_info(found[0]), found[0]["password"]) if found else None
 
     async def any(self) -> bool:
         """Whether an account was ever made."""
@@ -148,7 +148,7 @@ class SqlUsers:
 
         return await self._db.write(body)
 
-    async def rehash(self, account: Account, password: str) -> None:
+    async def rehash(self, account: UserAccount, password: str) -> None:
         """The same password, hashed as is done now. Does nothing when it was changed meanwhile."""
         await self._db.write(run, "user_rehash", id=account.info.id, password=password, old=account.password)
 

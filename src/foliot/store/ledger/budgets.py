@@ -95,7 +95,7 @@ class Short:
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class AccountStatement:
     """An account as it is listed."""
 
     account: Account
@@ -196,11 +196,13 @@ class SqlBudgetLedger:
         by_key = {row["key"]: _balance(row) for row in found}
         return {account: by_key.get(account.key, Balance()) for account in accounts}
 
-    async def list(self, namespace: str, *, budget: str = "", period: str = "", limit: int = 1000) -> list[Statement]:
+    async def list(
+        self, namespace: str, *, budget: str = "", period: str = "", limit: int = 1000
+    ) -> list[AccountStatement]:
         """The accounts of a namespace, the last used first."""
         found = await self._db.read("budget_list", namespace=namespace, budget=budget, period=period, count=limit)
         return [
-            Statement(
+            AccountStatement(
                 Account(row["namespace"], row["budget"], row["period"], row["payer"]), _balance(row), row["updated_at"]
             )
             for row in found

@@ -33,7 +33,7 @@ LateDecision: TypeAlias = Literal["happened", "not_happened"]
 """The words that settle a call whose run has ended: nothing is run any more, so only what is the case."""
 
 
-class Noted(Struct, frozen=True):
+class NewDoubt(Struct, frozen=True):
     """A call in doubt as it is written. `key` names the effect; `call_id` is the call of this run that waits for it."""
 
     run_id: str
@@ -158,7 +158,7 @@ class Family(NamedTuple):
     own: str = ""
 
 
-class Holder(NamedTuple):
+class DoubtHolder(NamedTuple):
     """Find who holds other runs of the family, and when the first of its leases ends."""
 
     worker: str
@@ -171,12 +171,14 @@ class DoubtTable:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    async def look(self, family: Family, run_id: str, signatures: Iterable[str]) -> tuple[list[Obstacle], list[Holder]]:
+    async def look(
+        self, family: Family, run_id: str, signatures: Iterable[str]
+    ) -> tuple[list[Obstacle], list[DoubtHolder]]:
         found = await self._db.read("doubt_look", **_among(family), run_id=run_id, signatures=_listed(signatures))
-        obstacles, holders = list[Obstacle](), list[Holder]()
+        obstacles, holders = list[Obstacle](), list[DoubtHolder]()
         for row in found:
             if not row["signature"]:
-                holders.append(Holder(row["run_id"], row["lease_until"]))
+                holders.append(DoubtHolder(row["run_id"], row["lease_until"]))
                 continue
             said = row["decision"], row["decided_by"], row["note"], row["result"]
             obstacles.append(Obstacle(row["signature"], row["run_id"], row["key"], row["reason"], *said))
@@ -246,7 +248,7 @@ def _listed(texts: Iterable[str]) -> str:
 # --- transactions ------------------------------------------------------------------------------------------------
 
 
-def note(opened: Sequence[Noted], happened: Sequence[Happened], gone: Sequence[tuple[str, str]]) -> Tx[None]:
+def note(opened: Sequence[NewDoubt], happened: Sequence[Happened], gone: Sequence[tuple[str, str]]) -> Tx[None]:
     """Write the changes of a run's doubts, as part of its append."""
     if opened:
         yield from many("doubt_put", [msgspec.structs.asdict(each) for each in opened])

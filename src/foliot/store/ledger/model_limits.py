@@ -21,8 +21,8 @@ from foliot.resources.rates import (
     Declarer,
     Due,
     Limits,
-    Line,
-    Used,
+    RateLine,
+    UsedSlot,
     averaged,
     donor_of,
     latest,
@@ -39,7 +39,7 @@ _SOON: Final = 1.0
 _TOLD: Final = 8
 
 
-class Taken(NamedTuple):
+class TakenTurn(NamedTuple):
     """`due` is when the turn comes, by `limits`; it was taken when that is not after `now`, and `counted` there."""
 
     now: float
@@ -67,7 +67,7 @@ class SqlModelLimits:
         clock: Callable[[], float],
         kept: float,
         by: Declarer | None = None,
-    ) -> Taken:
+    ) -> TakenTurn:
         """Take a turn, or with `queue` a place. A call counts as under way for `kept` seconds if its process dies.
 
         The `clock` is read when the line is locked: who waited for that begins then, and not when it asked. `by` is the
@@ -118,7 +118,7 @@ def _take(
     clock: Callable[[], float],
     kept: float,
     by: Declarer | None,
-) -> Tx[Taken]:
+) -> Tx[TakenTurn]:
     head = yield from _turn(key, limits.per)
     now = clock()
     every = yield from _declared(key, limits, by)
@@ -137,7 +137,7 @@ def _take(
         if calls:
             yield from run("model_call_begin", key=key, asker=asker, until=now + kept)
         counted = Counted(slots, any(each.tokens is not None for each in every), calls)
-        return Taken(now, now, counted=counted)
+        return TakenTurn(now, now, counted=counted)
     if queue and mine is not None:
         yield from run("model_place_due", key=key, number=number, due=due.at)
     elif queue:
@@ -146,7 +146,7 @@ def _take(
         yield from run("model_line_set", key=key, last=number, window_size=max(head["window_size"], limits.per))
         wanted = most_wanted(every, tokens)
         yield from run("model_place_add", key=key, number=number, asker=asker, tokens=wanted, due=due.at)
-    return Taken(now, due.at, ahead.requests, due.bound, due.limits)
+    return TakenTurn(now, due.at, ahead.requests, due.bound, due.limits)
 
 
 def _turn(key: str, window: float) -> Tx[Row]:
@@ -199,18 +199,18 @@ def _due(key: str, head: Row, every: Sequence[Limits], number: int, tokens: int,
     if any(each.concurrency is not None for each in every):
         calls = yield from one("model_call_count", key=key, now=now)
         active = calls["active"] if calls is not None else 0
-    line = Line((), front, active, head["seconds"], head["paused_until"])
-    used: dict[float, Sequence[Used]] = {}
+    line = RateLine((), front, active, head["seconds"], head["paused_until"])
+    used: dict[float, Sequence[UsedSlot]] = {}
     for window in _windows(every):
         # The sum tells most of the time that there is room, without reading a thousand rows.
         counter = _counter(key, window)
         total = yield from one("model_use_sum", key=counter)
         assert total is not None, "a sum has one row"
-        used[window] = [Used(now, int(total["requests"]), int(total["tokens"]))]
+        used[window] = [UsedSlot(now, int(total["requests"]), int(total["tokens"]))]
         these = [each for each in every if each.per == window]
-        if latest(these, Line((), front), used, tokens, now).at > now:
+        if latest(these, RateLine((), front), used, tokens, now).at > now:
             found = yield from rows("model_use_list", key=counter)
-            used[window] = [Used(row["at"], row["requests"], row["tokens"]) for row in found]
+            used[window] = [UsedSlot(row["at"], row["requests"], row["tokens"]) for row in found]
     return latest(every, line, used, tokens, now), front
 
 

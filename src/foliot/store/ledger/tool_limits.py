@@ -20,7 +20,7 @@ from foliot.store.transaction import Row, Tx, many, one, run
 _HAIR: Final = 1e-9
 
 
-class Rate(NamedTuple):
+class ToolRate(NamedTuple):
     """`per_second` tokens flow in; the bucket holds `size`."""
 
     per_second: float
@@ -35,7 +35,7 @@ class Wish(NamedTuple):
 
     key: str
     holder: str
-    rate: Rate | None = None
+    rate: ToolRate | None = None
     tokens: int = 0
     unused: int = 0
     most: int | None = None
@@ -43,7 +43,7 @@ class Wish(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class ToolLease:
     """`tokens` may be used until the lease ends. `wait` is about how many seconds it is to the one after them.
 
     `placed`: there was a place, or none is needed. Without a place no tokens are given.
@@ -68,7 +68,7 @@ class SqlLimits:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    async def ask(self, wish: Wish, *, now: float, lease_until: float, place_until: float) -> Grant:
+    async def ask(self, wish: Wish, *, now: float, lease_until: float, place_until: float) -> ToolLease:
         """Take what there is of what is wished for, at once."""
         return await self._db.write(_ask, wish, now, lease_until, place_until)
 
@@ -118,7 +118,7 @@ class SqlLimits:
 # --- transactions ------------------------------------------------------------------------------------------------
 
 
-def _ask(wish: Wish, now: float, lease_until: float, place_until: float) -> Tx[Grant]:
+def _ask(wish: Wish, now: float, lease_until: float, place_until: float) -> Tx[ToolLease]:
     bucket = yield from one("tool_bucket_turn", key=wish.key)
     if bucket is None:
         full = float(wish.rate.size) if wish.rate is not None else 0.0
@@ -129,17 +129,17 @@ def _ask(wish: Wish, now: float, lease_until: float, place_until: float) -> Tx[G
         yield from run("tool_place_sweep", key=wish.key, now=now)
         taken = yield from one("tool_place_count", key=wish.key)
         if taken is not None and taken["taken"] >= wish.most:
-            return Grant(placed=False)
-    grant = Grant() if wish.rate is None else (yield from _lease(wish, wish.rate, bucket, now, lease_until))
+            return ToolLease(placed=False)
+    grant = ToolLease() if wish.rate is None else (yield from _lease(wish, wish.rate, bucket, now, lease_until))
     if wish.most is None:
         return grant
     if wish.rate is not None and not grant.tokens:
-        return Grant(0, grant.wait, placed=False)
+        return ToolLease(0, grant.wait, placed=False)
     yield from run("tool_place_add", key=wish.key, holder=wish.holder, number=wish.number, until=place_until)
     return grant
 
 
-def _lease(wish: Wish, rate: Rate, bucket: Row, now: float, until: float) -> Tx[Grant]:
+def _lease(wish: Wish, rate: ToolRate, bucket: Row, now: float, until: float) -> Tx[ToolLease]:
     others = yield from one("tool_lease_others", key=wish.key, holder=wish.holder, now=now)
     mine = yield from one("tool_lease_mine", key=wish.key, holder=wish.holder)
     elapsed = max(0.0, now - bucket["at"])  # a clock that is behind the others' brings nothing
@@ -151,7 +151,7 @@ def _lease(wish: Wish, rate: Rate, bucket: Row, now: float, until: float) -> Tx[
     yield from run("tool_lease_sweep", key=wish.key, now=now)
     yield from run("tool_lease_set", key=wish.key, holder=wish.holder, tokens=granted, until=until)
     yield from run("tool_bucket_set", key=wish.key, tokens=level, at=max(now, bucket["at"]))
-    return Grant(granted, max(0.0, (1.0 - level) / rate.per_second))
+    return ToolLease(granted, max(0.0, (1.0 - level) / rate.per_second))
 
 
 def _leave(key: str, holder: str, numbers: Sequence[int]) -> Tx[None]:

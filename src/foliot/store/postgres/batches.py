@@ -51,7 +51,7 @@ class LeftOut:
         self.alone = alone
 
 
-class Refused:
+class RefusedBody:
     """The result of a body that raised before it had changed anything."""
 
     def __init__(self, error: FoliotError) -> None:
@@ -118,10 +118,10 @@ class Part:
         except FoliotError as error:
             if self.changed:
                 raise
-            self.statement, self.outcome = None, Refused(error)
+            self.statement, self.outcome = None, RefusedBody(error)
 
 
-class Batch:
+class BodyBatch:
     """The bodies of one transaction; `execute` does a statement for one of them, or (None) for all together."""
 
     def __init__(self, execute: Callable[[Part | None, Statement], Awaitable[Any]]) -> None:
@@ -134,7 +134,7 @@ class Batch:
         self._waiting: list[tuple[int, bool, list[Key], int, Part]] = []
 
     async def run(self, bodies: Sequence[Tx[Any]]) -> list[Any]:
-        """Return for each body its result, `Refused` or `LeftOut`. Raises `OutOfOrder`, and what else a body raises."""
+        """Returns for each body its result, `RefusedBody` or `LeftOut`. Raises `OutOfOrder`, and what a body raises."""
         parts = [Part(body) for body in bodies]
         for number, part in enumerate(parts):
             part.go_on(None)

@@ -26,7 +26,7 @@ from foliot.store import schema
 from foliot.store.base import Size
 from foliot.store.database_clock import DatabaseClock, follow, steady
 from foliot.store.incarnation import settle
-from foliot.store.postgres.batches import Batch, LeftOut, Part, Refused, run_together
+from foliot.store.postgres.batches import BodyBatch, LeftOut, Part, RefusedBody, run_together
 from foliot.store.postgres.driver import Connection, DriverErrors, Retryable, connect, is_lost
 from foliot.store.postgres.errors import explain, place
 from foliot.store.postgres.notices import SEND, Notice, Noticeboard
@@ -331,7 +331,7 @@ class PostgresDatabase:
         for job, result in zip(batch, results, strict=True):
             if isinstance(result, LeftOut):
                 again.append(job._replace(passed_by=ALONE if result.alone else job.passed_by + 1))
-            elif isinstance(result, Refused) and not job.future.done():
+            elif isinstance(result, RefusedBody) and not job.future.done():
                 job.future.set_exception(result.error)
             elif not job.future.done():
                 job.future.set_result(result)
@@ -397,7 +397,7 @@ class PostgresDatabase:
                     return await _execute(connection, statement)
                 return await self._step(connection, part.body, statement)
 
-            return await Batch(execute).run([job.body(*job.args, **job.kwargs) for job in batch])
+            return await BodyBatch(execute).run([job.body(*job.args, **job.kwargs) for job in batch])
         results: list[Any] = []
         kinds: dict[Guarded, list[Planned]] = {}
         for job in batch:

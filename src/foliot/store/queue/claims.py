@@ -54,7 +54,7 @@ class Claims(Struct, frozen=True):
     cursor: str = ""
 
 
-class Line(Struct, frozen=True):
+class QueueLine(Struct, frozen=True):
     """Runs that are alike, and how many of them are held.
 
     `ready_at` is when the first that nobody holds is due, `next_at` when the first is that is not due yet;
@@ -85,14 +85,14 @@ class Line(Struct, frozen=True):
         return min(at for at in (self.ready_at, self.lapses_at) if at is not None)
 
 
-class Bounds(Struct, frozen=True):
+class ClaimBounds(Struct, frozen=True):
     """Limits by (scope, name), and when which class was opened, as they were before the transaction."""
 
     limited: frozenset[tuple[str, str]]
     opened: dict[str, float]
     incarnation: str = ""
 
-    def of(self, line: Line) -> Iterable[tuple[str, str, str, int | None]]:
+    def of(self, line: QueueLine) -> Iterable[tuple[str, str, str, int | None]]:
         """Yields the limits of a line: scope, namespace, name, and the maximum where it came with the run."""
         if ("namespace", line.namespace) in self.limited:
             yield "namespace", line.namespace, "", None
@@ -131,8 +131,8 @@ async def claim(
     lapsed = [line for line in due if line.has_lapsed(leased)]
     fitting = [line for line in due if _suits(offer, line.requirements, lacking)]
     refused = Counter({"placement": len(due) - len(fitting)})
-    bounds = Bounds(frozenset(), {})
-    taken = Taken([], (), {})
+    bounds = ClaimBounds(frozenset(), {})
+    taken = TakenRuns([], (), {})
     if want > 0 and (fitting or lapsed):
         bounds = _bounds(await db.read("bound_list"))
         if incarnation and bounds.incarnation != incarnation:
@@ -175,7 +175,7 @@ async def waiting_for_others(
     return {row["run_id"] for row in found if not _suits(offer, row["requirements"], lacking)}
 
 
-class Taken(Struct, frozen=True):
+class TakenRuns(Struct, frozen=True):
     leases: list[Lease]
     recovered: tuple[str, ...]
     refused: dict[str, int]
@@ -186,12 +186,12 @@ def take(
     want: int,
     now: float,
     until: float,
-    lines: Sequence[Line],
-    lapsed: Sequence[Line],
+    lines: Sequence[QueueLine],
+    lapsed: Sequence[QueueLine],
     at_work: Mapping[str, int],
-    bounds: Bounds,
+    bounds: ClaimBounds,
     leased: float | None = None,
-) -> Tx[Taken]:
+) -> Tx[TakenRuns]:
     """The transaction of a claim: from these lines, in fair order, within the bounds.
 
     `now` says what is due, `leased` (by default the same) which leases have ended.
@@ -227,11 +227,11 @@ def take(
     yield from many("queue_claim", fields)
     yield from many("queue_hold", [{"run": lease.key, "until": until} for lease in leases])
     mine = {lease.run_id for lease in leases}
-    return Taken(leases, tuple(sorted(recovered & mine)), dict(gate.refused))
+    return TakenRuns(leases, tuple(sorted(recovered & mine)), dict(gate.refused))
 
 
 def _take_level(
-    lines: Sequence[Line], want: int, now: float, leased: float, busy: Counter[str], gate: Gate
+    lines: Sequence[QueueLine], want: int, now: float, leased: float, busy: Counter[str], gate: ClaimGate
 ) -> Tx[list[Row]]:
     """Up to `want` runs from lines that are equally urgent.
 
@@ -261,7 +261,7 @@ def _take_level(
 
 
 def share_out(
-    lines: Iterable[Line], want: int, busy: Mapping[str, int], picked: Mapping[str, int]
+    lines: Iterable[QueueLine], want: int, busy: Mapping[str, int], picked: Mapping[str, int]
 ) -> list[tuple[str, int]]:
     """How many places each line gets if every line had enough runs: one by one to whoever has least at work.
 
@@ -286,7 +286,7 @@ def share_out(
     return list(shares.items())
 
 
-class Gate:
+class ClaimGate:
     """How much may still be taken of each line in this transaction."""
 
     def __init__(
@@ -301,19 +301,19 @@ class Gate:
         self._classes = shut
         self.refused = Counter[str]()
 
-    def room(self, line: Line) -> int:
+    def room(self, line: QueueLine) -> int:
         room = min((self._rooms[key] for key in self._keys[line.line]), default=2**31 - 1)
         probe = self._classes.get(line.class_key)
         return room if probe is None else min(room, int(probe))
 
-    def refuse(self, line: Line) -> None:
+    def refuse(self, line: QueueLine) -> None:
         """Counts why no more of this line is taken."""
         if self.room(line):
             self.refused["taken"] += 1
         else:
             self.refused["breaker" if self._classes.get(line.class_key) is False else "limit"] += 1
 
-    def passed(self, line: Line, taken: Sequence[Row]) -> Tx[None]:
+    def passed(self, line: QueueLine, taken: Sequence[Row]) -> Tx[None]:
         for key in self._keys[line.line]:
             self._rooms[key] -= len(taken)
         if line.class_key in self._classes:
@@ -321,7 +321,7 @@ class Gate:
             yield from probing(line.class_key, taken[0]["run"])
 
 
-def _hold_bounds(lines: Sequence[Line], bounds: Bounds) -> Tx[None]:
+def _hold_bounds(lines: Sequence[QueueLine], bounds: ClaimBounds) -> Tx[None]:
     """Lock what limits these lines ahead of the runs that are set right: whoever ends a run does so too."""
     wanted = {limit[:3]: limit[3] for line in lines for limit in bounds.of(line)}
     for scope, namespace, name in sorted(wanted):
@@ -330,7 +330,7 @@ def _hold_bounds(lines: Sequence[Line], bounds: Bounds) -> Tx[None]:
         yield from one("class_lock", key=class_key)
 
 
-def _open_gate(lines: Sequence[Line], bounds: Bounds, now: float) -> Tx[Gate]:
+def _open_gate(lines: Sequence[QueueLine], bounds: ClaimBounds, now: float) -> Tx[ClaimGate]:
     """Lock what limits these lines, in an order that all workers keep, and count."""
     limits = {line.line: list(bounds.of(line)) for line in lines}
     wanted = {limit[:3]: limit[3] for each in limits.values() for limit in each}
@@ -342,10 +342,10 @@ def _open_gate(lines: Sequence[Line], bounds: Bounds, now: float) -> Tx[Gate]:
         may = yield from may_probe(class_key, now)
         if may is not None:
             shut[class_key] = may
-    return Gate({name: [limit[:3] for limit in each] for name, each in limits.items()}, rooms, shut)
+    return ClaimGate({name: [limit[:3] for limit in each] for name, each in limits.items()}, rooms, shut)
 
 
-def _recover(line: Line, now: float, leased: float) -> Tx[list[str]]:
+def _recover(line: QueueLine, now: float, leased: float) -> Tx[list[str]]:
     """Free the runs of a line whose holders let their leases run out; the ids of those that can be taken now.
 
     They are due since then, so behind what waited longer: a run that kills its worker must not come first every time.
@@ -385,7 +385,7 @@ def _cursor(names: Sequence[str], *, from_top: bool) -> str:
     return _BEGINNING if len(names) == LOOKED_AT or most >= EACH else ""
 
 
-def _next_due(lines: Iterable[Line], bounds: Bounds, now: float, leased: float) -> float | None:
+def _next_due(lines: Iterable[QueueLine], bounds: ClaimBounds, now: float, leased: float) -> float | None:
     """Returns when something will be due: a pause or a timer is over, a lease ends, an open class may be tried."""
     times = [line.next_at for line in lines if line.next_at is not None]
     times += [line.lapses_at - leased + now for line in lines if line.lapses_at is not None]
@@ -394,8 +394,8 @@ def _next_due(lines: Iterable[Line], bounds: Bounds, now: float, leased: float) 
     return min((at for at in times if at > now), default=None)
 
 
-def _line(row: Row) -> Line:
-    return Line(
+def _line(row: Row) -> QueueLine:
+    return QueueLine(
         line=row["line"],
         namespace=row["namespace"],
         agent=row["agent"],
@@ -410,7 +410,7 @@ def _line(row: Row) -> Line:
     )
 
 
-def _bounds(found: Iterable[Row]) -> Bounds:
+def _bounds(found: Iterable[Row]) -> ClaimBounds:
     limited: set[tuple[str, str]] = set()
     opened: dict[str, float] = {}
     incarnation = ""
@@ -421,4 +421,4 @@ def _bounds(found: Iterable[Row]) -> Bounds:
             opened[row["name"]] = row["opened_at"]
         else:
             limited.add((row["scope"], row["name"]))
-    return Bounds(frozenset(limited), opened, incarnation)
+    return ClaimBounds(frozenset(limited), opened, incarnation)

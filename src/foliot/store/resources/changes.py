@@ -40,7 +40,7 @@ TASK = "Task"
 _ENVELOPE = ("apiVersion", "kind", "metadata", "spec", "status")
 
 
-class Stored(NamedTuple):
+class StoredResource(NamedTuple):
     """A resource as it is in its row: secret values sealed. `owners` is as `encode_owners` writes it."""
 
     version: int
@@ -64,7 +64,7 @@ def apply_changes(
     revision: int = yield from value("revision_lock")
     wanted = json.dumps(list({each.text for each in changes}))
     found = yield from rows("resource_get_many", keys=wanted)
-    before = {row["key"]: Stored(row["version"], decode(row["document"]), row["owners"]) for row in found}
+    before = {row["key"]: StoredResource(row["version"], decode(row["document"]), row["owners"]) for row in found}
     kid = "" if ring is None else (yield from sealing_key(ring))
     batch = _Batch(revision, now, ring, kid, by, before, dict(before))
     written: list[Written] = []
@@ -161,8 +161,8 @@ class _Batch:
     ring: Sealer | None
     kid: str
     by: DeclaredBy
-    before: dict[str, Stored]
-    after: dict[str, Stored]
+    before: dict[str, StoredResource]
+    after: dict[str, StoredResource]
     feed: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
     def apply(self, each: Keyed, uid: str) -> Written:
@@ -175,7 +175,7 @@ class _Batch:
             return self._put_status(each, change, _present(each.key, stored))
         return self._put(each, change, stored, uid)
 
-    def _delete(self, each: Keyed, stored: Stored | None) -> Written:
+    def _delete(self, each: Keyed, stored: StoredResource | None) -> Written:
         if stored is None:
             key = each.key
             return Written("unchanged", {"kind": key.kind, "metadata": {"name": key.name, "namespace": key.namespace}})
@@ -184,13 +184,13 @@ class _Batch:
         del self.after[each.text]
         return self._changed("deleted", each, stored.version, stored.document)
 
-    def _put_status(self, each: Keyed, change: Put, stored: Stored) -> Written:
+    def _put_status(self, each: Keyed, change: Put, stored: StoredResource) -> Written:
         status = _object(each.key, change.document, "status")
         if same(status, stored.document["status"]):
             return Written("unchanged", masked(stored.document))
         return self._replace(each, stored, {**stored.document, "status": status}, stored.owners, new_generation=False)
 
-    def _put(self, each: Keyed, change: Put, stored: Stored | None, uid: str) -> Written:
+    def _put(self, each: Keyed, change: Put, stored: StoredResource | None, uid: str) -> Written:
         given = change.document if change.merge is None else _merged(each.key, change, _present(each.key, stored))
         document = self._incoming(each.key, given, stored)
         if not change.own and self.by is not THE_PROCESS:
@@ -214,7 +214,9 @@ class _Batch:
         written = self._replace(each, stored, document, owners, new_generation=new_spec, declared=declared)
         return replace(written, kept=kept and new_spec)
 
-    def _declares(self, key: Key, change: Put, stored: Stored, document: Document, new_spec: bool) -> tuple[bool, bool]:
+    def _declares(
+        self, key: Key, change: Put, stored: StoredResource, document: Document, new_spec: bool
+    ) -> tuple[bool, bool]:
         """Whether the writer becomes the declarer, and whether somebody with fewer rights stays it instead.
 
         A write that leaves standing what somebody else declared does not give it the writer's rights (see
@@ -245,7 +247,7 @@ class _Batch:
             )
         return declares, False
 
-    def _incoming(self, key: Key, given: Document, stored: Stored | None) -> Document:
+    def _incoming(self, key: Key, given: Document, stored: StoredResource | None) -> Document:
         """Returns the caller's document with the stored status; the caller's own status is ignored."""
         spec = _object(key, given, "spec")
         if key.kind == SECRET:
@@ -267,7 +269,7 @@ class _Batch:
     def _replace(
         self,
         each: Keyed,
-        stored: Stored,
+        stored: StoredResource,
         document: Document,
         owners: str | None,
         *,
@@ -305,7 +307,7 @@ class _Batch:
         }
         if "declaredBy" in system:  # not of what was stored before it was kept: its declarer stays unknown
             metadata["declaredBy"] = system["declaredBy"]
-        stored = self.after[each.text] = Stored(version, {**document, "metadata": metadata}, owners)
+        stored = self.after[each.text] = StoredResource(version, {**document, "metadata": metadata}, owners)
         return self._changed(action, each, previous, stored.document)
 
     def _changed(
@@ -326,7 +328,7 @@ class _Batch:
         return Written(action, shown)
 
 
-def _check_expectation(key: Key, change: Put | Delete, stored: Stored | None) -> None:
+def _check_expectation(key: Key, change: Put | Delete, stored: StoredResource | None) -> None:
     match change.expect:
         case "any":
             return
@@ -347,7 +349,7 @@ def _check_expectation(key: Key, change: Put | Delete, stored: Stored | None) ->
                 )
 
 
-def _merged(key: Key, change: Put, stored: Stored) -> Document:
+def _merged(key: Key, change: Put, stored: StoredResource) -> Document:
     """The document of a Put that merges, made anew when the resource is not the one it was made of."""
     assert change.merge is not None, "the caller looked"
     if change.document["metadata"].get("resourceVersion") == str(stored.version):
@@ -359,7 +361,7 @@ def _merged(key: Key, change: Put, stored: Stored) -> Document:
     return fresh
 
 
-def _standing(change: Put, stored: Stored, document: Document) -> tuple[Field, ...]:
+def _standing(change: Put, stored: StoredResource, document: Document) -> tuple[Field, ...]:
     """The fields of the spec that stay as others declared them, and that the writer has not said.
 
     A patch says what it names. Whoever names the version that they read sends back what they read; a document without
@@ -404,14 +406,14 @@ def _check_hosts(
         )
 
 
-def _owners(stored: Stored, document: Document, change: Put) -> str | None:
+def _owners(stored: StoredResource, document: Document, change: Put) -> str | None:
     before = leaves(stored.document)
     owned = decode_owners(stored.owners, before)
     settled = settle(owned, before, leaves(document), change.claim)
     return stored.owners if settled == owned else encode_owners(settled)
 
 
-def _present(key: Key, stored: Stored | None) -> Stored:
+def _present(key: Key, stored: StoredResource | None) -> StoredResource:
     if stored is None:
         raise NotFound(f"there is no {key}", key=str(key))
     return stored

@@ -16,23 +16,23 @@ from foliot.errors import InvalidInput
 from foliot.store.base import Filter
 
 
-class Place(NamedTuple):
+class CursorPlace(NamedTuple):
     after: str
     revision: int
 
 
-def issue(place: Place, filter: Filter) -> str:
+def issue(place: CursorPlace, filter: Filter) -> str:
     """The cursor for what comes behind `place`."""
     text = json.dumps([place.after, place.revision, _check(place, filter)], separators=(",", ":"))
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def resolve(cursor: str, filter: Filter) -> Place:
+def resolve(cursor: str, filter: Filter) -> CursorPlace:
     """Decodes a cursor. Raises `InvalidInput` when it was not issued for this filter, or was changed."""
     try:
         padded = cursor + "=" * (-len(cursor) % 4)
         after, revision, check = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
-        place = Place(str(after), int(revision))
+        place = CursorPlace(str(after), int(revision))
         if check == _check(place, filter):
             return place
     except (binascii.Error, ValueError, TypeError):
@@ -40,7 +40,7 @@ def resolve(cursor: str, filter: Filter) -> Place:
     raise InvalidInput("the cursor does not belong to this list", hint="start again from the first page, without one")
 
 
-def _check(place: Place, filter: Filter) -> str:
+def _check(place: CursorPlace, filter: Filter) -> str:
     import hashlib  # 3 ms that a list of one page does not need
 
     return hashlib.blake2s(repr((place, filter)).encode("utf-8", "replace"), digest_size=12).hexdigest()

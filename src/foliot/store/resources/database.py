@@ -108,7 +108,7 @@ class SqlResourceStore:
                 if not matches(document, filter):
                     continue
                 if len(items) == limit:
-                    return Page(items, cursors.issue(cursors.Place(last, revision), filter), revision)
+                    return Page(items, cursors.issue(cursors.CursorPlace(last, revision), filter), revision)
                 items.append(document)
                 last = row["key"]
             if len(found) < count:

@@ -39,7 +39,7 @@ from foliot.tools.contract import (
     result_of,
 )
 from foliot.tools.errors import LONGEST_WAIT, retry_seconds
-from foliot.tools.outbound.client import Answer, OutboundClient, decoded
+from foliot.tools.outbound.client import OutboundAnswer, OutboundClient, decoded
 from foliot.tools.secrets.auth import Credentials, ToolAuth
 from foliot.tools.secrets.masking import Masker
 
@@ -49,7 +49,7 @@ _ERROR_BODY: Final = 16 * 1024
 _FROM_A_GATEWAY: Final = frozenset({502, 504})
 
 
-class Exchange:
+class ToolExchange:
     """Requests of one tool."""
 
     def __init__(self, definition: ToolDefinition, client: OutboundClient, auth: ToolAuth) -> None:
@@ -64,7 +64,7 @@ class Exchange:
     @asynccontextmanager
     async def send(
         self, method: str, url: str, *, headers: Mapping[str, str], body: bytes | None = None
-    ) -> AsyncGenerator[Answer]:
+    ) -> AsyncGenerator[OutboundAnswer]:
         """The answer of a server that did not refuse. Raises the error that its status means.
 
         When the credentials are not accepted (401), they are looked up once more (a token is fetched anew, a secret may
@@ -95,7 +95,7 @@ class Exchange:
         self._auth.evict(self._definition.auth, refused)
         return await self._credentials()
 
-    async def _refusal(self, answer: Answer) -> ToolError:
+    async def _refusal(self, answer: OutboundAnswer) -> ToolError:
         body = (await answer.beginning(_ERROR_BODY)).decode(errors="replace")
         # First redacted, then cut: the half of a secret would not be recognised.
         return status_error(self._definition.name, answer.status, answer.headers, self.masker.redact(body))
@@ -184,7 +184,7 @@ def is_stream(media_type: str) -> bool:
 
 
 async def read_stream(
-    answer: Answer, *, masker: Masker, on_output: OnOutput | None, request_id: str | None, contract: bool
+    answer: OutboundAnswer, *, masker: Masker, on_output: OnOutput | None, request_id: str | None, contract: bool
 ) -> Any:
     """The result at the end of a stream, masked; what comes before goes to `on_output`. Raises `ToolError`."""
     told: list[str] = []
@@ -271,7 +271,7 @@ class StreamedResult:
             self._on_output(ready)
 
 
-async def _lines(answer: Answer) -> AsyncIterator[str]:
+async def _lines(answer: OutboundAnswer) -> AsyncIterator[str]:
     """Lines of text; bytes that are none show as a replacement character."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     held: list[
@@ -311,7 +311,7 @@ _UNTYPED: Final = frozenset({"application/octet-stream", "binary/octet-stream"})
 _answers_MARK: Final = b'"tool_contract_version"'
 
 
-async def plain_value(answer: Answer, masker: Masker, on_output: OnOutput | None) -> Any:
+async def plain_value(answer: OutboundAnswer, masker: Masker, on_output: OnOutput | None) -> Any:
     """Reads the answer of any tool: text as it is, files as parts, and an envelope only if it declares itself one."""
     if is_stream(answer.media_type):
         return await read_stream(answer, masker=masker, on_output=on_output, request_id=None, contract=False)
@@ -327,7 +327,7 @@ def _plain(media_type: str, charset: str | None, body: bytes, masker: Masker) ->
     return masker.mask(decoded(body, charset).strip())
 
 
-async def contract_value(answer: Answer, masker: Masker, on_output: OnOutput | None, request_id: str) -> Any:
+async def contract_value(answer: OutboundAnswer, masker: Masker, on_output: OnOutput | None, request_id: str) -> Any:
     """Reads the answer of a tool that speaks the contract. Raises `ToolError`, retryable, when it is no envelope."""
     if is_stream(answer.media_type):
         return await read_stream(answer, masker=masker, on_output=on_output, request_id=request_id, contract=True)

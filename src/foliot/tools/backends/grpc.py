@@ -68,7 +68,7 @@ _PLACE: Final = re.compile(
 )
 
 
-class Place(Struct, frozen=True):
+class GrpcAddress(Struct, frozen=True):
     """The address of a service. `plaintext`: without TLS."""
 
     host: str
@@ -80,7 +80,7 @@ class Place(Struct, frozen=True):
         return self.host.strip("[]")
 
 
-def place_of(endpoint: str, *, tool: str = "") -> Place:
+def place_of(endpoint: str, *, tool: str = "") -> GrpcAddress:
     """`host:port`, `grpcs://host:port` (the same) or `grpc://host:port`. Raises `ToolPolicyInvalid`."""
     found = _PLACE.fullmatch(endpoint.strip())
     if found is None or not 0 < int(found["port"]) < 65536:
@@ -89,7 +89,7 @@ def place_of(endpoint: str, *, tool: str = "") -> Place:
             hint="expected host:port, with grpc:// in front for plaintext on this machine",
             tool=tool,
         )
-    return Place(found["host"].lower(), int(found["port"]), found["scheme"] == "grpc")
+    return GrpcAddress(found["host"].lower(), int(found["port"]), found["scheme"] == "grpc")
 
 
 def load_grpc() -> Any:
@@ -115,9 +115,9 @@ class GrpcChannels:
         self._guard = guard
         self._roots = roots
         self._largest = largest_answer
-        self._channels: dict[tuple[Place, str], Any] = {}
+        self._channels: dict[tuple[GrpcAddress, str], Any] = {}
 
-    async def channel(self, place: Place, *, plaintext_declared: bool = False) -> Any:
+    async def channel(self, place: GrpcAddress, *, plaintext_declared: bool = False) -> Any:
         """A channel that is connected now.
 
         Raises `ToolPolicyInvalid` for a place that may not be reached so, and `ToolUnreachable` with `before_effect`.
@@ -147,12 +147,12 @@ class GrpcChannels:
         """How many channels there are."""
         return len(self._channels)
 
-    async def _checked(self, place: Place) -> tuple[str, ...]:
+    async def _checked(self, place: GrpcAddress) -> tuple[str, ...]:
         if self._guard is None:
             return ()
         return tuple(str(address) for address in await self._guard.check_host(place.host, place.port))
 
-    def _open(self, place: Place, target: str) -> Any:
+    def _open(self, place: GrpcAddress, target: str) -> Any:
         grpc = load_grpc()
         # A subchannel is otherwise shared by all channels to the same address, whatever they were told to trust.
         options: list[tuple[str, Any]] = [
@@ -167,14 +167,14 @@ class GrpcChannels:
         options.append(("grpc.ssl_target_name_override", place.bare_host))
         return grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(self._roots), options=options)
 
-    async def _drop(self, key: tuple[Place, str], channel: Any) -> None:
+    async def _drop(self, key: tuple[GrpcAddress, str], channel: Any) -> None:
         if self._channels.get(key) is channel:
             del self._channels[key]
             with contextlib.suppress(asyncio.CancelledError):
                 await channel.close(grace=None)
 
 
-def _refuse_plaintext(place: Place, addresses: Sequence[str], declared: bool) -> None:
+def _refuse_plaintext(place: GrpcAddress, addresses: Sequence[str], declared: bool) -> None:
     if not place.plaintext or declared:
         return
     if not all(_is_loopback(host) for host in (addresses or (place.bare_host,))):
@@ -192,7 +192,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _target(place: Place, addresses: Sequence[str]) -> str:
+def _target(place: GrpcAddress, addresses: Sequence[str]) -> str:
     """Returns the gRPC target: the checked addresses, else the name as it is."""
     if not addresses:
         return f"dns:///{place.host}:{place.port}"
@@ -203,7 +203,7 @@ def _target(place: Place, addresses: Sequence[str]) -> str:
     )
 
 
-async def _connect(channel: Any, place: Place) -> None:
+async def _connect(channel: Any, place: GrpcAddress) -> None:
     """Waits until the channel is ready. A failure here has certainly not reached the tool."""
     states = load_grpc().ChannelConnectivity
     while (state := channel.get_state(try_to_connect=True)) is not states.READY:

@@ -32,7 +32,7 @@ from foliot.common.waits import Waits
 from foliot.kernel.backoff import backoff
 from foliot.tools.backends.callbacks import DEFAULT_LIFE, Callbacks
 from foliot.tools.backends.exchange import (
-    Exchange,
+    ToolExchange,
     check_deadline,
     contract_value,
     endpoint_of,
@@ -62,7 +62,7 @@ from foliot.tools.contract import (
     request_of,
     result_of,
 )
-from foliot.tools.outbound.client import Answer, OutboundClient
+from foliot.tools.outbound.client import OutboundAnswer, OutboundClient
 from foliot.tools.outbound.guard import Guard, Outbound
 from foliot.tools.secrets.auth import TokenCache, ToolAuth
 from foliot.tools.secrets.secrets import Secrets
@@ -76,7 +76,7 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 @dataclass(frozen=True, slots=True)
-class HttpRequest:
+class PreparedRequest:
     method: str
     url: str
     headers: Mapping[str, str]
@@ -99,7 +99,7 @@ class RequestTemplate:
         written = self._address["query"] if self._address else None
         self._said = {*self._query, *(name for name, _ in parse_qsl(written or "", keep_blank_values=True))}
 
-    def fill(self, arguments: Mapping[str, Any]) -> HttpRequest:
+    def fill(self, arguments: Mapping[str, Any]) -> PreparedRequest:
         """Raises `ToolArgumentsInvalid` for arguments that do not fit, `ToolPolicyInvalid` for an unusable endpoint."""
         url, headers = self._url(arguments), self._filled_headers(arguments)
         query = [pair for name, template in self._query.items() for pair in _pairs(name, template, arguments)]
@@ -117,7 +117,7 @@ class RequestTemplate:
             query += [pair for item in rest.items() for pair in _spread(*item)]
         if query:
             url += ("&" if "?" in url else "?") + urlencode(query, quote_via=quote)
-        return HttpRequest(self._method, url, headers, body)
+        return PreparedRequest(self._method, url, headers, body)
 
     def _url(self, arguments: Mapping[str, Any]) -> str:
         found = self._address
@@ -234,7 +234,7 @@ class HttpTool:
     def __init__(self, definition: ToolDefinition, client: OutboundClient, auth: ToolAuth) -> None:
         self._definition = definition
         self._template = RequestTemplate(definition)
-        self._exchange = Exchange(definition, client, auth)
+        self._exchange = ToolExchange(definition, client, auth)
 
     @property
     def definition(self) -> ToolDefinition:
@@ -266,7 +266,7 @@ class HttpTool:
 class ExternalTool:
     def __init__(self, definition: ToolDefinition, client: OutboundClient, auth: ToolAuth) -> None:
         self._definition = definition
-        self._exchange = Exchange(definition, client, auth)
+        self._exchange = ToolExchange(definition, client, auth)
 
     @property
     def definition(self) -> ToolDefinition:
@@ -324,7 +324,7 @@ class WebhookCallbackTool:
         poll_interval: float = POLL_INTERVAL,
     ) -> None:
         self._definition = definition
-        self._exchange = Exchange(definition, client, auth)
+        self._exchange = ToolExchange(definition, client, auth)
         self._callbacks = callbacks
         self._interval = poll_interval
 
@@ -411,7 +411,7 @@ class WebhookCallbackTool:
         return self._interval if asked is None else asked
 
 
-async def _finished(answer: Answer, id: str) -> ToolResponse | None:
+async def _finished(answer: OutboundAnswer, id: str) -> ToolResponse | None:
     """The response in an answer, None while it says that it is not ready."""
     response = decode_response(await answer.read())
     check_request_id(response, id)

@@ -18,7 +18,7 @@ from foliot.errors import InvalidInput, NotFound
 from foliot.tools.backends.agent import Agents
 from foliot.tools.base import Tool, ToolDefinition
 from foliot.tools.builtin.answers import Decide, EmitDiagnosis, SubmitWork
-from foliot.tools.builtin.delegation import Delegate, SpawnAgent, WaitAgents
+from foliot.tools.builtin.delegation import DelegateTool, SpawnAgent, WaitAgents
 from foliot.tools.builtin.files import EditFile, ReadFile, WriteFile
 from foliot.tools.builtin.find import Glob, Grep
 from foliot.tools.builtin.journal import History
@@ -28,13 +28,13 @@ from foliot.tools.builtin.overview import Definitions, ListTools, MonitorRuns
 from foliot.tools.builtin.questions import AskUser
 from foliot.tools.builtin.results import ReadResult
 from foliot.tools.builtin.shell import Bash
-from foliot.tools.builtin.web import HttpRequest
+from foliot.tools.builtin.web import HttpRequestTool
 from foliot.tools.builtin.workspace import Workspace
 from foliot.tools.outbound.client import OutboundClient
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class BuiltinServices:
     """The services that built-in tools use. A tool that needs one which is None cannot be used.
 
     `workspace` is a folder that exists. `actions` and `restricted_actions` are what `decide` may choose.
@@ -83,13 +83,13 @@ def _lacks(what: str, hint: str) -> InvalidInput:
     return InvalidInput(f"it needs {what}, and there is none here", hint=hint)
 
 
-_Make: TypeAlias = Callable[[Surroundings, Definitions], Tool]
+_Make: TypeAlias = Callable[[BuiltinServices, Definitions], Tool]
 
 _MAKERS: Final[Mapping[str, _Make]] = {
     "decide": lambda around, _: Decide(around.actions, around.restricted_actions),
     "submit_work": lambda around, _: SubmitWork(),
     "ask_user": lambda around, _: AskUser(),
-    "delegate": lambda around, _: Delegate(around.delegates),
+    "delegate": lambda around, _: DelegateTool(around.delegates),
     "spawn_agent": lambda around, _: SpawnAgent(around.delegates),
     "wait_agents": lambda around, _: WaitAgents(around.delegates),
     "memory.read": lambda around, _: MemoryRead(around.shared),
@@ -104,8 +104,8 @@ _MAKERS: Final[Mapping[str, _Make]] = {
     "read_todos": lambda around, _: ReadTodos(around.history),
     "scratchpad": lambda around, _: Scratchpad(),
     "read_scratchpad": lambda around, _: ReadScratchpad(around.history),
-    "http_get": lambda around, _: HttpRequest(around.client, reading=True),
-    "http_request": lambda around, _: HttpRequest(around.client),
+    "http_get": lambda around, _: HttpRequestTool(around.client, reading=True),
+    "http_request": lambda around, _: HttpRequestTool(around.client),
     "read": lambda around, _: ReadFile(around.folder),
     "write": lambda around, _: WriteFile(around.folder),
     "edit": lambda around, _: EditFile(around.folder),
@@ -142,7 +142,7 @@ def builtin_tools(
     Raises `NotFound` for a name that is none, `InvalidInput` for a tool that needs what was not given.
     """
     way_out = None if outbound is None else lambda: outbound
-    around = Surroundings(workspace, way_out, journal, actions, restricted_actions, agents, memory)
+    around = BuiltinServices(workspace, way_out, journal, actions, restricted_actions, agents, memory)
     made: list[Tool] = []
     listed = definitions or partial(_definitions, made)
     made += [builtin_tool(name, around, listed) for name in names]
@@ -153,7 +153,7 @@ def _definitions(tools: Iterable[Tool]) -> list[ToolDefinition]:
     return [tool.definition for tool in tools]
 
 
-def builtin_tool(name: str, around: Surroundings, definitions: Definitions) -> Tool:
+def builtin_tool(name: str, around: BuiltinServices, definitions: Definitions) -> Tool:
     """One of them. Raises as `builtin_tools`."""
     make = _MAKERS.get(_OTHER_NAMES.get(name, name))
     if make is None:
@@ -178,7 +178,7 @@ def builtin_to_judge(name: str) -> Tool | None:
     if name not in NAMES:
         return None
     # Tools keep what they are given until they are called.
-    anywhere = Surroundings(
+    anywhere = BuiltinServices(
         ".",
         cast("Any", lambda: None),
         cast("Any", object()),

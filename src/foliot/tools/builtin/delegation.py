@@ -31,7 +31,7 @@ _AGENT: Final = "The name of an agent that you may call: one of your tools named
 _TOLD: Final = "What it is told. It knows nothing of this conversation."
 
 
-class Delegate:
+class DelegateTool:
     """Runs tasks side by side, each as a run of its own, and answers when all of them have ended."""
 
     def __init__(self, agents: Agents) -> None:

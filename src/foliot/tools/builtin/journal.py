@@ -21,14 +21,14 @@ from foliot.kernel.run.events import ApprovalDecided, Event, ModelResponded, Run
 _messages = msgspec.json.Decoder(tuple[Message, ...])
 
 
-class Record(Protocol):
+class JournalRecord(Protocol):
     @property
     def at(self) -> float: ...
     @property
     def data(self) -> bytes: ...
 
 
-class RunRow(Protocol):
+class ListedRun(Protocol):
     """The facts about a run that need no journal."""
 
     @property
@@ -52,15 +52,15 @@ class RunRow(Protocol):
 class History(Protocol):
     """The reading half of a journal of runs."""
 
-    async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> Sequence[Record]: ...
+    async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> Sequence[JournalRecord]: ...
 
-    async def get(self, run_id: str) -> RunRow:
+    async def get(self, run_id: str) -> ListedRun:
         """Raises `NotFound`."""
         ...
 
     async def list(
         self, *, namespace: str | None = None, agent: str | None = None, limit: int = 50
-    ) -> Sequence[RunRow]: ...
+    ) -> Sequence[ListedRun]: ...
 
     async def get_blob(self, digest: str) -> bytes:
         """Raises `NotFound`."""

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from foliot.errors import NotFound
 from foliot.tools.base import Invocation, OnOutput, ToolDefinition
 from foliot.tools.builtin.arguments import object_schema, optional, optional_text, whole_number
-from foliot.tools.builtin.journal import History, RunRow
+from foliot.tools.builtin.journal import History, ListedRun
 from foliot.tools.builtin.results import ToolNothingThere
 from foliot.tools.search import Index
 
@@ -115,7 +115,7 @@ class MonitorRuns:
             "recent": [_state(row) for row in counted[:recent]],
         }
 
-    async def _one(self, call: Invocation, run_id: str) -> RunRow:
+    async def _one(self, call: Invocation, run_id: str) -> ListedRun:
         try:
             row = await self._history.get(run_id)
         except NotFound:
@@ -125,7 +125,7 @@ class MonitorRuns:
         return row
 
 
-def _state(row: RunRow) -> dict[str, Any]:
+def _state(row: ListedRun) -> dict[str, Any]:
     state: dict[str, Any] = {
         "run_id": row.id,
         "agent": row.agent,
@@ -141,7 +141,7 @@ def _state(row: RunRow) -> dict[str, Any]:
     return state
 
 
-def _number(row: RunRow, name: str) -> int:
+def _number(row: ListedRun, name: str) -> int:
     return int(row.summary.get(name) or 0)
 
 

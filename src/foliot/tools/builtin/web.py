@@ -24,7 +24,7 @@ from foliot.tools.base import (
 )
 from foliot.tools.builtin.arguments import given, object_schema, optional, optional_text, text
 from foliot.tools.builtin.results import ToolNothingThere
-from foliot.tools.outbound.client import Answer, OutboundClient, Patience, decoded
+from foliot.tools.outbound.client import OutboundAnswer, OutboundClient, Patience, decoded
 from foliot.tools.pipeline.running import blocking
 
 # --- page text -------------------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ _HTML: Final = frozenset({"text/html", "application/xhtml+xml"})
 _TEXT: Final = ("text/", "application/json", "application/xml", "application/javascript", "application/x-www-form")
 
 
-class HttpRequest:
+class HttpRequestTool:
     """`reading` makes it `http_get`: nothing but GET and HEAD, and no body."""
 
     def __init__(self, client: OutboundClient, *, reading: bool = False) -> None:
@@ -319,7 +319,7 @@ def _body(call: Invocation, method: str) -> bytes | None:
     return sent
 
 
-def _shown(answer: Answer, body: bytes, whole: bool) -> str:
+def _shown(answer: OutboundAnswer, body: bytes, whole: bool) -> str:
     """Status, where it came from, what it is and what was done to it, then the text: all within the limit."""
     words = [f"HTTP {answer.status}", f"URL: {answer.url}"]
     if answer.media_type:
@@ -338,7 +338,7 @@ def _shown(answer: Answer, body: bytes, whole: bool) -> str:
     return head + content[: room - len(_CUT)] + _CUT
 
 
-async def _read(answer: Answer) -> tuple[bytes, bool]:
+async def _read(answer: OutboundAnswer) -> tuple[bytes, bool]:
     """The beginning of the body, and whether that is all of it. Raises when it breaks off."""
     found = bytearray()
     async for piece in answer.pieces(limit=1 << 62):
@@ -357,7 +357,7 @@ def _is_text(media_type: str, body: bytes) -> bool:
     return b"\0" not in start and start.decode("utf-8", "replace").count("\N{REPLACEMENT CHARACTER}") <= 1
 
 
-async def _refusal(answer: Answer) -> ToolError:
+async def _refusal(answer: OutboundAnswer) -> ToolError:
     """The failure that a status means, with the beginning of what the server said."""
     start = await answer.beginning(_SHOWN_OF_ERROR + 1)
     said = decoded(start[:_SHOWN_OF_ERROR], answer.charset) if _is_text(answer.media_type, start) else ""

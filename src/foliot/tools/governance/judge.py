@@ -53,7 +53,7 @@ class Layer(Protocol):
     def __call__(self, call: Invocation, rules: Rules) -> Verdict: ...
 
 
-class Refused(Verdict, frozen=True):
+class RefusedVerdict(Verdict, frozen=True):
     """A refusal that has an error of its own, which is what whoever called is told."""
 
     error: Any = None
@@ -101,17 +101,17 @@ def judge(layers: Sequence[Layer], call: Invocation, rules: Rules, *, every: boo
     return said
 
 
-def refused_by(layer: str, error: Exception) -> Refused:
+def refused_by(layer: str, error: Exception) -> RefusedVerdict:
     """Converts an error of a layer or gate into a refusal."""
     if not isinstance(error, ToolError):
-        return Refused("deny", layer, f"it breaks, which refuses: {type(error).__name__}: {error}", error=error)
+        return RefusedVerdict("deny", layer, f"it breaks, which refuses: {type(error).__name__}: {error}", error=error)
     error.details.setdefault("layer", layer)  # what is recorded and told names the layer that explain names
     details = {name: value for name, value in error.details.items() if name not in ("layer", "rule")}
-    return Refused("deny", layer, error.message, str(error.details.get("rule", "")), details, error=error)
+    return RefusedVerdict("deny", layer, error.message, str(error.details.get("rule", "")), details, error=error)
 
 
 def _plain(verdict: Verdict) -> Verdict:
-    if not isinstance(verdict, Refused):
+    if not isinstance(verdict, RefusedVerdict):
         return verdict
     return Verdict("deny", verdict.layer, verdict.reason, verdict.rule, verdict.details)
 

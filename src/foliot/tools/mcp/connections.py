@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class ServerHealth:
     """How one connection is. `state`: connecting, ready, lost (made again when needed) or failed (left alone)."""
 
     namespace: str
@@ -185,7 +185,7 @@ class McpConnections:
             slot.opening.add_done_callback(_look_at)
         return await asyncio.shield(slot.opening)
 
-    def health(self) -> list[Health]:
+    def health(self) -> list[ServerHealth]:
         """Every server that was needed so far, by namespace and name."""
         return [_health(self._slots[key]) for key in sorted(self._slots)]
 
@@ -297,13 +297,13 @@ async def _close_slot(slot: _Slot) -> None:
         await slot.session.close()
 
 
-def _health(slot: _Slot) -> Health:
+def _health(slot: _Slot) -> ServerHealth:
     session = slot.session
     if session is None:
         state = "connecting" if slot.opening is not None else "failed"
         error = slot.failure.message if slot.failure else ""
-        return Health(*slot.server.key, state, last_error=error)
-    return Health(
+        return ServerHealth(*slot.server.key, state, last_error=error)
+    return ServerHealth(
         *slot.server.key,
         state="ready" if session.alive else "lost",
         protocol=session.protocol,

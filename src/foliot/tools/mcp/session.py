@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult, LoggingMessageNotificationParams
 
     from foliot.tools.mcp.http import Authorize, Guard
-    from foliot.tools.mcp.stdio import Child
+    from foliot.tools.mcp.stdio import ServerProcess
 
 OPEN_SECONDS: Final = 30.0
 CLOSE_SECONDS: Final = 15.0
@@ -269,7 +269,7 @@ class Session:
         if problem := await on_thread(_misfit, schema, result.structured_content):
             raise RuntimeError(f"the structured content of tool {name} does not fit its schema: {problem}")
 
-    def _started(self, child: Child) -> None:
+    def _started(self, child: ServerProcess) -> None:
         self.pid = child.pid
 
     async def _stay(self, client: Client) -> None:

@@ -73,7 +73,7 @@ class Oversized:
         return None if found is None else json.loads(found["id"])
 
 
-class Child:
+class ServerProcess:
     """A server process and the end of its lifeline."""
 
     def __init__(self, process: asyncio.subprocess.Process, lifeline: int, launch: Launch) -> None:
@@ -133,7 +133,7 @@ class Child:
         return True
 
 
-async def start(launch: Launch) -> Child:
+async def start(launch: Launch) -> ServerProcess:
     """Start the server under its warden. Raises `ToolUnreachable`."""
     reading, writing = os.pipe()
     try:
@@ -155,12 +155,12 @@ async def start(launch: Launch) -> Child:
         raise
     finally:
         os.close(reading)
-    return Child(process, writing, launch)
+    return ServerProcess(process, writing, launch)
 
 
 @asynccontextmanager
 async def stdio_transport(
-    launch: Launch, *, max_message: int, on_start: Callable[[Child], None], on_end: Callable[[str], None]
+    launch: Launch, *, max_message: int, on_start: Callable[[ServerProcess], None], on_end: Callable[[str], None]
 ) -> AsyncGenerator[TransportStreams]:
     """A transport for the SDK's client. `on_end` is told why, once, when the server is not to be talked to any more."""
     from mcp.shared.message import SessionMessage
@@ -195,7 +195,7 @@ async def stdio_transport(
 
 
 async def _read_messages(
-    child: Child, incoming: MemoryObjectSendStream[SessionMessage | Exception], max_message: int
+    child: ServerProcess, incoming: MemoryObjectSendStream[SessionMessage | Exception], max_message: int
 ) -> None:
     from mcp.shared.message import SessionMessage
     from mcp_types import ErrorData, JSONRPCError, jsonrpc_message_adapter
@@ -221,7 +221,7 @@ async def _read_messages(
             return
 
 
-async def _lines(child: Child, max_message: int) -> AsyncIterator[bytes | Oversized]:
+async def _lines(child: ServerProcess, max_message: int) -> AsyncIterator[bytes | Oversized]:
     """Lines of stdout. Of one above the limit only its ends are kept, and its end is waited for."""
     assert child.process.stdout is not None
     pieces: list[bytes] = []
@@ -251,7 +251,7 @@ async def _bounded(line: bytes) -> bytes | Oversized:
     return Oversized(line[:HEAD_KEPT], line[-TAIL_KEPT:])
 
 
-async def _write_messages(child: Child, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:
+async def _write_messages(child: ServerProcess, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:
     assert child.process.stdin is not None
     # Closed in any case: whoever wants to send then learns that nobody takes it, instead of waiting.
     with outgoing, suppress(OSError, anyio.ClosedResourceError):

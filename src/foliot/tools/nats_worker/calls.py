@@ -45,7 +45,7 @@ from foliot.tools.nats_worker.messages import (
     decode_call,
     refusal,
 )
-from foliot.tools.nats_worker.metrics import UNKNOWN_TOOL, Health, Metrics
+from foliot.tools.nats_worker.metrics import UNKNOWN_TOOL, WorkerHealth, WorkerMetrics
 from foliot.tools.nats_worker.signatures import Headers
 from foliot.tools.pipeline.approval import nobody_hears
 from foliot.tools.pipeline.pipeline import ungoverned
@@ -117,8 +117,8 @@ class Handler:
         self,
         tools: ServedTools,
         publisher: Publisher,
-        metrics: Metrics,
-        health: Health,
+        metrics: WorkerMetrics,
+        health: WorkerHealth,
         *,
         allowed: Collection[str] | None = None,
         callers: Callers,

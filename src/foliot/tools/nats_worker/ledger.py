@@ -24,7 +24,7 @@ BUCKET: Final = "AGENT_TOOL_OUTCOMES"
 KEPT_SECONDS: Final = 7 * 24 * 3600.0
 
 
-class Record(Struct, frozen=True):
+class ExecutionRecord(Struct, frozen=True):
     version: str
     execution_id: str
     request_id: str
@@ -58,7 +58,7 @@ class StoreFailed(Unavailable):
 
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode
-_record = msgspec.json.Decoder(Record)
+_record = msgspec.json.Decoder(ExecutionRecord)
 _started = msgspec.json.Decoder(_Started)
 
 
@@ -109,7 +109,7 @@ class Ledger:
 
         Raises `StoreFailed`, with `too_large` when it can never be kept.
         """
-        record = Record(
+        record = ExecutionRecord(
             VERSION, call.execution_id, call.request_id, call.id, call.call_ordinal, fingerprint(call), result
         )
         data = _encode(record)

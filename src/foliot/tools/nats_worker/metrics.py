@@ -31,7 +31,7 @@ _HELP: Final = {
 }
 
 
-class Metrics:
+class WorkerMetrics:
     def __init__(self) -> None:
         self._counters: dict[str, dict[Labels, int]] = {name: defaultdict(int) for name in _HELP}
         self._seconds: dict[str, list[int]] = {}
@@ -106,7 +106,7 @@ WINDOW: Final = 60.0
 _MOST_KEPT: Final = 10_000
 
 
-class Health:
+class WorkerHealth:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._state: State = "stopped"

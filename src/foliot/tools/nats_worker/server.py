@@ -45,7 +45,7 @@ from foliot.tools.nats_worker.messages import (
     result_dedupe_id,
     result_subject,
 )
-from foliot.tools.nats_worker.metrics import Health, Metrics
+from foliot.tools.nats_worker.metrics import WorkerHealth, WorkerMetrics
 from foliot.tools.registry import schema_digest
 
 # --- listing ---------------------------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 WhyNot: TypeAlias = Callable[[ToolDefinition], str | None]
 
 
-class Filter(Struct, frozen=True, forbid_unknown_fields=True):
+class ToolFilter(Struct, frozen=True, forbid_unknown_fields=True):
     """Which tools are asked for; a blank field is no limit. A field that nobody here knows is refused, not ignored."""
 
     name: str = ""
@@ -67,29 +67,29 @@ class Filter(Struct, frozen=True, forbid_unknown_fields=True):
     namespace: str = ""
 
 
-_filter = msgspec.json.Decoder(Filter)
+_filter = msgspec.json.Decoder(ToolFilter)
 
 
-def read_filter(data: bytes) -> Filter:
+def read_filter(data: bytes) -> ToolFilter:
     """Decodes the filter of a request; an empty request asks for everything. Raises `ValueError` for an unreadable one.
 
     A filter that cannot be read must not become no filter.
     """
     if not data.strip():
-        return Filter()
+        return ToolFilter()
     try:
         return _filter.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"the filter cannot be read: {error}") from None
 
 
-def listing(tools: Iterable[ToolDefinition], wanted: Filter, why_not: WhyNot) -> bytes:
+def listing(tools: Iterable[ToolDefinition], wanted: ToolFilter, why_not: WhyNot) -> bytes:
     """The answer to `tool.list`: tools by name, each with its schema as declared and whether it may be called."""
     found = [_entry(tool, why_not(tool)) for tool in sorted(tools, key=lambda tool: tool.name) if _fits(tool, wanted)]
     return _encode({"tools": found})
 
 
-def _fits(tool: ToolDefinition, wanted: Filter) -> bool:
+def _fits(tool: ToolDefinition, wanted: ToolFilter) -> bool:
     return (
         wanted.name in ("", tool.name)
         and wanted.category in ("", tool.category)
@@ -125,7 +125,7 @@ _LAST_PIECES_SECONDS: Final = 1.0
 class NatsPublisher:
     """Results go through JetStream, each stored once; output is heard by whoever listens, and kept by nobody."""
 
-    def __init__(self, client: Any, js: Any, metrics: Metrics, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, client: Any, js: Any, metrics: WorkerMetrics, clock: Callable[[], float] = time.time) -> None:
         self._client = client
         self._js = js
         self._metrics = metrics
@@ -297,8 +297,8 @@ class ToolServer:
         self._tools = tools
         self._link = link
         self._clock = clock
-        self._health = Health(clock)
-        self.metrics = Metrics()
+        self._health = WorkerHealth(clock)
+        self.metrics = WorkerMetrics()
         self.metrics.registered = len(tools.definitions)
         self._handler: Handler | None = None
         self._client: Any = None

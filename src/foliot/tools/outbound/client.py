@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from foliot.common.waits import Waits
 from foliot.tools.base import ToolAnswerLost, ToolError, ToolTimeout, ToolUnreachable
-from foliot.tools.outbound.guard import Guard, OutboundRefused, Target
+from foliot.tools.outbound.guard import Guard, OutboundRefused, OutboundTarget
 
 if TYPE_CHECKING:
     import aiohttp
@@ -67,7 +67,7 @@ class ToolAnswerTooLarge(ToolError):
     lost = True
 
 
-class Answer:
+class OutboundAnswer:
     """A response. Its body is still on the way: `read` or `pieces` it once."""
 
     def __init__(self, response: aiohttp.ClientResponse, where: str, patience: Patience) -> None:
@@ -163,7 +163,7 @@ class OutboundClient:
         body: bytes | None = None,
         redirects: int = MAX_REDIRECTS,
         patience: Patience | None = None,
-    ) -> AsyncGenerator[Answer]:
+    ) -> AsyncGenerator[OutboundAnswer]:
         """The answer to a request, whatever its status. `credentials` are headers that stay with their origin.
 
         Raises `OutboundRefused` for a place that may not be reached, `ToolUnreachable` and `ToolTimeout`.
@@ -184,7 +184,7 @@ class OutboundClient:
                 onward = response.headers.get("Location") if response.status in _REDIRECTS else None
                 if onward is None:
                     _check_encoding(response, target)
-                    yield Answer(response, _where(target), patience)
+                    yield OutboundAnswer(response, _where(target), patience)
                     return
             if redirects <= 0:
                 raise OutboundRefused(f"{_where(target)} redirects to somewhere else too often", host=target.host)
@@ -221,7 +221,7 @@ class OutboundClient:
         if session is not None:
             await session.close()
 
-    async def _redirected(self, place: URL, onward: str) -> tuple[Target, URL]:
+    async def _redirected(self, place: URL, onward: str) -> tuple[OutboundTarget, URL]:
         from yarl import URL
 
         try:
@@ -232,7 +232,13 @@ class OutboundClient:
             raise OutboundRefused("a redirect to an address that cannot be read is not followed") from None
 
     async def _ask(
-        self, method: str, place: URL, target: Target, headers: Mapping[str, str], body: bytes | None, seconds: float
+        self,
+        method: str,
+        place: URL,
+        target: OutboundTarget,
+        headers: Mapping[str, str],
+        body: bytes | None,
+        seconds: float,
     ) -> aiohttp.ClientResponse:
         from foliot.tools.outbound.pinned import CHECKED
 
@@ -266,12 +272,12 @@ class OutboundClient:
         return session
 
 
-def _where(target: Target) -> str:
+def _where(target: OutboundTarget) -> str:
     host = f"[{target.host}]" if ":" in target.host else target.host
     return f"{target.scheme}://{host}:{target.port}"
 
 
-def _check_encoding(response: aiohttp.ClientResponse, target: Target) -> None:
+def _check_encoding(response: aiohttp.ClientResponse, target: OutboundTarget) -> None:
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
         raise ToolAnswerLost(

@@ -232,7 +232,7 @@ class Outbound:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class OutboundTarget:
     """One place that was checked. `addresses` are the only ones to connect to."""
 
     scheme: str
@@ -262,13 +262,13 @@ class Guard:
         self._clock = clock
         self._known: dict[tuple[str, int], tuple[float, tuple[Address, ...]]] = {}
 
-    async def check_url(self, url: URL | str, *, schemes: Sequence[str] = WEB) -> Target:
+    async def check_url(self, url: URL | str, *, schemes: Sequence[str] = WEB) -> OutboundTarget:
         """Resolves and checks a URL.
 
         Raises `OutboundRefused`, `ToolUnreachable`; never repeats more of it than the host.
         """
         scheme, host, port = _take_apart(url, schemes)
-        return Target(scheme, host, port, await self.check_host(host, port))
+        return OutboundTarget(scheme, host, port, await self.check_host(host, port))
 
     async def check_host(self, host: str, port: int) -> tuple[Address, ...]:
         """The addresses of a host that may be reached. Raises `OutboundRefused`, also when only one of them may not."""

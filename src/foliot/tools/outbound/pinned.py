@@ -18,10 +18,10 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from foliot.common.waits import Waits, keep_alive
-from foliot.tools.outbound.guard import Target
+from foliot.tools.outbound.guard import OutboundTarget
 from foliot.version import __version__
 
-CHECKED: ContextVar[Target | None] = ContextVar("checked_target", default=None)
+CHECKED: ContextVar[OutboundTarget | None] = ContextVar("checked_target", default=None)
 
 
 class PinnedResolver(AbstractResolver):

@@ -16,7 +16,7 @@ from foliot.tools.governance.rules import Rules, StandingGrant, Verdict, togethe
 LAYER = "approval"
 
 
-class Grants(Protocol):
+class ApprovalGrants(Protocol):
     """Stored approvals."""
 
     async def check(self, approval_id: str, call_id: str, digest: str) -> bool:
@@ -61,7 +61,7 @@ class Approval:
 
     layer = LAYER
 
-    def __init__(self, grants: Grants | None, clock: Callable[[], float]) -> None:
+    def __init__(self, grants: ApprovalGrants | None, clock: Callable[[], float]) -> None:
         self._grants = grants
         self._clock = clock
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from foliot.tools.base import Invocation, ToolDefinition, ToolTimeout
-from foliot.tools.pipeline.bounded import GRACE, Bounded, Scope
+from foliot.tools.pipeline.bounded import GRACE, BoundedWork, Scope
 from foliot.tools.pipeline.running import Handler, Running, leave
 
 # The end of what is said of a call that ran out of time and has not ended: true while its process lives.
@@ -37,7 +37,7 @@ class Attempt:
         running.left = []
         heard = running.on_output
         work = next(call, running) if heard is None else _late(next, call, running)
-        bounded = Bounded(work, seconds=seconds, scope=scope, idle=self._idle, grace=self._grace, right=right)
+        bounded = BoundedWork(work, seconds=seconds, scope=scope, idle=self._idle, grace=self._grace, right=right)
         if heard is not None:
             running.on_output = bounded.listen(heard)
         try:
@@ -59,7 +59,7 @@ class Attempt:
             return self._timeout, "attempt"
         return left, "total"
 
-    def _took_too_long(self, bounded: Bounded, seconds: float | None, goes_on: bool) -> ToolTimeout:
+    def _took_too_long(self, bounded: BoundedWork, seconds: float | None, goes_on: bool) -> ToolTimeout:
         if bounded.expired == "idle":
             said = f"the tool {self._name!r} was silent for more than {self._idle:g} s"
         else:
@@ -74,7 +74,7 @@ class Attempt:
         return error
 
 
-def _in_words(bounded: Bounded, seconds: float | None) -> str:
+def _in_words(bounded: BoundedWork, seconds: float | None) -> str:
     """The bound as somebody wrote it: of one for all attempts a moment was used before this attempt began."""
     assert seconds is not None, "it ran out"
     rough = bounded.expired == "total" and seconds > 0.5

@@ -27,7 +27,7 @@ GRACE: Final = 0.25
 STOP_GRACE: Final = 2.0
 
 
-class Bounded:
+class BoundedWork:
     """`await Bounded(…)` gives the value of the work, or raises what it raises.
 
     When a bound was passed the value means nothing: `expired` says which one, `forced` that the work did not stop in

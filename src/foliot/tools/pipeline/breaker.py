@@ -17,7 +17,7 @@ FAILURES: Final = 5
 SECONDS: Final = 30.0
 
 
-class Circuit(Protocol):
+class ToolCircuit(Protocol):
     """The health of one tool. A healthy one costs a call nothing but a look at `calm`."""
 
     @property
@@ -53,7 +53,7 @@ def circuit_key(definition: ToolDefinition) -> str:
 
 
 class CircuitSource(Protocol):
-    def of(self, definition: ToolDefinition, clock: Callable[[], float]) -> Circuit:
+    def of(self, definition: ToolDefinition, clock: Callable[[], float]) -> ToolCircuit:
         """The circuit of a tool; one and the same for all pipelines that share the source."""
         ...
 

@@ -34,7 +34,7 @@ class Payment(Protocol):
         ...
 
 
-class Budgets(Protocol):
+class PipelineBudgets(Protocol):
     """Limits that go beyond one run: over all that a run delegated, over an agent, a user, a tenant, a month."""
 
     async def look(self, call: Invocation, definition: ToolDefinition) -> None:
@@ -55,7 +55,7 @@ class BudgetGate:
 
     layer = "budget"
 
-    def __init__(self, definition: ToolDefinition, budgets: Budgets) -> None:
+    def __init__(self, definition: ToolDefinition, budgets: PipelineBudgets) -> None:
         self._definition = definition
         self._budgets = budgets
 
@@ -68,7 +68,7 @@ class BudgetHold:
 
     layer = "budget"
 
-    def __init__(self, definition: ToolDefinition, budgets: Budgets) -> None:
+    def __init__(self, definition: ToolDefinition, budgets: PipelineBudgets) -> None:
         self._definition = definition
         self._budgets = budgets
 
@@ -82,7 +82,7 @@ class BudgetHold:
 class Pay:
     """The outermost stage: every attempt that may have acted is paid for, whatever came of it."""
 
-    def __init__(self, budgets: Budgets) -> None:
+    def __init__(self, budgets: PipelineBudgets) -> None:
         self._budgets = budgets
 
     async def __call__(self, call: Invocation, running: Running, next: Handler) -> Any:

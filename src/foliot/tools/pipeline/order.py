@@ -20,7 +20,7 @@ _SLOT: Final = re.compile(r"\{([^{}]*)\}")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class OrderedCall:
     """One call as the planner sees it. `id` is unique in the step."""
 
     id: str
@@ -29,7 +29,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class OrderEdge:
     """`later` runs after `earlier`. `declared` by `after`: then a failure of the earlier one keeps it from running."""
 
     earlier: str
@@ -37,28 +37,28 @@ class Edge:
     declared: bool
 
 
-def edges(steps: Sequence[Step]) -> list[Edge]:
+def edges(steps: Sequence[OrderedCall]) -> list[OrderEdge]:
     """Returns the order constraints.
 
     A cycle of `after` inside one step cannot be kept: the model's order decides it.
     """
-    found: list[Edge] = []
+    found: list[OrderEdge] = []
     keys = [resource_keys(step.definition, step.arguments) for step in steps]
     for at, step in enumerate(steps):
         for before, other in enumerate(steps):
             if other.definition.name in step.definition.after and before != at:
                 mutual = step.definition.name in other.definition.after
                 if not mutual or before < at:
-                    found.append(Edge(other.id, step.id, True))
+                    found.append(OrderEdge(other.id, step.id, True))
             elif before < at and _overlap(keys[at], keys[before]):
                 reads = step.definition.effect == "read" and other.definition.effect == "read"
                 waits_back = step.definition.name in other.definition.after
                 if not reads and not waits_back:
-                    found.append(Edge(other.id, step.id, False))
+                    found.append(OrderEdge(other.id, step.id, False))
     return found
 
 
-def waves(steps: Sequence[Step]) -> list[list[str]]:
+def waves(steps: Sequence[OrderedCall]) -> list[list[str]]:
     """The calls in groups: each group runs when the one before it is done, its members side by side."""
     waiting: dict[str, set[str]] = {step.id: set() for step in steps}
     for edge in edges(steps):

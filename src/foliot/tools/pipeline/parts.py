@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from foliot.tools.governance.layers import Profile
 from foliot.tools.governance.rules import FixedRules, RuleSource
-from foliot.tools.pipeline.approval import Grants
+from foliot.tools.pipeline.approval import ApprovalGrants
 from foliot.tools.pipeline.breaker import Circuits, CircuitSource
-from foliot.tools.pipeline.budget import Budgets
+from foliot.tools.pipeline.budget import PipelineBudgets
 from foliot.tools.pipeline.limiter import Limiter, LocalLimiter
 from foliot.tools.pipeline.preconditions import HasSecret
 from foliot.tools.pipeline.record import Recorder
@@ -27,11 +27,11 @@ class Parts:
     """
 
     rules: RuleSource = field(default_factory=FixedRules)
-    grants: Grants | None = None
+    grants: ApprovalGrants | None = None
     profile: Profile = field(default_factory=Profile)
     limiter: Limiter = field(default_factory=LocalLimiter)
     circuits: CircuitSource = field(default_factory=Circuits)
-    budgets: Budgets | None = None
+    budgets: PipelineBudgets | None = None
     has_secret: HasSecret | None = None
     masker: Masker | None = None
     store_blob: StoreBlob | None = None

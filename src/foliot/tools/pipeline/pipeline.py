@@ -49,8 +49,8 @@ from foliot.tools.pipeline.budget import BudgetGate, BudgetHold, Pay
 from foliot.tools.pipeline.failures import Classify, classified
 from foliot.tools.pipeline.limiter import RateGate, RateStage
 from foliot.tools.pipeline.parts import Parts
-from foliot.tools.pipeline.preconditions import Isolation, Preconditions, Secrets
-from foliot.tools.pipeline.record import CallRecord, Moment, Record, snapshot
+from foliot.tools.pipeline.preconditions import IsolationLayer, Preconditions, SecretsGate
+from foliot.tools.pipeline.record import CallRecord, Moment, Recorders, snapshot
 from foliot.tools.pipeline.results import Mask, Truncate, failure_result, masked_output, success_result
 from foliot.tools.pipeline.retry import Retries
 from foliot.tools.pipeline.running import Handler, Running, current
@@ -101,7 +101,7 @@ def layers_for(tool: Tool, parts: Parts, offers: Callable[[str], bool]) -> tuple
         Advertised(),  # first: a run answers by itself what it was not given
         Resolve(definition, schema_digest(definition.schema)),
         CheckArguments(definition.name, definition.schema),
-        Isolation(definition, getattr(tool, "isolation", "none")) if definition.isolation != "none" else None,
+        IsolationLayer(definition, getattr(tool, "isolation", "none")) if definition.isolation != "none" else None,
         AllowList(definition, parts.profile),
         Permissions(definition),
         Policies(definition),
@@ -117,7 +117,9 @@ def gates_for(tool: Tool, parts: Parts) -> tuple[Gate, ...]:
     definition = tool.definition
     limit = definition.rate_limit
     gates: list[Gate | None] = [
-        Secrets(definition, parts.has_secret) if any(need[:7] == "secret:" for need in definition.requires) else None,
+        SecretsGate(definition, parts.has_secret)
+        if any(need[:7] == "secret:" for need in definition.requires)
+        else None,
         BudgetGate(definition, parts.budgets) if definition.price and parts.budgets is not None else None,
         RateGate(definition, limit, parts.limiter) if limit is not None else None,
         Approval(parts.grants, parts.clock),
@@ -157,7 +159,7 @@ def compose(stages: Sequence[Stage], backend: Handler) -> Handler:
     return partial(stages[0], next=compose(stages[1:], backend))
 
 
-class Entry:
+class ToolEntry:
     """One tool with everything that stands before and around it."""
 
     __slots__ = ("definition", "finishers", "gates", "gates_unasked", "handler", "layers", "required", "tool")
@@ -186,9 +188,9 @@ class Pipeline:
 
     def __init__(self, tools: Iterable[Tool] = (), parts: Parts | None = None) -> None:
         self.parts = parts or Parts()
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, ToolEntry] = {}
         self._capabilities: set[str] = set()
-        self._record = Record(self.parts.recorders) if self.parts.recorders else None
+        self._record = Recorders(self.parts.recorders) if self.parts.recorders else None
         for tool in tools:
             self.add(tool)
 
@@ -199,7 +201,7 @@ class Pipeline:
         known = self._entries.get(name)
         if known is not None and known.tool is not tool:
             raise Conflict(f"two tools are named {name!r}", hint="Give one of them another name.")
-        self._entries[name] = Entry(tool, self.parts, self._offers)
+        self._entries[name] = ToolEntry(tool, self.parts, self._offers)
         self._capabilities.update(f"capability:{each}" for each in tool.definition.capabilities)
 
     def _offers(self, need: str) -> bool:
@@ -214,7 +216,7 @@ class Pipeline:
         entry = self._entries.get(name)
         return entry.definition if entry else None
 
-    def entry(self, name: str) -> Entry | None:
+    def entry(self, name: str) -> ToolEntry | None:
         """A tool and its layers, for whoever explains what would happen to a call."""
         return self._entries.get(name)
 
@@ -303,7 +305,7 @@ class Pipeline:
         return ToolUnsupported(f"there is no tool named {call.tool!r}; there are: {known}", layer="resolve")
 
     async def _park(
-        self, call: Invocation, entry: Entry | None, asks: tuple[Verdict, ...], parked: Parked
+        self, call: Invocation, entry: ToolEntry | None, asks: tuple[Verdict, ...], parked: Parked
     ) -> Parked | ToolResult:
         try:
             await self._note("parked", call, entry, asks=asks, parked=parked)
@@ -312,7 +314,7 @@ class Pipeline:
         return parked
 
     async def _refuse(
-        self, call: Invocation, entry: Entry | None, asks: tuple[Verdict, ...], error: Exception
+        self, call: Invocation, entry: ToolEntry | None, asks: tuple[Verdict, ...], error: Exception
     ) -> ToolResult:
         result = failure_result(call, error)
         try:
@@ -362,7 +364,7 @@ class Pipeline:
             "finished", admitted.call, definition, now, (), None, result, attempts, now - began, admitted.arguments
         )
 
-    async def _note(self, moment: Moment, call: Invocation, entry: Entry | None, **facts: Any) -> None:
+    async def _note(self, moment: Moment, call: Invocation, entry: ToolEntry | None, **facts: Any) -> None:
         if self._record is not None:
             definition = entry.definition if entry else None
             kept = self._record(CallRecord(moment, call, definition, self.parts.clock(), **facts))
@@ -391,7 +393,7 @@ class AdmittedCall:
 
     __slots__ = ("_pipeline", "arguments", "call", "entry")
 
-    def __init__(self, pipeline: Pipeline, entry: Entry, call: Invocation, arguments: bytes) -> None:
+    def __init__(self, pipeline: Pipeline, entry: ToolEntry, call: Invocation, arguments: bytes) -> None:
         self._pipeline = pipeline
         self.entry = entry
         self.call = call

@@ -53,7 +53,7 @@ _MET = Verdict("allow", LAYER, "what it requires is there, and what must come be
 HasSecret: TypeAlias = Callable[[str, str], Awaitable[bool]]
 
 
-class Secrets:
+class SecretsGate:
     """Asks for the presence of a secret by namespace and reference; its value is never looked at here."""
 
     layer = "secrets"
@@ -78,7 +78,7 @@ class Secrets:
 # Does the backend contain the call as the tool was declared?
 
 
-class Isolation:
+class IsolationLayer:
     """A tool that is declared to run isolated is refused when its backend does not offer that: never a weaker one."""
 
     layer = "isolation"

@@ -55,21 +55,21 @@ class Recorder(Protocol):
         ...
 
 
-class Unrecorded(ToolError):
+class RecordRefused(ToolError):
     """A required record could not be kept."""
 
     kind = "internal"
     retryable = False
 
 
-class Record:
+class Recorders:
     """Several recorders, one after another. A broken one does not keep the others from hearing."""
 
     def __init__(self, recorders: Sequence[Recorder]) -> None:
         self._recorders = tuple(recorders)
 
     def __call__(self, entry: CallRecord) -> Awaitable[None] | None:
-        """Raises `Unrecorded`, here or when it is awaited, if the tool's records are required and one was not kept."""
+        """Records the entry. Raises `RecordRefused`, here or when awaited, if a required record was not kept."""
         waits: list[Awaitable[None]] = []
         failed: Exception | None = None
         for recorder in self._recorders:
@@ -106,4 +106,4 @@ def _refuse_if_required(entry: CallRecord, failed: Exception) -> None:
     definition = entry.definition
     if definition is not None and definition.record == "required":
         acted = " although it has acted" if entry.moment == "finished" else ", so it is not run"
-        raise Unrecorded(f"the call of {entry.call.tool!r} cannot be recorded{acted}", layer="record") from failed
+        raise RecordRefused(f"the call of {entry.call.tool!r} cannot be recorded{acted}", layer="record") from failed

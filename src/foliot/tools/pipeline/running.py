@@ -42,7 +42,7 @@ class Running:
         self.on_output = on_output
         self.may_act = may_act
         self.failures: list[ToolError] = []
-        self.left: list[Left] = []
+        self.left: list[LeftCall] = []
         self.began = False
         self.returned = False
         self.over = False
@@ -138,7 +138,7 @@ class GoingOn(Struct, frozen=True):
     since: float
 
 
-class Left:
+class LeftCall:
     """One thread or task of a call that goes on. It is in the register until it has ended."""
 
     __slots__ = ("_began", "facts", "over", "owner")
@@ -156,7 +156,7 @@ class Left:
             log.warning("call %s of %s ended %.1f s after it was told to", facts.call_id, facts.tool, late)
 
 
-_register: Final[dict[int, Left]] = {}
+_register: Final[dict[int, LeftCall]] = {}
 
 
 def going_on() -> list[GoingOn]:
@@ -219,7 +219,7 @@ def leave(call: Invocation, what: Job | asyncio.Future[Any], owner: object) -> N
     if what.over if isinstance(what, Job) else what.done():
         return
     kind = "thread" if isinstance(what, Job) else "task"
-    left = Left(GoingOn(call.tool, call.run_id, call.call_id, kind, time.time()), owner)
+    left = LeftCall(GoingOn(call.tool, call.run_id, call.call_id, kind, time.time()), owner)
     _register[id(left)] = left
     if isinstance(what, Job):
         if not what.when_over(left.end):

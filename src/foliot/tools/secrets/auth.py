@@ -24,7 +24,7 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from foliot.tools.base import AuthSpec, ToolError, ToolPolicyInvalid, ToolSecretMissing
-from foliot.tools.outbound.client import Answer, OutboundClient
+from foliot.tools.outbound.client import OutboundAnswer, OutboundClient
 from foliot.tools.secrets.masking import Masker
 from foliot.tools.secrets.secrets import DEFAULT_KEY, Secrets
 
@@ -139,7 +139,7 @@ class TokenCache:
         except TimeoutError:
             raise self._failed(key, f"no answer within {self._timeout:g} s") from None
 
-    async def _read(self, answer: Answer, key: TokenKey) -> _Grant:
+    async def _read(self, answer: OutboundAnswer, key: TokenKey) -> _Grant:
         if answer.status != 200:
             body = (await answer.beginning(4096)).decode(errors="replace")
             raise self._failed(key, f"HTTP {answer.status} {self._masker.redact(body)[:400]}".strip())

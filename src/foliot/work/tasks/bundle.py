@@ -24,7 +24,7 @@ LARGEST_CACHE = 256
 VERSION = 1
 
 
-class Bundle(Struct, frozen=True):
+class TaskBundle(Struct, frozen=True):
     """`plan.task` is blank: the bundle does not know which tasks use it."""
 
     plan: Plan
@@ -45,13 +45,13 @@ class Pinned(Struct, frozen=True):
 
 
 _encoder = msgspec.json.Encoder(order="deterministic")
-_decoder = msgspec.json.Decoder(Bundle)
+_decoder = msgspec.json.Decoder(TaskBundle)
 
 
 def pack(plan: Plan, specs: dict[str, RunSpec]) -> tuple[Pinned, bytes]:
     """The bundle of a plan, and the bytes to be stored under its digest."""
     frozen = {agent: encode_spec(spec) for agent, spec in sorted(specs.items())}
-    data = _encoder.encode(Bundle(settled(plan), {agent: msgspec.Raw(text) for agent, text in frozen.items()}))
+    data = _encoder.encode(TaskBundle(settled(plan), {agent: msgspec.Raw(text) for agent, text in frozen.items()}))
     read = {agent: (digest(text), text, specs[agent]) for agent, text in frozen.items()}
     return Pinned(digest(data), plan, read), data
 

@@ -45,7 +45,7 @@ _LONGEST_VALUE: Final = 256
 _MOST_LABELS: Final = 32
 
 
-class Verdict(Struct, frozen=True):
+class EdgeVerdict(Struct, frozen=True):
     """Which edges hold, by position; and `problems`: position and why, of expressions that cannot be evaluated."""
 
     held: tuple[int, ...]
@@ -82,7 +82,9 @@ def _unquoted(text: str) -> str:
     return text
 
 
-def judge_edges(node: Node, output: str, value: Any, labels: Mapping[str, str], given: Mapping[str, str]) -> Verdict:
+def judge_edges(
+    node: Node, output: str, value: Any, labels: Mapping[str, str], given: Mapping[str, str]
+) -> EdgeVerdict:
     """Evaluate the expressions on a node's edges. One that cannot be evaluated does not hold, and is a problem."""
     held: list[int] = []
     problems: list[tuple[int, str]] = []
@@ -96,7 +98,7 @@ def judge_edges(node: Node, output: str, value: Any, labels: Mapping[str, str], 
             problems.append((position, str(failed)))
         except InvalidInput as wrong:
             problems.append((position, wrong.message))
-    return Verdict(tuple(held), tuple(problems))
+    return EdgeVerdict(tuple(held), tuple(problems))
 
 
 def held_edges(

@@ -9,7 +9,7 @@ from foliot.store.resources.documents import decode
 WINDOW = 500
 
 
-class Followed:
+class FollowedResources:
     """`documents` by uid, as of the last `look`."""
 
     def __init__(self, database: Database, store: ResourceStore, kind: str) -> None:

@@ -27,7 +27,7 @@ from foliot.resources.event_filters import FilterFailed, event_filter
 from foliot.resources.references import Target
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import Database, Key, ResourceStore
-from foliot.store.triggers import Delivery, Outcome, Taken, delivery_of, log_delivery, settle_event, take_event
+from foliot.store.triggers import Delivery, Outcome, TakenEvent, delivery_of, log_delivery, settle_event, take_event
 from foliot.tools.secrets.secrets import DEFAULT_KEY, EnvironmentSecrets, SecretRef, takes_webhooks
 from foliot.work.tasks.base import Accepted, Command, Tasks
 from foliot.work.triggers.signatures import Headers, SignatureRefused, lowered, sign, verify, weakness_of
@@ -390,7 +390,7 @@ class Webhooks:
         return _taken(event_id, accepted.task.id, duplicate=accepted.duplicate)
 
     async def _accept(
-        self, webhook: Webhook, parcel: Parcel, event_id: str, names: list[str], taken: Taken, by: str
+        self, webhook: Webhook, parcel: Parcel, event_id: str, names: list[str], taken: TakenEvent, by: str
     ) -> Accepted:
         """The task of an event that was taken, here or by somebody who did not come to an end."""
         key = f"{webhook.spawner}:{short_digest(event_id)}:{taken.taken_at}"
@@ -406,7 +406,7 @@ class Webhooks:
         await self._settle(webhook, names, taken, accepted.task.id, event_id)
         return accepted
 
-    async def _settle(self, webhook: Webhook, names: list[str], taken: Taken, task: str, event_id: str) -> None:
+    async def _settle(self, webhook: Webhook, names: list[str], taken: TakenEvent, task: str, event_id: str) -> None:
         try:
             await self._database.write(settle_event, webhook.uid, names, taken.taken_at, task)
         except FoliotError as error:

@@ -19,7 +19,7 @@ from foliot.store.base import Database, Document, Put, ResourceStore
 from foliot.store.resources.documents import stamp
 from foliot.store.transaction import run as execute
 from foliot.store.triggers import counts_of, ensure_endpoint, forget_webhook, rotate_endpoint
-from foliot.work.triggers.declared import Followed
+from foliot.work.triggers.declared import FollowedResources
 
 if TYPE_CHECKING:
     from foliot.work.triggers.webhook import Webhook
@@ -38,7 +38,7 @@ class WebhookEndpoints:
         self._database = database
         self._store = store
         self._clock = clock
-        self._followed = Followed(database, store, "TaskWebhook")
+        self._followed = FollowedResources(database, store, "TaskWebhook")
         self._pruned = self._looked = 0.0
         self._swept = False
 

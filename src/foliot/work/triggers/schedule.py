@@ -51,7 +51,7 @@ _MINUTE: Final = timedelta(minutes=1)
 _CHANGE: Final = timedelta(hours=3)  # no clock is set back by more
 
 
-class Found(NamedTuple):
+class FoundSlots(NamedTuple):
     """Slots, oldest first. `more`: there are older ones that were not asked for."""
 
     slots: list[int]
@@ -63,7 +63,7 @@ class Timing(Protocol):
         """The first slot behind `moment`; None when there will be none."""
         ...
 
-    def newest(self, after: float, upto: float, count: int) -> Found:
+    def newest(self, after: float, upto: float, count: int) -> FoundSlots:
         """The newest `count` slots behind `after`, not behind `upto`."""
         ...
 
@@ -77,8 +77,8 @@ class Once:
     def after(self, moment: float) -> int | None:
         return self.at if self.at > moment else None
 
-    def newest(self, after: float, upto: float, count: int) -> Found:
-        return Found([self.at] if after < self.at <= upto and count else [], False)
+    def newest(self, after: float, upto: float, count: int) -> FoundSlots:
+        return FoundSlots([self.at] if after < self.at <= upto and count else [], False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Cron:
     def after(self, moment: float) -> int | None:
         return next(self._from(moment), None)
 
-    def newest(self, after: float, upto: float, count: int) -> Found:
+    def newest(self, after: float, upto: float, count: int) -> FoundSlots:
         """Looks forward from a point that moves back until enough is found, so that a year without anybody looking
         costs no more than a day, whatever the expression."""
         window = _HOUR
@@ -103,7 +103,7 @@ class Cron:
                     break
                 found.append(slot)
             if start == after or len(found) > count:
-                return Found(found[-count:] if count else [], len(found) > count)
+                return FoundSlots(found[-count:] if count else [], len(found) > count)
             window *= 2
 
     def _from(self, moment: float) -> Iterator[int]:
@@ -233,7 +233,7 @@ class CatchUp:
     jitter: float = 0.0
 
 
-class Verdict(NamedTuple):
+class SlotVerdict(NamedTuple):
     """`reason` is blank for a slot that makes a task."""
 
     slot: int
@@ -244,7 +244,7 @@ class Verdict(NamedTuple):
         return not self.reason
 
 
-def verdicts(timing: Timing, rule: CatchUp, uid: str, *, after: float, now: float) -> list[Verdict]:
+def verdicts(timing: Timing, rule: CatchUp, uid: str, *, after: float, now: float) -> list[SlotVerdict]:
     """Decides about the slots behind `after` that are due at `now`, oldest first."""
     wanted = rule.limit if rule.missed == "all" else 1
     found = timing.newest(after, now, wanted + LEFT_OUT_ROWS + 1)
@@ -256,11 +256,11 @@ def verdicts(timing: Timing, rule: CatchUp, uid: str, *, after: float, now: floa
         more = True
     else:
         more = found.more
-    judged = [Verdict(slot, "missed") for slot in due[:-wanted]] + [Verdict(slot) for slot in due[-wanted:]]
+    judged = [SlotVerdict(slot, "missed") for slot in due[:-wanted]] + [SlotVerdict(slot) for slot in due[-wanted:]]
     if rule.missed == "skip" and judged and now - start_of(timing, rule, uid, due[-1]) > rule.deadline:
-        judged[-1] = Verdict(due[-1], "missed_deadline")
+        judged[-1] = SlotVerdict(due[-1], "missed_deadline")
     if more and judged:
-        judged[0] = Verdict(judged[0].slot, "missed, and others before it")
+        judged[0] = SlotVerdict(judged[0].slot, "missed, and others before it")
     return judged
 
 
@@ -292,7 +292,7 @@ _NAME_LENGTH = 40
 _LABEL_LENGTH = 63
 
 
-class Order(Struct, frozen=True):
+class SlotOrder(Struct, frozen=True):
     """The order for a slot, kept with it so that anybody can finish it. `ref` names the template.
 
     `by_operator`: it acts for the operator, who declared the schedule.
@@ -380,15 +380,15 @@ def read_schedule(document: Document) -> Schedule:
     )
 
 
-def order_for(schedule: Schedule, slot: int) -> Order:
+def order_for(schedule: Schedule, slot: int) -> SlotOrder:
     """The order for a slot of the clock, `slot` in seconds."""
     stamp = datetime.fromtimestamp(slot, UTC)
     name = f"{_plain(schedule.key.name)}-{stamp:%Y%m%d-%H%M}"
     command = _command(schedule, float(slot), "clock", name, f"{schedule.spawner}:{slot}", schedule.input)
-    return Order(schedule.ref, command, schedule.policy == "replace", schedule.by_operator)
+    return SlotOrder(schedule.ref, command, schedule.policy == "replace", schedule.by_operator)
 
 
-def manual_order(schedule: Schedule, slot: int, *, by: str, given: Mapping[str, str]) -> Order:
+def manual_order(schedule: Schedule, slot: int, *, by: str, given: Mapping[str, str]) -> SlotOrder:
     """The order for a task that a person asked for, `slot` in milliseconds. Nothing is replaced by it."""
     stamp = datetime.fromtimestamp(slot / 1000, UTC)
     name = f"{_plain(schedule.key.name)}-manual-{stamp:%Y%m%d-%H%M%S}-{slot % 1000:03}"
@@ -397,18 +397,18 @@ def manual_order(schedule: Schedule, slot: int, *, by: str, given: Mapping[str, 
     if by:  # who asks for it acts: the declarer has a say in what is done, and not for whom
         identity = Identity(by, via=schedule.via).also_ordered_by(schedule.declarer)
         command = msgspec.structs.replace(command, by=by, identity=identity)
-    return Order(schedule.ref, command, by_operator=schedule.by_operator and not by)
+    return SlotOrder(schedule.ref, command, by_operator=schedule.by_operator and not by)
 
 
-def encode_order(order: Order) -> str:
+def encode_order(order: SlotOrder) -> str:
     return msgspec.json.encode(order).decode()
 
 
-def decode_order(text: str) -> Order:
+def decode_order(text: str) -> SlotOrder:
     return _orders.decode(text)
 
 
-_orders = msgspec.json.Decoder(Order)
+_orders = msgspec.json.Decoder(SlotOrder)
 
 
 def _command(schedule: Schedule, slot: float, trigger: str, name: str, key: str, input: Mapping[str, str]) -> Command:

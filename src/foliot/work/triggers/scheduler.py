@@ -38,12 +38,12 @@ from foliot.store.triggers import (
     slots_of,
 )
 from foliot.work.tasks.base import TaskInfo, Tasks
-from foliot.work.triggers.declared import Followed
+from foliot.work.triggers.declared import FollowedResources
 from foliot.work.triggers.schedule import (
     LABEL,
-    Order,
     Schedule,
-    Verdict,
+    SlotOrder,
+    SlotVerdict,
     decode_order,
     encode_order,
     manual_order,
@@ -83,7 +83,7 @@ class Firing:
         self._tasks = tasks
         self._give_up = give_up
 
-    async def finish(self, schedule: str, slot: int, order: Order, *, claimed_at: float, now: float) -> Finished:
+    async def finish(self, schedule: str, slot: int, order: SlotOrder, *, claimed_at: float, now: float) -> Finished:
         """Make the task of a slot that is due, and settle the slot.
 
         Raises nothing for a task that cannot be made: the slot then says why. What may pass is left due.
@@ -112,7 +112,7 @@ class Firing:
             found = [*found, *more]
         return found
 
-    async def _make(self, order: Order) -> TaskInfo:
+    async def _make(self, order: SlotOrder) -> TaskInfo:
         """Raises what `accept_template` does, and `Conflict` when the names are taken by other tasks."""
         name = order.command.name
         origin = Origin("TaskSchedule", order.command.namespace)
@@ -130,7 +130,7 @@ class Firing:
                     return made
         raise Conflict(f'scheduled run task name conflict for "{name}"', hint="rename the schedule, or the task")
 
-    async def _made(self, order: Order, name: str) -> TaskInfo | None:
+    async def _made(self, order: SlotOrder, name: str) -> TaskInfo | None:
         namespace = order.ref.partition("/")[0]
         try:
             task = await self._tasks.get(namespace, name)
@@ -140,7 +140,7 @@ class Firing:
         same = all(task.labels.get(mark) == order.command.labels[mark] for mark in marks)
         return task if same and task.spawned_by == order.command.spawned_by else None
 
-    async def _replace(self, order: Order) -> None:
+    async def _replace(self, order: SlotOrder) -> None:
         mark = f"{LABEL}-slot"
         for task in await self.active(order.command.spawned_by):
             if task.labels.get(mark) == order.command.labels[mark]:
@@ -276,7 +276,7 @@ class Scheduler:
         self._takeover = takeover
         self._store = store
         self._tokens = SqlTokens(database)
-        self._followed = Followed(database, store, "TaskSchedule")
+        self._followed = FollowedResources(database, store, "TaskSchedule")
         self._firing = Firing(database, tasks)
         self._status = ScheduleStatus(database, store, tasks, self._firing)
         self._due: dict[str, float] = {}
@@ -447,7 +447,7 @@ class Scheduler:
         while found := verdicts(schedule.timing, schedule.rule, schedule.uid, after=known.after, now=now):
             first = next((verdict for verdict in found if verdict.fires), None)
             slots = [NewSlot(each.slot * 1000, "skipped", each.reason) for each in _before(found, first)]
-            order: Order | None = None
+            order: SlotOrder | None = None
             waits = False
             if first is not None:
                 busy = await self._busy(schedule, known) if schedule.policy == "forbid" else ""
@@ -476,9 +476,9 @@ class Scheduler:
         active = await self._firing.active(schedule.spawner)
         return active[0].id if active else ""
 
-    async def _finish(self, schedule: Schedule, slot: int, order: Order, claimed_at: float, now: float) -> bool:
+    async def _finish(self, schedule: Schedule, slot: int, order: SlotOrder, claimed_at: float, now: float) -> bool:
         return (await self._firing.finish(schedule.uid, slot, order, claimed_at=claimed_at, now=now)).settled
 
 
-def _before(found: list[Verdict], first: Verdict | None) -> list[Verdict]:
+def _before(found: list[SlotVerdict], first: SlotVerdict | None) -> list[SlotVerdict]:
     return found if first is None else found[: found.index(first)]

@@ -44,7 +44,7 @@ class Scheme(Struct, frozen=True):
     max_skew: float = 300.0
 
 
-class Claim(Struct, frozen=True):
+class SignatureClaim(Struct, frozen=True):
     """The content that a delivery claims was signed, and the signatures that it carries."""
 
     content: bytes
@@ -117,18 +117,18 @@ def weakness_of(scheme: Scheme, secret: bytes) -> str | None:
 # --- what each sender signs --------------------------------------------------------------------------------------
 
 
-def _generic(scheme: Scheme, headers: Headers, body: bytes, now: float) -> Claim:
+def _generic(scheme: Scheme, headers: Headers, body: bytes, now: float) -> SignatureClaim:
     shown = _prefixed(scheme, headers)
     stamp = _header(scheme.timestamp_header, headers, "timestamp")
     _check_time(stamp, scheme, now)
-    return Claim(stamp.encode() + b"." + body, (_read(shown, scheme.encoding),))
+    return SignatureClaim(stamp.encode() + b"." + body, (_read(shown, scheme.encoding),))
 
 
-def _body_alone(scheme: Scheme, headers: Headers, body: bytes, now: float) -> Claim:
-    return Claim(body, (_read(_prefixed(scheme, headers), scheme.encoding),))
+def _body_alone(scheme: Scheme, headers: Headers, body: bytes, now: float) -> SignatureClaim:
+    return SignatureClaim(body, (_read(_prefixed(scheme, headers), scheme.encoding),))
 
 
-def _linear(scheme: Scheme, headers: Headers, body: bytes, now: float) -> Claim:
+def _linear(scheme: Scheme, headers: Headers, body: bytes, now: float) -> SignatureClaim:
     """The time is in the body, which is signed."""
     claim = _body_alone(scheme, headers, body, now)
     stamp = _member(body, "webhookTimestamp")
@@ -138,14 +138,14 @@ def _linear(scheme: Scheme, headers: Headers, body: bytes, now: float) -> Claim:
     return claim
 
 
-def _slack(scheme: Scheme, headers: Headers, body: bytes, now: float) -> Claim:
+def _slack(scheme: Scheme, headers: Headers, body: bytes, now: float) -> SignatureClaim:
     shown = _prefixed(scheme, headers)
     stamp = _header(scheme.timestamp_header, headers, "timestamp")
     _check_time(stamp, scheme, now)
-    return Claim(b"v0:" + stamp.encode() + b":" + body, (_read(shown, "hex"),))
+    return SignatureClaim(b"v0:" + stamp.encode() + b":" + body, (_read(shown, "hex"),))
 
 
-def _stripe(scheme: Scheme, headers: Headers, body: bytes, now: float) -> Claim:
+def _stripe(scheme: Scheme, headers: Headers, body: bytes, now: float) -> SignatureClaim:
     """`t=1492774577,v1=5257…,v1=…`: one time, and a signature for each secret that is valid at the sender."""
     shown = _header(scheme.signature_header, headers, "signature")
     parts = [part.strip().partition("=") for part in shown.split(",")]
@@ -156,10 +156,10 @@ def _stripe(scheme: Scheme, headers: Headers, body: bytes, now: float) -> Claim:
     signatures = [value for name, _, value in parts if name == "v1" and value]
     if not signatures:
         raise SignatureRefused("signature is empty")
-    return Claim(stamps[0].encode() + b"." + body, tuple(_read(each, "hex") for each in signatures))
+    return SignatureClaim(stamps[0].encode() + b"." + body, tuple(_read(each, "hex") for each in signatures))
 
 
-def _standard(scheme: Scheme, headers: Headers, body: bytes, now: float) -> Claim:
+def _standard(scheme: Scheme, headers: Headers, body: bytes, now: float) -> SignatureClaim:
     """`v1,<base64> v1,<base64>` over `id.time.body`."""
     shown = _header(scheme.signature_header, headers, "signature")
     stamp = _header(scheme.timestamp_header, headers, "timestamp")
@@ -168,13 +168,13 @@ def _standard(scheme: Scheme, headers: Headers, body: bytes, now: float) -> Clai
     signatures = [each.removeprefix("v1,") for each in shown.split() if each.startswith("v1,")]
     if not any(signatures):
         raise SignatureRefused("signature is empty")
-    return Claim(
+    return SignatureClaim(
         f"{id}.{stamp}.".encode(errors="surrogateescape") + body,
         tuple(_read(each, "base64") for each in signatures if each),
     )
 
 
-_CLAIMS: Final[dict[str, Callable[[Scheme, Headers, bytes, float], Claim]]] = {
+_CLAIMS: Final[dict[str, Callable[[Scheme, Headers, bytes, float], SignatureClaim]]] = {
     "generic": _generic,
     "github": _body_alone,
     "shopify": _body_alone,

@@ -46,7 +46,7 @@ _CREDENTIAL: Final = re.compile(
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
 
-class Rate(Struct, frozen=True):
+class WebhookRate(Struct, frozen=True):
     requests: int
     per: float
     burst: int
@@ -68,7 +68,7 @@ class Webhook(Struct, frozen=True):
     input_key: str
     inputs: dict[str, str]
     filter: str
-    rate: Rate | None
+    rate: WebhookRate | None
     keep: int
     generation: int
     declarer: str = ""
@@ -150,9 +150,9 @@ def read_webhook(document: Document) -> Webhook:
     )
 
 
-def _rate(given: dict[str, Any]) -> Rate:
+def _rate(given: dict[str, Any]) -> WebhookRate:
     requests: int = given.get("requests", 60)
-    return Rate(requests, seconds(given.get("per", "1m")), given.get("burst") or requests)
+    return WebhookRate(requests, seconds(given.get("per", "1m")), given.get("burst") or requests)
 
 
 def told_headers(webhook: Webhook, headers: Headers) -> dict[str, str]:

@@ -13,9 +13,9 @@ from msgspec import MsgspecError, Struct
 
 from foliot.bus.base import Transport
 from foliot.engine.base import Clock
-from foliot.engine.driver.appends import Tenure, append_again, recorded
+from foliot.engine.driver.appends import LeaseClock, append_again, recorded
 from foliot.engine.driver.doubts import both, doubts_of, noting
-from foliot.engine.driver.journal import Told, told_by
+from foliot.engine.driver.journal import JournalFacts, told_by
 from foliot.engine.driver.runs import Runs
 from foliot.errors import FoliotError, NotFound, NotHere, Unavailable
 from foliot.kernel.errors import UnknownEvent
@@ -54,7 +54,7 @@ class Brief(Struct, frozen=True):
     epoch: int
     task: TaskRef
     message_id: str
-    told: Told | None = None
+    told: JournalFacts | None = None
     quiet: bool = False
 
 
@@ -294,5 +294,5 @@ class TaskPerformer:
             # Nothing acts any more, and the fence says whose the run is: so much patience is only a bound.
             seconds = self._runs.lease_seconds
             clock = self._runs.lease_clock
-            tenure = Tenure(clock() + seconds, clock=clock, seconds=seconds)
+            tenure = LeaseClock(clock() + seconds, clock=clock, seconds=seconds)
             await append_again(append, error, journal=journal, lease=lease, entries=entries, phase=phase, tenure=tenure)

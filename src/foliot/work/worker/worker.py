@@ -86,7 +86,7 @@ class Pace:
         return backoff(self._errors, 0.5, 10.0, jitter="equal", share=self._chance())
 
 
-class Round:
+class LookRound:
     """The order of a worker's looks: from the top, and where there is more than one look sees, also all the way round.
 
     In turns, so that neither what is urgent nor what stands far behind has to wait for the other.
@@ -179,7 +179,7 @@ class Worker:
         self._changed = asyncio.Event()
         self._drained = asyncio.Event()
         self._look_at = 0.0
-        self._round = Round()
+        self._round = LookRound()
         # Until when the leases are of claims that may have been stored, or may yet be; and what was begun of each.
         self._unanswered: dict[float, set[str]] = {}
         self._phase: Phase = "ready"
