@@ -238,7 +238,16 @@ class TestLogin:
         settings = load_settings({}, environ)
         assert (settings.session_idle, settings.session_life) == (1800, 172800)
 
-    @pytest.mark.parametrize("text", ["0s", "12", "h", "1.5h", "-1h", "1w", "367d", "9999999999s", "١h"])
+    @pytest.mark.parametrize(("text", "seconds"), [("1h30m", 5400), ("1.5h", 5400), ("1d12h", 129_600), ("9000ms", 9)])
+    def test_they_are_written_as_in_manifests(self, environ: dict[str, str], text: str, seconds: int) -> None:
+        assert load_settings({}, {**environ, "FOLIOT_SESSION_IDLE": text}).session_idle == seconds
+
+    @pytest.mark.parametrize("text", ["30m", "59m59s", "30", "3661d", "soon"])
+    def test_what_is_kept_is_kept_for_an_hour_at_least(self, environ: dict[str, str], text: str) -> None:
+        with pytest.raises(UsageError, match="from 1h up to ten years"):
+            load_settings({}, {**environ, "FOLIOT_RETENTION_RUNS": text})
+
+    @pytest.mark.parametrize("text", ["0s", "12", "h", "1500ms", "-1h", "1w", "367d", "9999999999s", "١h"])
     def test_what_is_no_length_of_time_is_refused(self, environ: dict[str, str], text: str) -> None:
         with pytest.raises(UsageError, match="FOLIOT_SESSION_IDLE"):
             load_settings({}, {**environ, "FOLIOT_SESSION_IDLE": text})

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foliot.resources import amounts as durations
+from foliot.common import durations
 
 
 @pytest.mark.parametrize(

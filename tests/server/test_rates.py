@@ -5,8 +5,6 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from starlette.applications import Starlette
 
 from foliot.errors import FoliotError
@@ -15,7 +13,7 @@ from foliot.server.app import create_app
 from foliot.server.auth.authentication import TokenAuth
 from foliot.server.errors import TooMany
 from foliot.server.http.envelope import Limits
-from foliot.server.http.rates import Buckets, Rates, peer_of
+from foliot.server.http.rates import Rates, peer_of
 from foliot.settings.settings import Settings
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.secrets.local_key import Introduction, LocalKey
@@ -26,56 +24,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-class TestBuckets:
-    def test_a_burst_passes_and_then_one_for_each_tick(self) -> None:
-        buckets = Buckets(rate=10, burst=3)
-
-        assert [buckets.take("a", 0.0) == 0 for _ in range(5)] == [True, True, True, False, False]
-        assert buckets.take("a", 0.0) == pytest.approx(0.1)
-        assert buckets.take("a", 0.1) == 0
-        assert buckets.take("a", 0.1) > 0
-        assert buckets.take("b", 0.1) == 0
-
-    def test_what_was_refused_is_not_counted(self) -> None:
-        buckets = Buckets(rate=1, burst=1)
-        assert buckets.take("a", 0.0) == 0
-
-        for _ in range(100):
-            assert buckets.take("a", 0.5) == pytest.approx(0.5)
-
-        assert buckets.take("a", 1.0) == 0
-
-    def test_strangers_without_number_take_no_memory_without_end(self) -> None:
-        buckets = Buckets(rate=1, burst=2, most=100)
-        for _ in range(2):
-            buckets.take("busy", 0.0)
-
-        for number in range(10_000):
-            buckets.take(f"n{number}", 0.0)
-
-        assert len(buckets) <= 100
-        assert buckets.take("busy", 0.0) > 0, "whoever has taken most is remembered longest"
-
-    @given(
-        st.lists(st.tuples(st.floats(0, 2), st.sampled_from("ab")), max_size=200),
-        st.floats(0.5, 50),
-        st.integers(1, 20),
-    )
-    def test_nobody_ever_gets_more_than_rate_and_burst_allow(
-        self, steps: list[tuple[float, str]], rate: float, burst: int
-    ) -> None:
-        buckets, now = Buckets(rate, burst), 0.0
-        taken: dict[str, int] = {"a": 0, "b": 0}
-        for pause, name in steps:
-            now += pause
-            wait = buckets.take(name, now)
-            if wait == 0:
-                taken[name] += 1
-            else:
-                assert buckets.wait(name, now + wait) == pytest.approx(0, abs=1e-6)
-            assert all(count <= burst + rate * now + 1e-3 for count in taken.values())
 
 
 @pytest.mark.parametrize(

@@ -14,16 +14,18 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
 from foliot.common.cancellation import stop_tasks
+from foliot.common.durations import seconds
+from foliot.common.paging import read_all
 from foliot.common.text import one_line
+from foliot.common.times import iso
 from foliot.common.waits import Waits
 from foliot.engine.definition.endpoints import stored_secrets
 from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound
-from foliot.resources.amounts import seconds
 from foliot.resources.references import target_of
 from foliot.settings.settings import Settings
 from foliot.store.base import DeclaredBy, Delete, Document, Filter, Key, Put, ResourceStore
@@ -159,14 +161,7 @@ async def accept_tool(
 
 async def tools_in(store: ResourceStore, namespace: str) -> list[Document]:
     """Every Tool of a namespace."""
-    found: list[Document] = []
-    cursor: str | None = None
-    while True:
-        page = await store.list(Filter("Tool", namespace), cursor=cursor)
-        found += page.items
-        cursor = page.cursor
-        if cursor is None:
-            return found
+    return await read_all(store.list, Filter("Tool", namespace))
 
 
 async def _store(
@@ -228,7 +223,7 @@ def _status(document: Document, said: Mapping[str, Any]) -> Put:
     metadata = document["metadata"]
     status = {
         **said,
-        "lastSyncedAt": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "lastSyncedAt": iso(time.time()),
         "observedGeneration": metadata.get("generation", 1),
     }
     key = {"name": metadata["name"], "namespace": metadata.get("namespace", "default")}
@@ -401,12 +396,7 @@ class McpKeeper:
             self._synced(document, outcome)
 
     async def _all(self, filter: Filter) -> list[Document]:
-        page = await self._store.list(filter)
-        found = list(page.items)
-        while page.cursor is not None:
-            page = await self._store.list(filter, cursor=page.cursor)
-            found += page.items
-        return found
+        return await read_all(self._store.list, filter)
 
 
 def _mcp_keeping_key(document: Document) -> tuple[str, str]:

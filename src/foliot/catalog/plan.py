@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from foliot.catalog.checks import handle_of
 from foliot.catalog.declared import MASK, key_of, managed, same, stamped, version_of
+from foliot.common.paging import read_all
 from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound, SecretError
 from foliot.resources.field_owners import (
     APPLY,
@@ -165,14 +166,7 @@ async def find(store: ResourceStore, key: Key) -> Document | None:
 
 async def list_all(store: ResourceStore, filter: Filter) -> list[Document]:
     """Every page of a list."""
-    documents: list[Document] = []
-    cursor: str | None = None
-    while True:
-        page = await store.list(filter, limit=1000, cursor=cursor)
-        documents.extend(page.items)
-        cursor = page.cursor
-        if cursor is None:
-            return documents
+    return await read_all(store.list, filter, limit=1000)
 
 
 async def _planned(store: ResourceStore, wanted: _Wanted, owned: Owned | None, applier: Applier) -> _Planned:

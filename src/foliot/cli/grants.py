@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from foliot.cli.invocation import current
+from foliot.common.durations import seconds
+from foliot.common.times import iso_seconds
 from foliot.errors import UsageError
-from foliot.resources.amounts import seconds
 from foliot.settings.settings import Given, as_namespace
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ async def record(database: Database, verb: str, kind: str, name: str, **more: An
 
 
 def shown_time(at: float | None) -> str:
-    return "" if at is None else datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return "" if at is None else iso_seconds(at)
 
 
 def _namespace(text: str) -> str:

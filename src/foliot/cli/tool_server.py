@@ -17,6 +17,7 @@ from foliot.cli.reach import namespace
 from foliot.cli.runtimes import tools_from
 from foliot.cli.stop_signals import StopSignals
 from foliot.cli.terminal import out
+from foliot.common.paging import read_all
 from foliot.engine.explain.amounts import counted
 from foliot.errors import FoliotError, NotFound, Unavailable, UsageError
 from foliot.runtime.runtime import Runtime
@@ -121,11 +122,7 @@ async def _documents(order: Serving, store: ResourceStore) -> list[Document]:
     if order.files:
         found = [item.document for item in load(order.files) if item.document["kind"] == "Tool"]
     else:
-        page = await store.list(wanted := Filter("Tool", namespace()))
-        found = list(page.items)
-        while page.cursor is not None:
-            page = await store.list(wanted, cursor=page.cursor)
-            found += page.items
+        found = await read_all(store.list, Filter("Tool", namespace()))
     if order.names:
         there = {document["metadata"]["name"]: document for document in found}
         missing = [name for name in order.names if name not in there]

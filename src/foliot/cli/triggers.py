@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from foliot.cli.runtimes import opened
+from foliot.common.durations import seconds
 from foliot.errors import UsageError
-from foliot.resources.amounts import seconds
 from foliot.store.base import Database, ResourceStore
 from foliot.work.tasks.base import Tasks
 

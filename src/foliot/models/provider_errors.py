@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
+from foliot.common.durations import seconds
 from foliot.models.base import (
     ModelAuthError,
     ModelContentFiltered,
@@ -30,8 +31,6 @@ from foliot.models.base import (
 )
 
 _SHOWN: Final = 600
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 _TAGS = re.compile(r"<(script|style)\b.*?</\1>|<[^<>]*>", re.IGNORECASE | re.DOTALL)
 _PAGE: Final = 4096  # as much of a page is looked at: the patterns above take the square of it when a tag never ends
@@ -306,10 +305,10 @@ def _reset(value: str, now: float) -> float | None:
 
 def duration(value: str) -> float | None:
     """ "1h2m3.5s" in seconds; None when it is something else."""
-    parts = _DURATION.findall(value.strip())
-    if not parts or "".join(f"{amount}{unit}" for amount, unit in parts) != value.strip():
+    try:
+        return seconds(value)
+    except ValueError:
         return None
-    return sum(float(amount) * _SECONDS[unit] for amount, unit in parts)
 
 
 def _number(value: str | None) -> float | None:

@@ -1,95 +1,13 @@
-"""Lengths of time as people write them: `1h30m`, `250ms`, `0s`, and with days `2d`.
+"""Amounts of money: decimal text for people, whole micro-dollars for sums.
 
-One canonical text per length, so that `90m` and `1h30m` are the same definition with the same digest. It is read by
-every parser of Go durations, because days are written as hours and nothing below a nanosecond is kept.
+A micro-dollar is a millionth of a US dollar. Sums of whole numbers are exact in every language and database; sums of
+binary fractions are not, and a limit that is compared with one would be passed, or reached too early, by a hair.
 """
 
 from __future__ import annotations
 
-import re
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Context, Decimal, InvalidOperation
-from functools import lru_cache
 from typing import Final
-
-_UNITS: Final = {
-    "ns": 1,
-    "us": 1_000,
-    "µs": 1_000,
-    "μs": 1_000,
-    "ms": 1_000_000,
-    "s": 1_000_000_000,
-    "m": 60_000_000_000,
-    "h": 3_600_000_000_000,
-    "d": 86_400_000_000_000,
-}
-_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h|d)")
-_LONGEST: Final = 2**63 - 1
-# What anybody may declare to wait: longer is a slip of the pen, and far from where numbers of seconds break timers.
-LONGEST_SECONDS: Final = 10 * 366 * 86_400.0
-_LONGEST_TEXT: Final = 64
-_SECOND: Final = _UNITS["s"]
-
-
-def nanoseconds(text: str) -> int:
-    """Raises `ValueError` with a sentence for people when `text` is not a length of time."""
-    body = text.strip().removeprefix("+")
-    if body == "0":
-        return 0
-    if body.startswith("-"):
-        raise ValueError("a duration cannot be negative")
-    if body.replace(".", "", 1).isdecimal():
-        raise ValueError("a duration needs a unit: ns, us, ms, s, m, h or d")
-    if not body or len(body) > _LONGEST_TEXT:
-        raise ValueError("not a duration")
-    total, place = Decimal(0), 0
-    while place < len(body):
-        part = _PART.match(body, place)
-        if part is None:
-            raise ValueError("not a duration; the units are ns, us, ms, s, m, h and d")
-        total += Decimal(part[1]) * _UNITS[part[2]]
-        place = part.end()
-    if total > _LONGEST:
-        raise ValueError("longer than 292 years")
-    return int(total)
-
-
-def seconds(text: str) -> float:
-    """The length in seconds, for timers. Raises `ValueError` as `nanoseconds` does."""
-    return nanoseconds(text) / _SECOND
-
-
-@lru_cache(maxsize=1024)
-def canonical(text: str) -> str:
-    """The one text of this length: `90m` -> `1h30m`, `1500ms` -> `1.5s`, `2d` -> `48h`. Raises `ValueError`."""
-    total = nanoseconds(text)
-    if total == 0:
-        return "0s"
-    for unit in ("ns", "us", "ms"):
-        if total < _UNITS[unit] * 1_000:
-            return f"{_decimal(total, _UNITS[unit])}{unit}"
-    hours, rest = divmod(total, _UNITS["h"])
-    minutes, rest = divmod(rest, _UNITS["m"])
-    parts = (
-        f"{hours}h" if hours else "",
-        f"{minutes}m" if minutes else "",
-        f"{_decimal(rest, _SECOND)}s" if rest else "",
-    )
-    return "".join(parts)
-
-
-def _decimal(value: int, unit: int) -> str:
-    whole, rest = divmod(value, unit)
-    if not rest:
-        return str(whole)
-    return f"{whole}.{rest:0{len(str(unit)) - 1}d}".rstrip("0")
-
-
-# --- money -----------------------------------------------------------------------------------------------------------
-
-# Amounts of money: decimal text for people, whole micro-dollars for sums.
-#
-# A micro-dollar is a millionth of a US dollar. Sums of whole numbers are exact in every language and database; sums of
-# binary fractions are not, and a limit that is compared with one would be passed, or reached too early, by a hair.
 
 MICRO: Final = 1_000_000
 # More than any budget, and far from the end of a 64-bit integer even after a million such amounts were added up.

@@ -24,8 +24,8 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from foliot.common import durations
 from foliot.kernel.graph.plan import MOST_ATTEMPTS
-from foliot.resources import amounts as durations
 from foliot.resources.problems import Path, Problem
 from foliot.resources.references import NAME_MAX, NAME_RULE, is_name
 from foliot.resources.validators import UnusableSchema, validator_of

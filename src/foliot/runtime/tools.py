@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any, Final, Literal, TypeAlias
 
+from foliot.common.paging import read_all
 from foliot.engine.base import Clock
 from foliot.engine.definition.freeze import tool_definition
 from foliot.errors import FoliotError, InvalidDefinition, NotFound
@@ -210,12 +211,7 @@ class Offering:
     async def _documents(self, namespace: str) -> list[Document]:
         if self._store is None:
             return []
-        page = await self._store.list(Filter("Tool", namespace))
-        found = list(page.items)
-        while page.cursor is not None:
-            page = await self._store.list(Filter("Tool", namespace), cursor=page.cursor)
-            found += page.items
-        return found
+        return await read_all(self._store.list, Filter("Tool", namespace))
 
     async def _quarantined(self, namespace: str) -> dict[str, str]:
         """Generated Tools whose calls are refused until somebody accepts, by name, with what to do."""

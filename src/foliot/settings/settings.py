@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
+from foliot.common.durations import nanoseconds
 from foliot.errors import UsageError
 
 # --- setting values --------------------------------------------------------------------------------------------------
@@ -254,23 +255,31 @@ def as_size(given: Given) -> int:
 
 
 def as_seconds(given: Given) -> int:
-    """A length of time in seconds: `45s`, `30m`, `12h`, `7d`."""
-    number, unit = given.text.strip()[:-1], given.text.strip()[-1:]
-    factor = {"s": 1, "m": 60, "h": 3600, "d": 86400}.get(unit, 0)
-    if number.isascii() and number.isdigit() and len(number) < 10 and 0 < int(number) * factor <= 366 * 86400:
-        return int(number) * factor
-    raise refused(given, "a length of time up to a year, such as 30m, 12h or 7d")
+    """A length of time in whole seconds, as manifests write it: `45s`, `1h30m`, `7d`."""
+    if (length := _whole_seconds(given.text)) is not None and 0 < length <= 366 * 86400:
+        return length
+    raise refused(given, "a length of time in whole seconds, up to a year, such as 30m, 1h30m or 7d")
 
 
 def as_age(given: Given) -> int:
-    """How long something is kept, in seconds: `90d`, `12h`; 0 for `forever`."""
+    """How long something is kept, in seconds: `90d`, `1d12h`; 0 for `forever`.
+
+    At least an hour: whoever writes 30m or 30s meant something longer, and would lose what is stored.
+    """
     if given.text.strip().lower() == "forever":
         return 0
-    number, unit = given.text.strip()[:-1], given.text.strip()[-1:]
-    factor = {"h": 3600, "d": 86400}.get(unit, 0)
-    if number.isascii() and number.isdigit() and len(number) < 8 and 0 < int(number) * factor <= 3660 * 86400:
-        return int(number) * factor
-    raise refused(given, "how long to keep it, up to ten years, such as 12h or 30d, or forever")
+    if (length := _whole_seconds(given.text)) is not None and 3600 <= length <= 3660 * 86400:
+        return length
+    raise refused(given, "how long to keep it, from 1h up to ten years, such as 12h or 30d, or forever")
+
+
+def _whole_seconds(text: str) -> int | None:
+    """Return a length of time in seconds; None for what is none, and for one with a fraction of a second."""
+    try:
+        whole, rest = divmod(nanoseconds(text), 1_000_000_000)
+    except ValueError:
+        return None
+    return None if rest else whole
 
 
 def as_room(given: Given) -> int:

@@ -11,13 +11,13 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkabl
 
 from msgspec import Struct
 
+from foliot.common.durations import LONGEST_SECONDS
 from foliot.errors import FoliotError, InvalidInput
 from foliot.kernel.backoff import RetryPolicy
 from foliot.kernel.graph.plan import MOST_ATTEMPTS
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import ToolResult
 from foliot.kernel.run.events import UnknownReason
-from foliot.resources.amounts import LONGEST_SECONDS
 
 Effect: TypeAlias = Literal["read", "idempotent", "once"]
 OnUnknown: TypeAlias = Literal["ask", "fail", "retry"]

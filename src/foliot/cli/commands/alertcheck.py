@@ -19,10 +19,10 @@ from foliot.cli.runtimes import reached
 from foliot.cli.show.output import as_json
 from foliot.cli.show.tables import table
 from foliot.cli.terminal import out, paint
+from foliot.common.times import iso
 from foliot.errors import Unavailable
 from foliot.runtime.groups.groups import Groups
 from foliot.work.tasks.base import TaskInfo
-from foliot.work.views.events import iso
 from foliot.work.views.story import TaskStory
 
 # --- alerts ----------------------------------------------------------------------------------------------------------

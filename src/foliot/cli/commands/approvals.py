@@ -16,12 +16,12 @@ from foliot.cli.show.approvals import approval_text, approvals_table, decided_ab
 from foliot.cli.show.output import as_json, as_list, as_yaml, output_option
 from foliot.cli.terminal import out
 from foliot.cli.watch.run import leave, resumed_after_decision
+from foliot.common.durations import seconds
 from foliot.engine.approval.documents import current_digest
 from foliot.engine.approval.service import Decision
 from foliot.engine.explain.trace import trace_of
 from foliot.errors import InvalidInput, NotFound, UsageError
 from foliot.kernel.arguments import read_arguments
-from foliot.resources.amounts import seconds
 from foliot.store.base import Document
 
 PHASES = ("Pending", "Approved", "Denied", "Expired")

@@ -15,9 +15,9 @@ from foliot.cli.reach import connected, namespace, run
 from foliot.cli.show.output import as_json, output_option
 from foliot.cli.show.tables import table
 from foliot.cli.terminal import confirm, out, paint
+from foliot.common.durations import seconds
 from foliot.common.text import one_line, safe_json
 from foliot.errors import UsageError
-from foliot.resources.amounts import seconds
 from foliot.resources.syntax.yaml_text import dump_yaml
 from foliot.store.audit.chain import Head
 from foliot.store.audit.log import AuditFilter, AuditRecord

@@ -15,9 +15,9 @@ from foliot.cli.invocation import current
 from foliot.cli.reach import run
 from foliot.cli.show.output import as_json, output_option
 from foliot.cli.terminal import confirm, out
+from foliot.common.durations import seconds
 from foliot.common.threads import on_thread
 from foliot.errors import SecretError, UsageError
-from foliot.resources.amounts import seconds
 from foliot.settings.settings import mask_password
 from foliot.store.base import KEPT_CHANGES
 from foliot.store.open import open_database

@@ -17,6 +17,7 @@ from foliot.cli.show.output import as_json, as_yaml, output_option, word_of
 from foliot.cli.show.tables import since, table
 from foliot.cli.targets import parse_targets
 from foliot.cli.terminal import out, paint
+from foliot.common.paging import read_pages
 from foliot.common.text import one_line
 from foliot.errors import Gone, NotFound, UsageError
 from foliot.resources.syntax.yaml_text import dump_yaml
@@ -130,16 +131,14 @@ async def _used_by(client: StoreGroups, document: Document) -> str:
 
     me = key_of(document)
     lines: list[str] = []
-    seen, cursor = 0, None
-    while True:
-        page = await client.resources.list(Filter(), limit=500, cursor=cursor)
+    seen = 0
+    async for page in read_pages(client.resources.list, Filter(), limit=500):
         for other in page.items:
             lines += [f"{_ref(key_of(other), document)}  ({field})" for key, field in uses(other) if key == me]
-        seen, cursor = seen + len(page.items), page.cursor
-        if cursor is None or seen >= LOOKED_AT:
+        seen += len(page.items)
+        if seen >= LOOKED_AT and page.cursor is not None:
+            lines.append(f"(looked at the first {seen} resources only)")
             break
-    if cursor is not None:
-        lines.append(f"(looked at the first {seen} resources only)")
     return _titled("Used by", list(dict.fromkeys(lines))) if lines else ""
 
 

@@ -13,6 +13,7 @@ from foliot.cli.reach import connected, namespace, run
 from foliot.cli.show.output import output_option, render
 from foliot.cli.targets import Targets, parse_targets
 from foliot.cli.terminal import out
+from foliot.common.paging import read_pages
 from foliot.errors import NotFound, UsageError
 from foliot.runtime.groups.groups import StoreGroups
 from foliot.store.base import Document, Filter, Requirement
@@ -155,15 +156,10 @@ async def fetch_all(
     documents: list[Document] = []
     revision: int | None = None
     for filter in filters:
-        cursor: str | None = None
-        while True:
-            page = await client.resources.list(filter, limit=PAGE, cursor=cursor, show_owners=show_owners)
+        async for page in read_pages(client.resources.list, filter, limit=PAGE, show_owners=show_owners):
             documents.extend(page.items)
             # The first page of all is the oldest look; what changed while we paged comes again in the watch.
             revision = page.revision if revision is None else min(revision, page.revision)
-            cursor = page.cursor
-            if cursor is None:
-                break
     return documents, revision or 0
 
 

@@ -46,12 +46,12 @@ from foliot.cli.runtimes import opened, whoami
 from foliot.cli.show.output import as_json
 from foliot.cli.show.tables import table
 from foliot.cli.terminal import out, paint
+from foliot.common.times import iso
 from foliot.kernel.identity import acting
 from foliot.resources.reader import parse_text
 from foliot.runtime.runtime import Runtime
 from foliot.store.queue.placement import Offer
 from foliot.work.tasks.base import PRIORITIES
-from foliot.work.views.events import iso
 
 GATE_VIOLATED = 2
 NAMESPACE = "loadtest"

@@ -17,6 +17,7 @@ from foliot.cli.show.output import API_VERSION, as_json, as_list, as_yaml, outpu
 from foliot.cli.show.tables import fitted, since, table
 from foliot.cli.terminal import out
 from foliot.common.text import one_line
+from foliot.common.times import iso
 from foliot.engine.explain.amounts import money
 from foliot.errors import UsageError
 from foliot.store.base import Document
@@ -103,20 +104,20 @@ def _call_document(doubt: Doubt) -> Document:
     return {
         "apiVersion": API_VERSION,
         "kind": "UnknownCall",
-        "metadata": {"name": doubt.key, "namespace": doubt.namespace, "createdAt": _iso(doubt.at)},
+        "metadata": {"name": doubt.key, "namespace": doubt.namespace, "createdAt": iso(doubt.at)},
         "spec": {"run": doubt.run_id, "call": doubt.call_id, "tool": doubt.tool, "agent": doubt.agent},
         "status": {
             "reason": doubt.reason,
             "runPhase": doubt.phase,
-            "until": None if doubt.until is None else _iso(doubt.until),
+            "until": None if doubt.until is None else iso(doubt.until),
         },
     }
 
 
 def _call_row(doubt: Doubt, now: float) -> list[str]:
-    left = "nobody can say" if doubt.until is None else "no" if doubt.until <= now else f"until {_iso(doubt.until)}"
+    left = "nobody can say" if doubt.until is None else "no" if doubt.until <= now else f"until {iso(doubt.until)}"
     tool, agent = one_line(doubt.tool, 40), one_line(doubt.agent, 40)
-    age = since(_iso(doubt.at), now=datetime.fromtimestamp(now, UTC))
+    age = since(iso(doubt.at), now=datetime.fromtimestamp(now, UTC))
     return [doubt.run_id, doubt.call_id, tool, agent, doubt.phase, doubt.reason, age, left]
 
 
@@ -135,20 +136,16 @@ def _document(info: RunInfo, now: float) -> Document:
             "name": info.id,
             "namespace": info.namespace,
             "labels": info.labels,
-            "createdAt": _iso(info.created_at),
+            "createdAt": iso(info.created_at),
         },
         "spec": {"agent": info.agent, "parent": info.parent, "definition": info.spec},
         "status": {
             "phase": info.phase,
             "interrupted": interrupted(info, now),
-            "updatedAt": _iso(info.updated_at),
+            "updatedAt": iso(info.updated_at),
             **info.summary,
         },
     }
-
-
-def _iso(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _table(documents: Sequence[Document], *, wide: bool, namespaced: bool) -> str:

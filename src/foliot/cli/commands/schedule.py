@@ -19,6 +19,7 @@ from foliot.cli.stop_signals import StopSignals, serve_until_told
 from foliot.cli.terminal import out
 from foliot.cli.triggers import pairs, triggering
 from foliot.common.text import one_line
+from foliot.common.times import iso_seconds
 from foliot.errors import FoliotError, UsageError
 from foliot.resources import cron
 from foliot.resources.cron import time_zone_problem
@@ -244,7 +245,7 @@ def _entry(slot: Slot) -> dict[str, Any]:
 
 
 def _utc(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return iso_seconds(moment)
 
 
 def _local(moment: float, zone: str) -> str:

@@ -131,7 +131,7 @@ def _text(value: object) -> str:
 
 def parse_seconds(text: str) -> float:
     """`90`, `90s`, `5m`, `1h30m` in seconds. Raises `UsageError`."""
-    from foliot.resources.amounts import seconds
+    from foliot.common.durations import seconds
 
     try:
         return seconds(f"{text}s" if text.replace(".", "", 1).isdecimal() else text)

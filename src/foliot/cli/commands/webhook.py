@@ -22,6 +22,7 @@ from foliot.cli.stop_signals import StopSignals, serve_until_told
 from foliot.cli.terminal import out
 from foliot.cli.triggers import length, triggering
 from foliot.common.text import one_line
+from foliot.common.times import iso
 from foliot.errors import Unavailable, UsageError
 from foliot.runtime.local.groups import opened_store
 from foliot.runtime.local.operations import signed_headers
@@ -318,7 +319,7 @@ def _shown_body(each: Delivery) -> str | None:
 
 
 def _utc(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return iso(moment)
 
 
 # --- webhook sending -------------------------------------------------------------------------------------------------

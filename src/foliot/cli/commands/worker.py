@@ -185,7 +185,7 @@ def _labels(pairs: tuple[str, ...]) -> dict[str, str]:
 
 
 def _seconds(text: str) -> float:
-    from foliot.resources.amounts import seconds
+    from foliot.common.durations import seconds
 
     try:
         return seconds(text)

@@ -14,6 +14,7 @@ from foliot.cli.show.output import API_VERSION, as_json, as_list, as_yaml, outpu
 from foliot.cli.show.tables import cell, since, table
 from foliot.cli.terminal import out
 from foliot.common.text import one_line
+from foliot.common.times import iso
 from foliot.errors import UsageError
 from foliot.store.queue.limits import Limit
 
@@ -97,7 +98,7 @@ def _document(info: WorkerInfo, now: float) -> Document:
     return {
         "apiVersion": API_VERSION,
         "kind": "Worker",
-        "metadata": {"name": info.name, "labels": info.labels, "createdAt": _iso(info.started_at)},
+        "metadata": {"name": info.name, "labels": info.labels, "createdAt": iso(info.started_at)},
         "spec": {
             "region": info.region,
             "capabilities": {"gpu": info.gpu, "supported_models": list(info.models)},
@@ -106,7 +107,7 @@ def _document(info: WorkerInfo, now: float) -> Document:
         "status": {
             "phase": info.state(now),
             "currentTasks": info.current,
-            "lastHeartbeat": _iso(info.heartbeat_at),
+            "lastHeartbeat": iso(info.heartbeat_at),
             "identity": info.identity,
         },
     }
@@ -125,8 +126,8 @@ def _table(found: Sequence[WorkerInfo], now: float, *, wide: bool) -> str:
             f"{info.current}/{info.capacity}",
             cell(info.region, now=moment),
             "yes" if info.gpu else "-",
-            since(_iso(info.heartbeat_at), now=moment),
-            since(_iso(info.started_at), now=moment),
+            since(iso(info.heartbeat_at), now=moment),
+            since(iso(info.started_at), now=moment),
         ]
         if wide:
             models = cell(list(info.models), now=moment, cut=None)
@@ -180,7 +181,7 @@ async def _classes(output: str) -> int:
 
 
 def _class_data(each: ClassInfo, now: float) -> dict[str, Any]:
-    opened = None if each.opened_at is None else _iso(each.opened_at)
+    opened = None if each.opened_at is None else iso(each.opened_at)
     return {
         "class": each.key,
         "namespace": each.namespace,
@@ -188,7 +189,7 @@ def _class_data(each: ClassInfo, now: float) -> dict[str, Any]:
         "lane": each.lane,
         "state": each.state(now),
         "failures": each.failures,
-        "failedAt": _iso(each.failed_at),
+        "failedAt": iso(each.failed_at),
         "openedAt": opened,
     }
 
@@ -196,7 +197,7 @@ def _class_data(each: ClassInfo, now: float) -> dict[str, Any]:
 def _class_row(each: ClassInfo, now: float) -> list[str]:
     moment = datetime.fromtimestamp(now, UTC)
     names = [one_line(text) or "-" for text in (each.key, each.namespace, each.agent, each.lane)]
-    return [*names, each.state(now), str(each.failures), since(_iso(each.failed_at), now=moment)]
+    return [*names, each.state(now), str(each.failures), since(iso(each.failed_at), now=moment)]
 
 
 async def _mend(key: str) -> int:
@@ -204,7 +205,3 @@ async def _mend(key: str) -> int:
         await operations.workers.mend_class(key)
     out(f"{key}: runs are begun again")
     return 0
-
-
-def _iso(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -9,14 +9,14 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final, cast
 
+from foliot.common.durations import canonical
+from foliot.common.times import iso
 from foliot.errors import Conflict, Denied, InvalidInput
 from foliot.kernel.arguments import DEEPEST, arguments_digest
 from foliot.kernel.identity import Person
 from foliot.kernel.run.events import ApprovalDecided, ApprovalRequested
 from foliot.kernel.run.state import Call, State
-from foliot.resources.amounts import canonical
 from foliot.store.base import Document, Key, Put
-from foliot.store.resources.documents import stamp
 from foliot.tools.secrets.masking import MASK, Masker
 
 KIND: Final = "ToolApproval"
@@ -47,7 +47,7 @@ def question(state: State, call: Call, asked: ApprovalRequested, now: float, see
         spec["task_ref"] = state.created.task
     if asked.expires_at is not None:
         spec["ttl"] = canonical(f"{max(1, round(asked.expires_at - now))}s")
-        status["expires_at"] = stamp(asked.expires_at)
+        status["expires_at"] = iso(asked.expires_at)
     return _document(asked.approval_id, state.spec.namespace, spec, status)
 
 

@@ -12,6 +12,9 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeAlias
 
+from foliot.common.durations import canonical
+from foliot.common.paging import read_all
+from foliot.common.times import iso
 from foliot.engine.approval.documents import (
     KIND,
     covers,
@@ -27,9 +30,7 @@ from foliot.engine.approval.documents import (
 from foliot.engine.base import Clock
 from foliot.errors import Conflict, Denied, FoliotError, InvalidInput, NotFound
 from foliot.kernel.identity import Person
-from foliot.resources.amounts import canonical
 from foliot.store.base import Also, Document, Filter, Put, Requirement, ResourceStore
-from foliot.store.resources.documents import stamp
 from foliot.tools.governance.cel import Expression
 from foliot.tools.governance.rules import StandingGrant, tool_token
 
@@ -96,12 +97,7 @@ class StoredGrants:
     async def standing(self) -> tuple[StandingGrant, ...]:
         """The standing grants that are in force, as the rules hold them."""
         standing = Filter(KIND, self._namespace, fields=(Requirement("spec.standing", "=", ("true",)),))
-        page = await self._store.list(standing)
-        found = page.items
-        while page.cursor is not None:
-            page = await self._store.list(standing, cursor=page.cursor)
-            found = [*found, *page.items]
-        grants = standing_among(found, self._clock())
+        grants = standing_among(await read_all(self._store.list, standing), self._clock())
         return tuple([dataclasses.replace(grant, person=await self._people(grant.giver)) for grant in grants])
 
 
@@ -185,8 +181,8 @@ async def give_standing(
         "phase": "Approved",
         "decision": "approved",
         "decided_by": by,
-        "decided_at": stamp(now),
-        "expires_at": stamp(now + seconds),
+        "decided_at": iso(now),
+        "expires_at": iso(now + seconds),
     }
     document = standing_grant(name or new_grant_name(), namespace, spec, status)
     document["spec"]["ttl"] = canonical(f"{max(1, round(seconds))}s")
@@ -201,12 +197,7 @@ async def _check_giver(store: ResourceStore, namespace: str, tool: str, by: str)
 
     The rules of the moment of the call are what counts; this tells the giver now.
     """
-    page = await store.list(Filter("ToolPermission", namespace))
-    found = page.items
-    while page.cursor is not None:
-        page = await store.list(Filter("ToolPermission", namespace), cursor=page.cursor)
-        found = [*found, *page.items]
-    for permission in found:
+    for permission in await read_all(store.list, Filter("ToolPermission", namespace)):
         spec, name = permission["spec"], name_of(permission)
         named: list[str] = spec.get("approvers") or []
         if tool_token(spec.get("tool_ref") or name) == tool_token(tool) and named and by not in named:
@@ -228,7 +219,7 @@ async def revoke_standing(
             )
         if phase_at(document, now) != "Approved":
             raise Conflict(f"standing grant {name} has ended already")
-        status = {**document["status"], "phase": "Expired", "expires_at": stamp(now), "reason": f"revoked by {by}"}
+        status = {**document["status"], "phase": "Expired", "expires_at": iso(now), "reason": f"revoked by {by}"}
         version = document["metadata"]["resourceVersion"]
         try:
             (written,) = await store.write(

@@ -13,6 +13,8 @@ from typing import Any, Literal, TypeAlias, cast
 
 from msgspec import Struct
 
+from foliot.common.paging import read_pages
+from foliot.common.times import iso
 from foliot.engine.approval.documents import (
     KIND,
     answer_of,
@@ -42,7 +44,6 @@ from foliot.kernel.run.state import Call, State
 from foliot.resources.validators import validator_of
 from foliot.store.base import Document, Filter, Put, Requirement, ResourceStore
 from foliot.store.journal.base import TERMINAL, Beside, Journal, RunInfo, Signal
-from foliot.store.resources.documents import stamp
 from foliot.tools.secrets.masking import Masker
 
 Decision: TypeAlias = Literal["approve", "deny", "edit"]
@@ -223,14 +224,9 @@ class ApprovalService:
     async def list(self, namespace: str | None = None, *, run: str | None = None) -> AsyncIterator[Document]:
         """Approvals and standing grants by name, with their phases as of now."""
         fields = (Requirement("spec.run", "=", (run,)),) if run is not None else ()
-        cursor: str | None = None
-        while True:
-            page = await self._store.list(Filter(KIND, namespace, fields=fields), cursor=cursor)
+        async for page in read_pages(self._store.list, Filter(KIND, namespace, fields=fields)):
             for document in page.items:
                 yield self._as_of_now(await self.as_asked(document))
-            cursor = page.cursor
-            if cursor is None:
-                return
 
     async def repair(self, namespace: str | None = None) -> None:
         """Make the objects that a crash kept from being made: of every waiting run, for each parked call one."""
@@ -346,7 +342,7 @@ class ApprovalService:
         required: int,
     ) -> dict[str, Any]:
         """The status with this decision in it: still "Pending" when others have to approve as well."""
-        now, name, by = stamp(self._clock()), name_of(document), voter.name
+        now, name, by = iso(self._clock()), name_of(document), voter.name
         status: dict[str, Any] = {**document["status"]}
         digest = arguments_digest(granted)
         as_written = digest == document["spec"]["arguments_digest"]

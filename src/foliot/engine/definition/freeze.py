@@ -12,12 +12,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from foliot.common.durations import seconds
 from foliot.errors import InvalidInput
 from foliot.kernel.backoff import RetryPolicy
 from foliot.kernel.messages import ModelSettings, ToolSpec
 from foliot.kernel.run.budget import Limits
 from foliot.kernel.run.spec import Contract, RunSpec, ToolRule
-from foliot.resources.amounts import micros_of_text, seconds
+from foliot.resources.amounts import micros_of_text
 from foliot.resources.powers import secret_targets
 from foliot.tools import search
 from foliot.tools.base import AuthSpec, RateLimit, ToolDefinition

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable
 from typing import Protocol
 
+from foliot.common.paging import read_all
 from foliot.resources.references import GRANT, Grants, Origin, Target, foreign, refused, target_of
 from foliot.store.base import Document, Filter, Key, Page, ResourceStore
 
@@ -81,12 +82,7 @@ async def granted_roles(lists: Lists, namespace: str) -> list[Document]:
 
 async def list_all(lists: Lists, filter: Filter) -> list[Document]:
     """Every page of a list."""
-    page = await lists.list(filter)
-    found = [*page.items]
-    while page.cursor is not None:
-        page = await lists.list(filter, cursor=page.cursor)
-        found += page.items
-    return found
+    return await read_all(lists.list, filter)
 
 
 def _place(document: Document) -> tuple[str, str]:

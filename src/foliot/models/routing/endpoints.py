@@ -16,6 +16,7 @@ from hashlib import blake2b
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from foliot.common.durations import seconds
 from foliot.common.waits import Waits
 from foliot.errors import InvalidInput
 from foliot.models.base import Gateway
@@ -23,7 +24,6 @@ from foliot.models.config import GatewayConfig, Timeouts
 from foliot.models.profiles import sections_for
 from foliot.models.registry import default_registry
 from foliot.models.routing.pricing import Pricing
-from foliot.resources.amounts import seconds
 from foliot.resources.rates import NO_LIMITS, Limits
 from foliot.resources.references import qualified
 

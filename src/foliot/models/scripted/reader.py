@@ -14,10 +14,10 @@ from typing import Any, Final, TypeAlias, cast, get_args
 
 import msgspec
 
+from foliot.common.durations import seconds
 from foliot.errors import InvalidInput
 from foliot.kernel.messages import StopReason, Usage
 from foliot.models.scripted.script import Condition, Moment, Scene, Script, ScriptedCall, Turn, has_names
-from foliot.resources.amounts import seconds
 
 # --- script conditions -----------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
-from foliot.resources import amounts as durations
+from foliot.common import durations
 from foliot.resources.base import (
     Model,
     Resource,

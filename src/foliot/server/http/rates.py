@@ -12,54 +12,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, MutableMapping
 from functools import lru_cache
-from heapq import nsmallest
 from ipaddress import IPv6Address
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
+from foliot.common.buckets import MOST_REMEMBERED, NamedBuckets, Rate
 from foliot.server.auth.identity import Caller
 from foliot.server.errors import TooMany
 from foliot.server.http.heads import HEALTH
 
-MOST_REMEMBERED: Final = 16_384
 _Scope: TypeAlias = MutableMapping[str, Any]
-
-
-class Buckets:
-    """One bucket of `burst` tokens per name, filled again with `rate` tokens a second. A rate of 0 has no limit.
-
-    A bucket is one number: the time at which it will be full again. So a full one need not be remembered.
-    """
-
-    def __init__(self, rate: float, burst: int, *, most: int = MOST_REMEMBERED) -> None:
-        self._each = 1.0 / rate if rate > 0 else 0.0
-        self._room = self._each * max(1, burst)
-        self._most = most
-        self._full_at: dict[str, float] = {}
-
-    def take(self, name: str, now: float) -> float:
-        """Take one token: 0.0, or the seconds to wait until there is one, and then nothing was taken."""
-        if wait := self.wait(name, now):
-            return wait
-        full_at = max(self._full_at.get(name, now), now)
-        if len(self._full_at) >= self._most and name not in self._full_at:
-            self._forget(now)
-        self._full_at[name] = full_at + self._each
-        return 0.0
-
-    def wait(self, name: str, now: float) -> float:
-        """Returns the wait that `take` would demand, taking nothing."""
-        wait = self._full_at.get(name, now) + self._each - self._room - now
-        return wait if wait > 1e-9 else 0.0  # what is left over by rounding is no debt
-
-    def __len__(self) -> int:
-        return len(self._full_at)
-
-    def _forget(self, now: float) -> None:
-        """Make room: full buckets tell nothing; when all are in use, those go that have the least to say."""
-        self._full_at = {name: full_at for name, full_at in self._full_at.items() if full_at > now}
-        if len(self._full_at) >= self._most:
-            for name in nsmallest(self._most // 4 or 1, self._full_at, key=self._full_at.__getitem__):
-                del self._full_at[name]
 
 
 class Rates:
@@ -74,8 +35,8 @@ class Rates:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """0 is no limit."""
-        self._requests = Buckets(rate, burst)
-        self._failures = Buckets(failures / 60.0, int(failures))
+        self._requests = NamedBuckets(Rate.per_second(rate, burst))
+        self._failures = NamedBuckets(Rate.per_second(failures / 60.0, int(failures)))
         self._limited = rate > 0
         self._careful = failures > 0
         self._clock = clock

@@ -7,12 +7,12 @@ import time
 from starlette.requests import Request
 from starlette.responses import Response
 
+from foliot.common.times import iso
 from foliot.runtime.tools import listed_capabilities
 from foliot.server.auth.guard import new_router
 from foliot.server.context import CallerDep, ServicesDep
 from foliot.server.http.responses import Json
 from foliot.version import __version__
-from foliot.work.views.events import iso
 
 router = new_router("server")
 

@@ -8,6 +8,7 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from foliot.common.times import iso
 from foliot.errors import Conflict, Denied, InvalidInput, NotFound, UsageError
 from foliot.server.auth.authentication import TokenAuth, is_loopback, session_caller
 from foliot.server.auth.guard import new_router
@@ -23,7 +24,6 @@ from foliot.server.http.responses import Json
 from foliot.store.access.logins import LoginSession
 from foliot.store.access.users import user_name
 from foliot.store.secrets.local_key import NONCE
-from foliot.work.views.events import iso
 
 router = new_router("auth")
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from starlette.responses import Response
 
+from foliot.common.times import iso
 from foliot.engine.explain.trace import trace_of
 from foliot.server.auth.guard import new_router
 from foliot.server.context import ServicesDep
@@ -15,7 +16,7 @@ from foliot.server.http.names import Name, Namespace, parameters, space
 from foliot.server.http.parameters import Query
 from foliot.server.http.responses import Json
 from foliot.server.tasks.messages import chosen, messages_of, metrics_of
-from foliot.work.views.events import iso, log_line
+from foliot.work.views.events import log_line
 
 router = new_router("tasks")
 

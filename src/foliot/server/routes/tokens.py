@@ -15,8 +15,9 @@ from msgspec import Struct, field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from foliot.common.durations import seconds
+from foliot.common.times import iso
 from foliot.errors import Denied, InvalidInput, NotFound
-from foliot.resources.amounts import seconds
 from foliot.server.auth.authentication import TokenAuth
 from foliot.server.auth.guard import new_router
 from foliot.server.auth.identity import EVERYWHERE, NAMED_ONLY, Caller
@@ -27,7 +28,6 @@ from foliot.server.http.bodies import form
 from foliot.server.http.parameters import Path
 from foliot.server.http.responses import Json
 from foliot.store.access.tokens import SqlTokens, TokenInfo
-from foliot.work.views.events import iso
 
 router = new_router("tokens")
 

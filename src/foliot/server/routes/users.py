@@ -14,6 +14,7 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
+from foliot.common.times import iso
 from foliot.errors import Conflict, UsageError
 from foliot.server.audit import ActRecord
 from foliot.server.auth.authentication import TokenAuth
@@ -28,7 +29,6 @@ from foliot.server.http.envelope import REQUEST_ID
 from foliot.server.http.parameters import Path
 from foliot.server.http.responses import Json
 from foliot.store.access.users import UserInfo, user_name
-from foliot.work.views.events import iso
 
 router = new_router("users")
 

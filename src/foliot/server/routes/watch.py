@@ -13,6 +13,7 @@ from typing import Annotated
 from starlette.requests import Request
 from starlette.responses import Response
 
+from foliot.common.paging import read_pages
 from foliot.errors import Gone
 from foliot.resources.kinds import find_kind
 from foliot.server.auth.guard import new_router
@@ -147,15 +148,12 @@ async def _checked(services: Services, position: str) -> int:
 
 async def _changes(services: Services, filter: Filter, after: int | None) -> AsyncGenerator[bytes]:
     if after is None:
-        page = await services.client.list(filter)
-        after = page.revision
-        while True:
+        async for page in read_pages(services.client.list, filter):
+            after = page.revision if after is None else after
             for document in page.items:
                 # Without an id: whoever breaks off here begins again.
                 yield frame("resource", {"type": "added", "resource": document})
-            if page.cursor is None:
-                break
-            page = await services.client.list(filter, cursor=page.cursor)
+        assert after is not None, "there is a first page"
     yield frame("bookmark", {"type": "bookmark", "resourceVersion": str(after)}, after)
     async with aclosing(services.streams.feed.frames(filter, after)) as changes:
         async for many in changes:

@@ -10,6 +10,7 @@ from typing import Final
 
 from starlette.responses import Response
 
+from foliot.common.times import iso
 from foliot.errors import NotFound
 from foliot.server.auth.guard import new_router
 from foliot.server.context import CallerDep, Services, ServicesDep
@@ -32,7 +33,6 @@ from foliot.server.routes.resources import listed
 from foliot.store.base import Document, Filter, Key, Page
 from foliot.store.queue.workers import WorkerInfo, list_workers
 from foliot.store.resources.selectors import matches
-from foliot.work.views.events import iso
 
 router = new_router("workers")
 

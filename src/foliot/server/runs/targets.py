@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
+from foliot.common.paging import read_pages
 from foliot.errors import InvalidInput, NotFound
 from foliot.resources.references import target_of
 from foliot.server.auth.identity import Caller
@@ -74,11 +75,6 @@ async def list_targets(store: ResourceStore, caller: Caller, namespace: str | No
         wanted = caller.narrowed(Filter(resource, namespace))
         if wanted is None:
             continue
-        cursor: str | None = None
-        while True:
-            page = await store.list(wanted, cursor=cursor)
+        async for page in read_pages(store.list, wanted):
             for document in page.items:
                 yield Target(kind, document)
-            cursor = page.cursor
-            if cursor is None:
-                break

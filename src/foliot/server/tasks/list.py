@@ -6,15 +6,12 @@ templates, and tasks of mode `run` that could not be accepted.
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-
-from foliot.errors import InvalidInput, NotFound
+from foliot.common.cursors import read_cursor, write_cursor
+from foliot.errors import NotFound
 from foliot.runtime.local.declared_work import is_work
 from foliot.server.auth.guard import DEFAULT
 from foliot.server.auth.identity import Caller
@@ -64,12 +61,12 @@ async def list_tasks(
         if inner is None:
             stage += 1
         if len(found) >= limit:
-            return found, _cursor(stage, inner)
+            return found, write_cursor([stage, inner])
     if wanted.only_work:
         return found, None
     more, inner = await _declared(services, caller, wanted, limit - len(found), inner)
     found += more
-    return found, None if inner is None else _cursor(stage, inner)
+    return found, None if inner is None else write_cursor([stage, inner])
 
 
 async def place_of(services: Services, caller: Caller, wanted: Wanted, after: str | None) -> str | None:
@@ -88,10 +85,10 @@ async def place_of(services: Services, caller: Caller, wanted: Wanted, after: st
         except NotFound:
             pass
         else:
-            return _cursor(spaces.index(space) if space in spaces else 0, cursor_of(info.key))
+            return write_cursor([spaces.index(space) if space in spaces else 0, cursor_of(info.key)])
         filter = caller.narrowed(wanted.filter)
         if filter is not None and await _is_declared(services, space, name):
-            return _cursor(len(spaces), await of_resources(services.resources, filter, f"{space}/{name}"))
+            return write_cursor([len(spaces), await of_resources(services.resources, filter, f"{space}/{name}")])
     raise BadParameter(f"after: there is no task {name[:60]!r}", hint=CURSOR_HINT)
 
 
@@ -153,17 +150,8 @@ async def _accepted(services: Services, document: Document) -> bool:
     return True
 
 
-def _cursor(stage: int, inner: str | None) -> str:
-    data = msgspec.json.encode([stage, inner])
-    return base64.urlsafe_b64encode(data).decode().rstrip("=")
-
-
 def _place(cursor: str | None) -> tuple[int, str | None]:
     if not cursor:
         return 0, None
-    try:
-        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
-        stage, inner = msgspec.json.decode(text, type=tuple[int, str | None])
-    except (binascii.Error, ValueError):
-        raise InvalidInput("the cursor does not belong to this list", hint="start again from the first page") from None
+    stage, inner = read_cursor(cursor, tuple[int, str | None])
     return max(0, stage), inner

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from foliot.common.times import iso
 from foliot.errors import UsageError
 from foliot.kernel.traces import read_context
-from foliot.work.views.events import iso
 from foliot.work.views.story import API_MESSAGE, MessageStory, TaskStory
 
 PHASES: Final = ("queued", "running", "retrypending", "succeeded", "deadletter")

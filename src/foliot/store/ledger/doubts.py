@@ -10,15 +10,14 @@ Invariant:   a row without a decision is a call that may have acted, and whose r
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
-from foliot.errors import Conflict, InvalidInput, NotFound
+from foliot.common.cursors import read_cursor, write_cursor
+from foliot.errors import Conflict, NotFound
 from foliot.store.base import Database
 from foliot.store.journal.base import TERMINAL, Beside, Phase
 from foliot.store.journal.database import lock_runs
@@ -111,8 +110,7 @@ def page_of(found: Iterable[Doubt], limit: int, total: int) -> DoubtPage:
     known = sorted(found, key=_place)
     cursor = None
     if len(known) > limit:
-        place = msgspec.json.encode(_place(known[limit - 1]))
-        cursor = base64.urlsafe_b64encode(b"doubt:" + place).decode().rstrip("=")
+        cursor = write_cursor(_place(known[limit - 1]), kind="doubt")
     return DoubtPage(known[:limit], total, cursor)
 
 
@@ -120,13 +118,7 @@ def position_of(cursor: str | None) -> Position:
     """Read the place where the page before ended. Raises `InvalidInput` for what is no cursor of this list."""
     if not cursor:
         return START
-    try:
-        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
-        if text.startswith(b"doubt:"):
-            return msgspec.json.decode(text.removeprefix(b"doubt:"), type=tuple[float, str, str])
-    except (binascii.Error, ValueError, msgspec.MsgspecError):
-        pass
-    raise InvalidInput("the cursor does not belong to this list", hint="start again from the first page, without one")
+    return read_cursor(cursor, tuple[float, str, str], kind="doubt")
 
 
 def _place(doubt: Doubt) -> Position:

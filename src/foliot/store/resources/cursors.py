@@ -7,12 +7,9 @@ nothing that its filter does not.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 from typing import NamedTuple
 
-from foliot.errors import InvalidInput
+from foliot.common.cursors import write_cursor
 from foliot.store.base import Filter
 
 
@@ -23,21 +20,16 @@ class CursorPlace(NamedTuple):
 
 def issue(place: CursorPlace, filter: Filter) -> str:
     """The cursor for what comes behind `place`."""
-    text = json.dumps([place.after, place.revision, _check(place, filter)], separators=(",", ":"))
-    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+    return write_cursor([place.after, place.revision, _check(place, filter)])
 
 
 def resolve(cursor: str, filter: Filter) -> CursorPlace:
     """Decodes a cursor. Raises `InvalidInput` when it was not issued for this filter, or was changed."""
-    try:
-        padded = cursor + "=" * (-len(cursor) % 4)
-        after, revision, check = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
-        place = CursorPlace(str(after), int(revision))
-        if check == _check(place, filter):
-            return place
-    except (binascii.Error, ValueError, TypeError):
-        pass
-    raise InvalidInput("the cursor does not belong to this list", hint="start again from the first page, without one")
+    after, revision, check = read_cursor(cursor, tuple[str, int, str])
+    place = CursorPlace(after, revision)
+    if check != _check(place, filter):
+        raise foreign_cursor()
+    return place
 
 
 def _check(place: CursorPlace, filter: Filter) -> str:

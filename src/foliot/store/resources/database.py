@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from foliot.common.times import iso
 from foliot.errors import InvalidInput, NotFound, SecretError
 from foliot.resources.agreed import Agreed
 from foliot.resources.field_owners import decode_owners, leaves
@@ -37,7 +38,7 @@ from foliot.store.base import (
 from foliot.store.ledger.pushes import reseal_key
 from foliot.store.resources import cursors
 from foliot.store.resources.changes import Keyed, apply_changes, check_crossing, crossing, keyed
-from foliot.store.resources.documents import check_labels, decode, decode_all, key_of, key_range, key_text, plain, stamp
+from foliot.store.resources.documents import check_labels, decode, decode_all, key_of, key_range, key_text, plain
 from foliot.store.resources.feed import follow
 from foliot.store.resources.mcp_pins import read_agreed
 from foliot.store.resources.selectors import matches
@@ -129,7 +130,7 @@ class SqlResourceStore:
         if not prepared:
             return []
         ring = await self.keys.sealing() if any(each.key.kind == secrets.KIND for each in prepared) else None
-        now, uids, declarer = stamp(self._now()), _uids(len(prepared)), by or THE_PROCESS
+        now, uids, declarer = iso(self._now()), _uids(len(prepared)), by or THE_PROCESS
         if found := crossing(prepared):
             also = partial(_check_with, prepared, found, also)
         if dry:

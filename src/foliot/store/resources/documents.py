@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -128,9 +127,3 @@ def same_spec(one: dict[str, Any], other: dict[str, Any]) -> bool:
     order of the fields themselves is nobody's wish.
     """
     return one == other and all(_encoder.encode(one[name]) == _encoder.encode(other[name]) for name in one)
-
-
-def stamp(seconds: float) -> str:
-    """A time as RFC 3339 in UTC, to the millisecond."""
-    whole = int(seconds)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{int((seconds - whole) * 1000):03}Z"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
+from foliot.common.times import iso_seconds
 from foliot.errors import NotFound
 from foliot.tools.base import Invocation, OnOutput, ToolDefinition
 from foliot.tools.builtin.arguments import object_schema, optional, optional_text, whole_number
@@ -130,8 +130,8 @@ def _state(row: ListedRun) -> dict[str, Any]:
         "run_id": row.id,
         "agent": row.agent,
         "phase": row.phase,
-        "created_at": _time(row.created_at),
-        "updated_at": _time(row.updated_at),
+        "created_at": iso_seconds(row.created_at),
+        "updated_at": iso_seconds(row.updated_at),
         "steps": _number(row, "steps"),
         "tool_calls": _number(row, "tool_calls"),
         "tokens": _number(row, "tokens"),
@@ -143,7 +143,3 @@ def _state(row: ListedRun) -> dict[str, Any]:
 
 def _number(row: ListedRun, name: str) -> int:
     return int(row.summary.get(name) or 0)
-
-
-def _time(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias, cast
 
+from foliot.common.durations import seconds
 from foliot.errors import FoliotError
-from foliot.resources.amounts import seconds
 from foliot.resources.references import Grants, Origin, Target
 from foliot.tools.governance.cel import Expression
 from foliot.tools.governance.rules import (

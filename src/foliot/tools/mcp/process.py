@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from foliot.resources.amounts import seconds
+from foliot.common.durations import seconds
 from foliot.resources.digest import definition_digest
 from foliot.resources.powers import declared_by_operator, secret_targets
 from foliot.tools.base import AuthSpec, ToolDenied, ToolPolicyInvalid, ToolSecretMissing

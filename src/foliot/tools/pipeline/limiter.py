@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from foliot.common.buckets import Rate
 from foliot.tools.base import Invocation, RateLimit, ToolDefinition, ToolRateLimited
 from foliot.tools.governance.rules import Rules, Verdict
 from foliot.tools.pipeline.running import Handler, Running
@@ -32,9 +33,10 @@ class Limiter(Protocol):
 
 
 @dataclass(slots=True)
-class _Bucket:
-    tokens: float
-    at: float
+class _Line:
+    """Whoever calls under one key. `full_at` is its token bucket."""
+
+    full_at: float
     inside: int = 0
     waiting: int = 0
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -51,72 +53,63 @@ class LocalLimiter:
     ) -> None:
         self._clock = clock
         self._sleep = sleep
-        self._buckets: dict[str, _Bucket] = {}
+        self._lines: dict[str, _Line] = {}
 
     async def wait_for(self, key: str, limit: RateLimit) -> float:
-        bucket = self._bucket(key, limit)
-        return self._lacking(bucket, limit, ahead=bucket.waiting)
+        line = self._line(key)
+        return self._lacking(line, limit, ahead=line.waiting)
 
     async def enter(self, key: str, limit: RateLimit, *, within: float) -> None:
-        bucket = self._bucket(key, limit)
-        if not bucket.waiting and self._take(bucket, limit):
+        line = self._line(key)
+        if not line.waiting and self._take(line, limit):
             return
-        if (wait := self._lacking(bucket, limit, ahead=bucket.waiting)) > within:
+        if (wait := self._lacking(line, limit, ahead=line.waiting)) > within:
             raise too_often(key, wait)
-        bucket.waiting += 1
+        line.waiting += 1
         try:
-            async with asyncio.timeout(within), bucket.turn:
-                while not self._take(bucket, limit):
-                    if (wait := self._lacking(bucket, limit)) > 0:
+            async with asyncio.timeout(within), line.turn:
+                while not self._take(line, limit):
+                    if (wait := self._lacking(line, limit)) > 0:
                         await self._sleep(wait)
                     else:
-                        bucket.freed.clear()
-                        await bucket.freed.wait()
+                        line.freed.clear()
+                        await line.freed.wait()
         except TimeoutError:
-            raise too_often(key, max(1.0, self._lacking(bucket, limit))) from None
+            raise too_often(key, max(1.0, self._lacking(line, limit))) from None
         finally:
-            bucket.waiting -= 1
+            line.waiting -= 1
 
     async def leave(self, key: str, limit: RateLimit) -> None:
-        bucket = self._bucket(key, limit)
-        bucket.inside -= 1
-        bucket.freed.set()
+        line = self._line(key)
+        line.inside -= 1
+        line.freed.set()
 
-    def _bucket(self, key: str, limit: RateLimit) -> _Bucket:
-        bucket = self._buckets.get(key)
-        if bucket is None:
-            bucket = self._buckets[key] = _Bucket(float(_size(limit)), self._clock())
-        return bucket
+    def _line(self, key: str) -> _Line:
+        if (line := self._lines.get(key)) is None:
+            line = self._lines[key] = _Line(self._clock())
+        return line
 
-    def _take(self, bucket: _Bucket, limit: RateLimit) -> bool:
-        self._refill(bucket, limit)
-        if limit.concurrency is not None and bucket.inside >= limit.concurrency:
+    def _take(self, line: _Line, limit: RateLimit) -> bool:
+        if limit.concurrency is not None and line.inside >= limit.concurrency:
             return False
-        if limit.requests is not None:
-            if bucket.tokens < 1.0:
-                return False
-            bucket.tokens -= 1.0
-        bucket.inside += 1
+        rate, now = _rate(limit), self._clock()
+        if rate.wait(line.full_at, now):
+            return False
+        line.full_at = rate.taken(line.full_at, now)
+        line.inside += 1
         return True
 
-    def _refill(self, bucket: _Bucket, limit: RateLimit) -> None:
-        now = self._clock()
-        if limit.requests is not None:
-            bucket.tokens = min(_size(limit), bucket.tokens + (now - bucket.at) * limit.requests / limit.per)
-        bucket.at = now
-
-    def _lacking(self, bucket: _Bucket, limit: RateLimit, *, ahead: int = 0) -> float:
+    def _lacking(self, line: _Line, limit: RateLimit, *, ahead: int = 0) -> float:
         """Seconds until there are enough tokens for those ahead and one more."""
-        if limit.requests is None:
-            return 0.0
-        self._refill(bucket, limit)
+        wait = _rate(limit).wait(line.full_at, self._clock(), ahead=ahead)
         # A hair more than exact, so that who slept this long does not find 0.9999999 of a token.
-        short = ahead + 1.0 - bucket.tokens
-        return short * limit.per / limit.requests + 1e-6 if short > 0 else 0.0
+        return wait + 1e-6 if wait else 0.0
 
 
-def _size(limit: RateLimit) -> int:
-    return limit.burst or limit.requests or 1
+def _rate(limit: RateLimit) -> Rate:
+    """The rate as it is declared now: it may have changed since the last call."""
+    each = limit.per / limit.requests if limit.requests else 0.0
+    return Rate(each, float(limit.burst or limit.requests or 1))
 
 
 def too_often(key: str, wait: float) -> ToolRateLimited:

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from foliot.common.durations import LONGEST_SECONDS, seconds
 from foliot.engine.driver.ids import is_made
 from foliot.errors import InvalidInput
 from foliot.kernel.backoff import RetryPolicy
 from foliot.kernel.graph.plan import MOST_ATTEMPTS
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.run.codec import settled
-from foliot.resources.amounts import LONGEST_SECONDS, seconds
 from foliot.resources.digest import canonical_json
 from foliot.resources.names import check_labels
 from foliot.resources.references import NAME_RULE, is_name

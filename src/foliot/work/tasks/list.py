@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from foliot.common.cursors import read_cursor, write_cursor
 from foliot.errors import InvalidInput, NotFound
 from foliot.kernel.graph.lifecycle import TASKS
 from foliot.store.base import Database
@@ -139,15 +138,8 @@ def _array(texts: Sequence[str]) -> str:
 
 def cursor_of(key: int) -> str:
     """The cursor behind the task of this key."""
-    return base64.urlsafe_b64encode(f"task:{key}".encode()).decode().rstrip("=")
+    return write_cursor(key, kind="task")
 
 
 def _place(cursor: str) -> int:
-    try:
-        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
-        kind, _, key = text.partition(":")
-        if kind == "task":
-            return int(key)
-    except (binascii.Error, ValueError):
-        pass
-    raise InvalidInput("the cursor does not belong to this list", hint="start again from the first page, without one")
+    return read_cursor(cursor, int, kind="task")

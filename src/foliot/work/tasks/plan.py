@@ -12,11 +12,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from foliot.common.durations import seconds
 from foliot.errors import InvalidInput, NotFound
 from foliot.kernel.backoff import RetryPolicy
 from foliot.kernel.graph.plan import Edge, Join, Node, Plan
 from foliot.kernel.run.spec import RunSpec, digest, encode_spec
-from foliot.resources.amounts import seconds
 from foliot.resources.graph import CYCLE, Graph, check_graph, needed
 from foliot.store.base import Document
 from foliot.work.tasks.base import Command, Definitions

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from foliot.bus.base import Ticket, Transport
+from foliot.common.times import iso
 from foliot.engine.base import Clock
 from foliot.engine.driver.ids import new_run_id
 from foliot.engine.driver.journal import Specs, load_state
@@ -33,7 +34,7 @@ from foliot.store.base import Database, Document, Key
 from foliot.store.journal.database import SqlJournal, keep_alive
 from foliot.store.ledger.doubts import DoubtTable
 from foliot.store.queue import queue
-from foliot.store.resources.documents import decode, key_text, stamp
+from foliot.store.resources.documents import decode, key_text
 from foliot.store.tasks import ENDED, NewTask
 from foliot.store.transaction import Row, Tx, alone_with, many, one, run
 from foliot.work.tasks.advance import InDoubt, TaskRef, begin_runs, deadline_of, earliest, summary_of, tell, tell_locked
@@ -444,7 +445,7 @@ class TaskService(TaskList):
 
     async def _end_deleted(self, now: float) -> None:
         """End and archive the work of Tasks that were deleted by somebody who did not live, or wait, to do it."""
-        place: dict[str, Any] = {"before": stamp(now - ENDING_SECONDS), "count": TIMERS_AT_ONCE}
+        place: dict[str, Any] = {"before": iso(now - ENDING_SECONDS), "count": TIMERS_AT_ONCE}
         after = ""
         while rows := await self._db.read("task_endings", after=after, **place):
             for row in rows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from foliot.common.paging import read_pages
 from foliot.store.base import Database, Document, Filter, ResourceStore
 from foliot.store.resources.documents import decode
 
@@ -48,11 +49,8 @@ class FollowedResources:
 
     async def _load(self) -> set[str]:
         """Loads all documents. A change that comes meanwhile is found again by the next look."""
-        page = await self._store.list(everything := Filter(self._kind))
-        revision, found = page.revision, list(page.items)
-        while page.cursor is not None:
-            page = await self._store.list(everything, cursor=page.cursor)
-            found += page.items
+        pages = [page async for page in read_pages(self._store.list, Filter(self._kind))]
+        revision, found = pages[0].revision, [document for page in pages for document in page.items]
         before, self.documents = self.documents, {each["metadata"]["uid"]: each for each in found}
         self._revision = revision
         changed = {

@@ -21,6 +21,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from foliot.common.buckets import Rate, TokenBucket
 from foliot.engine.definition.references import References
 from foliot.errors import Conflict, FoliotError, NotFound, SecretError, SecretMissing
 from foliot.resources.event_filters import FilterFailed, event_filter
@@ -64,26 +65,7 @@ _SHOWN_HEADERS: Final = (
     "x-shopify-topic",
 )
 _LONGEST: Final = 300
-REFUSED_BURST: Final = 20
-REFUSED_PER_SECOND: Final = 1.0
-
-
-class Bucket:
-    """So many at once, and so many a second after that. Time may stand still or go back; nothing is gained by it."""
-
-    def __init__(self, burst: float, per_second: float, now: float) -> None:
-        self._tokens = self._burst = burst
-        self._rate = per_second
-        self._at = now
-
-    def take(self, now: float) -> float:
-        """0 when there was one to take, else for how many seconds there will be none."""
-        self._tokens = min(self._burst, self._tokens + max(0.0, now - self._at) * self._rate)
-        self._at = now
-        if self._tokens >= 1:
-            self._tokens -= 1
-            return 0.0
-        return (1 - self._tokens) / self._rate
+REFUSED: Final = Rate.per_second(1.0, burst=20)
 
 
 class Event(Struct, frozen=True):
@@ -103,13 +85,13 @@ class DeliveryLog:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._refused: dict[str, Bucket] = {}
+        self._refused: dict[str, TokenBucket] = {}
         self._uncounted: dict[str, int] = {}
 
     async def write(self, webhook: Webhook, event: Event, headers: Headers, body: bytes | None, *, now: float) -> str:
         """Remember it; the id of its row, blank when it was only counted."""
         if event.outcome == "rejected":
-            bucket = self._refused.setdefault(webhook.uid, Bucket(REFUSED_BURST, REFUSED_PER_SECOND, now))
+            bucket = self._refused.setdefault(webhook.uid, TokenBucket(REFUSED))
             if bucket.take(now) > 0:
                 self._uncounted[webhook.uid] = self._uncounted.get(webhook.uid, 0) + 1
                 return ""
@@ -247,7 +229,7 @@ class Webhooks:
         self._environment = EnvironmentSecrets(environ)
         self._log = DeliveryLog(database)
         self._tokens = SqlTokens(database)
-        self._rates: dict[str, tuple[object, Bucket]] = {}
+        self._rates: dict[str, tuple[object, TokenBucket]] = {}
 
     async def deliver(
         self,
@@ -435,7 +417,7 @@ class Webhooks:
             return 0.0
         kept = self._rates.get(webhook.uid)
         if kept is None or kept[0] != rate:
-            kept = self._rates[webhook.uid] = (rate, Bucket(rate.burst, rate.requests / rate.per, now))
+            kept = self._rates[webhook.uid] = (rate, TokenBucket(Rate.per_second(rate.requests / rate.per, rate.burst)))
         return kept[1].take(now)
 
 

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from foliot.common.times import iso
 from foliot.errors import FoliotError, NotFound
 from foliot.store.base import Database, Document, Put, ResourceStore
-from foliot.store.resources.documents import stamp
 from foliot.store.transaction import run as execute
 from foliot.store.triggers import counts_of, ensure_endpoint, forget_webhook, rotate_endpoint
 from foliot.work.triggers.declared import FollowedResources
@@ -117,7 +117,7 @@ class WebhookEndpoints:
             "observedGeneration": webhook.generation,
             "endpointID": endpoint,
             "endpointPath": PATH + endpoint,
-            "lastDeliveryTime": stamp(counts.last_at) if counts.last_at else "",
+            "lastDeliveryTime": iso(counts.last_at) if counts.last_at else "",
             "lastEventID": counts.last_event,
             "lastTriggeredTask": counts.last_task,
             "acceptedCount": counts.accepted,

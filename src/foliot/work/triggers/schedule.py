@@ -15,9 +15,10 @@ import msgspec
 from cronsim import CronSim, CronSimError
 from msgspec import Struct
 
+from foliot.common.durations import seconds
+from foliot.common.times import iso_seconds
 from foliot.kernel.identity import Identity
 from foliot.resources import cron
-from foliot.resources.amounts import seconds
 from foliot.resources.paths import fill
 from foliot.resources.references import qualified
 from foliot.store.base import DeclaredBy, Document, Key
@@ -450,7 +451,7 @@ def _slot_values(schedule: Schedule, slot: float, trigger: str) -> dict[str, str
 
 def stamp_of(moment: float) -> str:
     """RFC 3339 in UTC, to the second."""
-    return f"{datetime.fromtimestamp(int(moment), UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return iso_seconds(moment)
 
 
 def _plain(name: str) -> str:

@@ -11,8 +11,8 @@ from typing import Any, Final, Literal, cast
 
 from msgspec import Struct
 
+from foliot.common.durations import seconds
 from foliot.kernel.identity import Identity
-from foliot.resources.amounts import seconds
 from foliot.resources.definitions.task_webhook import PROFILES
 from foliot.resources.paths import fill, look_up
 from foliot.resources.references import Origin, qualified

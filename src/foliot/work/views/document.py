@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
+from foliot.common.times import iso
 from foliot.kernel.graph import events as t
 from foliot.kernel.graph.lifecycle import API_PHASES
 from foliot.kernel.messages import Usage
 from foliot.store.base import Document
 from foliot.work.tasks.base import PRIORITIES, Command, TaskInfo
-from foliot.work.views.events import iso
 from foliot.work.views.story import API_MESSAGE, MessageStory, TaskStory
 
 API_VERSION = "foliot.dev/v1"

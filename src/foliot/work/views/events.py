@@ -6,17 +6,15 @@ end; it is opaque to callers, and stays good for as long as the task is there.
 
 from __future__ import annotations
 
-import base64
-import binascii
-from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
+from foliot.common.cursors import read_cursor, write_cursor
 from foliot.common.text import one_line
+from foliot.common.times import iso
 from foliot.engine.explain.amounts import counted, duration
-from foliot.errors import InvalidInput
 from foliot.kernel.graph import events as t
 from foliot.kernel.graph.codec import encode_fact, fact_type
 from foliot.kernel.run import events as e
@@ -67,19 +65,14 @@ class Place(Struct, frozen=True):
 
 
 def encode_cursor(place: Place) -> str:
-    data = msgspec.json.encode([place.seq, place.finished, place.runs])
-    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+    return write_cursor([place.seq, place.finished, place.runs])
 
 
 def decode_cursor(cursor: str | None) -> Place:
     """Raises `InvalidInput`."""
     if not cursor:
         return Place()
-    try:
-        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
-        seq, finished, runs = msgspec.json.decode(text, type=tuple[int, str, dict[str, int]])
-    except (binascii.Error, ValueError):
-        raise InvalidInput("this cursor was not given out here", hint="start from the beginning, without one") from None
+    seq, finished, runs = read_cursor(cursor, tuple[int, str, dict[str, int]])
     return Place(max(0, seq), finished, runs)
 
 
@@ -123,10 +116,6 @@ def said(happening: Happening) -> str | None:
         return _task(happening.fact)
     text = _run(happening.fact)
     return None if text is None else f"{happening.agent}: {text}"
-
-
-def iso(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _task(fact: t.TaskEvent) -> str | None:

@@ -18,11 +18,12 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from foliot.common.times import iso
 from foliot.kernel.graph import events as t
 from foliot.kernel.messages import Usage
 from foliot.kernel.run import events as e
 from foliot.work.tasks.base import TaskInfo
-from foliot.work.views.events import Happening, RunHappening, TaskHappening, iso
+from foliot.work.views.events import Happening, RunHappening, TaskHappening
 
 COMPONENT: Final = "agent-message-consumer"
 KIND: Final = "TaskMessage"
