@@ -244,7 +244,7 @@ class TestLogin:
 
     @pytest.mark.parametrize("text", ["30m", "59m59s", "30", "3661d", "soon"])
     def test_what_is_kept_is_kept_for_an_hour_at_least(self, environ: dict[str, str], text: str) -> None:
-        with pytest.raises(UsageError, match="from 1h up to ten years"):
+        with pytest.raises(UsageError, match="FOLIOT_RETENTION_RUNS"):
             load_settings({}, {**environ, "FOLIOT_RETENTION_RUNS": text})
 
     @pytest.mark.parametrize("text", ["0s", "12", "h", "1500ms", "-1h", "1w", "367d", "9999999999s", "١h"])

@@ -32,7 +32,7 @@ def test_a_cursor_comes_back_as_it_was(seq: int, finished: str, runs: dict[str, 
 
 @pytest.mark.parametrize("cursor", ["x", "%%%", "W10", "eyJhIjoxfQ", "é", "W1siYSJdLDEse31d"])
 def test_a_cursor_that_was_not_given_out_is_refused(cursor: str) -> None:
-    with pytest.raises(InvalidInput, match="not given out"):
+    with pytest.raises(InvalidInput, match="does not belong to this list"):
         decode_cursor(cursor)
 
 
