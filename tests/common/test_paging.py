@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from foliot.common.cursors import read_cursor, write_cursor
 from foliot.common.paging import read_all, read_pages
 from foliot.errors import InvalidInput
+from foliot.store.base import Filter
+from foliot.store.resources.cursors import CursorPlace, issue, resolve
 
 
 @dataclass
@@ -78,3 +80,13 @@ def test_any_other_text_is_refused_with_what_to_do(cursor: str) -> None:
     with pytest.raises(InvalidInput, match="does not belong to this list") as caught:
         read_cursor(cursor, int, kind="task")
     assert "first page" in (caught.value.hint or "")
+
+
+def test_a_cursor_of_resources_that_an_earlier_release_issued_is_read_for_its_own_list_alone() -> None:
+    issued = "WyJBZ2VudC9kZWZhdWx0L2EiLDcsIjg1MmI4NTg0ZTM4OGUzMjA0ZDFhY2Uw"
+    issued += "MSJd"
+    place = CursorPlace("Agent/default/a", 7)
+    assert resolve(issued, Filter("Agent", "default")) == place
+    assert issue(place, Filter("Agent", "default")) == issued
+    with pytest.raises(InvalidInput, match="does not belong"):
+        resolve(issued, Filter("Agent", "other"))

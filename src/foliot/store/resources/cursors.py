@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from foliot.common.cursors import write_cursor
+from foliot.common.cursors import foreign_cursor, read_cursor, write_cursor
 from foliot.store.base import Filter
 
 
@@ -35,4 +35,6 @@ def resolve(cursor: str, filter: Filter) -> CursorPlace:
 def _check(place: CursorPlace, filter: Filter) -> str:
     import hashlib  # 3 ms that a list of one page does not need
 
-    return hashlib.blake2s(repr((place, filter)).encode("utf-8", "replace"), digest_size=12).hexdigest()
+    # Spelled out as it was when the first cursors were issued: they are in clients' hands.
+    text = f"(Place(after={place.after!r}, revision={place.revision!r}), {filter!r})"
+    return hashlib.blake2s(text.encode("utf-8", "replace"), digest_size=12).hexdigest()
