@@ -23,17 +23,17 @@ RIDDLE = re.compile(
 )
 
 # Docstrings whose first line begins so.
-RIDDLING_DOCSTRINGS = 90
+RIDDLING_DOCSTRINGS = 0
 
 # Word: its plain counterpart, and how often messages, help texts and pages may still use it.
 WORDS = {
     r"whoever": ("the caller, the owner, anyone who", 88),
     r"gone on with|go(?:es|ing)? on with": ("resumed, continued", 35),
-    r"let(?:s|ting)? go": ("released", 5),
-    r"under way": ("in progress", 47),
-    r"nobody": ("no one; better: name what is missing", 162),
-    r"told": ("notified, reported; or: given", 84),
-    r"is not there|are not there": ("does not exist", 26),
+    r"let(?:s|ting)? go": ("released", 4),
+    r"under way": ("in progress", 28),
+    r"nobody": ("no one; better: name what is missing", 150),
+    r"told": ("notified, reported; or: given", 79),
+    r"is not there|are not there": ("does not exist", 25),
     r"taken up": ("resumed, claimed", 7),
 }
 

@@ -454,7 +454,7 @@ class Asking:
         timeout: float | None = None,
         **params: Any,
     ) -> wire.T:
-        """What may not be done twice is given a key: then it is asked again as well, and done once."""
+        """Posts a body. An act that may not happen twice is given a key, so that a retry is safe."""
         headers = None if repeatable else new_key()
         data = msgspec.json.encode(body)
         answer = await self._http.ask(

@@ -33,7 +33,7 @@ class _Offer(msgspec.Struct):
 
 
 class LocalAccess:
-    """What to send to the server at `url`, which is on this machine."""
+    """The credentials for the server at `url`, which is on this machine."""
 
     def __init__(self, url: str, place: str, home: Path) -> None:
         self._url = url
@@ -51,7 +51,7 @@ class LocalAccess:
         return LocalAccess(url, place, home) if place else None
 
     async def bearer(self, session: aiohttp.ClientSession, trust: ssl.SSLContext | bool) -> tuple[str | None, bool]:
-        """What lets one in, and whether it was asked for just now; None when the server does not know the key.
+        """Returns the token, and whether it was made just now; None when the server does not know the key.
 
         Raises what `aiohttp` does when there is no answer, `UsageError` for a key that others have a hand in.
         """

@@ -37,7 +37,7 @@ from foliot.work.views.document import outline
 
 
 class Me(Struct, frozen=True):
-    """Who one is to a server, and the roles by namespace (`*` is all of them)."""
+    """The caller as the server knows it, and its roles by namespace (`*` is all of them)."""
 
     authenticated: bool
     username: str
@@ -90,7 +90,7 @@ class RemoteAbout(Asking):
 
 
 def selector_text(requirements: Sequence[Requirement]) -> str | None:
-    """What `parse_labels` and `parse_fields` read back; None for no clause. Raises `UsageError`."""
+    """Formats requirements as a selector; None for no clause. Raises `UsageError`."""
     return ",".join(_clause(each) for each in requirements) or None
 
 
@@ -279,7 +279,7 @@ class RemoteResources(Asking, ResourceGroup):
         return document
 
     async def watch(self, filter: Filter, *, after: int) -> AsyncGenerator[Change]:
-        """See `ResourceGroup`. A connection that breaks off is taken up again behind the last change."""
+        """Watches resources. A connection that breaks off is resumed behind the last change."""
         if filter.kind is None or filter.kind == TASK:
             path, params = "/v1/resources/watch", {**_selected(filter), "resourceVersion": after}
         else:

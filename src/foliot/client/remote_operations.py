@@ -86,7 +86,7 @@ class RemoteAudit(Asking, AuditGroup):
             after = page[-1].seq
 
     async def verify(self, anchor: Head | None = None) -> Verified:
-        """See `AuditGroup`. The server walks through its log."""
+        """Verifies the log. The server walks through it."""
         head = None if anchor is None else str(anchor)
         return await self._post(f"{AUDIT}/verify", {"head": head}, Verified, repeatable=True, timeout=PATIENCE)
 
@@ -236,7 +236,7 @@ class RemoteWebhooks(Asking, WebhookGroup):
         headers: Mapping[str, str] | None = None,
         by: str = "",
     ) -> Sent:
-        """See `WebhookGroup`. The server signs: it has the secret, and knows who calls."""
+        """Sends a test delivery. The server signs it: it has the secret, and knows the caller."""
         sent = {"body": body, "event_id": event_id, "headers": dict(headers or {})}
         return await self._post(f"{_at(TASK_WEBHOOKS, name)}/send-test", sent, Sent, namespace=namespace)
 
@@ -273,7 +273,7 @@ class RemoteTools(Asking, ToolGroup):
         key: str = "",
         on_output: Callable[[str], None] | None = None,
     ) -> Called:
-        """See `ToolGroup`. A call that has a key is asked for again when the connection breaks."""
+        """Calls a tool. A call with a key is retried when the connection breaks."""
         body = {"arguments": arguments, "agent": agent, "user": user, "key": key}
         return await self._post(
             f"{_at(TOOLS, name)}/call",

@@ -110,7 +110,7 @@ class RemoteRuns(Asking, RunGroup):
         return await self.standing(run_id)
 
     async def standing(self, run_id: str, *, messages: bool = False) -> RunStanding:
-        """As `get`, with the messages of the run if asked for."""
+        """Returns the run like `get`, with its messages if asked for."""
         return await self._get(f"{_at(run_id)}/standing", RunStanding, messages=messages or None)
 
     async def outcome(self, run_id: str) -> RunResult:
@@ -211,7 +211,7 @@ class RemoteRuns(Asking, RunGroup):
     async def unknown(
         self, *, namespace: str | None = "default", ended: bool = False, limit: int = 100, after: str | None = None
     ) -> DoubtPage:
-        """See `RunGroup`. A server gives a thousand at most with one answer: more are asked for one after another."""
+        """Lists calls of unknown outcome, in pages: a server gives a thousand at most with one answer."""
         calls: list[Doubt] = []
         while True:
             asked = {"ended": str(ended).lower(), "limit": str(limit - len(calls)), "after": after}
@@ -259,7 +259,7 @@ class RemoteTasks(Asking, TaskGroup):
     """Implements `TaskGroup`."""
 
     async def submit(self, command: Command) -> Accepted:
-        """See `TaskGroup`. A command without a name and a key is given a key, so that asking again does it once."""
+        """Submits a task. A command without a name and a key is given a key, so that a retry is safe."""
         if not command.name and not command.idempotency_key:
             command = replace(command, idempotency_key=f"client-{secrets.token_hex(16)}")
         return await self._post(TASKS, command, Accepted, namespace=command.namespace, repeatable=True)
@@ -337,7 +337,7 @@ class RemoteTasks(Asking, TaskGroup):
                     yield wire.batch_from_wire(wire.read(event.data, wire.BatchWire))
 
     async def changed(self, name: str, *, namespace: str = "default", cursor: str | None, timeout: float) -> None:
-        """See `TaskGroup`. The server answers when there is something."""
+        """Waits for a change. The server answers when there is one."""
         path = f"{_look(name)}/happenings"
         await self._get(path, wire.BatchWire, namespace=namespace, cursor=cursor, wait=min(timeout, 10.0))
 

@@ -23,7 +23,7 @@ _MOST_DOUBLINGS: Final = 20
 
 
 class RetryPolicy(Struct, frozen=True, omit_defaults=True):
-    """When something that failed is tried again. Stored with the plans of tasks: fields keep their names.
+    """The rule by which a failed attempt is repeated. Stored with the plans of tasks: fields keep their names.
 
     max_attempts     attempts in all; 1 never tries again
     backoff          seconds before the second attempt; doubled for each one after it

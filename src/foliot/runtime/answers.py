@@ -1,4 +1,4 @@
-"""What verbs answer with, and what is sent to a server for them: plain data, the same on both sides.
+"""Results of the verbs, and the requests sent to a server for them: plain data, the same on both sides.
 
 The results of applying resources are in outcomes.py, those of runs in results.py.
 """
@@ -79,7 +79,7 @@ class ForkOrder(Struct, frozen=True):
 
 
 class Replayed(Struct, frozen=True):
-    """What a replay found: `decided` of `events` were decided anew and came out the same, up to a difference."""
+    """The result of a replay: `decided` of `events` were decided anew and came out the same, up to a difference."""
 
     events: int
     decided: int
@@ -109,14 +109,14 @@ class Budgets(Struct, frozen=True):
 
 
 class RuleDefaults(Struct, frozen=True):
-    """What holds for tool calls that no resource speaks of; see the settings of the same names."""
+    """The defaults for tool calls that no resource names; see the settings of the same names."""
 
     default_tool_access: Access
     allowed_tools: tuple[str, ...] | None = None
 
 
 class PolicyAnswer(Struct, frozen=True):
-    """What would become of it. A tool that is not `declared` was judged by its name alone.
+    """The judgement of a hypothetical call. A tool that is not `declared` was judged by its name alone.
 
     `user` is the person on whose behalf it was judged; `notes` say what was taken for granted.
     """
@@ -144,7 +144,7 @@ class Simulation(Struct, frozen=True):
 
 
 class Fates(Struct, frozen=True):
-    """What would become of each call, in their order."""
+    """The judgements of each call, in their order."""
 
     fates: list[Fate]
 
@@ -161,7 +161,7 @@ class Fired(Struct, frozen=True):
 
 
 class Sent(Struct, frozen=True):
-    """What a webhook answered to a delivery."""
+    """The response of a webhook to a delivery."""
 
     status: int
     document: dict[str, Any]
@@ -178,7 +178,7 @@ class Toolset(Struct, frozen=True):
 
 
 class Called(Struct, frozen=True):
-    """What became of a call. `printed` is what came before its result."""
+    """The result of a call. `printed` is its output before the result."""
 
     result: ToolResult
     printed: str = ""

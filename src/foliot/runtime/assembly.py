@@ -190,7 +190,7 @@ class Assembly:
         return self._piped(spec, tools)
 
     def _piped(self, spec: RunSpec, tools: Sequence[Tool]) -> Pipeline:
-        """These tools, which the spec names, and those that come of the spec itself."""
+        """Builds the pipeline of the tools that the spec names, and of those that come of the spec itself."""
         deferred, brought = spec.extra.get(DEFERRED), frozenset(spec.extra.get(CLIENT, ()))
         every = [*tools, *(ClientTool(rule.spec) for rule in spec.tools if rule.name in brought)]
         if deferred:

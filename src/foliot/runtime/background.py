@@ -173,5 +173,5 @@ class BackgroundRuns:
 
 
 def _taken(id: str) -> Conflict:
-    """In the same words whosever it is."""
+    """Builds the same error whoever owns the work."""
     return Conflict(f"the id {id!r} belongs to other work", hint="choose another id")

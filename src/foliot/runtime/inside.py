@@ -562,7 +562,7 @@ class Inside:
         return bool(decided) or await self.runs.may_go_on(state)
 
     async def _pause(self) -> None:
-        """Until something may have happened in the store."""
+        """Waits until something may have happened in the store."""
         database = self._open().database
         if database is None:
             await asyncio.sleep(LOOK_EVERY)
@@ -660,7 +660,7 @@ class Inside:
         return result.check() if check else result
 
     async def _sleep(self, run_id: str, until: float) -> None:
-        """Until the timer of a waiting run goes off, or it is told something.
+        """Waits until the timer of a waiting run goes off, or it is signalled.
 
         Raises `Held` as soon as the run no longer waits.
         """

@@ -43,7 +43,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What became of one Task that was applied: the work, and whether it is new; or why it was not accepted."""
+    """The outcome of one applied Task: the work, and whether it is new; or why it was not accepted."""
 
     namespace: str
     name: str

@@ -42,7 +42,7 @@ class KnownFailure(FoliotError):
 
 
 class NoRoute(NotFound):
-    """Nothing is served at the path of a request."""
+    """The path of a request is not served."""
 
 
 class Malformed(InvalidInput):

@@ -65,7 +65,7 @@ def restore(file: Path | None, force: bool, check: bool, renew: bool, yes: bool,
     """Put the store back that FILE holds. It is checked first; a store that is there is never written over.
 
     Stop every process that uses the store before. What happened after the backup is gone from the store but not from
-    the world: a run that is gone on with may do again what it had done since then.
+    the world: a resumed run may do again what it had done since then.
 
     A key that its secrets need and that is not here is named, with and without --check, and the exit code is 6. The
     store is put back all the same: the key can follow.

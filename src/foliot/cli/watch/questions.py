@@ -122,7 +122,7 @@ async def _line_unless(over: Callable[[], Awaitable[bool]]) -> str | None:
 
 
 async def note_what_is_asked(work: Groups, view: View, run_id: str, told: set[str]) -> None:
-    """What to type for a run that waits for people, each once: what was `told` is added to the set."""
+    """Notes the commands by which people answer a waiting run, each once: ids that were noted are added to `told`."""
     space = (await work.runs.find(run_id)).namespace
     for asked in await work.questions.list(namespace=space):
         if asked.run_id == run_id and asked.call_id not in told:

@@ -114,7 +114,7 @@ class Interleaved:
         self._recorded = 0
 
     def among(self, records: Sequence[Recorded]) -> list[Live]:
-        """These events, and the pieces that came meanwhile, in the order in which to show them."""
+        """Returns these events, and the pieces that came meanwhile, in the order in which to show them."""
         steps = [each.event.step for each in records if isinstance(each.event, ModelResponded)]
         recorded = max(steps, default=self._recorded)
         before: list[Live] = []

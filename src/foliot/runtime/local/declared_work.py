@@ -65,7 +65,7 @@ class DeclaredWork:
             return None
 
     async def opposed(self, documents: Sequence[Document]) -> list[Taken]:
-        """Those that ask for something else than the work which was accepted for them: each with its `Conflict`."""
+        """Returns the Tasks whose manifest differs from the accepted work of that name: each with its `Conflict`."""
         found: list[Taken] = []
         for document in documents:
             if document["kind"] != "Task":

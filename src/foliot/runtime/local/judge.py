@@ -1,4 +1,4 @@
-"""What would become of a tool call, judged where the rules are: by the store in this process, or by a server.
+"""Judgements of hypothetical tool calls, made where the rules are: by the store in this process, or by a server.
 
 Nothing is called. The rules are those of the resources and of the settings of whoever judges.
 """
@@ -72,7 +72,7 @@ class Judging:
         self._granted = granted
 
     async def explain(self, namespace: str, asked: PolicyQuestion) -> PolicyAnswer:
-        """What every layer says to a call, and which one decides. Raises `NotFound` for an agent that there is not."""
+        """Judges a call by every layer, and names the one that decides. Raises `NotFound` for a missing agent."""
         world = await self._world(namespace, await self._documents(namespace))
         if asked.agent not in world.agents:
             raise await not_found(Key("Agent", namespace, asked.agent), self._store.list, elsewhere=False)
@@ -90,7 +90,7 @@ class Judging:
     async def simulate(
         self, namespace: str, manifests: Sequence[Document], asked: Sequence[PolicyQuestion]
     ) -> list[Fate]:
-        """What becomes of calls as things are, and if the manifests were applied. Raises `ManifestError`."""
+        """Judges calls now, and as if the manifests were applied. Raises `ManifestError`."""
         stored = await self._documents(namespace)
         before = await self._world(namespace, stored)
         after = await self._world(namespace, overlaid(stored, checked(manifests)))
@@ -197,7 +197,7 @@ def _acting(asked: PolicyQuestion, by: Identity) -> PolicyQuestion:
 
 
 def overlaid(stored: Sequence[Document], given: Sequence[Document]) -> list[Document]:
-    """What the store would hold after an apply."""
+    """Returns the documents that the store would hold after an apply."""
 
     def place(each: Document) -> tuple[str, str, str]:
         return each["kind"], each["metadata"].get("namespace", "default"), each["metadata"]["name"]

@@ -174,7 +174,7 @@ WEBHOOK = "TaskWebhook"
 
 
 class _Triggers:
-    """What both share. `tasks` opens what accepts work, when a task is made: looking does not need it."""
+    """The base of schedules and webhooks. `tasks` opens the service that accepts work, only when a task is made."""
 
     def __init__(
         self, database: Database, store: ResourceStore, tasks: Callable[[], AbstractAsyncContextManager[Tasks]]

@@ -106,7 +106,7 @@ def _nobody_waits(name: str, parked: Parked) -> Denied:
 
 
 def tool_facts(offered: Offered) -> Document:
-    """What lists say of a tool."""
+    """Returns the facts about a tool for lists."""
     made = offered.definition
     return {
         "name": offered.name,
@@ -134,7 +134,7 @@ def _facts(made: ToolDefinition) -> dict[str, Any]:
 
 
 def tool_limits(made: ToolDefinition) -> dict[str, Any]:
-    """What is said of one tool besides: how it is run, and what it takes. What is not set is left out."""
+    """Returns the limits and the endpoint of one tool. Members that are not set are left out."""
     limits = {
         "timeout": made.timeout,
         "attempt_timeout": made.attempt_timeout,

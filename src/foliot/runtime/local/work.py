@@ -53,7 +53,7 @@ Rows = list
 
 
 class _Waking:
-    """What these groups share. `caller` is who uses them: recorded beside whoever a decision is made in the name of.
+    """The base of these groups. `caller` uses them: recorded beside the person in whose name a decision is made.
 
     `wakes`: a run that was told something goes on in the background of this runtime. A command that ends at once, and
     a server that has its own way, leave that to whoever takes the run up.
@@ -104,7 +104,7 @@ class LocalRuns(_Waking, RunGroup):
         return await self.standing(run_id)
 
     async def standing(self, run_id: str, *, messages: bool = False) -> RunStanding:
-        """As `get`, with the messages of the run if asked for."""
+        """Returns the run like `get`, with its messages if asked for."""
         info, state = await self._inside.runs.load(run_id)
         trace = trace_of(run_id, await self._inside.runs.facts(run_id))
         # The structured answer as it is stored: whoever reads it far away does not know the type of the agent.
@@ -261,7 +261,7 @@ class LocalRuns(_Waking, RunGroup):
         return page_of(found, limit, await calls.count(namespace, ended=ended))
 
     async def interrupted(self, *, namespace: str | None = "default") -> Rows[RunInfo]:
-        """See `RunGroup`. Also those whose timer has gone off, or who were signalled, unheard."""
+        """Lists interrupted runs, also those with a timer that went off, or a signal, that no process has handled."""
         now = time.time()
         journal = self._inside.runs.journal
         found = await journal.list(namespace=namespace, phases=("pending", "running", "waiting"), limit=MOST_LEFT)
@@ -363,7 +363,7 @@ class LocalApprovals(_Waking, ApprovalGroup):
     """Implements `ApprovalGroup`."""
 
     async def list(self, *, namespace: str | None = "default", run: str | None = None) -> Rows[Document]:
-        """See `ApprovalGroup`. What a crash has kept from being made is made first."""
+        """Lists approvals, after creating those that a crash has left out."""
         await self._inside.approvals.repair(namespace)
         return [document async for document in self._inside.approvals.list(namespace, run=run)]
 
@@ -441,7 +441,7 @@ class LocalQuestions(_Waking, QuestionGroup):
 
 
 def several(word: str, alike: Sequence[RunInfo]) -> Conflict:
-    """What is said when a text begins the ids of several runs."""
+    """Builds the error for a text that begins the ids of several runs."""
     listed = "\n".join(f"{info.id}  {info.agent}  {info.phase}" for info in alike)
     return Conflict(f"Several runs begin with {word!r}:\n{listed}", hint="Give more of the id.")
 

@@ -108,7 +108,7 @@ class RouteGroup:
 
 
 class _Node:
-    """What comes behind the same words: further words, and the routes whose paths end here, by method."""
+    """A node of the route tree: further words, and the routes whose paths end here, by method."""
 
     __slots__ = ("any", "kind", "rest", "routes", "words")
 
