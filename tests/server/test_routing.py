@@ -67,3 +67,23 @@ def test_a_path_that_is_only_there_for_other_methods_names_them() -> None:
     assert router.allowed("/v1/agents/a") == ["DELETE", "GET", "PATCH", "PUT"]
     assert router.allowed("/v1/tool-approvals/a") == ["DELETE", "GET"]
     assert router.allowed("/v1/nothing") == []
+
+
+async def test_a_request_carries_its_route_for_those_who_record_it() -> None:
+    seen: list[object] = []
+
+    async def look(request: Request) -> Response:
+        seen.append(request.scope["route"])
+        return Response()
+
+    async def send(_: object) -> None: ...
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    route = Route("GET", "/v1/{kind}/{name}", look)
+    scope = {"type": "http", "method": "GET", "path": "/v1/agents/a", "query_string": b"", "headers": []}
+    await PathRouter([route])(scope, receive, send)  # pyright: ignore[reportArgumentType]  # a plain ASGI exchange
+
+    assert seen == [route]
+    assert scope["path_params"] == {"kind": "agents", "name": "a"}

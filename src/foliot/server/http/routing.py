@@ -146,6 +146,7 @@ class PathRouter(Router):
                 raise MethodNotAllowed(f"{method[:20]} cannot be done here", allow=", ".join(allowed))
             raise NoRoute("there is nothing at this path", hint=_HINT)
         route, scope["path_params"] = found
+        scope["route"] = route  # whose path the audit log names
         await route.handle(scope, receive, send)
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]] | None:
