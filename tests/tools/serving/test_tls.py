@@ -14,6 +14,7 @@ import pytest
 from foliot.bus.nats_link import NatsLink, NatsOptions
 from foliot.errors import Unavailable
 from tests.bus.tls_server import tls_server
+from tests.tools.serving.bus import until
 
 pytestmark = pytest.mark.services
 
@@ -114,8 +115,10 @@ async def test_a_refusal_names_the_setting_and_is_logged_once_for_each_kind(
 ) -> None:
     tls = dict(zip(("ca", "cert", "key"), (tmp_path / name for name in files), strict=False))
     link = NatsLink(NatsOptions(server.replace("sesame", token), **tls))
+    link.start()
+    await until(lambda: any(record.name.startswith("foliot") for record in caplog.records))
     with pytest.raises(Unavailable) as caught:
-        await link.reached(timeout=3.0)
+        await link.reached(timeout=1.5)
     await link.close()
     assert token not in str(caught.value)
     assert setting in (caught.value.hint or "")
