@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 
 FOLIOT = [sys.executable, "-m", "foliot.cli"]
-HEAVY = ("pydantic", "rich", "aiohttp", "asyncpg", "cryptography", "yaml", "nats")
+HEAVY = (
+    *("pydantic", "rich", "aiohttp", "asyncpg", "cryptography", "yaml", "nats"),
+    *("foliot.kernel.messages", "foliot.runtime.inside", "foliot.client.http", "foliot.tools.base"),
+)
 
 
 @pytest.fixture

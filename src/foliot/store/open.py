@@ -8,7 +8,6 @@ from typing import Final
 
 from foliot.common.waits import Waits
 from foliot.errors import Unavailable, UsageError
-from foliot.kernel.backoff import backoff
 from foliot.store.base import Database
 from foliot.store.causes import is_away
 
@@ -68,6 +67,8 @@ async def open_when_there(url: str, waits: Waits | None = None, *, patience: flo
                 since = f"this is said every {_TOLD_EVERY:.0f} s" if first else f"since {now() - began:.0f} s"
                 log.warning("%s; waiting for it (%s)", error.message, since)
             failures += 1
+            from foliot.kernel.backoff import backoff  # only a store that is away needs it: see test_process.py
+
             await asyncio.sleep(min(backoff(failures, _FIRST_PAUSE, _LONGEST_PAUSE), left))
         else:
             if told >= began:
