@@ -75,8 +75,8 @@ def run_command(
     Manifests are applied first, as by `foliot apply`. Tools of type `function` are imported from the current
     folder too, and from that of the manifests. Ctrl-C cancels the run; twice leaves it, to be resumed.
     With --server the run is driven there, tools included, and goes on when you leave.
-    A run that needs an approval or asks something waits here (--wait), or ends with code 8 and is gone on with by
-    whoever decides: `foliot approvals --help`, `foliot answer --help`. On a terminal you can answer right here.
+    A run that needs an approval or asks a question waits here (--wait), or the command ends with code 8 and the run
+    is resumed after the decision: `foliot approvals --help`, `foliot answer --help`. On a terminal you can answer here.
 
     Exit code: 0 succeeded, 1 failed, 8 waits for a person or a budget, 130 Ctrl-C.
     """
