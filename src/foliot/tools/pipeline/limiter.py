@@ -34,7 +34,7 @@ class Limiter(Protocol):
 
 @dataclass(slots=True)
 class _Line:
-    """Whoever calls under one key. `full_at` is its token bucket."""
+    """The callers under one key. `full_at` is its token bucket."""
 
     full_at: float
     inside: int = 0
