@@ -360,13 +360,13 @@ MANY: tuple[tuple[str, Callable[[House], Awaitable[str]], Step, Decided], ...] =
     (
         "work approve",
         House.approval,
-        lambda h, it: h.post(f"/v1/work/approvals/{it}/decide", decision="approve", by="root"),
+        lambda h, it: h.post(f"/v1/tool-approvals/{it}/approve", decided_by="root"),
         Decided("approved", "hugo"),
     ),
     (
         "work vote",
         lambda h: h.approval("board"),
-        lambda h, it: h.post(f"/v1/work/approvals/{it}/decide", decision="approve", by="root", digest=INVESTED),
+        lambda h, it: h.post(f"/v1/tool-approvals/{it}/approve", decided_by="root", digest=INVESTED),
         Decided("voted", "hugo"),
     ),
     (
@@ -386,7 +386,7 @@ MANY: tuple[tuple[str, Callable[[House], Awaitable[str]], Step, Decided], ...] =
     (
         "work answer",
         lambda h: h.waiting("asker"),
-        lambda h, it: h.post(f"/v1/work/runs/{it}/answer", text="red", by="root"),
+        lambda h, it: h.post(f"/v1/runs/{it}/answer", text="red", by="root"),
         Decided("answered", "hugo"),
     ),
     (

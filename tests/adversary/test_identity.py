@@ -39,7 +39,7 @@ WITHIN = 60.0
 SPACE = "team-a"
 AT = {"namespace": SPACE}
 # What these are about says by itself where it is; they take no namespace.
-KNOWN_BY_ID = ("/v1/tasks/declared", "/v1/work/runs/", "/v1/runs/", "/v1/tokens", "/v1/responses/")
+KNOWN_BY_ID = ("/v1/tasks/declared", "/v1/runs/", "/v1/tokens", "/v1/responses/")
 LONG = bool(os.environ.get("FOLIOT_CHAOS"))
 # bob has a budget with no room, cy may not pay; ann may do what she likes.
 PEOPLE = ("ann", "bob", "cy")
@@ -193,12 +193,12 @@ async def delegated(place: Place, who: str, claims: Claims) -> httpx.Response:
 
 async def command(place: Place, who: str, claims: Claims) -> httpx.Response:
     body = {"target_kind": "agent", "target": "payer", "message": "pay", "namespace": SPACE, **claims}
-    return await place.ask(who, "POST", "/v1/work/tasks", json=body)
+    return await place.ask(who, "POST", "/v1/tasks/submit", json=body)
 
 
 async def graph(place: Place, who: str, claims: Claims) -> httpx.Response:
     body = {"target_kind": "system", "target": "desk", "message": "pay", "namespace": SPACE, **claims}
-    return await place.ask(who, "POST", "/v1/work/tasks", json=body)
+    return await place.ask(who, "POST", "/v1/tasks/submit", json=body)
 
 
 def _task(place: Place, claims: Claims) -> dict[str, Any]:
@@ -298,7 +298,7 @@ async def webhook(place: Place, who: str, claims: Claims) -> httpx.Response:
     name = made["metadata"]["name"]
     answer = await place.ask(who, "POST", "/v1/task-webhooks", json=made)
     assert answer.status_code == 201, answer.text
-    document = (await place.ask(who, "GET", f"/v1/work/webhooks/{name}")).json()
+    document = (await place.ask(who, "GET", f"/v1/task-webhooks/{name}")).json()
     body = json.dumps({"user": "ann", "by": "ann", "identity": {"user": "ann"}}).encode()
     signed = sign(read_webhook(document).scheme, SECRET, body, now=time.time(), event_id=name)
     return await place.http.post(document["status"]["endpointPath"], content=body, headers=dict(signed))
@@ -320,7 +320,7 @@ async def replayed(place: Place, who: str, claims: Claims) -> httpx.Response:
     await tried(place, "ann", {})
     await place.ended()
     place.paid.clear()
-    hooks = (await place.ask("ann", "GET", "/v1/work/webhooks")).json()["items"]
+    hooks = (await place.ask("ann", "GET", "/v1/task-webhooks")).json()["items"]
     name = max((each["metadata"]["name"] for each in hooks), key=lambda each: int(each.rpartition("-")[2]))
     (first, *_) = (await place.ask("ann", "GET", f"/v1/task-webhooks/{name}/deliveries")).json()["deliveries"]
     path = f"/v1/task-webhooks/{name}/deliveries/{first['id']}/replay"
@@ -408,8 +408,8 @@ async def test_acting_for_another_needs_the_role_and_both_names_are_recorded(pla
         assert (await way(place, "carl", {"user": "ann"})).status_code < 300
         assert {str(each) for _, each in await place.ended()} == {"ann (by carl)"}
 
-    shown = (await place.ask("ann", "GET", "/v1/work/runs")).json()
-    assert {"foliot.dev/user": "ann", "foliot.dev/by": "carl"}.items() <= shown[0]["labels"].items()
+    shown = (await place.ask("ann", "GET", "/v1/runs")).json()["items"]
+    assert {"foliot.dev/user": "ann", "foliot.dev/by": "carl"}.items() <= shown[0]["metadata"]["labels"].items()
     assert (await run(place, "carl", {"user": "bob"})).status_code < 300
     await place.ended()
     audit = (await place.ask("root", "GET", "/v1/audit", query={"limit": "200"})).json()
@@ -440,7 +440,7 @@ async def test_nobody_is_acted_for_whose_name_cannot_be_shown(place: Place, user
 async def test_a_body_inherits_the_namespace_of_the_request_and_names_no_other(place: Place) -> None:
     begun = {"agent": "payer", "input": "pay", "run_id": place.name("r")}
     asked = {"target_kind": "agent", "target": "payer", "message": "pay"}
-    for path, body in (("/v1/runs", begun), ("/v1/work/tasks", asked)):
+    for path, body in (("/v1/runs", begun), ("/v1/tasks/submit", asked)):
         other = await place.ask("ann", "POST", path, json={**body, "namespace": "team-b"})
         assert other.status_code == 400, other.text
         answer = await place.ask("ann", "POST", path, json=body)
@@ -478,7 +478,7 @@ async def test_a_task_that_is_tried_again_stays_whose_it_was_and_says_who_asked(
     assert (await place.ask("ann", "POST", "/v1/tasks", json=task)).status_code == 201
     await place.ended()
 
-    answer = await place.ask("bob", "POST", f"/v1/work/tasks/{name}/requeue", json={"by": "ann"})
+    answer = await place.ask("bob", "POST", f"/v1/tasks/{name}/requeue", json={"by": "ann"})
     assert answer.status_code == 200, answer.text
     told = await place.ended()
 
@@ -612,7 +612,7 @@ async def test_nobody_is_there_before_a_conversation_a_child_or_a_request_with_a
         task = {"kind": "Task", "metadata": {"name": id}, "spec": {"agent": "payer", "input": {"topic": "x"}}}
         assert (await place.ask("bob", "POST", "/v1/tasks", json=task)).status_code in (400, 422)
         body = {"target_kind": "agent", "target": "payer", "message": "x", "namespace": SPACE, "name": id}
-        assert (await place.ask("bob", "POST", "/v1/work/tasks", json=body)).status_code in (400, 422)
+        assert (await place.ask("bob", "POST", "/v1/tasks/submit", json=body)).status_code in (400, 422)
     assert await place.ended() == []
 
     said = {"model": f"{SPACE}/payer", "input": "pay", "conversation": "diary"}
@@ -637,7 +637,7 @@ async def test_an_id_of_another_tenant_tells_nothing_and_gives_nothing(place: Pl
     assert len(set(told)) == 1
     assert not any(word in told[0] for word in (SPACE, "ann", "succeeded"))
     for path in ("nightly", "nightly/facts", "nightly/why", "nightly/standing"):
-        assert (await place.ask("eve", "GET", f"/v1/work/runs/{path}")).status_code == 404, path
+        assert (await place.ask("eve", "GET", f"/v1/runs/{path}")).status_code == 404, path
     for id in ("resp_nightly", f"resp_task~{SPACE}~nightly"):
         request = {"model": "team-b/payer", "input": "go on", "previous_response_id": id}
         assert (await place.ask("eve", "GET", f"/v1/responses/{id}")).status_code == 404
@@ -658,23 +658,23 @@ async def test_nobody_says_that_a_trigger_made_their_work_in_any_spelling(place:
     assert (await place.ask("ann", "POST", "/v1/task-schedules", json=made)).status_code == 201
     uid = (await place.ask("ann", "GET", f"/v1/task-schedules/{made['metadata']['name']}")).json()["metadata"]["uid"]
     for word in (f"schedule:{uid}", f" schedule:{uid}", f"\tschedule:{uid}\n", "webhook:x", "mcp", "openai", "ann"):
-        answer = await place.ask("bob", "POST", "/v1/work/tasks", json=order_of(place.name("t"), spawned_by=word))
+        answer = await place.ask("bob", "POST", "/v1/tasks/submit", json=order_of(place.name("t"), spawned_by=word))
         assert answer.status_code in (400, 422), (word, answer.text)
     for id in (f"s-{derived_id(SPACE, 'agent', 'payer', 'ann', 'diary-2')}-1", f"i-{derived_id(SPACE, 'ann', 'k')}"):
         for spelt in (f" {id}", f"{id}\n", f"\u3000{id}"):
-            answer = await place.ask("bob", "POST", "/v1/work/tasks", json=order_of(spelt))
+            answer = await place.ask("bob", "POST", "/v1/tasks/submit", json=order_of(spelt))
             assert answer.status_code in (400, 422), (spelt, answer.text)
     assert await place.ended() == []
 
 
 async def test_a_child_is_of_the_user_and_the_namespace_of_its_parent(place: Place) -> None:
     hers = place.name("t")
-    assert (await place.ask("ann", "POST", "/v1/work/tasks", json=order_of(hers))).status_code == 201
+    assert (await place.ask("ann", "POST", "/v1/tasks/submit", json=order_of(hers))).status_code == 201
     await place.ended()
 
     async def child(who: str, parent: str, space: str = SPACE, **more: Any) -> int:
         body = order_of(place.name("c"), parent=parent, **more) | {"namespace": space}
-        return (await place.ask(who, "POST", "/v1/work/tasks", json=body, query={"namespace": space})).status_code
+        return (await place.ask(who, "POST", "/v1/tasks/submit", json=body, query={"namespace": space})).status_code
 
     for parent in (hers, f" {hers} "):
         assert await child("bob", parent) == 403, "it would end with her task, and she would be shown it as hers"
@@ -693,12 +693,12 @@ async def test_a_task_is_made_after_a_template_only_if_it_asks_for_what_that_ask
     other["spec"] = {"agent": "payer", "mode": "template", "input": {"topic": "pay"}}
     assert (await place.ask("root", "POST", "/v1/apply", json=other, query={})).status_code == 200
     done = place.name("t")
-    assert (await place.ask("ann", "POST", "/v1/work/tasks", json=order_of(done))).status_code == 201
+    assert (await place.ask("ann", "POST", "/v1/tasks/submit", json=order_of(done))).status_code == 201
     await place.ended()
 
     async def after(template: str, **more: Any) -> int:
         body = order_of(place.name("t"), template=template, **more)
-        return (await place.ask("ann", "POST", "/v1/work/tasks", json=body)).status_code
+        return (await place.ask("ann", "POST", "/v1/tasks/submit", json=body)).status_code
 
     for template in ("team-b/their-form", "their-form", f"{SPACE}/never-there", done, f"x/{SPACE}/form", "/", "a/b/c"):
         assert await after(template) in (404, 422, 400), template
@@ -741,7 +741,7 @@ async def test_what_somebody_declared_does_nothing_more_when_they_may_do_nothing
         answer = await place.ask("gone", "POST", f"/v1/{plural}", json=made)
         assert answer.status_code == 201, answer.text
     name, tasking, later = timed["metadata"]["name"], place.runtime.inside.tasking, time.time() + 61
-    document = (await place.ask("root", "GET", f"/v1/work/webhooks/{hook['metadata']['name']}")).json()
+    document = (await place.ask("root", "GET", f"/v1/task-webhooks/{hook['metadata']['name']}")).json()
     await tokens.revoke("gone", now=time.time())
 
     await Scheduler(tasking.database, place.runtime.inside.resources, tasking.tasks, clock=lambda: later).tick(later)

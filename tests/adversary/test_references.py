@@ -632,7 +632,7 @@ async def test_a_task_that_was_accepted_asks_no_more_once_the_grant_is_gone(hous
     await house.grant({"namespace": "team-b"}, {"kind": "ModelEndpoint"})
     await house.declare("Agent", "thief", {"model_ref": "team-a/paid"}, "team-b")
     order = {"target_kind": "agent", "target": "thief", "namespace": "team-b", "message": "team-a asked"}
-    answer = await house.mallory.post("/v1/work/tasks", params={"namespace": "team-b"}, json=order)
+    answer = await house.mallory.post("/v1/tasks/submit", params={"namespace": "team-b"}, json=order)
     assert answer.status_code == 201, answer.text
     await house.revoke()
     (row,) = await house.runtime.inside.runs.journal.list(namespace="team-b", limit=5)
@@ -656,8 +656,8 @@ async def test_nobody_has_work_done_in_a_namespace_by_naming_it(house: House) ->
             ("/v1/chat/completions", {"model": name, **said}),
             ("/v1/responses", {"model": name, "input": "hi"}),
             ("/v1/runs", {"agent": name, "namespace": "team-b", "run_id": "run-x", "input": "hi"}),
-            ("/v1/work/tasks", {"target_kind": "agent", "target": name, "namespace": "team-b", "message": "hi"}),
-            ("/v1/work/tasks", {"target_kind": "system", "target": name, "namespace": "team-b", "message": "hi"}),
+            ("/v1/tasks/submit", {"target_kind": "agent", "target": name, "namespace": "team-b", "message": "hi"}),
+            ("/v1/tasks/submit", {"target_kind": "system", "target": name, "namespace": "team-b", "message": "hi"}),
             ("/v1/policies/explain", {"agent": name, "tool": "pay", "arguments": {}}),
             (f"/v1/runs/{begun}/fork", {"at": 1, "new_id": "run-y", "model": name.replace("worker", "paid")}),
         ]
@@ -676,7 +676,7 @@ async def test_what_is_missing_is_not_looked_for_in_other_namespaces(house: Hous
         await house.mallory.post("/v1/policies/explain", params=here, json=question),
         await house.mallory.get("/v1/budget-standings", params={**here, "name": "theirs"}),
         await house.mallory.get("/v1/agents/worker", params=here),
-        await house.mallory.get("/v1/work/schedules/worker", params=here),
+        await house.mallory.get("/v1/task-schedules/worker", params=here),
     ):
         assert "team-a" not in answer.text, answer.text
 

@@ -420,7 +420,7 @@ async def test_keys_of_another_tenant_find_nothing(both: Both) -> None:
     """Whatever was done under a key stays with whoever gave it, also for the same words to the same address."""
     orders: dict[str, dict[str, Any]] = {
         "/v1/tasks": {"metadata": {"name": "keyed"}, "spec": {"agent": "greeter", "input": {"topic": "x"}}},
-        "/v1/work/tasks": {"target_kind": "agent", "target": "greeter", "message": "x", "namespace": THEIRS},
+        "/v1/tasks/submit": {"target_kind": "agent", "target": "greeter", "message": "x", "namespace": THEIRS},
         "/v1/responses": {"model": f"{THEIRS}/greeter", "input": "x"},
         "/v1/chat/completions": {"model": f"{THEIRS}/greeter", "messages": [{"role": "user", "content": "x"}]},
     }

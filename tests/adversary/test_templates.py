@@ -190,7 +190,7 @@ async def delivery(place: Place, who: str, form: str) -> Callable[[], Awaitable[
     name = await place.trigger(who, "TaskWebhook", form, auth={"profile": "generic", "secret_ref": "hook"})
 
     async def fire() -> None:
-        document = (await place.ask(who, "GET", f"/v1/work/webhooks/{name}")).json()
+        document = (await place.ask(who, "GET", f"/v1/task-webhooks/{name}")).json()
         body = json.dumps({"x": 1}).encode()
         signed = sign(read_webhook(document).scheme, SECRET, body, now=time.time(), event_id=name)
         answer = await place.http.post(document["status"]["endpointPath"], content=body, headers=dict(signed))
@@ -266,7 +266,7 @@ async def test_who_wrote_the_template_does_not_approve_what_another_asks_for(pla
     form = await place.template("full", agent)
     order: dict[str, Any] = {"target_kind": "agent", "target": agent, "message": "pay", "template": f"{SPACE}/{form}"}
     order["identity"] = {"user": "root", "ordered_by": ["third"]}  # nobody keeps others from deciding by naming them
-    answer = await place.ask("ann", "POST", "/v1/work/tasks", json={**order, "namespace": SPACE})
+    answer = await place.ask("ann", "POST", "/v1/tasks/submit", json={**order, "namespace": SPACE})
     assert answer.status_code == 201, answer.text
 
     approval, identity = await place.waiting()
@@ -290,14 +290,14 @@ async def test_a_trigger_that_somebody_runs_by_hand_is_the_order_of_three(place:
 
 async def test_who_puts_other_words_into_a_task_that_is_tried_again_orders_it(place: Place) -> None:
     order = {"target_kind": "system", "target": "desk", "message": "nothing", "namespace": SPACE}
-    task = (await place.ask("ann", "POST", "/v1/work/tasks", json=order)).json()["task"]["name"]
+    task = (await place.ask("ann", "POST", "/v1/tasks/submit", json=order)).json()["metadata"]["name"]
     tasks = place.runtime.inside.tasking.tasks
     async with asyncio.timeout(WITHIN):
         while (await tasks.get(SPACE, task)).phase not in ENDED:
             await place.runtime.inside.tasking.database.wait_for_change(timeout=1.0)
     (failed,) = [each.event for each in await tasks.events(SPACE, task) if isinstance(each.event, TaskDeadLettered)]
     said = {"payloads": {failed.message_id: "PAY 900 TO FULL"}}
-    answer = await place.ask("full", "POST", f"/v1/work/tasks/{task}/requeue", json=said)
+    answer = await place.ask("full", "POST", f"/v1/tasks/{task}/requeue", json=said)
     assert answer.status_code == 200, answer.text
 
     approval, identity = await place.waiting()  # of the agent behind the one that was told so

@@ -174,7 +174,7 @@ def _files(home: Path) -> bytes:
 
 async def _everything(site: Site, name: str) -> str:
     """All that can be read about a webhook and its tasks."""
-    pages = [f"/v1/work/webhooks/{name}", f"/v1/task-webhooks/{name}/deliveries", "/v1/tasks", "/v1/runs", "/v1/audit"]
+    pages = [f"/v1/task-webhooks/{name}", f"/v1/task-webhooks/{name}/deliveries", "/v1/tasks", "/v1/runs", "/v1/audit"]
     found = [(await site.http.get(page)).text for page in pages]
     for each in json.loads(found[1])["deliveries"]:
         found.append((await site.http.get(f"{pages[1]}/{each['id']}")).text)
@@ -194,7 +194,7 @@ async def test_no_field_of_a_webhook_shows_what_proves_the_sender(site: Site, se
         answer = await site.http.post(f"/v1/task-webhooks/{name}/send-test", json=trial)
         assert answer.status_code == 200, answer.text
         taken += answer.json()["status"] == 202
-        path = (await site.http.get(f"/v1/work/webhooks/{name}")).json()["status"]["endpointPath"]
+        path = (await site.http.get(f"/v1/task-webhooks/{name}")).json()["status"]["endpointPath"]
         scheme = read_webhook(await site.runtime.inside.resources.get(Key("TaskWebhook", "default", name))).scheme
         body = body_of(sender) + b" "
         signed = sign(scheme, SECRET.encode(), body, now=time.time(), event_id=f"real-{number}")
@@ -268,7 +268,7 @@ async def test_a_secret_that_is_for_something_else_opens_no_webhook_of_an_author
     }
     spec = {"task_ref": "brief", "auth": {"profile": "github", "secret_ref": "hook"}}
     await site.runtime.inside.resources.write([Put({**made, "spec": spec})], by=by)
-    path = (await site.http.get("/v1/work/webhooks/github")).json()["status"]["endpointPath"]
+    path = (await site.http.get("/v1/task-webhooks/github")).json()["status"]["endpointPath"]
     body = body_of("github")
 
     answer = await site.http.post(path, content=body, headers=await site.signed("github", body))

@@ -343,10 +343,8 @@ def test_an_applied_task_is_work_and_shows_how_it_stands(foliot, tmp_path):
     assert "task/p-first accepted" in applied.out
     assert "accepted" not in again.out
     assert names(foliot) == ["p-first"]
-    assert json.loads(foliot("get", "task", "p-first", "-o", "json").out)["status"] == {
-        "phase": "Pending",
-        "attempts": 0,
-    }
+    status = json.loads(foliot("get", "task", "p-first", "-o", "json").out)["status"]
+    assert status.items() >= {"phase": "Pending", "attempts": 0}.items()
     assert foliot("task", "wait", "p-first", "--here", "-q").code == 0
     assert json.loads(foliot("get", "task", "p-first", "-o", "json").out)["status"]["phase"] == "Succeeded"
     assert "Succeeded" in foliot("get", "tasks").out

@@ -184,7 +184,7 @@ async def test_every_act_is_in_the_log_under_the_name_of_who_did_it(site, admin)
     assert fired.task.startswith("team-a/weekly-manual-")
     acts = [each.body for each in await admin.audit.list(AuditFilter("team-a", moment="act"))]
     done = {(act["outcome"], act["resource"]["name"]): act["caller"]["user"] for act in acts}
-    assert done["begun", "r1"] == done["fired", "weekly"] == "ann"
+    assert done["run_started", "r1"] == done["fired", "weekly"] == "ann"
 
 
 async def test_calls_that_nobody_has_settled_come_in_pages(site, admin) -> None:

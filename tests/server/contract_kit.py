@@ -186,7 +186,7 @@ def furnish(site: Site) -> None:
         for number in range(4):
             _task(http, f"pay-{number}", {"agent": "payer"})
         site.approvals = _waiting(http, 4)
-        site.runs = [run["id"] for run in http.get("/v1/runs?phase=succeeded").json()["items"]]
+        site.runs = [run["metadata"]["name"] for run in http.get("/v1/runs?phase=succeeded").json()["items"]]
 
 
 def _task(http: httpx.Client, name: str, target: dict[str, str]) -> None:

@@ -37,7 +37,7 @@ async def a_run(http: httpx.AsyncClient) -> str:
         assert (await http.post("/v1/apply", json=document)).is_success
     chat = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
     assert (await http.post("/v1/chat/completions", json=chat)).is_success
-    return (await http.get("/v1/work/runs")).json()[0]["id"]
+    return (await http.get("/v1/runs")).json()["items"][0]["metadata"]["name"]
 
 
 @pytest.mark.parametrize(("method", "path"), [each for each in forms() if each[1] not in LENIENT | ACCOUNTS])

@@ -145,17 +145,14 @@ def test_what_there_is_to_know_of_tasks_and_runs(http: httpx.Client, site: Site)
         done(http, "GET", f"/v1/tasks/{{name}}{look}", f"/v1/tasks/round{look}")
     for look in ("/story", "/records", "/happenings"):
         done(http, "GET", f"/v1/tasks/{{name}}{look}", f"/v1/tasks/round{look}")
-    for look in ("", "/why"):
-        done(http, "GET", f"/v1/work/tasks/{{name}}{look}", f"/v1/work/tasks/round{look}")
-    for look in ("", "/journal", "/trace", "/results", "/standing", "/replay", "/facts", "/why"):
+    done(http, "GET", "/v1/tasks/{name}", "/v1/tasks/ound?alike=true")
+    done(http, "GET", "/v1/tasks/{name}", "/v1/tasks/round?outline=true")
+    for look in ("", "/journal", "/trace", "/results", "/standing", "/replay", "/why"):
         done(http, "GET", f"/v1/runs/{{run_id}}{look}", f"/v1/runs/{site.runs[0]}{look}")
-    done(http, "GET", "/v1/work/runs/{name}", f"/v1/work/runs/{site.runs[0]}")
+    done(http, "GET", "/v1/runs/{run_id}", f"/v1/runs/{site.runs[0][:-1]}?alike=true")
     for path in (
         "/v1/tasks",
         "/v1/runs",
-        "/v1/work/tasks",
-        "/v1/work/runs",
-        "/v1/work/approvals",
         "/v1/questions",
         "/v1/interrupted-runs",
         "/v1/unknown-calls",
@@ -185,13 +182,11 @@ def test_what_is_done_with_tasks_runs_and_approvals(http: httpx.Client, site: Si
     done(http, "POST", "/v1/tasks/{name}/archive", "/v1/tasks/again/archive")
     first, second, third, fourth = site.approvals
     done(http, "GET", "/v1/tool-approvals/{name}", f"/v1/tool-approvals/{first}")
-    done(http, "GET", "/v1/work/approvals/{name}", f"/v1/work/approvals/{first}")
     done(http, "POST", "/v1/tool-approvals/{name}/approve", f"/v1/tool-approvals/{first}/approve", json={"reason": "x"})
     done(http, "POST", "/v1/tool-approvals/{name}/deny", f"/v1/tool-approvals/{second}/deny")
     edit = {"arguments": {"amount": 1}}
     done(http, "POST", "/v1/tool-approvals/{name}/edit", f"/v1/tool-approvals/{third}/edit", json=edit)
-    decide = "/v1/work/approvals/{name}/decide"
-    done(http, "POST", decide, f"/v1/work/approvals/{fourth}/decide", json={"decision": "approve"})
+    done(http, "POST", "/v1/tool-approvals/{name}/approve", f"/v1/tool-approvals/{fourth}/approve", json={})
     granted = done(http, "POST", "/v1/tool-approvals/grants", json={"tool": "pay", "seconds": 60})
     revoke = f"/v1/tool-approvals/{granted['metadata']['name']}/revoke"
     done(http, "POST", "/v1/tool-approvals/{name}/revoke", revoke)

@@ -97,7 +97,7 @@ async def test_503_while_it_is_away_then_service_again_without_a_restart(
         ("POST", PATH, endpoint("lost"), {}),
         ("PUT", f"{PATH}/before", endpoint("before"), {"If-Match": version}),
         ("DELETE", f"{PATH}/before", None, {}),
-        ("POST", "/v1/work/tasks", {"target_kind": "agent", "target": "a", "message": "m"}, {}),
+        ("POST", "/v1/tasks/submit", {"target_kind": "agent", "target": "a", "message": "m"}, {}),
         # Whether somebody is known cannot be said now, which is not the same as that they are not.
         ("GET", f"{PATH}/before", None, http.late),
     ]

@@ -93,29 +93,22 @@ async def told(runtime: Runtime, request: str) -> list[tuple[str, str]]:
 ACTS: dict[str, tuple[str, dict[str, Any], tuple[str, str]]] = {
     "accept": ("/v1/tasks", TASK, ("task_accepted", "Task/t")),
     "apply": ("/v1/apply?run=true", TASK, ("task_accepted", "Task/t")),
-    "declared": ("/v1/tasks/declared", TASK, ("accepted", "Task/t")),
+    "declared": ("/v1/tasks/declared", TASK, ("task_accepted", "Task/t")),
     "submit": (
-        "/v1/work/tasks",
+        "/v1/tasks/submit",
         {"target_kind": "agent", "target": "desk", "name": "t", "message": "x"},
-        ("accepted", "Task/t"),
+        ("task_accepted", "Task/t"),
     ),
     "run": (
         "/v1/runs",
         {"agent": "desk", "input": "x", "run_id": "r2", "namespace": "default"},
-        ("begun", "Run/r2"),
+        ("run_started", "Run/r2"),
     ),
     "cancel": ("/v1/runs/pays/cancel", {}, ("run_cancelled", "Run/pays")),
     "say": ("/v1/runs/pays/input", {"message": "x"}, ("run_told", "Run/pays")),
     "answer": ("/v1/runs/asks/answer", {"text": "red"}, ("run_answered", "Run/asks")),
-    "work-cancel": ("/v1/work/runs/pays/cancel", {}, ("cancelled", "Run/pays")),
-    "work-answer": ("/v1/work/runs/asks/answer", {"text": "red"}, ("answered", "Run/asks")),
     "approve": ("/v1/tool-approvals/{approval}/approve", {}, ("decided", "ToolApproval/{approval}")),
     "deny": ("/v1/tool-approvals/{approval}/deny", {}, ("decided", "ToolApproval/{approval}")),
-    "decide": (
-        "/v1/work/approvals/{approval}/decide",
-        {"decision": "approve"},
-        ("decided", "ToolApproval/{approval}"),
-    ),
     "chat": (
         "/v1/responses",
         {"model": "asker", "input": "x", "background": True},

@@ -187,7 +187,7 @@ class TestTraces:
         ("path", "body"),
         [
             ("/v1/tasks", TASK),
-            ("/v1/work/tasks", {"target_kind": "system", "target": "alone", "message": "Hello"}),
+            ("/v1/tasks/submit", {"target_kind": "system", "target": "alone", "message": "Hello"}),
             ("/v1/apply?run=true", {"kind": "Task", **TASK}),
         ],
     )
@@ -225,4 +225,4 @@ class TestTraces:
 
 async def _runs(app: Starlette) -> list[str]:
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
-        return [each["id"] for each in (await http.get("/v1/runs")).json()["items"]]
+        return [each["metadata"]["name"] for each in (await http.get("/v1/runs")).json()["items"]]

@@ -130,7 +130,7 @@ async def test_a_run_for_an_openai_client_ends_after_its_server_was_killed_and_n
     known = await local_headers(url, home)
     async with httpx.AsyncClient(base_url=url, headers=known, timeout=110) as http, asyncio.timeout(60):
         (run,) = (await http.get("/v1/runs")).json()["items"]
-        async with http.stream("GET", f"/v1/runs/{run['id']}/events") as events:
+        async with http.stream("GET", f"/v1/runs/{run['metadata']['name']}/events") as events:
             lines = [line async for line in events.aiter_lines() if line.startswith("data: ")]
 
     assert json.loads(lines[-1].removeprefix("data: "))["phase"] == "succeeded"

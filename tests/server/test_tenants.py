@@ -93,7 +93,7 @@ async def _furnished(http: httpx.AsyncClient) -> dict[str, str]:
         assert made.status_code == 201, made.text
     await http.get("/v1/tasks/greet/events", params={"namespace": THEIRS})  # until it has ended
     approval = await _first(http, f"/v1/tool-approvals/watch?namespace={THEIRS}")
-    run = (await http.get(f"/v1/runs?namespace={THEIRS}&agent=greeter")).json()["items"][0]["id"]
+    run = (await http.get(f"/v1/runs?namespace={THEIRS}&agent=greeter")).json()["items"][0]["metadata"]["name"]
     return {"approval": approval["metadata"]["name"], "run": run}
 
 
@@ -124,14 +124,13 @@ BODY = {
 }
 COMMAND = {"target_kind": "agent", "target": "greeter", "namespace": THEIRS}
 FORMS: dict[str, Any] = {
-    "/v1/work/tasks": COMMAND,
+    "/v1/tasks/submit": COMMAND,
     "/v1/chat/completions": {"model": f"{THEIRS}/greeter", "messages": [{"role": "user", "content": "hi"}]},
     "/v1/responses": {"model": f"{THEIRS}/greeter", "input": "hi"},
     "/v1/runs/{run_id}/input": {"message": "x"},
     "/v1/runs/{run_id}/answer": {"text": "x"},
-    "/v1/work/runs/{name}/answer": {"text": "x"},
+    "/v1/runs/{name}/answer": {"text": "x"},
     "/v1/tool-approvals/grants": {"tool": "pay", "seconds": 60},
-    "/v1/work/approvals/{name}/decide": {"decision": "approve"},
     "/v1/tool-approvals/{name}/edit": {"arguments": {"amount": 1}},
     "/mcp": {"jsonrpc": "2.0", "id": 1, "method": "tools/list"},
 }
@@ -226,8 +225,8 @@ async def test_searches_and_selectors_find_nothing_of_others(place: Place) -> No
             assert answer.status_code == other.status_code
         run = place.names["run"]
         for word in (run, run[:6], run[-6:]):
-            found = await http.get(f"/v1/work/runs/{word}")
-            unknown = await http.get(f"/v1/work/runs/{'x' * len(word)}")
+            found = await http.get(f"/v1/runs/{word}?alike=true")
+            unknown = await http.get(f"/v1/runs/{'x' * len(word)}?alike=true")
             assert found.status_code == unknown.status_code == 404
             assert found.text.replace(word, "…") == unknown.text.replace("x" * len(word), "…")
         for prefix in ("after", "limit=1&after"):

@@ -125,7 +125,7 @@ async def test_a_task_is_accepted_done_and_told(http: httpx.AsyncClient, streami
     assert trace["phase"] == "succeeded"
     assert (await http.get("/v1/tasks/t1/trace")).json()["runs"][0]["trace"]["steps"]
     assert (await http.get("/v1/tasks/t1/why")).status_code == 200
-    assert (await http.get("/v1/runs")).json()["items"][0]["id"] == run["run_id"]
+    assert (await http.get("/v1/runs")).json()["items"][0]["metadata"]["name"] == run["run_id"]
     (known,) = (await http.get("/v1/workers")).json()["items"]
     assert (known["metadata"]["name"], known["status"]["phase"]) == ("w", "Ready")
 

@@ -18,14 +18,13 @@ from foliot.cli.invocation import current
 from foliot.cli.local import LocalClient
 from foliot.cli.reach import namespace, remote
 from foliot.client.open import whoami as whoami
-from foliot.engine.driver.process import is_gone
 from foliot.errors import NotFound, UsageError
 from foliot.kernel.identity import acting
 from foliot.runtime.groups.groups import Groups
 from foliot.runtime.local.work import LOOKED_AT as LOOKED_AT
 from foliot.runtime.runtime import Runtime
 from foliot.settings.settings import Settings
-from foliot.store.journal.base import TASK_LABEL, TERMINAL, RunInfo
+from foliot.store.journal.base import RunInfo
 
 if TYPE_CHECKING:
     from foliot.cli.watch.run import Client
@@ -173,11 +172,3 @@ async def run_of(work: Groups, word: str | None) -> RunInfo:
         raise NotFound(
             error.message, hint=f"{near}`foliot why` and `foliot task trace` take the name of a task"
         ) from None
-
-
-def interrupted(info: RunInfo, now: float) -> bool:
-    """Whether nobody drives this run although somebody should. A run of a task is not: a worker will take it."""
-    if TASK_LABEL in info.labels or info.phase in TERMINAL or info.phase == "waiting":
-        return False
-    gone = is_gone(info.worker) or (info.lease_until is not None and info.lease_until < now)
-    return info.phase == "pending" or gone

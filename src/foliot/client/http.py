@@ -28,6 +28,7 @@ from foliot.client.errors import error_of
 from foliot.client.local_access import LocalAccess
 from foliot.errors import FoliotError, OutcomeUnknown, Unavailable, UsageError
 from foliot.kernel.backoff import backoff
+from foliot.store.base import Document
 from foliot.version import __version__
 
 # --- events ----------------------------------------------------------------------------------------------------------
@@ -443,6 +444,17 @@ class Asking:
     async def _get(self, path: str, shape: type[wire.T], **params: Any) -> wire.T:
         answer = await self._http.ask("GET", path, params=params)
         return wire.read(answer.body, shape)
+
+    async def _all(self, path: str, namespace: str | None, **params: Any) -> list[Document]:
+        """Returns the documents of every page of a list."""
+        found: list[Document] = []
+        cursor: str | None = None
+        while True:
+            page = await self._get(path, wire.Items, namespace=namespace, **{"continue": cursor}, **params)
+            found += page.items
+            cursor = page.cursor
+            if cursor is None:
+                return found
 
     async def _post(
         self,

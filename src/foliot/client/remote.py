@@ -29,7 +29,6 @@ from foliot.runtime.groups.groups import Groups
 from foliot.runtime.groups.store import MANAGER, ResourceGroup
 from foliot.runtime.outcomes import Applied, Ends, Outcome, Taken, not_found
 from foliot.store.base import Change, Document, Filter, Key, Page, Requirement
-from foliot.work.views.document import outline
 
 # --- remote about ----------------------------------------------------------------------------------------------------
 
@@ -172,7 +171,7 @@ class RemoteResources(Asking, ResourceGroup):
         if found:
             return found[0]
         try:
-            return outline(await RemoteTasks(self._http).get(key.name, namespace=key.namespace))
+            return await self._get(f"/v1/tasks/{quote(key.name, safe='')}", Document, namespace=key.namespace)
         except NotFound:
             raise await not_found(key, self.list) from None
 

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
+from foliot.client import wire
 from foliot.client.http import Asking
 from foliot.engine.audit.metering import By, Total
 from foliot.runtime.answers import (
@@ -49,10 +50,6 @@ class Records(Struct, frozen=True):
 
 class Totals(Struct, frozen=True):
     totals: list[Total]
-
-
-class Workers(Struct, frozen=True):
-    workers: list[WorkerInfo]
 
 
 class Limits(Struct, frozen=True):
@@ -142,7 +139,9 @@ class RemoteWorkers(Asking, WorkerGroup):
     """Implements `WorkerGroup`."""
 
     async def list(self) -> Rows[WorkerInfo]:
-        return (await self._get("/v1/work/workers", Workers)).workers
+        """Lists the workers that live. Workers that are only declared are left out."""
+        found = (await self._get("/v1/workers", wire.Items)).items
+        return wire.read_workers(each for each in found if each["status"].get("live"))
 
     async def limits(self) -> Rows[Limit]:
         return (await self._get(LIMITS, Limits)).limits
@@ -162,14 +161,8 @@ class RemoteWorkers(Asking, WorkerGroup):
 
 # --- triggers -----------------------------------------------------------------------------------------------------
 
-SCHEDULES: Final = "/v1/work/schedules"
-WEBHOOKS: Final = "/v1/work/webhooks"
-TASK_SCHEDULES: Final = "/v1/task-schedules"
-TASK_WEBHOOKS: Final = "/v1/task-webhooks"
-
-
-class Items(Struct, frozen=True):
-    items: list[Document]
+SCHEDULES: Final = "/v1/task-schedules"
+WEBHOOKS: Final = "/v1/task-webhooks"
 
 
 class Slots(Struct, frozen=True):
@@ -188,42 +181,42 @@ class RemoteSchedules(Asking, ScheduleGroup):
     """Implements `ScheduleGroup`."""
 
     async def list(self, *, namespace: str | None = "default") -> Rows[Document]:
-        return (await self._get(SCHEDULES, Items, namespace=namespace)).items
+        return await self._all(SCHEDULES, namespace)
 
     async def get(self, name: str, *, namespace: str = "default") -> Document:
         return await self._get(_at(SCHEDULES, name), Document, namespace=namespace)
 
     async def slots(self, name: str, *, namespace: str = "default", limit: int = 20) -> Rows[Slot]:
-        return (await self._get(f"{_at(TASK_SCHEDULES, name)}/slots", Slots, namespace=namespace, limit=limit)).slots
+        return (await self._get(f"{_at(SCHEDULES, name)}/slots", Slots, namespace=namespace, limit=limit)).slots
 
     async def run(
         self, name: str, *, namespace: str = "default", given: Mapping[str, str] | None = None, by: str = ""
     ) -> Fired:
         body = {"by": by, "given": dict(given or {})}
-        return await self._post(f"{_at(TASK_SCHEDULES, name)}/run", body, Fired, namespace=namespace)
+        return await self._post(f"{_at(SCHEDULES, name)}/run", body, Fired, namespace=namespace)
 
 
 class RemoteWebhooks(Asking, WebhookGroup):
     """Implements `WebhookGroup`."""
 
     async def list(self, *, namespace: str | None = "default") -> Rows[Document]:
-        return (await self._get(WEBHOOKS, Items, namespace=namespace)).items
+        return await self._all(WEBHOOKS, namespace)
 
     async def get(self, name: str, *, namespace: str = "default") -> Document:
         return await self._get(_at(WEBHOOKS, name), Document, namespace=namespace)
 
     async def rotate(self, name: str, *, namespace: str = "default", grace: float = 0.0) -> Document:
-        return await self._post(f"{_at(TASK_WEBHOOKS, name)}/rotate", {"grace": grace}, Document, namespace=namespace)
+        return await self._post(f"{_at(WEBHOOKS, name)}/rotate", {"grace": grace}, Document, namespace=namespace)
 
     async def deliveries(self, name: str, *, namespace: str = "default", limit: int = 20) -> Rows[Delivery]:
-        path = f"{_at(TASK_WEBHOOKS, name)}/deliveries"
+        path = f"{_at(WEBHOOKS, name)}/deliveries"
         return (await self._get(path, Deliveries, namespace=namespace, limit=limit)).deliveries
 
     async def delivery(self, name: str, id: str, *, namespace: str = "default") -> Delivery:
-        return await self._get(_at(f"{_at(TASK_WEBHOOKS, name)}/deliveries", id), Delivery, namespace=namespace)
+        return await self._get(_at(f"{_at(WEBHOOKS, name)}/deliveries", id), Delivery, namespace=namespace)
 
     async def replay(self, name: str, id: str, *, namespace: str = "default", by: str = "") -> str:
-        path = f"{_at(f'{_at(TASK_WEBHOOKS, name)}/deliveries', id)}/replay"
+        path = f"{_at(f'{_at(WEBHOOKS, name)}/deliveries', id)}/replay"
         return (await self._post(path, {"by": by}, Replayed, namespace=namespace)).task
 
     async def send_test(
@@ -238,7 +231,7 @@ class RemoteWebhooks(Asking, WebhookGroup):
     ) -> Sent:
         """Sends a test delivery. The server signs it: it has the secret, and knows the caller."""
         sent = {"body": body, "event_id": event_id, "headers": dict(headers or {})}
-        return await self._post(f"{_at(TASK_WEBHOOKS, name)}/send-test", sent, Sent, namespace=namespace)
+        return await self._post(f"{_at(WEBHOOKS, name)}/send-test", sent, Sent, namespace=namespace)
 
 
 def _at(base: str, name: str) -> str:

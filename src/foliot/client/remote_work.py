@@ -17,13 +17,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from foliot.client import wire
-from foliot.client.http import Asking
+from foliot.client.http import Asking, new_key
 from foliot.engine.approval.questions import OpenQuestion
-from foliot.engine.approval.service import Decision
+from foliot.engine.approval.service import Decision, only_alike
 from foliot.engine.driver.ids import new_run_id
 from foliot.engine.explain.why import Explanation
 from foliot.engine.live.hub import Live, Output, Recorded, Streamed
-from foliot.errors import UsageError
+from foliot.errors import NotFound, UsageError
 from foliot.kernel.messages import Delta, Message
 from foliot.kernel.run.codec import decode
 from foliot.kernel.run.events import Event, InputMode
@@ -43,10 +43,11 @@ if TYPE_CHECKING:
     from foliot.runtime.agent import Agent
     from foliot.runtime.inside import Input
 
-TASKS: Final = "/v1/work/tasks"
-RUNS: Final = "/v1/work/runs"
-APPROVALS: Final = "/v1/work/approvals"
-QUESTIONS: Final = "/v1/questions"
+TASKS: Final = "/v1/tasks"
+RUNS: Final = "/v1/runs"
+APPROVALS: Final = "/v1/tool-approvals"
+# How many events of a journal are asked for at once.
+EVENTS: Final = 1000
 # Where a verb is called `list`, the type of that name is hidden.
 Rows = list
 
@@ -55,8 +56,8 @@ class _Results(Struct, frozen=True):
     items: list[CallResult]
 
 
-class Left(Struct, frozen=True):
-    runs: list[RunInfo]
+class _Questions(Struct, frozen=True):
+    items: list[OpenQuestion]
 
 
 class _Event(Struct, frozen=True):
@@ -65,6 +66,10 @@ class _Event(Struct, frozen=True):
     seq: int
     at: float
     data: dict[str, Any]
+
+
+class _Journal(Struct, frozen=True):
+    events: list[_Event]
 
 
 class _Piece(Struct, frozen=True):
@@ -77,7 +82,13 @@ class _Output(Struct, frozen=True):
     text: str
 
 
-class RemoteRuns(Asking, RunGroup):
+class _RunAsking(Asking):
+    async def _changed_run(self, run_id: str, verb: str, body: Any, *, repeatable: bool = False) -> RunInfo:
+        found = await self._post(f"{_at(run_id)}/{verb}", body, Document, repeatable=repeatable)
+        return wire.read_runs([found])[0]
+
+
+class RemoteRuns(_RunAsking, RunGroup):
     """Implements `RunGroup`. Runs are driven by the server, whoever watches: none stops with this process."""
 
     drives_here: ClassVar = False
@@ -104,14 +115,17 @@ class RemoteRuns(Asking, RunGroup):
             () if isinstance(input, str) else _sent((input,) if isinstance(input, Message) else input),
             _sent(history),
         )
-        return await self._post("/v1/runs", order, RunInfo, namespace=namespace, repeatable=True)
+        found = await self._post(RUNS, order, Document, namespace=namespace, repeatable=True)
+        return wire.read_runs([found])[0]
 
     async def get(self, run_id: str) -> RunStanding:
         return await self.standing(run_id)
 
     async def standing(self, run_id: str, *, messages: bool = False) -> RunStanding:
         """Returns the run like `get`, with its messages if asked for."""
-        return await self._get(f"{_at(run_id)}/standing", RunStanding, messages=messages or None)
+        found = await self._get(f"{_at(run_id)}/standing", Document, messages=messages or None)
+        (info,) = wire.read_runs([found.pop("run", {})])
+        return msgspec.convert({**found, "info": info}, RunStanding, from_attributes=True)
 
     async def outcome(self, run_id: str) -> RunResult:
         """Returns how a run ended or what it waits for."""
@@ -125,7 +139,7 @@ class RemoteRuns(Asking, RunGroup):
         return True
 
     async def find(self, word: str) -> RunInfo:
-        return await self._get(_run(word), RunInfo)
+        return wire.read_runs([await self._get(_at(word), Document, alike=True)])[0]
 
     async def list(
         self,
@@ -136,10 +150,17 @@ class RemoteRuns(Asking, RunGroup):
         limit: int = 50,
     ) -> Rows[RunInfo]:
         shown = ",".join(phases) or None
-        return await self._get(RUNS, Rows[RunInfo], namespace=namespace, agent=agent, phases=shown, limit=limit)
+        found = await self._get(RUNS, wire.Items, namespace=namespace, agent=agent, phase=shown, limit=limit)
+        return wire.read_runs(found.items)
 
     async def events(self, run_id: str) -> Rows[tuple[float, Event]]:
-        return wire.facts_from_wire(await self._get(f"{_at(run_id)}/facts", Rows[wire.FactWire]))
+        facts: Rows[tuple[float, Event]] = []
+        while True:
+            page = await self._get(f"{_at(run_id)}/journal", _Journal, after=len(facts), limit=EVENTS)
+            recorded = [_recorded(each) for each in page.events]
+            facts += [(each.at, each.event) for each in recorded]
+            if len(recorded) < EVENTS:
+                return facts
 
     async def watch(self, run_id: str, *, after: int = 0) -> AsyncGenerator[Live]:
         path = f"{_at(run_id)}/events"
@@ -169,7 +190,7 @@ class RemoteRuns(Asking, RunGroup):
         return await self._get(place, ResultPage, offset=offset, limit=RESULT_PAGE)
 
     async def resume(self, run_id: str) -> RunInfo:
-        return await self._post(f"{_at(run_id)}/resume", {}, RunInfo, repeatable=True)
+        return await self._changed_run(run_id, "resume", {}, repeatable=True)
 
     async def fork(
         self,
@@ -183,17 +204,16 @@ class RemoteRuns(Asking, RunGroup):
         user: str = "",
     ) -> RunInfo:
         order = ForkOrder(at, new_id or _new_id(), prompt, model, input, user)
-        return await self._post(f"{_at(run_id)}/fork", order, RunInfo, repeatable=True)
+        return await self._changed_run(run_id, "fork", order, repeatable=True)
 
     async def replay(self, run_id: str) -> Replayed:
         return await self._get(f"{_at(run_id)}/replay", Replayed)
 
     async def cancel(self, run_id: str, *, by: str = "", reason: str = "") -> RunInfo:
-        return await self._post(f"{_run(run_id)}/cancel", {"by": by, "reason": reason}, RunInfo)
+        return await self._changed_run(run_id, "cancel", {"reason": reason})
 
     async def say(self, run_id: str, text: str, *, mode: InputMode = "steer", by: str = "") -> RunInfo:
-        await self._post(f"{_at(run_id)}/input", {"message": text, "mode": mode}, Document)
-        return await self.find(run_id)
+        return await self._changed_run(run_id, "input", {"message": text, "mode": mode})
 
     async def settle(
         self,
@@ -206,7 +226,7 @@ class RemoteRuns(Asking, RunGroup):
         reason: str = "",
     ) -> RunInfo:
         body = {"call": call, "decision": decision, "result": result, "by": by, "reason": reason}
-        return await self._post(f"{_at(run_id)}/settle", body, RunInfo)
+        return await self._changed_run(run_id, "settle", body)
 
     async def unknown(
         self, *, namespace: str | None = "default", ended: bool = False, limit: int = 100, after: str | None = None
@@ -222,7 +242,7 @@ class RemoteRuns(Asking, RunGroup):
             after = page.cursor
 
     async def interrupted(self, *, namespace: str | None = "default") -> Rows[RunInfo]:
-        return (await self._get("/v1/interrupted-runs", Left, namespace=namespace)).runs
+        return wire.read_runs((await self._get("/v1/interrupted-runs", wire.Items, namespace=namespace)).items)
 
 
 def declared_name(agent: Agent | str) -> str:
@@ -244,10 +264,6 @@ def _new_id() -> str:
 
 
 def _at(run_id: str) -> str:
-    return f"/v1/runs/{quote(run_id, safe='')}"
-
-
-def _run(run_id: str) -> str:
     return f"{RUNS}/{quote(run_id, safe='')}"
 
 
@@ -262,13 +278,17 @@ class RemoteTasks(Asking, TaskGroup):
         """Submits a task. A command without a name and a key is given a key, so that a retry is safe."""
         if not command.name and not command.idempotency_key:
             command = replace(command, idempotency_key=f"client-{secrets.token_hex(16)}")
-        return await self._post(TASKS, command, Accepted, namespace=command.namespace, repeatable=True)
+        params, body = {"namespace": command.namespace}, msgspec.json.encode(command)
+        answer = await self._http.ask("POST", f"{TASKS}/submit", params=params, body=body, repeatable=True)
+        (task,) = wire.read_tasks([wire.read(answer.body, Document)])
+        return Accepted(task, duplicate=answer.status == 200)
 
     async def get(self, name: str, *, namespace: str = "default") -> TaskInfo:
-        return await self._get(_task(name), TaskInfo, namespace=namespace)
+        return wire.read_tasks([await self._get(_task(name), Document, namespace=namespace, outline=True)])[0]
 
     async def find(self, word: str, *, namespace: str = "default") -> TaskInfo:
-        return await self._get(_task(word), TaskInfo, namespace=namespace, alike=True)
+        found = await self._get(_task(word), Document, namespace=namespace, outline=True, alike=True)
+        return wire.read_tasks([found])[0]
 
     async def list(
         self,
@@ -285,52 +305,55 @@ class RemoteTasks(Asking, TaskGroup):
     ) -> tuple[Rows[TaskInfo], str | None]:
         found = await self._get(
             TASKS,
-            wire.TaskPage,
+            wire.Items,
             namespace=namespace,
+            mode="run",
             target=target,
-            phases=",".join(phases) or None,
-            labels=msgspec.json.encode(labels).decode() if labels else None,
+            phase=",".join(phases) or None,
+            labelSelector=",".join(f"{key}={value}" for key, value in (labels or {}).items()) or None,
             lane=lane,
             createdAfter=created_after,
             archived=archived,
             limit=limit,
-            after=cursor,
+            **{"continue": cursor},
         )
-        return found.items, found.cursor
+        return wire.read_tasks(found.items), found.cursor
+
+    async def _changed(self, name: str, verb: str, body: Any, namespace: str, *, repeatable: bool = False) -> TaskInfo:
+        path = f"{_task(name)}/{verb}"
+        found = await self._post(path, body, Document, namespace=namespace, repeatable=repeatable)
+        return wire.read_tasks([found])[0]
 
     async def cancel(self, name: str, *, namespace: str = "default", by: str = "", reason: str = "") -> TaskInfo:
-        body = {"by": by, "reason": reason}
-        return await self._post(f"{_task(name)}/cancel", body, TaskInfo, namespace=namespace)
+        return await self._changed(name, "cancel", {"reason": reason}, namespace)
 
     async def retry(
         self, name: str, *, namespace: str = "default", by: str = "", payloads: dict[str, str] | None = None
     ) -> TaskInfo:
-        body = {"by": by, "payloads": payloads}
-        return await self._post(f"{_task(name)}/requeue", body, TaskInfo, namespace=namespace)
+        return await self._changed(name, "requeue", {"payloads": payloads or {}}, namespace)
 
     async def archive(self, name: str, *, namespace: str = "default", by: str = "") -> TaskInfo:
-        body = {"by": by}
-        return await self._post(f"{_task(name)}/archive", body, TaskInfo, namespace=namespace, repeatable=True)
+        return await self._changed(name, "archive", {}, namespace, repeatable=True)
 
     async def delete(self, name: str, *, namespace: str = "default") -> None:
-        await self._http.ask("DELETE", _task(name), params={"namespace": namespace})
+        await self._http.ask("POST", f"{_task(name)}/forget", params={"namespace": namespace}, headers=new_key())
 
     async def story(self, name: str, *, namespace: str = "default", looks: bool = True) -> TaskStory:
-        found = await self._get(f"{_look(name)}/story", wire.StoryWire, namespace=namespace, looks=looks)
+        found = await self._get(f"{_task(name)}/story", wire.StoryWire, namespace=namespace, looks=looks)
         return wire.story_from_wire(found)
 
     async def records(self, name: str, *, namespace: str = "default", after: int = 0) -> Rows[TaskRecord]:
-        found = await self._get(f"{_look(name)}/records", Rows[wire.FactWire], namespace=namespace, after=after)
+        found = await self._get(f"{_task(name)}/records", Rows[wire.FactWire], namespace=namespace, after=after)
         return wire.records_from_wire(found)
 
     async def events(self, name: str, *, namespace: str = "default", cursor: str | None = None) -> Batch:
-        found = await self._get(f"{_look(name)}/happenings", wire.BatchWire, namespace=namespace, cursor=cursor)
+        found = await self._get(f"{_task(name)}/happenings", wire.BatchWire, namespace=namespace, cursor=cursor)
         return wire.batch_from_wire(found)
 
     async def follow(
         self, name: str, *, namespace: str = "default", cursor: str | None = None
     ) -> AsyncGenerator[Batch]:
-        stream = self._http.stream(f"{_look(name)}/watch", params={"namespace": namespace}, after=cursor)
+        stream = self._http.stream(f"{_task(name)}/watch", params={"namespace": namespace}, after=cursor)
         async with aclosing(stream) as events:
             async for event in events:
                 if event.name == "happenings":
@@ -338,15 +361,11 @@ class RemoteTasks(Asking, TaskGroup):
 
     async def changed(self, name: str, *, namespace: str = "default", cursor: str | None, timeout: float) -> None:
         """Waits for a change. The server answers when there is one."""
-        path = f"{_look(name)}/happenings"
+        path = f"{_task(name)}/happenings"
         await self._get(path, wire.BatchWire, namespace=namespace, cursor=cursor, wait=min(timeout, 10.0))
 
     async def why(self, name: str, *, namespace: str = "default") -> TaskExplanation:
         return await self._get(f"{_task(name)}/why", TaskExplanation, namespace=namespace)
-
-
-def _look(name: str) -> str:
-    return f"/v1/tasks/{quote(name, safe='')}"
 
 
 def _task(name: str) -> str:
@@ -357,10 +376,13 @@ class RemoteApprovals(Asking, ApprovalGroup):
     """Implements `ApprovalGroup`."""
 
     async def list(self, *, namespace: str | None = "default", run: str | None = None) -> Rows[Document]:
-        return await self._get(APPROVALS, Rows[Document], namespace=namespace, run=run)
+        return await self._all(APPROVALS, namespace, fieldSelector=None if run is None else f"spec.run={run}")
 
     async def get(self, name: str, *, namespace: str = "default") -> Document:
-        return await self._get(f"{APPROVALS}/{quote(name, safe='')}", Document, namespace=namespace)
+        try:
+            return await self._get(f"{APPROVALS}/{quote(name, safe='')}", Document, namespace=namespace)
+        except NotFound:
+            return only_alike(name, await self.list(namespace=namespace), namespace)
 
     async def _decide(
         self,
@@ -373,8 +395,12 @@ class RemoteApprovals(Asking, ApprovalGroup):
         digest: str,
         arguments: dict[str, Any] | None = None,
     ) -> Answered:
-        body = {"by": by, "decision": decision, "comment": comment, "arguments": arguments, "digest": digest}
-        return await self._post(f"{APPROVALS}/{quote(name, safe='')}/decide", body, Answered, namespace=namespace)
+        body: dict[str, Any] = {"reason": comment, "digest": digest}
+        if arguments is not None or decision == "edit":
+            body["arguments"] = arguments
+        path = f"{APPROVALS}/{quote(name, safe='')}/{decision}"
+        document = await self._post(path, body, Document, namespace=namespace)
+        return Answered(document, document["spec"].get("run", ""))
 
     async def grant(
         self,
@@ -390,19 +416,18 @@ class RemoteApprovals(Asking, ApprovalGroup):
     ) -> Document:
         scope = {"agent": agent, "when": when, "max_uses": max_uses, "comment": comment}
         body = {"by": by, "tool": tool, "seconds": seconds, "scope": scope}
-        return await self._post("/v1/tool-approvals/grants", body, Document, namespace=namespace)
+        return await self._post(f"{APPROVALS}/grants", body, Document, namespace=namespace)
 
     async def revoke(self, name: str, *, namespace: str = "default", by: str = "") -> Document:
-        path = f"/v1/tool-approvals/{quote(name, safe='')}/revoke"
+        path = f"{APPROVALS}/{quote(name, safe='')}/revoke"
         return await self._post(path, {"by": by}, Document, namespace=namespace)
 
 
-class RemoteQuestions(Asking, QuestionGroup):
+class RemoteQuestions(_RunAsking, QuestionGroup):
     """Implements `QuestionGroup`."""
 
     async def list(self, *, namespace: str | None = "default") -> Rows[OpenQuestion]:
-        return await self._get(QUESTIONS, Rows[OpenQuestion], namespace=namespace)
+        return (await self._get("/v1/questions", _Questions, namespace=namespace)).items
 
     async def answer(self, run_id: str, text: str, *, call: str | None = None, by: str = "") -> RunInfo:
-        body = {"by": by, "call": call, "text": text}
-        return await self._post(f"{_run(run_id)}/answer", body, RunInfo)
+        return await self._changed_run(run_id, "answer", {"call_id": call, "text": text})

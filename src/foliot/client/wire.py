@@ -1,4 +1,4 @@
-"""The work of a server as bytes, and back: what `server/routes/work_tasks.py` sends and the client reads.
+"""The work of a server as bytes, and back: what the routes of `server/routes` send and the client reads.
 
 Facts travel as they are stored, so that whoever reads them understands those of every earlier version. What is told of
 a task is told by the client, from the same facts and by the same code as on the machine of the store.
@@ -6,7 +6,7 @@ a task is told by the client, from the same facts and by the same code as on the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,17 +20,25 @@ from foliot.kernel.graph.plan import Plan
 from foliot.kernel.run.codec import decode, encode
 from foliot.kernel.run.events import Event
 from foliot.runtime.outcomes import Taken
+from foliot.store.base import Document
+from foliot.store.journal.base import RunInfo
+from foliot.store.queue.workers import WorkerInfo
 from foliot.work.tasks.base import Command, TaskInfo, TaskRecord
+from foliot.work.views.document import info_of, outline
 from foliot.work.views.events import Batch, Happening, RunHappening, TaskHappening
+from foliot.work.views.run_document import run_of
 from foliot.work.views.story import LiveRun, RunRow, TaskStory, live_run, tell_story
+from foliot.work.views.worker_document import worker_of
 
 T = TypeVar("T")
 Facts = Sequence[tuple[float, Event]]
 
 
-class TaskPage(Struct, frozen=True):
-    items: list[TaskInfo]
-    cursor: str | None = None
+class Items(Struct, frozen=True):
+    """A page of documents; `cursor` is where the next one begins."""
+
+    items: list[Document]
+    cursor: str | None = msgspec.field(default=None, name="continue")
 
 
 class FactWire(Struct, frozen=True, omit_defaults=True):
@@ -64,7 +72,7 @@ class StoryWire(Struct, frozen=True):
 class TakenWire(Struct, frozen=True, omit_defaults=True):
     namespace: str
     name: str
-    task: TaskInfo | None = None
+    task: Document | None = None
     new: bool = False
     status: int = 0
     problem: dict[str, Any] = {}
@@ -75,9 +83,34 @@ def read(data: bytes | str, shape: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=shape)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Unavailable(
-            f"the answer of the server cannot be read: {error}", hint="is it of another version? `foliot version`"
-        ) from None
+        raise _unreadable(str(error)) from None
+
+
+def read_tasks(documents: Iterable[Document]) -> list[TaskInfo]:
+    """Reads the infos of tasks out of their documents. Raises `Unavailable`, as `read`."""
+    return _made(info_of, documents)
+
+
+def read_runs(documents: Iterable[Document]) -> list[RunInfo]:
+    """Reads the infos of runs out of their documents. Raises `Unavailable`, as `read`."""
+    return _made(run_of, documents)
+
+
+def read_workers(documents: Iterable[Document]) -> list[WorkerInfo]:
+    """Reads the infos of workers out of their documents. Raises `Unavailable`, as `read`."""
+    return _made(worker_of, documents)
+
+
+def _made(of: Callable[[Document], T], documents: Iterable[Document]) -> list[T]:
+    try:
+        return [of(each) for each in documents]
+    except (KeyError, TypeError, ValueError) as error:
+        raise _unreadable(f"{type(error).__name__} {error}") from None
+
+
+def _unreadable(why: str) -> Unavailable:
+    hint = "is it of another version? `foliot version`"
+    return Unavailable(f"the answer of the server cannot be read: {why}", hint=hint)
 
 
 # --- facts -------------------------------------------------------------------------------------------------------
@@ -151,11 +184,13 @@ def _live(run_id: str, facts: Facts) -> LiveRun:
 def taken_to_wire(taken: Taken) -> TakenWire:
     error = taken.error
     told = {} if error is None else {"code": error.code, "detail": error.message, "hint": error.hint or ""}
-    return TakenWire(taken.namespace, taken.name, taken.task, taken.new, error.http if error else 0, told)
+    task = None if taken.task is None else outline(taken.task)
+    return TakenWire(taken.namespace, taken.name, task, taken.new, error.http if error else 0, told)
 
 
 def taken_from_wire(wire: TakenWire) -> Taken:
     error: FoliotError | None = None
     if wire.problem:
         error = error_of(wire.status, msgspec.json.encode(wire.problem), where="the server")
-    return Taken(wire.namespace, wire.name, wire.task, wire.new, error)
+    task = None if wire.task is None else read_tasks([wire.task])[0]
+    return Taken(wire.namespace, wire.name, task, wire.new, error)

@@ -42,8 +42,6 @@ ROUTERS: Final = (
     "openai",
     "mcp",
     "bundles",
-    "work_tasks",
-    "work_runs",
     "audit",
     "operations",
     "triggers",

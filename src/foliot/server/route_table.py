@@ -84,8 +84,7 @@ _TASK: Final = ref("StoredTask")
 # With these a delivery to a webhook is refused in a shape of its own.
 _REFUSED: Final = ("400", "401", "403", "404", "409", "413", "422", "429", "500")
 _APPROVAL: Final = ref("StoredToolApproval")
-_ACT: Final = form("server.routes.work_tasks:Act")
-_RUN: Final = ref("RunInfo")
+_RUN: Final = ref("Run")
 _SCHEDULE: Final = ref("StoredTaskSchedule")
 _WEBHOOK: Final = ref("StoredTaskWebhook")
 _SOUGHT: Final = (409, 422)
@@ -229,7 +228,7 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
     ),
     # --- runs
     ("GET", "/v1/runs"): Row(LISTED, Operation("listRuns", ref("RunList"))),
-    ("GET", "/v1/runs/{run_id}"): Row(LOOK, Operation("getRun", ref("Run"))),
+    ("GET", "/v1/runs/{run_id}"): Row(LOOK, Operation("getRun", ref("Run"), fails=_CLASH)),
     ("GET", "/v1/runs/{run_id}/journal"): Row(LOOK, Operation("getRunJournal", ref("Journal"))),
     ("GET", "/v1/runs/{run_id}/events"): Row(LOOK, Operation("followRun", events=RUN_EVENTS)),
     ("GET", "/v1/runs/{run_id}/trace"): Row(LOOK, Operation("getRunTrace", ref("RunTrace"))),
@@ -331,40 +330,27 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
         Operation("acceptDeclaredTasks", listof(ref("TakenWire")), body=_BUNDLE, fails=(404, 409)),
         AGAIN,
     ),
-    ("GET", "/v1/work/tasks"): Row(LISTED, Operation("listWork", ref("TaskPage"), fails=(422,))),
-    ("POST", "/v1/work/tasks"): Row(
+    ("POST", "/v1/tasks/submit"): Row(
         OPERATE,
         Operation(
-            "submitWork", ref("Accepted"), codes=("200", "201"), body=form("work.tasks.base:Command"), fails=(409,)
+            "submitTask", _TASK, codes=("200", "201"), body=form("work.tasks.base:Command"), fails=(409,), tagged=True
         ),
         apart("the task itself has the key, for as long as there is the task"),
     ),
-    ("GET", "/v1/work/tasks/{name}"): Row(READ, Operation("getWork", ref("TaskInfo"), fails=(409, 422))),
-    ("DELETE", "/v1/work/tasks/{name}"): Row(OPERATE, Operation("deleteWork", codes=("204",), fails=(409,))),
-    ("POST", "/v1/work/tasks/{name}/cancel"): Row(
-        OPERATE, Operation("cancelWork", ref("TaskInfo"), body=_ACT, fails=(409,)), AGAIN
-    ),
-    ("POST", "/v1/work/tasks/{name}/archive"): Row(
-        OPERATE, Operation("archiveWork", ref("TaskInfo"), body=_ACT, fails=(409,)), AGAIN
-    ),
-    ("POST", "/v1/work/tasks/{name}/requeue"): Row(
-        OPERATE, Operation("requeueWork", ref("TaskInfo"), body=_ACT, fails=(409,)), KEPT
-    ),
+    ("POST", "/v1/tasks/{name}/forget"): Row(OPERATE, Operation("forgetTask", codes=("204",), fails=(409,)), AGAIN),
     ("GET", "/v1/tasks/{name}/story"): Row(READ, Operation("getTaskStory", ref("StoryWire"))),
-    ("GET", "/v1/work/tasks/{name}/why"): Row(READ, Operation("explainWork", ref("TaskExplanation"))),
     ("GET", "/v1/tasks/{name}/records"): Row(READ, Operation("listTaskRecords", listof(ref("FactWire")))),
     ("GET", "/v1/tasks/{name}/happenings"): Row(READ, Operation("listTaskHappenings", ref("BatchWire"), fails=(422,))),
     ("GET", "/v1/tasks/{name}/watch"): Row(READ, Operation("watchTask", events=WORK_EVENTS, fails=(422,))),
-    ("GET", "/v1/work/runs"): Row(LISTED, Operation("listWorkRuns", listof(ref("RunInfo")), fails=(422,))),
     ("POST", "/v1/runs"): Row(
         OPERATE, Operation("startRun", _RUN, body=form("runtime.answers:RunOrder"), fails=(404, 409)), AGAIN
     ),
     ("GET", "/v1/interrupted-runs"): Row(
-        LISTED, Operation("listInterruptedRuns", shape({"runs": listof(_RUN)}), fails=(422,))
+        LISTED, Operation("listInterruptedRuns", shape({"items": listof(_RUN)}), fails=(422,))
     ),
     ("GET", "/v1/unknown-calls"): Row(LISTED, Operation("listUnknownCalls", ref("DoubtPage"), fails=(422,))),
     ("GET", "/v1/runs/{run_id}/standing"): Row(
-        LOOK, Operation("getRunStanding", shape({"info": _RUN, "result": ANYTHING, "seq": COUNT}), fails=_SOUGHT)
+        LOOK, Operation("getRunStanding", shape({"run": _RUN, "result": ANYTHING, "seq": COUNT}), fails=_SOUGHT)
     ),
     ("GET", "/v1/runs/{run_id}/replay"): Row(
         LOOK,
@@ -379,37 +365,29 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
     ),
     ("POST", "/v1/runs/{run_id}/resume"): Row(STEER, Operation("resumeRun", _RUN, fails=_SOUGHT), AGAIN),
     ("POST", "/v1/runs/{run_id}/settle"): Row(
-        STEER, Operation("settleRunCall", _RUN, body=form("server.routes.work_runs:Settled"), fails=_CLASH), AGAIN
+        STEER, Operation("settleRunCall", _RUN, body=form("server.routes.runs:Settled"), fails=_CLASH), AGAIN
     ),
-    ("GET", "/v1/work/runs/{name}"): Row(LOOK, Operation("getWorkRun", ref("RunInfo"), fails=(409, 422))),
-    ("GET", "/v1/runs/{run_id}/facts"): Row(LOOK, Operation("listRunFacts", listof(ref("FactWire")), fails=(409, 422))),
     ("GET", "/v1/runs/{run_id}/why"): Row(LOOK, Operation("explainRun", ref("Explanation"), fails=(409, 422))),
-    ("POST", "/v1/work/runs/{name}/cancel"): Row(
-        Rule("inside", "operator"), Operation("cancelWorkRun", ref("RunInfo"), body=_ACT, fails=(409,)), AGAIN
-    ),
-    ("POST", "/v1/work/runs/{name}/answer"): Row(
-        Rule("inside", "operator"),
-        Operation("answerWorkRun", ref("RunInfo"), body=form("server.routes.work_runs:Reply"), fails=(409,)),
-        AGAIN,
-    ),
-    ("GET", "/v1/work/approvals"): Row(LISTED, Operation("listWorkApprovals", listof(_APPROVAL))),
     ("POST", "/v1/tool-approvals/grants"): Row(
         CONSENT,
         Operation(
-            "grantToolCalls", _APPROVAL, codes=("201",), body=form("server.routes.work_runs:Grant"), fails=(409,)
+            "grantToolCalls",
+            _APPROVAL,
+            codes=("201",),
+            body=form("server.routes.approvals:Grant"),
+            fails=(409,),
+            tagged=True,
         ),
         KEPT,
     ),
-    ("GET", "/v1/work/approvals/{name}"): Row(READ, Operation("getWorkApproval", _APPROVAL, fails=(409, 422))),
-    ("POST", "/v1/work/approvals/{name}/decide"): Row(
+    ("POST", "/v1/tool-approvals/{name}/revoke"): Row(
         CONSENT,
-        Operation("decideWorkApproval", ref("Decided"), body=form("server.routes.work_runs:Verdict"), fails=(409,)),
+        Operation(
+            "revokeToolGrant", _APPROVAL, body=form("server.routes.approvals:Revoked"), fails=(409,), tagged=True
+        ),
         AGAIN,
     ),
-    ("POST", "/v1/tool-approvals/{name}/revoke"): Row(
-        CONSENT, Operation("revokeToolGrant", _APPROVAL, body=_ACT, fails=(409,)), AGAIN
-    ),
-    ("GET", "/v1/questions"): Row(LISTED, Operation("listQuestions", listof(ref("OpenQuestion")))),
+    ("GET", "/v1/questions"): Row(LISTED, Operation("listQuestions", shape({"items": listof(ref("OpenQuestion"))}))),
     # --- records: of the namespaces that the caller can see; the log as a whole concerns the installation
     ("GET", "/v1/audit"): Row(LISTED, Operation("listAuditRecords", ref("AuditRecords"))),
     ("GET", "/v1/audit/totals"): Row(
@@ -452,7 +430,6 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
         ),
         apart("changes nothing"),
     ),
-    ("GET", "/v1/work/workers"): Row(ANYONE, Operation("listWorkWorkers", shape({"workers": listof(ANYTHING)}))),
     ("GET", "/v1/limits"): Row(Rule("everywhere"), Operation("listLimits", ref("Limits"))),
     ("POST", "/v1/limits"): Row(
         Rule("everywhere", "admin"), Operation("setLimit", ref("Limits"), body=form("store.queue.limits:Limit")), AGAIN
@@ -501,8 +478,6 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
         ),
         AGAIN,
     ),
-    ("GET", "/v1/work/schedules"): Row(LISTED, Operation("listWorkSchedules", shape({"items": listof(_SCHEDULE)}))),
-    ("GET", "/v1/work/schedules/{name}"): Row(READ, Operation("getWorkSchedule", _SCHEDULE)),
     ("GET", "/v1/task-schedules/{name}/slots"): Row(READ, Operation("listSlots", shape({"slots": listof(ANYTHING)}))),
     ("POST", "/v1/task-schedules/{name}/run"): Row(
         OPERATE,
@@ -514,8 +489,6 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
         ),
         KEPT,
     ),
-    ("GET", "/v1/work/webhooks"): Row(LISTED, Operation("listWorkWebhooks", shape({"items": listof(_WEBHOOK)}))),
-    ("GET", "/v1/work/webhooks/{name}"): Row(READ, Operation("getWorkWebhook", _WEBHOOK, fails=_CLASH)),
     ("POST", "/v1/task-webhooks/{name}/rotate"): Row(
         Rule("named", "author"),
         Operation("rotateWebhook", _WEBHOOK, body=form("server.routes.triggers:Rotation"), fails=_CLASH),

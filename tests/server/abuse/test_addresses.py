@@ -159,7 +159,7 @@ def test_a_header_that_steers_is_sent_once(wire: Any, header: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/v1/work/revoke", "/v1/dragons/x", "/v1/work/approvals/x/y/revoke", "/v1/work/approvals//revoke", "/v1/mcp/x"],
+    ["/v1/work/revoke", "/v1/dragons/x", "/v1/tool-approvals/x/y/revoke", "/v1/tool-approvals//revoke", "/v1/mcp/x"],
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"])
 def test_a_path_that_leads_nowhere_reaches_no_handler_and_no_key(wire: Any, method: str, path: str) -> None:
@@ -256,7 +256,7 @@ def forged_cursors() -> list[str]:
     return made
 
 
-@pytest.mark.parametrize("path", ["/v1/agents", "/v1/tasks", "/v1/runs", "/v1/work/tasks", "/v1/resources"])
+@pytest.mark.parametrize("path", ["/v1/agents", "/v1/tasks", "/v1/runs", "/v1/resources"])
 def test_hundreds_of_forged_places_are_no_places(wire: Any, path: str) -> None:
     token = wire.tokens["admin"]
     with wire.call() as caller:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 HEAD = "POST /v1/apply HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\n"
-TAKES_JSON = ("/v1/work/tasks", "/v1/chat/completions", "/mcp")
+TAKES_JSON = ("/v1/tasks/submit", "/v1/chat/completions", "/mcp")
 TAKES_MANIFESTS = ("/v1/apply", "/v1/tasks")
 
 
@@ -66,7 +66,7 @@ def test_somebody_unknown_is_refused_before_their_body_is_read(wire: Any) -> Non
         assert caller.reply("POST").status == 401
 
 
-@pytest.mark.parametrize("path", ["/v1/apply", "/v1/work/tasks", "/v1/chat/completions", "/v1/agents", "/mcp"])
+@pytest.mark.parametrize("path", ["/v1/apply", "/v1/tasks/submit", "/v1/chat/completions", "/v1/agents", "/mcp"])
 def test_who_leaves_in_the_middle_of_a_body_is_no_mistake_of_the_server(wire: Any, path: str) -> None:
     with wire.call() as caller:
         caller.send(head(wire).replace(b"/v1/apply", path.encode()) + b"Content-Length: 1000\r\n\r\n{")

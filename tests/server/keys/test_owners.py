@@ -88,7 +88,7 @@ async def test_an_answer_is_not_told_to_somebody_else_of_the_same_name(ann: Ann)
     assert (unlike.status_code == 404) or "another request" in unlike.json()["detail"], "a key that is one's own"
 
 
-@pytest.mark.parametrize("path", ["/v1/tasks", "/v1/work/tasks"])
+@pytest.mark.parametrize("path", ["/v1/tasks", "/v1/tasks/submit"])
 async def test_a_task_is_not_found_by_the_key_of_somebody_else(ann: Ann, path: str) -> None:
     first = await ann()
     made = await first.post(path, json=asked(path, "a"), headers=KEYED)
@@ -111,9 +111,9 @@ async def test_a_key_of_one_who_acts_for_others_is_for_one_of_them(
     client = await ann()
     body = {"target_kind": "agent", "target": "desk", "message": "pay", "idempotency_key": "k"}
 
-    first = await client.post("/v1/work/tasks", json={**body, "user": "carl"}, **key)
-    again = await client.post("/v1/work/tasks", json={**body, "user": "carl"}, **key)
-    others = [await client.post("/v1/work/tasks", json={**body, **user}, **key) for user in ({"user": "bob"}, {})]
+    first = await client.post("/v1/tasks/submit", json={**body, "user": "carl"}, **key)
+    again = await client.post("/v1/tasks/submit", json={**body, "user": "carl"}, **key)
+    others = [await client.post("/v1/tasks/submit", json={**body, **user}, **key) for user in ({"user": "bob"}, {})]
 
     assert (first.status_code, again.status_code) == (201, 200), again.text
     assert [answer.status_code for answer in others] == [409, 409], others[0].text
@@ -134,7 +134,7 @@ async def test_the_key_of_a_schedule_cannot_be_taken_before_it(ann: Ann, runtime
 async def test_two_keys_in_one_request_have_two_readings(ann: Ann) -> None:
     client = await ann()
 
-    for path in ("/v1/work/tasks", "/v1/tasks"):
+    for path in ("/v1/tasks/submit", "/v1/tasks"):
         body = asked(path, f"t{len(path)}")
         body.get("spec", body)["idempotency_key"] = path
         assert (await client.post(path, json=body, headers=KEYED)).status_code == 400, path

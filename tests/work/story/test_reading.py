@@ -15,7 +15,7 @@ from foliot.store.queue.limits import Limit, set_limit
 from foliot.store.queue.placement import Offer
 from foliot.store.queue.workers import register
 from foliot.work.tasks.base import Command, Requirements
-from foliot.work.views.document import document_of
+from foliot.work.views.document import task_document
 from foliot.work.views.reader import Stories
 from foliot.work.views.story import nodes_of
 from tests.work.task_kit import Kit
@@ -58,14 +58,15 @@ async def do_one(kit: Kit) -> None:
 async def test_the_document_of_a_new_task_is_pending_with_one_queued_message(kit: Kit, stories: Stories) -> None:
     name = await accept(kit, name="job", labels={"team": "docs"}, lane="slow", by="ann")
 
-    document = document_of(await stories.of("default", name))
+    document = task_document(await stories.of("default", name))
 
     assert (document["apiVersion"], document["kind"]) == ("foliot.dev/v1", "Task")
     assert document["metadata"]["labels"] == {"team": "docs"}
-    assert document["spec"] == {"system": "line", "input": {}, "message": "go", "priority": "normal", "lane": "slow"}
+    assert document["spec"].items() >= {"system": "line", "mode": "run", "priority": "normal", "lane": "slow"}.items()
+    assert document["status"]["asked"] == {"message": "go", "by": "ann"}
     status = document["status"]
     assert status["phase"] == "Pending"
-    assert [(m["from"], m["to"], m["phase"]) for m in status["messages"]] == [("system", "a", "queued")]
+    assert [(m["from_agent"], m["to_agent"], m["phase"]) for m in status["messages"]] == [("system", "a", "queued")]
     assert status["history"] == [{"timestamp": "1970-01-01T00:16:40.000Z", "type": "accepted", "message": "by ann"}]
     assert "startedAt" not in status
 
@@ -74,7 +75,7 @@ async def test_a_running_task_shows_who_has_it_and_until_when(kit: Kit, stories:
     name = await accept(kit)
     await kit.claim(1)
 
-    status = document_of(await stories.of("default", name))["status"]
+    status = task_document(await stories.of("default", name))["status"]
 
     assert (status["phase"], status["claimedBy"]) == ("Running", "w")
     assert status["leaseUntil"] == "1970-01-01T00:17:10.000Z"
@@ -86,7 +87,7 @@ async def test_a_succeeded_task_has_its_outputs_by_key(kit: Kit, stories: Storie
     name = await accept(kit)
     await kit.work()
 
-    document = document_of(await stories.of("default", name))
+    document = task_document(await stories.of("default", name))
 
     status, output = document["status"], document["status"]["output"]
     assert status["phase"] == "Succeeded"
@@ -107,9 +108,9 @@ async def test_a_join_shows_who_came_and_who_is_missing(kit: Kit, stories: Stori
 
     story = await stories.of("default", name)
 
-    (join,) = document_of(story)["status"]["joins"]
-    (came,), (missing,) = join["received"], join["missing"]
-    assert (join["node"], join["required"], {came, missing}) == ("end", 2, {"left", "right"})
+    (join,) = task_document(story)["status"]["join_states"]
+    (came,), (missing,) = [each["from_agent"] for each in join["sources"]], join["missing"]
+    assert (join["node"], join["quorum_required"], {came, missing}) == ("end", 2, {"left", "right"})
     states = {node.name: node.state for node in nodes_of(story, kit.now)}
     assert states == {"lead": "succeeded", came: "succeeded", missing: "queued", "end": "idle"}
     causes = (await stories.why("default", name)).causes
@@ -123,10 +124,10 @@ async def test_a_retry_is_pending_with_the_error_and_the_time(kit: Kit, stories:
 
     story = await stories.of("default", name)
 
-    (message,) = document_of(story)["status"]["messages"]
+    (message,) = task_document(story)["status"]["messages"]
     assert message["phase"] == "retrypending"
-    assert "too many of us" in message["lastError"]
-    assert message["nextAttemptAt"] == "1970-01-01T00:17:00.000Z"
+    assert "too many of us" in message["last_error"]
+    assert message["next_attempt_at"] == "1970-01-01T00:17:00.000Z"
     told = await stories.why("default", name)
     assert told.causes[0].kind == "backoff"
     assert told.causes[0].text == "a is tried again in 19.0s: attempt 1 of 3 broke down"
@@ -146,7 +147,7 @@ async def test_a_dead_letter_is_explained_and_its_requeue_is_in_the_history(kit:
     kit.answer = lambda agent, told: f"{agent}({told})"
     await kit.tasks.requeue("default", name, by="ann")
     await kit.work()
-    status = document_of(await stories.of("default", name))["status"]
+    status = task_document(await stories.of("default", name))["status"]
     assert (status["phase"], status["attempts"]) == ("Succeeded", 2)
     assert [message["phase"] for message in status["messages"]] == [
         "succeeded",

@@ -12,7 +12,7 @@ import click
 
 from foliot.cli.invocation import is_terminal
 from foliot.cli.reach import namespace, run
-from foliot.cli.runtimes import LOOKED_AT, interrupted, reached
+from foliot.cli.runtimes import LOOKED_AT, reached
 from foliot.cli.show.output import API_VERSION, as_json, as_list, as_yaml, output_option
 from foliot.cli.show.tables import fitted, since, table
 from foliot.cli.terminal import out
@@ -21,8 +21,9 @@ from foliot.common.times import iso
 from foliot.engine.explain.amounts import money
 from foliot.errors import UsageError
 from foliot.store.base import Document
-from foliot.store.journal.base import Phase, RunInfo
+from foliot.store.journal.base import Phase
 from foliot.store.ledger.doubts import Doubt
+from foliot.work.views.run_document import interrupted, run_document
 
 PHASES: Final = ("pending", "running", "waiting", "succeeded", "failed", "cancelled", "interrupted")
 
@@ -62,7 +63,7 @@ async def _runs(output: str, space: str | None, agent: str | None, phase: str | 
         found = await client.runs.list(namespace=space, agent=agent, phases=_phases(phase), limit=most)
         if phase == "interrupted":
             found = [info for info in found if interrupted(info, now)]
-        shown = [_document(info, now) for info in found[:limit]]
+        shown = [run_document(info, now) for info in found[:limit]]
     if output == "name":
         out("\n".join(document["metadata"]["name"] for document in shown), nl=bool(shown))
     elif output == "json":
@@ -125,27 +126,6 @@ def _phases(phase: str | None) -> Sequence[Phase]:
     if phase is None:
         return ()
     return ("pending", "running") if phase == "interrupted" else (cast("Phase", phase),)
-
-
-def _document(info: RunInfo, now: float) -> Document:
-    """A run as every other object looks to programs."""
-    return {
-        "apiVersion": API_VERSION,
-        "kind": "Run",
-        "metadata": {
-            "name": info.id,
-            "namespace": info.namespace,
-            "labels": info.labels,
-            "createdAt": iso(info.created_at),
-        },
-        "spec": {"agent": info.agent, "parent": info.parent, "definition": info.spec},
-        "status": {
-            "phase": info.phase,
-            "interrupted": interrupted(info, now),
-            "updatedAt": iso(info.updated_at),
-            **info.summary,
-        },
-    }
 
 
 def _table(documents: Sequence[Document], *, wide: bool, namespaced: bool) -> str:

@@ -25,7 +25,7 @@ from foliot.errors import FoliotError, InvalidInput, UsageError
 from foliot.kernel.graph.lifecycle import API_PHASES, TASK_PHASES
 from foliot.store.base import Document
 from foliot.work.tasks.base import TaskInfo
-from foliot.work.views.document import document_of, outline
+from foliot.work.views.document import outline, task_document
 from foliot.work.views.drawing import tree
 from foliot.work.views.story import TaskStory, nodes_of
 
@@ -161,7 +161,7 @@ async def _show(name: str | None, output: str) -> int:
     async with reached() as client:
         info = await find_task(client, name)
         story = await client.tasks.story(info.name, namespace=info.namespace)
-    document = document_of(story)
+    document = task_document(story)
     if output == "json":
         out(as_json(document))
     elif output == "yaml":
@@ -188,12 +188,12 @@ def _text(story: TaskStory, document: Document) -> str:
     lines += [f"  {line}" for line in tree(story.plan, nodes_of(story, now), now)]
     rows = [
         [
-            message["from"],
-            message["to"],
+            message["from_agent"],
+            message["to_agent"],
             message["phase"],
             str(message["attempts"] or "-"),
             message.get("run", "-"),
-            one_line(message.get("lastError", "") or message["content"], 60),
+            one_line(message["last_error"] or message["content"], 60),
         ]
         for message in status["messages"]
     ]

@@ -12,7 +12,7 @@ import msgspec
 
 from foliot.cli.invocation import is_terminal
 from foliot.cli.reach import namespace, run
-from foliot.cli.runtimes import interrupted, reached, run_argument, run_of
+from foliot.cli.runtimes import reached, run_argument, run_of
 from foliot.cli.show.output import as_json, output_option
 from foliot.cli.show.trace import WIDTH, as_data, tree_of
 from foliot.cli.terminal import emit, out, paint
@@ -25,6 +25,7 @@ from foliot.runtime.groups.groups import Groups
 from foliot.store.journal.base import TASK_LABEL, RunInfo
 from foliot.tools.builtin.results import CallResult, ResultPage
 from foliot.work.tasks.base import TaskInfo
+from foliot.work.views.run_document import interrupted
 from foliot.work.views.why import TaskExplanation
 
 

@@ -161,7 +161,11 @@ class ApprovalService:
 
     async def get(self, name: str, *, namespace: str = "default") -> Document:
         """One approval, with its phase as of now. Raises `NotFound`."""
-        return self._as_of_now(await self.as_asked(await self._store.get(key_of(namespace, name))))
+        return await self.shown(await self._store.get(key_of(namespace, name)))
+
+    async def shown(self, document: Document) -> Document:
+        """Returns the document of an approval as everybody sees it: as it was asked, with its phase as of now."""
+        return self._as_of_now(await self.as_asked(document))
 
     async def as_asked(self, document: Document) -> Document:
         """A stored approval as it is shown: a question that waits says what the journal of its run says.
@@ -213,20 +217,14 @@ class ApprovalService:
         try:
             return await self.get(word, namespace=namespace)
         except NotFound:
-            alike = [each async for each in self.list(namespace) if name_of(each).startswith(word)] if word else []
-        if len(alike) == 1:
-            return alike[0]
-        if not alike:
-            raise NotFound(f"there is no approval {word!r} in namespace {namespace}", hint="`foliot approvals list`")
-        names = "\n".join(name_of(each) for each in alike[:MOST_PROBLEMS])
-        raise Conflict(f"several approvals begin with {word!r}:\n{names}", hint="give more of the name")
+            return only_alike(word, [each async for each in self.list(namespace)] if word else [], namespace)
 
     async def list(self, namespace: str | None = None, *, run: str | None = None) -> AsyncIterator[Document]:
         """Approvals and standing grants by name, with their phases as of now."""
         fields = (Requirement("spec.run", "=", (run,)),) if run is not None else ()
         async for page in read_pages(self._store.list, Filter(KIND, namespace, fields=fields)):
             for document in page.items:
-                yield self._as_of_now(await self.as_asked(document))
+                yield await self.shown(document)
 
     async def repair(self, namespace: str | None = None) -> None:
         """Make the objects that a crash kept from being made: of every waiting run, for each parked call one."""
@@ -472,6 +470,17 @@ class ApprovalService:
     def _as_of_now(self, document: Document) -> Document:
         phase = phase_at(document, self._clock())
         return {**document, "status": {**document["status"], "phase": phase}}
+
+
+def only_alike(word: str, approvals: Iterable[Document], namespace: str) -> Document:
+    """Returns the only one of the approvals whose name begins so. Raises `NotFound`, `Conflict`."""
+    alike = [each for each in approvals if word and name_of(each).startswith(word)]
+    if len(alike) == 1:
+        return alike[0]
+    if not alike:
+        raise NotFound(f"there is no approval {word!r} in namespace {namespace}", hint="`foliot approvals list`")
+    names = "\n".join(name_of(each) for each in alike[:MOST_PROBLEMS])
+    raise Conflict(f"several approvals begin with {word!r}:\n{names}", hint="give more of the name")
 
 
 def _is_about(document: Document, state: State, call: Call) -> bool:

@@ -116,6 +116,12 @@ class Caller:
         """The identity of what they do in their own name."""
         return acting("", self.name, via)
 
+    def spaces(self, namespace: str | None) -> list[str | None]:
+        """Returns where to look for a list: the namespace that is asked for, or all they can see (None is all)."""
+        if namespace:
+            return [namespace] if self.sees(namespace) else []
+        return [None] if self.namespaces is None else [*self.namespaces]
+
     def narrowed(self, wanted: Filter) -> Filter | None:
         """The filter, for what they can see of it; None when that is nothing."""
         if wanted.namespace is not None:

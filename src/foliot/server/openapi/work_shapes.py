@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from foliot.client.wire import BatchWire, FactWire, StoryWire, TakenWire, TaskPage
+from foliot.client.wire import BatchWire, FactWire, StoryWire, TakenWire
 from foliot.engine.approval.questions import OpenQuestion
 from foliot.engine.explain.trace import Ask, CallTrace, Mark
 from foliot.engine.explain.why import Explanation
@@ -30,24 +30,20 @@ from foliot.server.openapi.schema import (
     shape,
 )
 from foliot.server.tasks.messages import KNOWN, PHASES
-from foliot.store.journal.base import RunInfo
 from foliot.store.ledger.doubts import Doubt, DoubtPage
 from foliot.tools.builtin.results import CallResult, ResultPage
-from foliot.work.tasks.base import Accepted, TaskInfo
+from foliot.work.tasks.base import TaskInfo
 from foliot.work.views.story import RunRow
 from foliot.work.views.why import TaskExplanation
 
 TYPES: Final[tuple[type[Struct], ...]] = (
     TaskInfo,
-    TaskPage,
-    Accepted,
     TakenWire,
     BatchWire,
     FactWire,
     StoryWire,
     Doubt,
     DoubtPage,
-    RunInfo,
     RunRow,
     TaskExplanation,
     Explanation,
@@ -100,21 +96,25 @@ _MESSAGE: Final = shape(
 )
 _RUN: Final = shape(
     {
-        "id": TEXT,
-        "namespace": TEXT,
-        "agent": TEXT,
-        "phase": TEXT,
-        "spec": TEXT,
-        "worker": MAYBE_TEXT,
-        "lease_until": MAYBE_NUMBER,
-        "created_at": NUMBER,
-        "updated_at": NUMBER,
-        "parent": MAYBE_TEXT,
-        "parent_seq": {"type": ["integer", "null"]},
-        "labels": TEXTS,
-        "summary": ANYTHING,
+        "apiVersion": TEXT,
+        "kind": {"const": "Run"},
+        "metadata": shape({"name": TEXT, "namespace": TEXT, "labels": TEXTS, "createdAt": TIME}),
+        "spec": shape(
+            {"agent": TEXT, "definition": TEXT, "parent": MAYBE_TEXT, "parentSeq": {"type": ["integer", "null"]}}
+        ),
+        "status": {
+            "type": "object",
+            "properties": {
+                "phase": TEXT,
+                "interrupted": YES_NO,
+                "worker": MAYBE_TEXT,
+                "leaseUntil": {"anyOf": [TIME, {"type": "null"}]},
+                "updatedAt": TIME,
+            },
+            "required": ["phase", "interrupted", "worker", "leaseUntil", "updatedAt"],
+        },
     },
-    about="One agent at work. Times are in seconds since 1970; `spec` is the digest of what it is pinned to.",
+    about="One agent at work. `definition` is the digest of what it is pinned to; `status` has what it took besides.",
 )
 _STEP: Final = shape(
     {
@@ -204,9 +204,5 @@ SHAPES: Final[dict[str, Schema]] = {
                 )
             ),
         }
-    ),
-    "Decided": shape(
-        {"document": ref("StoredToolApproval"), "run_id": TEXT},
-        about="The approval as it is now, and the run that goes on with it.",
     ),
 }

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
+from foliot.engine.approval.grants import new_grant_name
 from foliot.engine.approval.service import Decision
 from foliot.server.audit import ActRecord
 from foliot.server.auth.guard import new_router
@@ -17,6 +19,7 @@ from foliot.server.http.bodies import form
 from foliot.server.http.envelope import REQUEST_ID
 from foliot.server.http.names import Name, Namespace, space
 from foliot.server.http.responses import resource
+from foliot.server.routes.runs import go_on
 
 router = new_router("approvals")
 
@@ -36,6 +39,29 @@ class Edited(Struct, forbid_unknown_fields=True):
     arguments: dict[str, Any]
     reason: str = ""
     digest: str = ""
+
+
+class Grant(Struct, frozen=True):
+    """Consent in advance; `scope` is as in `ApprovalService.grant`."""
+
+    tool: str
+    seconds: float
+    by: str = ""
+    scope: Scope = msgspec.field(default_factory=lambda: Scope())
+
+
+class Scope(Struct, frozen=True):
+    agent: str = ""
+    when: str = ""
+    max_uses: int | None = None
+    comment: str = ""
+
+
+class Revoked(Struct, forbid_unknown_fields=True):
+    """`by` and `reason` are taken and not believed: a grant is ended by who calls."""
+
+    by: str = ""
+    reason: str = ""
 
 
 @router.post("/v1/tool-approvals/{name}/approve")
@@ -67,6 +93,38 @@ async def edit(
     )
 
 
+@router.post("/v1/tool-approvals/grants")
+async def grant(request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
+    """Approve calls in advance."""
+    given, where = await form(request, Grant), space(namespace)
+    act = _act(services, caller, request, "granted", where, name := new_grant_name())
+    document = await services.runtime.inside.approvals.grant(
+        by=caller.name,
+        tool=given.tool,
+        seconds=given.seconds,
+        namespace=where,
+        name=name,
+        also=act.record,
+        **msgspec.structs.asdict(given.scope),
+    )
+    act.tell()
+    return resource(document, 201)
+
+
+@router.post("/v1/tool-approvals/{name}/revoke")
+async def revoke(
+    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+) -> Response:
+    """End a standing grant."""
+    await form(request, Revoked)
+    where = space(namespace)
+    act = _act(services, caller, request, "revoked", where, name)
+    approvals = services.runtime.inside.approvals
+    document = await approvals.revoke(name, by=caller.name, namespace=where, also=act.record)
+    act.tell()
+    return resource(document)
+
+
 async def _decide(
     request: Request,
     services: Services,
@@ -79,10 +137,8 @@ async def _decide(
     *,
     digest: str = "",
 ) -> Response:
-    act = ActRecord(
-        services.runtime, caller, "decided", "ToolApproval", namespace, name, request=request.scope[REQUEST_ID]
-    )
-    await services.runtime.inside.decide_approval(
+    act = _act(services, caller, request, "decided", namespace, name)
+    decided = await services.runtime.inside.approvals.decide(
         name,
         decision,
         by=caller.name,
@@ -93,4 +149,11 @@ async def _decide(
         also=act.record,
     )
     act.tell()
+    if decided.signal is not None:
+        await go_on(services, decided.run_id)
     return resource(await services.runtime.inside.approvals.get(name, namespace=namespace))
+
+
+def _act(services: Services, caller: Caller, request: Request, verb: str, namespace: str, name: str) -> ActRecord:
+    id = request.scope[REQUEST_ID]
+    return ActRecord(services.runtime, caller, verb, "ToolApproval", namespace, name, request=id)

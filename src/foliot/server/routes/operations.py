@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -83,15 +82,6 @@ async def simulate(request: Request, services: ServicesDep, caller: CallerDep, n
         raise InvalidInput(f"{len(asked.calls)} calls are too many", hint=f"at most {MOST_JUDGED} at once")
     judged = _operations(services, caller).policies.simulate(asked.manifests, asked.calls, namespace=space(namespace))
     return Json(Fates(await judged))
-
-
-@router.get("/v1/work/workers")
-async def workers(services: ServicesDep, caller: CallerDep) -> Response:
-    """Lists the workers. Only callers who see all namespaces get the process and its machine."""
-    found = await _operations(services).workers.list()
-    if caller.namespaces is not None:
-        found = [replace(each, identity="") for each in found]
-    return Json({"workers": found})
 
 
 @router.get("/v1/limits")

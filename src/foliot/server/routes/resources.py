@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
+from typing import Annotated, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.catalog.declared import with_owners
 from foliot.engine.approval.documents import KIND as APPROVAL
-from foliot.errors import NotFound
+from foliot.errors import InvalidInput, NotFound
+from foliot.resources.kinds import KINDS
 from foliot.resources.names import STEERING
 from foliot.server.auth.guard import HIDDEN, ROLE, new_router
-from foliot.server.context import CallerDep, ServicesDep
+from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.errors import MethodNotAllowed
 from foliot.server.http.bodies import as_object, check_place, manifest, mapping, patch_of
 from foliot.server.http.envelope import REQUEST_ID
 from foliot.server.http.names import (
     DEFAULT_PAGE,
+    MOST,
     After,
     Continue,
     DryRun,
@@ -43,15 +45,42 @@ from foliot.server.http.names import (
     unquoted,
     wanted,
 )
+from foliot.server.http.parameters import Query
 from foliot.server.http.responses import Json, etag, resource
 from foliot.server.http.routing import NOT_EDITED
 from foliot.server.resources import Declaring, Written
 from foliot.store.base import Document, Key, Page
+from foliot.work.triggers.endpoints import WebhookEndpoints
 
 router = new_router("resources")
 
+OneKind = Annotated[str | None, Query(max_length=63, description="Only resources of this kind, such as `Agent`.")]
 # What a status would decide is decided elsewhere, or there is none.
 WITHOUT_STATUS: Final = frozenset({"Secret", "AgentRole", "ToolPermission", "ToolApproval", "McpServer"})
+
+
+@router.get("/v1/resources")
+async def list_all(
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    limit: Limit = DEFAULT_PAGE,
+    after: After = None,
+    labelSelector: Labels = None,
+    fieldSelector: Fields = None,
+    kind: OneKind = None,
+    managedFields: ManagedFields = None,
+) -> Response:
+    """Resources of all kinds, or of one, in the form of `GET /v1/{kind}`. Tasks are as they are declared."""
+    if kind is not None and kind not in KINDS:
+        raise InvalidInput(f"there is no kind {kind[:80]!r}", hint=f"the kinds are {', '.join(KINDS)}")
+    filter = caller.narrowed(wanted(kind, namespace, labelSelector, fieldSelector))
+    if filter is None:
+        return Json(listed(Page([], None, await services.resources.revision())))
+    show_owners = is_true(managedFields, "managedFields")
+    return Json(
+        listed(await services.client.list(filter, limit=min(limit, MOST), cursor=after, show_owners=show_owners))
+    )
 
 
 @router.get("/v1/{kind}")
@@ -75,13 +104,13 @@ async def list_resources(
     filter = caller.narrowed(wanted(kind_at(kind).name, namespace, labelSelector or labels, fieldSelector))
     if filter is None:
         return Json(listed(Page([], None, await services.resources.revision())))
+    if filter.kind == APPROVAL:
+        await services.runtime.inside.approvals.repair(filter.namespace)
     with parameters():
         cursor = continued or await place_of(services.resources, filter, after)
         show_owners = is_true(managedFields, "managedFields")
         page = await services.client.list(filter, limit=limit, cursor=cursor, show_owners=show_owners)
-    if kind_at(kind).name == APPROVAL:
-        page = replace(page, items=[await services.runtime.inside.approvals.as_asked(each) for each in page.items])
-    return Json(listed(page))
+    return Json(listed(replace(page, items=[await _shown(services, each) for each in page.items])))
 
 
 @router.post("/v1/{kind}")
@@ -119,11 +148,17 @@ async def get_resource(
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """One resource. Its version is the ETag; with `If-None-Match` it is sent only when it has another one."""
-    document = await services.resources.get(Key(kind_at(kind).name, space(namespace), name))
+    key = Key(kind_at(kind).name, space(namespace), name)
+    try:
+        document = await services.resources.get(key)
+    except NotFound:
+        if key.kind != APPROVAL:
+            raise
+        await services.runtime.inside.approvals.repair(key.namespace)
+        document = await services.resources.get(key)
     if is_true(managedFields, "managedFields"):
         (document,) = await with_owners(services.resources, [document])
-    if document["kind"] == APPROVAL:
-        document = await services.runtime.inside.approvals.as_asked(document)
+    document = await _shown(services, document)
     if if_none_match is not None and unquoted(if_none_match) == document["metadata"].get("resourceVersion"):
         return Response(status_code=304, headers={"ETag": etag(document)})
     return resource(document)
@@ -237,6 +272,17 @@ def listed(page: Page) -> Document:
     if page.cursor is not None:
         answer["continue"] = page.cursor
     return answer
+
+
+async def _shown(services: Services, document: Document) -> Document:
+    """Returns a stored resource as it is shown: an approval as of now, a webhook with its address."""
+    match document["kind"]:
+        case "ToolApproval":
+            return await services.runtime.inside.approvals.shown(document)
+        case "TaskWebhook" if not document["status"].get("endpointPath"):
+            return await WebhookEndpoints(services.database, services.resources).ensure(document)
+        case _:
+            return document
 
 
 def _with_status(kind: str, namespace: str | None, name: str) -> Key:

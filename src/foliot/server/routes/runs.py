@@ -1,36 +1,49 @@
-"""Runs: one agent at work. Their journal, their trace, and what people say to them."""
+"""Runs: one agent at work. They are started, looked into, steered, forked and resumed here."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast
+import contextlib
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
+from foliot.engine.driver.ids import check_chosen_id
+from foliot.engine.driver.journal import summary_of
 from foliot.engine.explain.trace import trace_of
-from foliot.errors import NotFound
+from foliot.errors import Denied, FoliotError, InvalidInput, NotFound
+from foliot.kernel.messages import Message
 from foliot.kernel.run.events import InputMode
-from foliot.server.audit import ActRecord
+from foliot.resources.references import is_name
+from foliot.runtime.answers import ForkOrder, RunOrder
+from foliot.runtime.local.work import LOOKED_AT, NEAR, several
+from foliot.server.audit import ActRecord, record
 from foliot.server.auth.guard import HIDDEN, ROLE, new_router
-from foliot.server.auth.identity import Caller
+from foliot.server.auth.identity import EVERYWHERE, Caller
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.errors import BadParameter
-from foliot.server.http.bodies import form
+from foliot.server.http.bodies import form, form_in
 from foliot.server.http.envelope import REQUEST_ID
-from foliot.server.http.names import Limit, Namespace, last_event
-from foliot.server.http.parameters import Query
+from foliot.server.http.names import MOST, Limit, Namespace, last_event, parameters, space
+from foliot.server.http.parameters import Path, Query
 from foliot.server.http.request_keys import id_by_key
 from foliot.server.http.responses import Json
 from foliot.server.routes.tasks import Reason
 from foliot.server.streams.runs import event_data, run_frames
 from foliot.store.journal.base import Phase, RunInfo
 from foliot.store.journal.database import ALL_PHASES
+from foliot.store.ledger.doubts import Doubt, page_of, position_of
 from foliot.tools.builtin.results import RESULT_PAGE, result_page, results_of
+from foliot.work.views.run_document import run_document
 
 router = new_router("runs")
 
+RunId = Annotated[str, Path(min_length=1, max_length=253, description="The id of the run.")]
+Alike = Annotated[bool, Query(description="Also the only one whose id begins so.")]
 Before = Annotated[str | None, Query(description="`continue` of the page before.")]
 Seq = Annotated[int, Query(ge=0, lt=2**53, description="Only events behind this number.")]
 
@@ -46,6 +59,19 @@ class Said(Struct, forbid_unknown_fields=True):
 class Answered(Struct, forbid_unknown_fields=True):
     text: str
     call_id: str | None = None
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """A decision about a call that may have acted. `result` goes with `happened`.
+
+    `run` and `fail` are for a run that waits, `not_happened` for one that has ended.
+    """
+
+    call: str
+    decision: Literal["happened", "run", "fail", "not_happened"]
+    result: str | None = None
+    by: str = ""
+    reason: str = ""
 
 
 @router.get("/v1/runs")
@@ -65,28 +91,94 @@ async def list_runs(
     if after and not await _is_seen(services, caller, after):
         return Json({"items": []})  # as behind a run that there is not, or the place of another's run would be told
     count = limit
-    spaces = [namespace] if namespace else caller.namespaces
     found: list[RunInfo] = []
-    for space in [None] if spaces is None else [each for each in spaces if caller.sees(each)]:
+    for each in caller.spaces(namespace):
         found += await services.runtime.inside.runs.journal.list(
-            namespace=space, agent=agent, phases=cast("tuple[Phase, ...]", phases), limit=count + 1, before=after
+            namespace=each, agent=agent, phases=cast("tuple[Phase, ...]", phases), limit=count + 1, before=after
         )
-    found.sort(key=lambda info: info.id, reverse=True)  # ids begin with the time
-    answer: dict[str, Any] = {"items": [_shown(info) for info in found[:count]]}
+    found.sort(key=lambda info: info.key, reverse=True)
+    answer = _listed([await _current(services, info) for info in found[:count]])
     if len(found) > count:
         answer["continue"] = found[count - 1].id
     return Json(answer)
 
 
+@router.post("/v1/runs")
+async def begin(request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
+    """Have an agent do something, driven here. The id is chosen by whoever asks, so that asking again finds the run."""
+    order = await form_in(request, RunOrder, space(namespace))
+    check_chosen_id(order.run_id)
+    if not is_name(order.agent):
+        raise InvalidInput(f"{order.agent[:80]!r} does not name an agent", hint="give its name without the namespace")
+    if not order.messages and not order.input.strip():
+        raise InvalidInput("the input is empty: there is nothing to do")
+    identity = caller.identity(order.namespace, "http", user=order.user)
+    done = _act(services, caller, request, "run_started", order.namespace, order.run_id)
+    info = await services.drives.start(
+        order.agent,
+        _messages(order.messages) or order.input,
+        run_id=order.run_id,
+        namespace=order.namespace,
+        labels=order.labels,
+        identity=identity,
+        history=_messages(order.history),
+        also=done.record,
+    )
+    done.tell()
+    return _answer(info)
+
+
+@router.get("/v1/interrupted-runs")
+async def interrupted(services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
+    """Runs outside of tasks that could go on and that nobody drives, oldest first."""
+    runs = services.runtime.runs
+    found = [info for where in caller.spaces(namespace) for info in await runs.interrupted(namespace=where)]
+    return Json(_listed(sorted(found, key=lambda info: info.created_at)))
+
+
+@router.get("/v1/unknown-calls")
+async def unknown(
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    ended: Annotated[bool, Query(description="Only of runs that have ended.")] = False,
+    limit: Limit = 100,
+    after: Annotated[str | None, Query(max_length=8000, description="`cursor` of the page before.")] = None,
+) -> Response:
+    """Calls that may have acted and that nobody has settled, oldest first, each effect once."""
+    with parameters():
+        behind = position_of(after)
+    calls, count = services.runtime.inside.unknown_calls, min(limit, MOST)
+    found: list[Doubt] = []
+    total = 0
+    for where in caller.spaces(namespace):
+        found += await calls.open(where, ended=ended, limit=count + 1, after=behind)
+        total += await calls.count(where, ended=ended)
+    return Json(page_of(found, count, total))
+
+
+@router.get("/v1/questions")
+async def questions(services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
+    """Lists the questions of runs to people, the oldest question first."""
+    asked = services.runtime.questions
+    found = [each for where in caller.spaces(namespace) for each in await asked.list(namespace=where)]
+    return Json({"items": sorted(found, key=lambda each: each.since)})
+
+
 @router.get("/v1/runs/{run_id}")
-async def get_run(run_id: str, services: ServicesDep, caller: CallerDep) -> Response:
+async def get_run(run_id: RunId, services: ServicesDep, caller: CallerDep, alike: Alike = False) -> Response:
     """One run: its phase, who drives it, what it took so far."""
-    return Json(_shown(await _seen(services, caller, "reader", run_id)))
+    if not alike:
+        return _answer(await _seen(services, caller, "reader", run_id))
+    found = await _found(services, caller, run_id)
+    if found is None:
+        raise NotFound(f"there is no run {run_id!r}", hint="`foliot runs` lists them")
+    return _answer(found)
 
 
 @router.get("/v1/runs/{run_id}/journal")
 async def journal(
-    run_id: str, services: ServicesDep, caller: CallerDep, after: Seq = 0, limit: Limit = 500
+    run_id: RunId, services: ServicesDep, caller: CallerDep, after: Seq = 0, limit: Limit = 500
 ) -> Response:
     """The events of a run, oldest first. Ask again behind the last `seq`."""
     await _seen(services, caller, "reader", run_id)
@@ -95,7 +187,7 @@ async def journal(
 
 
 @router.get("/v1/runs/{run_id}/events")
-async def follow(run_id: str, request: Request, services: ServicesDep, caller: CallerDep, after: Seq = 0) -> Response:
+async def follow(run_id: RunId, request: Request, services: ServicesDep, caller: CallerDep, after: Seq = 0) -> Response:
     """The events of a run as they come, as server-sent events, until it ends (event `end`).
 
     The id is the `seq`. Pieces of answers (`delta`) and of output (`output`) have none: they are for show.
@@ -108,7 +200,7 @@ async def follow(run_id: str, request: Request, services: ServicesDep, caller: C
 
 
 @router.get("/v1/runs/{run_id}/trace")
-async def trace(run_id: str, services: ServicesDep, caller: CallerDep) -> Response:
+async def trace(run_id: RunId, services: ServicesDep, caller: CallerDep) -> Response:
     """A run step by step: what the model answered, what each call did, what it took."""
     info = await _seen(services, caller, "reader", run_id)
     found = trace_of(run_id, await services.runtime.inside.runs.facts(run_id))
@@ -116,7 +208,7 @@ async def trace(run_id: str, services: ServicesDep, caller: CallerDep) -> Respon
 
 
 @router.get("/v1/runs/{run_id}/results")
-async def results(run_id: str, services: ServicesDep, caller: CallerDep) -> Response:
+async def results(run_id: RunId, services: ServicesDep, caller: CallerDep) -> Response:
     """The results of the calls of a run: of which tool, how large, and whether the model saw only a part."""
     await _seen(services, caller, "reader", run_id)
     found = await results_of(services.runtime.inside.runs.journal, run_id)
@@ -125,7 +217,7 @@ async def results(run_id: str, services: ServicesDep, caller: CallerDep) -> Resp
 
 @router.get("/v1/runs/{run_id}/results/{call_id:path}")
 async def result(
-    run_id: str, call_id: str, services: ServicesDep, caller: CallerDep, offset: Offset = 0, limit: Bytes = 65_536
+    run_id: RunId, call_id: str, services: ServicesDep, caller: CallerDep, offset: Offset = 0, limit: Bytes = 65_536
 ) -> Response:
     """Show the result of a call, page by page, also what was cut before the model saw it. Ask again from `next`."""
     await _seen(services, caller, "reader", run_id)
@@ -133,20 +225,22 @@ async def result(
 
 
 @router.post("/v1/runs/{run_id}/cancel")
-async def cancel(run_id: str, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def cancel(run_id: RunId, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """End a run wherever it is driven."""
     body = await form(request, Reason)
-    act = _act(services, caller, request, "run_cancelled", await _seen(services, caller, request.scope[ROLE], run_id))
+    info = await _seen(services, caller, request.scope[ROLE], run_id)
+    act = _act(services, caller, request, "run_cancelled", info.namespace, run_id)
     info = await services.runtime.inside.cancel(run_id, by=caller.name, reason=body.reason, also=act.record)
     act.tell()
-    return Json(_shown(info))
+    return _answer(info)
 
 
 @router.post("/v1/runs/{run_id}/input")
-async def say(run_id: str, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def say(run_id: RunId, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Say something to a live run; it is heard at the next boundary between steps."""
     body = await form(request, Said)
-    act = _act(services, caller, request, "run_told", await _seen(services, caller, request.scope[ROLE], run_id))
+    info = await _seen(services, caller, request.scope[ROLE], run_id)
+    act = _act(services, caller, request, "run_told", info.namespace, run_id)
     info = await services.runtime.inside.say(
         run_id,
         body.message,
@@ -156,29 +250,162 @@ async def say(run_id: str, request: Request, services: ServicesDep, caller: Call
         also=act.record,
     )
     act.tell()
-    return Json(_shown(info), 202)
+    return _answer(info, 202)
 
 
 @router.post("/v1/runs/{run_id}/answer")
-async def answer(run_id: str, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def answer(run_id: RunId, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Answer what a run asks."""
     body = await form(request, Answered)
-    act = _act(services, caller, request, "run_answered", await _seen(services, caller, request.scope[ROLE], run_id))
-    info = await services.runtime.inside.answer_question(
-        run_id, body.call_id, body.text, by=caller.name, also=act.record
-    )
+    info = await _seen(services, caller, request.scope[ROLE], run_id)
+    act = _act(services, caller, request, "run_answered", info.namespace, run_id)
+    await services.runtime.inside.questions.answer(run_id, body.call_id, body.text, by=caller.name, also=act.record)
     act.tell()
-    return Json(_shown(info), 202)
+    await go_on(services, run_id)
+    return _answer(await services.runtime.inside.runs.journal.get(run_id), 202)
+
+
+@router.get("/v1/runs/{run_id}/standing")
+async def standing(
+    run_id: RunId,
+    services: ServicesDep,
+    caller: CallerDep,
+    messages: Annotated[bool, Query(description="With the messages of the run.")] = False,
+) -> Response:
+    """How a run stands, and what it has done so far."""
+    await _seen(services, caller, "reader", run_id)
+    standing = await services.runtime.runs.standing(run_id, messages=messages)
+    run = run_document(standing.info, time.time())
+    return Json(
+        {"run": run, **{name: getattr(standing, name) for name in standing.__struct_fields__ if name != "info"}}
+    )
+
+
+@router.get("/v1/runs/{run_id}/replay")
+async def replay(run_id: RunId, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+    """Decide a whole run again from its journal, and compare byte for byte. Nothing is asked or called."""
+    await _seen(services, caller, "reader", run_id)
+    return Json(await services.runtime.runs.replay(run_id))
+
+
+@router.get("/v1/runs/{run_id}/why")
+async def why(run_id: RunId, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+    """Why a run waits, failed, or cost what it cost."""
+    await _seen(services, caller, "reader", run_id)
+    return Json(await services.runtime.runs.why(run_id))
+
+
+@router.post("/v1/runs/{run_id}/fork")
+async def fork(run_id: RunId, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+    """Run again from a step on, with something changed, beside the original; driven here."""
+    info = await _seen(services, caller, request.scope[ROLE], run_id)
+    order = await form(request, ForkOrder)
+    check_chosen_id(order.new_id)
+    identity = caller.identity(info.namespace, "http", user=order.user)
+    if order.at < 1:
+        raise InvalidInput(f"there is no step {order.at}")
+    if order.prompt is not None or order.model is not None:
+        # What an agent is told and whom it asks is declared by authors; `provider:model` spends the server's own key.
+        caller.require("author", info.namespace, missing=HIDDEN)
+        if order.model is not None and ":" in order.model and not caller.may("admin", EVERYWHERE):
+            raise Denied(
+                "a model named as provider:model is asked with the key of this server",
+                hint="name a ModelEndpoint, or ask the operator of this installation (admin of all namespaces)",
+            )
+    done = _act(services, caller, request, "run_forked", info.namespace, order.new_id)
+    forked = await services.drives.fork(
+        info,
+        at=order.at,
+        new_id=order.new_id,
+        identity=identity,
+        prompt=order.prompt,
+        model=order.model,
+        input=order.input,
+        also=done.record,
+    )
+    done.tell()
+    return _answer(forked)
+
+
+@router.post("/v1/runs/{run_id}/resume")
+async def resume(run_id: RunId, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+    """Have a run go on that nobody drives; it goes on here."""
+    info = await _seen(services, caller, request.scope[ROLE], run_id)
+    after = await services.drives.resume(info)
+    named = (caller, "run_resumed", "Run", info.namespace, info.id)
+    await record(services.runtime, *named, request=request.scope[REQUEST_ID], run_id=info.id)
+    return _answer(after)
+
+
+@router.post("/v1/runs/{run_id}/settle")
+async def settle(run_id: RunId, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+    """Say what became of a call that may have acted; the run goes on here, or where the runs of its task are done.
+
+    A run that has ended stays as it is: what is said is kept for the same call of the same task or family of runs.
+    """
+    info = await _seen(services, caller, request.scope[ROLE], run_id)
+    said = await form(request, Settled)
+    if said.result is not None and said.decision != "happened":
+        raise InvalidInput("a result goes with a call that happened")
+    done = _act(services, caller, request, "run_settled", info.namespace, info.id)
+    await services.runtime.runs.leave_settled(
+        info.id,
+        said.call,
+        said.decision,
+        result=said.result,
+        by=caller.name,
+        reason=said.reason,
+        also=done.record,
+    )
+    done.tell()
+    with contextlib.suppress(FoliotError):  # decided is decided: who resumes the run hears what keeps it
+        info = await services.drives.resume(await services.runtime.inside.runs.journal.get(info.id))
+    return _answer(info)
+
+
+async def go_on(services: Services, run_id: str) -> None:
+    """Wakes a run that was answered: by the workers of its task, else in this process. Returns at once."""
+    with contextlib.suppress(FoliotError):  # the answer is kept: who resumes the run sees what keeps it
+        await services.drives.wake(run_id)
+
+
+def _messages(sent: Sequence[dict[str, Any]]) -> tuple[Message, ...]:
+    try:
+        return msgspec.convert(sent, tuple[Message, ...])
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"the messages cannot be read: {error}") from None
 
 
 async def _seen(services: Services, caller: Caller, role: Any, run_id: str) -> RunInfo:
-    """The run, if the caller may do this with it. One that is hidden is missing."""
+    """Returns the run if the caller may do this with it. One that is hidden is missing."""
     try:
         info = await services.runtime.inside.runs.journal.get(run_id)
     except NotFound:
         raise NotFound(HIDDEN) from None
     caller.require(role, info.namespace, missing=HIDDEN)
     return info
+
+
+async def _found(services: Services, caller: Caller, word: str) -> RunInfo | None:
+    journal = services.runtime.inside.runs.journal
+    try:
+        if caller.namespaces is None:
+            return await services.runtime.runs.find(word)
+        exact = await journal.get(word)
+        return exact if caller.sees(exact.namespace) else None
+    except NotFound:
+        if caller.namespaces is None:
+            return None
+    # Only among what they can see, or the beginning of an id would tell of the runs of others.
+    alike = [
+        info
+        for where in caller.namespaces
+        for info in await journal.list(namespace=where, limit=LOOKED_AT)
+        if info.id.startswith(word)
+    ]
+    if len(alike) > 1:
+        raise several(word, alike[:NEAR])
+    return alike[0] if alike else None
 
 
 async def _is_seen(services: Services, caller: Caller, run_id: str) -> bool:
@@ -188,13 +415,23 @@ async def _is_seen(services: Services, caller: Caller, run_id: str) -> bool:
         return False
 
 
-def _act(services: Services, caller: Caller, request: Request, verb: str, info: RunInfo) -> ActRecord:
+def _act(services: Services, caller: Caller, request: Request, verb: str, namespace: str, run_id: str) -> ActRecord:
     id = request.scope[REQUEST_ID]
-    return ActRecord(services.runtime, caller, verb, "Run", info.namespace, info.id, request=id, run_id=info.id)
+    return ActRecord(services.runtime, caller, verb, "Run", namespace, run_id, request=id, run_id=run_id)
 
 
-def _shown(info: RunInfo) -> dict[str, Any]:
-    shown = cast("dict[str, Any]", msgspec.to_builtins(info))
-    for internal in ("key", "epoch"):
-        del shown[internal]
-    return shown
+async def _current(services: Services, info: RunInfo) -> RunInfo:
+    """Returns the run with its summary as of now: that of one under way is stored when its phase changes."""
+    if info.phase not in ("pending", "running"):
+        return info
+    _, state = await services.runtime.inside.runs.load(info.id)
+    return msgspec.structs.replace(info, summary=summary_of(state))
+
+
+def _listed(found: Sequence[RunInfo]) -> dict[str, Any]:
+    now = time.time()
+    return {"items": [run_document(info, now) for info in found]}
+
+
+def _answer(info: RunInfo, status: int = 200) -> Response:
+    return Json(run_document(info, time.time()), status)

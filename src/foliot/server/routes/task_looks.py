@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Annotated, Any, Final
 
 import msgspec
+from starlette.requests import Request
 from starlette.responses import Response
 
+from foliot.client import wire
 from foliot.common.times import iso
 from foliot.engine.explain.trace import trace_of
 from foliot.server.auth.guard import new_router
-from foliot.server.context import ServicesDep
-from foliot.server.http.names import Name, Namespace, parameters, space
+from foliot.server.context import CallerDep, Services, ServicesDep
+from foliot.server.http.names import Name, Namespace, last_event, parameters, space
 from foliot.server.http.parameters import Query
 from foliot.server.http.responses import Json
+from foliot.server.streams.runs import task_batches
+from foliot.server.streams.sse import frame
 from foliot.server.tasks.messages import chosen, messages_of, metrics_of
-from foliot.work.views.events import log_line
+from foliot.work.views.events import decode_cursor, log_line
 
 router = new_router("tasks")
+
+LONGEST_WAIT: Final = 10.0
+# Of a task with more runs under way, only so many are looked into.
+LOOKED_INTO: Final = 40
 
 Phase = Annotated[str | None, Query(description="Only messages in these phases, with commas between.")]
 Agent = Annotated[str | None, Query(description="Only messages of this agent.")]
@@ -99,3 +109,70 @@ async def trace(name: Name, services: ServicesDep, namespace: Namespace = None) 
 async def why(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
     """Why it is where it is: what it waits for, or what went wrong."""
     return Json(await services.runtime.inside.tasking.stories.why(space(namespace), name))
+
+
+@router.get("/v1/tasks/{name}/story")
+async def story(name: Name, services: ServicesDep, namespace: Namespace = None, looks: bool = True) -> Response:
+    """Returns the parts of a task's story: its plan, its facts, its runs; with `looks` the facts of live runs."""
+    told = await services.runtime.tasks.story(name, namespace=space(namespace), looks=False)
+    under_way = [each.run.run_id for each in told.live if each.run is not None][:LOOKED_INTO] if looks else []
+    live = {run_id: await services.runtime.inside.runs.facts(run_id) for run_id in under_way}
+    return Json(wire.story_to_wire(told, live, time.time()))
+
+
+@router.get("/v1/tasks/{name}/records")
+async def records(
+    name: Name, services: ServicesDep, namespace: Namespace = None, after: Annotated[int, Query(ge=0, lt=2**53)] = 0
+) -> Response:
+    """The facts of the task itself, behind one."""
+    tasks, where = services.runtime.tasks, space(namespace)
+    await tasks.get(name, namespace=where)
+    return Json(wire.records_to_wire(await tasks.records(name, namespace=where, after=after)))
+
+
+@router.get("/v1/tasks/{name}/happenings")
+async def happenings(
+    name: Name,
+    services: ServicesDep,
+    namespace: Namespace = None,
+    cursor: str | None = None,
+    wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="Seconds to wait for something.")] = 0.0,
+) -> Response:
+    """Returns the events of a task and its runs behind the cursor."""
+    tasks, where = services.runtime.tasks, space(namespace)
+    await tasks.get(name, namespace=where)
+    with parameters():
+        decode_cursor(cursor)
+    until = time.monotonic() + wait
+    while True:
+        batch = await tasks.events(name, namespace=where, cursor=cursor)
+        left = until - time.monotonic()
+        if batch.happenings or left <= 0 or services.closing.is_set():
+            return Json(wire.batch_to_wire(batch))
+        await tasks.changed(name, namespace=where, cursor=cursor, timeout=min(left, 1.0))
+
+
+@router.get("/v1/tasks/{name}/watch")
+async def watch(
+    name: Name,
+    request: Request,
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    cursor: str | None = None,
+) -> Response:
+    """Events `happenings` as they come, each with the cursor as its id; `end` when the task has ended."""
+    tasks, where = services.runtime.tasks, space(namespace)
+    position = last_event(request, cursor)
+    await tasks.get(name, namespace=where)
+    with parameters():
+        decode_cursor(position)
+    return services.streams.respond(caller, _frames(services, where, name, position))
+
+
+async def _frames(services: Services, namespace: str, name: str, position: str | None) -> AsyncGenerator[bytes]:
+    async with aclosing(task_batches(services, namespace, name, position)) as batches:
+        async for _, batch in batches:
+            if batch.happenings:
+                yield frame("happenings", wire.batch_to_wire(batch), batch.cursor)
+    yield frame("end", {})

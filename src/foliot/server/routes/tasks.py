@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foliot.errors import Conflict, NotFound
+from foliot.client import wire
+from foliot.errors import Conflict, Denied, InvalidInput, NotFound
+from foliot.kernel.identity import Identity
 from foliot.resources.kinds import KINDS
+from foliot.resources.names import check_labels
 from foliot.runtime.local.declared_work import is_work
-from foliot.server.audit import ActRecord, TakenBack
-from foliot.server.auth.guard import HIDDEN, new_router
+from foliot.server.audit import AcceptedTasks, ActRecord, TakenBack
+from foliot.server.auth.guard import HIDDEN, ROLE, new_router
 from foliot.server.auth.identity import Caller
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.errors import PreconditionRequired
-from foliot.server.http.bodies import as_object, check_place, form, manifest, mapping
+from foliot.server.http.bodies import as_object, check_place, form, form_in, manifest, manifests, mapping
 from foliot.server.http.envelope import REQUEST_ID
 from foliot.server.http.names import (
     After,
@@ -45,12 +48,11 @@ from foliot.server.resources import Declaring
 from foliot.server.routes.resources import listed
 from foliot.server.streams.runs import task_frames
 from foliot.server.streams.task_watch import newest_place
-from foliot.server.tasks.document import task_document
 from foliot.server.tasks.list import FURTHEST, Wanted, list_tasks, place_of
 from foliot.store.base import Document, Key, Page
-from foliot.work.tasks.base import TaskInfo
-from foliot.work.tasks.commands import command_of
-from foliot.work.views.document import outline
+from foliot.work.tasks.base import Command, TaskInfo
+from foliot.work.tasks.commands import check_chosen_name, command_of, normalise, ordered_after
+from foliot.work.views.document import outline, task_document
 from foliot.work.views.events import decode_cursor
 from foliot.work.views.story import story_of_new
 
@@ -65,6 +67,11 @@ Offset = Annotated[
     int, Query(ge=0, le=FURTHEST, deprecated=True, description="How many to pass over. Pages by `after` cost less.")
 ]
 Archived = Annotated[bool, Query(description="Those that were archived, in place of the others.")]
+Lane = Annotated[str | None, Query(max_length=63, description="Only work in this lane.")]
+CreatedAfter = Annotated[float | None, Query(description="Only work after this time: seconds since 1970.")]
+Mode = Annotated[Literal["run", "template"] | None, Query(description="`run`: only work; `template`: only templates.")]
+Alike = Annotated[bool, Query(description="Also the only one whose name begins or ends so.")]
+Outline = Annotated[bool, Query(alias="outline", description="As in lists: without messages and history.")]
 Cursor = Annotated[str | None, Query(description="The id of the last event that was read.")]
 
 
@@ -92,14 +99,17 @@ async def list_all(
     fieldSelector: Fields = None,
     phase: Phases = None,
     target: Target = None,
+    lane: Lane = None,
+    createdAfter: CreatedAfter = None,
     archived: Archived = False,
+    mode: Mode = None,
 ) -> Response:
     """Tasks: work newest first, then templates."""
     filter = wanted("Task", namespace, labelSelector or labels, fieldSelector)
     phases = tuple(word.strip() for word in (phase or "").split(",") if word.strip())
     place = await newest_place(services)
     with parameters():
-        which = Wanted(filter, phases, target, archived)
+        which = Wanted(filter, phases, target, archived, lane, createdAfter, mode)
         cursor = continued or await place_of(services, caller, which, after)
         items, cursor = await list_tasks(services, caller, which, limit=limit, cursor=cursor, skip=offset)
     answer = listed(Page(items, cursor, place.revision))
@@ -143,10 +153,60 @@ async def accept(
     return resource(await _shown(services, where, accepted.task.name))
 
 
+@router.post("/v1/tasks/submit")
+async def submit(
+    request: Request,
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    idempotency_key: IdempotencyKey = None,
+) -> Response:
+    """Have a system or an agent do something; 201 when the task is new."""
+    command = normalise(await form_in(request, Command, space(namespace)))
+    key = one_key(idempotency_key, command.idempotency_key)
+    check_labels(command.labels)
+    check_chosen_name(command.name)
+    identity = caller.identity(command.namespace, "http", user=command.user)
+    identity = await _lineage(services, command, identity)
+    command = msgspec.structs.replace(command, by=caller.name, user="", identity=identity, idempotency_key=key)
+    act = _act(services, caller, request, "task_accepted", command.namespace)
+    accepted = await services.runtime.inside.tasking.tasks.accept(command, also=act.part, keyed_by=caller.principal)
+    act.tell()
+    return resource(outline(accepted.task), 200 if accepted.duplicate else 201)
+
+
+@router.post("/v1/tasks/declared")
+async def accept_declared(
+    request: Request, services: ServicesDep, caller: CallerDep, dryRun: DryRun = None
+) -> Response:
+    """Have the Tasks of mode `run` in the body, which were applied, done: once each, however often this is asked.
+
+    With `dryRun`: those that ask for something else than the work which was accepted under their names.
+    """
+    documents = [each for each in (await manifests(request, None)).documents if is_work(each)]
+    for document in documents:
+        caller.require(request.scope[ROLE], document["metadata"]["namespace"], missing=HIDDEN)
+    if is_dry(dryRun):
+        taken = await services.client.opposed(documents)
+    else:
+        acts = AcceptedTasks(services.runtime, caller, "task_accepted", request.scope[REQUEST_ID])
+        taken = await services.client.accept_for(documents, caller.acting_for_self("http"), recorded=acts)
+        acts.tell()
+    return Json([wire.taken_to_wire(each) for each in taken])
+
+
 @router.get("/v1/tasks/{name}")
-async def get_task(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
+async def get_task(
+    name: Name, services: ServicesDep, namespace: Namespace = None, alike: Alike = False, outlined: Outline = False
+) -> Response:
     """Everything about one task: what was asked for, how it stands, its messages, joins and history."""
-    return resource(await _shown(services, space(namespace), name))
+    tasks, where = services.runtime.inside.tasking.tasks, space(namespace)
+    if alike:
+        with parameters():
+            name = (await tasks.find(where, name)).name
+    if outlined:
+        return resource(outline(await tasks.get(where, name)))
+    return resource(await _shown(services, where, name))
 
 
 @router.put("/v1/tasks/{name}")
@@ -268,6 +328,17 @@ async def archive(
     return resource(outline(info))
 
 
+@router.post("/v1/tasks/{name}/forget")
+async def forget(
+    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+) -> Response:
+    """Forget an ended task with its events."""
+    act = _act(services, caller, request, "task_deleted", space(namespace))
+    await services.runtime.inside.tasking.tasks.delete(space(namespace), name, also=act.record_task)
+    act.tell()
+    return Response(status_code=204)
+
+
 @router.get("/v1/tasks/{name}/events")
 async def follow(
     name: Name,
@@ -287,6 +358,36 @@ async def follow(
     with parameters():
         decode_cursor(position)
     return services.streams.respond(caller, task_frames(services, where, name, position))
+
+
+async def _lineage(services: Services, command: Command, identity: Identity) -> Identity:
+    """The identity of the work that a caller asks for, unless it claims to come from something else than its caller.
+
+    What made a task is said by whatever makes it, and a parent can only be a task of the same user: its cancelling
+    reaches the child. Conditions and policies may go by the template, so it has to be there and to ask for the same.
+    Raises `InvalidInput`, `NotFound`, `Denied`.
+    """
+    if command.spawned_by:
+        raise InvalidInput("spawned_by: whatever makes tasks by itself says so, nobody else", hint="leave it out")
+    if command.parent:
+        above = (await services.runtime.inside.tasking.tasks.ref(command.namespace, command.parent)).command.acts_as
+        if above.user != identity.user:
+            raise Denied(
+                f"parent: the task {command.parent[:80]!r} is not one of {identity.user!r}",
+                hint="a child is asked for on behalf of the user of its parent; leave it out for a task of its own",
+            )
+    if command.template:
+        home, _, name = command.template.rpartition("/")
+        missing = f"template: there is no template {command.template[:80]!r} for this in {command.namespace!r}"
+        if (home or command.namespace) != command.namespace:
+            raise NotFound(missing)
+        document = await services.resources.get(Key("Task", command.namespace, name))
+        made = command_of(document)
+        same = (made.target_kind, made.target) == (command.target_kind, command.target)
+        if document["spec"].get("mode") != "template" or not same:
+            raise NotFound(missing)
+        return ordered_after(identity, document)
+    return identity
 
 
 async def _shown(services: Services, namespace: str, name: str) -> Document:

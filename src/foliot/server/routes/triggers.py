@@ -19,8 +19,6 @@ from foliot.server.http.envelope import REQUEST_ID
 from foliot.server.http.names import MOST, Limit, Name, Namespace, space
 from foliot.server.http.parameters import Path
 from foliot.server.http.responses import Json
-from foliot.server.routes.work_tasks import who
-from foliot.store.base import Document
 
 router = new_router("triggers")
 
@@ -57,21 +55,6 @@ class Trial(msgspec.Struct, frozen=True):
 # --- schedules -----------------------------------------------------------------------------------------------------
 
 
-@router.get("/v1/work/schedules")
-async def list_schedules(services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
-    """Schedules, with when they were due last and are due next."""
-    found: list[Document] = []
-    for where in _spaces(caller, namespace):
-        found += await services.runtime.schedules.list(namespace=where)
-    return Json({"items": found})
-
-
-@router.get("/v1/work/schedules/{name}")
-async def get_schedule(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
-    """One schedule."""
-    return Json(await services.runtime.schedules.get(name, namespace=space(namespace)))
-
-
 @router.get("/v1/task-schedules/{name}/slots")
 async def slots(name: Name, services: ServicesDep, namespace: Namespace = None, limit: Limit = 20) -> Response:
     """Every time it was due, newest first, and what became of it."""
@@ -90,27 +73,12 @@ async def run_now(
 ) -> Response:
     """Make a task of the schedule right now."""
     now, where = await form(request, Now), space(namespace)
-    fired = await services.runtime.schedules.run(name, namespace=where, given=now.given, by=who(caller, now.by))
+    fired = await services.runtime.schedules.run(name, namespace=where, given=now.given, by=caller.name)
     await _record(services, caller, request, "fired", "TaskSchedule", where, name)
     return Json(fired)
 
 
 # --- webhooks ------------------------------------------------------------------------------------------------------
-
-
-@router.get("/v1/work/webhooks")
-async def list_webhooks(services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
-    """Webhooks with their addresses."""
-    found: list[Document] = []
-    for where in _spaces(caller, namespace):
-        found += await services.runtime.webhooks.list(namespace=where)
-    return Json({"items": found})
-
-
-@router.get("/v1/work/webhooks/{name}")
-async def get_webhook(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
-    """One webhook with its address."""
-    return Json(await services.runtime.webhooks.get(name, namespace=space(namespace)))
 
 
 @router.post("/v1/task-webhooks/{name}/rotate")
@@ -146,8 +114,9 @@ async def replay(
     name: Name, id: Id, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
 ) -> Response:
     """Make a new task of a delivery that was signed and is still remembered."""
-    again, where = await form(request, Again), space(namespace)
-    task = await services.runtime.webhooks.replay(name, id, namespace=where, by=who(caller, again.by))
+    await form(request, Again)
+    where = space(namespace)
+    task = await services.runtime.webhooks.replay(name, id, namespace=where, by=caller.name)
     await _record(services, caller, request, "replayed", "TaskWebhook", where, name)
     return Json({"task": task})
 
@@ -163,13 +132,6 @@ async def send_test(
     )
     await _record(services, caller, request, "tried", "TaskWebhook", where, name)
     return Json(sent)
-
-
-def _spaces(caller: Caller, namespace: str | None) -> list[str | None]:
-    chosen = (namespace or "").strip()
-    if chosen:
-        return [chosen] if caller.sees(chosen) else []
-    return [None] if caller.namespaces is None else [*caller.namespaces]
 
 
 async def _record(

@@ -6,13 +6,12 @@ Somebody may also declare one; it is listed behind those that live, until a proc
 from __future__ import annotations
 
 import time
-from typing import Final
 
 from starlette.responses import Response
 
-from foliot.common.times import iso
 from foliot.errors import NotFound
 from foliot.server.auth.guard import new_router
+from foliot.server.auth.identity import Caller
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.http.names import (
     DEFAULT_PAGE,
@@ -31,12 +30,11 @@ from foliot.server.http.names import (
 from foliot.server.http.responses import Json, resource
 from foliot.server.routes.resources import listed
 from foliot.store.base import Document, Filter, Key, Page
-from foliot.store.queue.workers import WorkerInfo, list_workers
+from foliot.store.queue.workers import list_workers
 from foliot.store.resources.selectors import matches
+from foliot.work.views.worker_document import worker_document
 
 router = new_router("workers")
-
-PHASES: Final = {"ready": "Ready", "draining": "Draining", "stopped": "Stopped", "lost": "NotReady"}
 
 
 @router.get("/v1/workers")
@@ -57,7 +55,7 @@ async def list_all(
     """
     filter = wanted("Worker", namespace, labelSelector or labels, fieldSelector)
     fitting = Filter("Worker", None, filter.labels, filter.fields)
-    live = [each for each in await _live(services) if matches(each, fitting)]
+    live = [each for each in await _live(services, caller) if matches(each, fitting)]
     with parameters():
         page = await _page(services, caller.narrowed(filter), live, limit, continued or after)
     return Json(listed(page))
@@ -81,7 +79,7 @@ async def _page(
 @router.get("/v1/workers/{name}")
 async def get_worker(name: Name, services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
     """One worker."""
-    for document in await _live(services):
+    for document in await _live(services, caller):
         if document["metadata"]["name"] == name:
             return resource(document)
     key = Key("Worker", space(namespace), name)
@@ -93,30 +91,7 @@ async def get_worker(name: Name, services: ServicesDep, caller: CallerDep, names
     raise NotFound(f"there is no worker {name!r}", hint="`foliot workers` shows them")
 
 
-async def _live(services: Services) -> list[Document]:
-    now = time.time()
-    return [_document(info, now) for info in await list_workers(services.database)]
-
-
-def _document(info: WorkerInfo, now: float) -> Document:
-    return {
-        "apiVersion": "foliot.dev/v1",
-        "kind": "Worker",
-        "metadata": {
-            "name": info.name,
-            "namespace": "default",
-            "labels": info.labels,
-            "createdAt": iso(info.started_at),
-            "resourceVersion": str(round(info.heartbeat_at * 1000)),
-        },
-        "spec": {
-            "region": info.region,
-            "capabilities": {"gpu": bool(info.gpu), "supported_models": [*info.models]},
-            "max_concurrent_tasks": info.capacity,
-        },
-        "status": {
-            "phase": PHASES[info.state(now)],
-            "lastHeartbeat": iso(info.heartbeat_at),
-            "currentTasks": info.current,
-        },
-    }
+async def _live(services: Services, caller: Caller) -> list[Document]:
+    """Returns the workers that live. Their processes are shown to callers who see all namespaces."""
+    now, whole = time.time(), caller.namespaces is None
+    return [worker_document(info, now, shows_process=whole) for info in await list_workers(services.database)]

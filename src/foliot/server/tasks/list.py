@@ -37,10 +37,14 @@ class Wanted:
     phases: tuple[str, ...] = ()
     target: str | None = None
     archived: bool = False
+    lane: str | None = None
+    created_after: float | None = None
+    mode: str | None = None
 
     @property
     def only_work(self) -> bool:
-        return bool(self.phases or self.target or self.archived)
+        narrowed = self.phases or self.target or self.archived or self.lane or self.created_after is not None
+        return self.mode == "run" or bool(narrowed)
 
 
 async def list_tasks(
@@ -102,6 +106,8 @@ async def _is_declared(services: Services, namespace: str, name: str) -> bool:
 
 def _spaces(caller: Caller, wanted: Wanted) -> Sequence[str | None]:
     """Returns the namespaces to search, one after the other; None is everywhere."""
+    if wanted.mode == "template":
+        return []
     if wanted.filter.namespace is not None:
         return [wanted.filter.namespace] if caller.sees(wanted.filter.namespace) else []
     return caller.namespaces or ((None,) if caller.namespaces is None else ())
@@ -119,6 +125,8 @@ async def _work(
             target=wanted.target,
             labels=labels,
             archived=wanted.archived,
+            lane=wanted.lane,
+            created_after=wanted.created_after,
             limit=limit - len(found),
             cursor=cursor,
         )

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from foliot.common.times import iso
 from foliot.errors import UsageError
-from foliot.kernel.traces import read_context
-from foliot.work.views.story import API_MESSAGE, MessageStory, TaskStory
+from foliot.work.views.document import messages_of as task_messages
+from foliot.work.views.story import MessageStory, TaskStory
 
 PHASES: Final = ("queued", "running", "retrypending", "succeeded", "deadletter")
 KNOWN: Final = (*PHASES, "waiting", "cancelled")
@@ -53,79 +52,9 @@ def chosen(
     return Chosen(phases, sender or "", to or "", branch or "", trace or "", max(0, limit or 0))
 
 
-def told(story: TaskStory) -> list[dict[str, Any]]:
-    """Every message of a task as the API tells it."""
-    context = read_context(story.command.trace)
-    trace = context.trace if context is not None else ""
-    return [_told(story, each, trace) for each in story.messages.values()]
-
-
-def _told(story: TaskStory, each: MessageStory, trace: str) -> dict[str, Any]:
-    sent, run = each.message, each.run
-    shown: dict[str, Any] = {
-        "timestamp": iso(each.sent_at),
-        "message_id": sent.id,
-        "idempotency_key": sent.id,  # sending it again gives the same one
-        "task_id": story.info.id,
-        "attempt": sent.attempt,
-        "system": story.plan.system,
-        "from_agent": sent.sender,
-        "to_agent": sent.to,
-        "branch_id": sent.branch,
-        "parent_branch_id": sent.parent_branch,
-        "type": sent.kind,
-        "content": sent.payload,
-        "trace_id": trace,
-        "parent_id": sent.parent_id,
-        "phase": API_MESSAGE[each.phase],
-        "attempts": each.attempts,
-        "max_attempts": story.command.retry.max_attempts,
-        "last_error": _error(each),
-        "worker": (run.worker if run is not None else "") or "",
-        "hop": sent.hop,
-        "round": sent.round,
-    }
-    if each.ended_at is not None:
-        shown["processed_at"] = iso(each.ended_at)
-    if run is not None:
-        shown["run"] = run.run_id
-        shown["run_phase"] = run.phase
-        if each.phase == "retry_pending" and run.due_at is not None:
-            shown["next_attempt_at"] = iso(run.due_at)
-    return shown
-
-
-def _error(each: MessageStory) -> str:
-    if each.ended is not None and each.ended.outcome != "succeeded":
-        return each.ended.error or each.ended.reason
-    if each.live is not None and each.live.retry is not None:
-        return each.live.retry.message or each.live.retry.reason
-    return each.cut.reason if each.cut is not None else ""
-
-
-def joins_of(story: TaskStory) -> list[dict[str, Any]]:
-    """The joins that wait for more."""
-    found: list[dict[str, Any]] = []
-    for join in story.joins:
-        node = story.plan.nodes.get(join.node)
-        declared = node.join if node is not None else None
-        found.append(
-            {
-                "attempt": story.info.attempt,
-                "node": join.node,
-                "mode": declared.mode if declared is not None else "wait_for_all",
-                "expected": len(join.came) + len(join.missing) + len(join.absent),
-                "quorum_required": join.required,
-                "activated": False,
-                "sources": [{"from_agent": agent} for agent in join.came],
-            }
-        )
-    return found
-
-
 def messages_of(story: TaskStory, which: Chosen) -> dict[str, Any]:
     """The chosen messages. Counts are of those before the phase was looked at."""
-    every = told(story)
+    every = task_messages(story)
     fitting = [each for each in every if which.fits(each)]
     counts = Counter(each["phase"] for each in fitting)
     shown = [each for each in fitting if not which.phases or each["phase"] in which.phases]
@@ -145,7 +74,7 @@ def metrics_of(story: TaskStory, which: Chosen, generated_at: str) -> dict[str, 
     """Returns the metrics of the chosen messages."""
     pairs = [
         (each, shown)
-        for each, shown in zip(story.messages.values(), told(story), strict=True)
+        for each, shown in zip(story.messages.values(), task_messages(story), strict=True)
         if which.fits(shown) and (not which.phases or shown["phase"] in which.phases)
     ]
     edges = sorted({_edge(shown) for _, shown in pairs})

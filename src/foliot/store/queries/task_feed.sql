@@ -41,7 +41,7 @@ SELECT t.key AS key, t.uid AS uid, t.namespace AS namespace, t.name AS name, t.t
        t.target AS target, t.phase AS phase, t.revision AS revision, t.attempt AS attempt, t.priority AS priority,
        t.lane AS lane, t.spawned_by AS spawned_by, t.parent AS parent, t.labels AS labels, t.summary AS summary,
        t.timer_at AS timer_at, t.created_at AS created_at, t.updated_at AS updated_at, t.started_at AS started_at,
-       t.ended_at AS ended_at, t.archived_at AS archived_at
+       t.ended_at AS ended_at, t.archived_at AS archived_at, t.command AS command
   FROM json_each(:keys) AS wanted JOIN task AS t ON t.key = CAST(wanted.value AS BIGINT)
  ORDER BY t.key;
 

@@ -17,7 +17,7 @@ SELECT namespace, name, digest, command FROM task
 
 -- name: task_named
 SELECT key, uid, namespace, name, target_kind, target, phase, revision, attempt, priority, lane, spawned_by, parent,
-       labels, summary, timer_at, created_at, updated_at, started_at, ended_at, archived_at
+       labels, summary, timer_at, created_at, updated_at, started_at, ended_at, archived_at, command
   FROM task WHERE namespace = :namespace AND name = :name;
 
 -- name: task_content
@@ -30,7 +30,7 @@ SELECT t.key AS key, t.uid AS uid, t.namespace AS namespace, t.name AS name, t.t
        t.target AS target, t.phase AS phase, t.revision AS revision, t.attempt AS attempt, t.priority AS priority,
        t.lane AS lane, t.spawned_by AS spawned_by, t.parent AS parent, t.labels AS labels, t.summary AS summary,
        t.timer_at AS timer_at, t.created_at AS created_at, t.updated_at AS updated_at, t.started_at AS started_at,
-       t.ended_at AS ended_at, t.archived_at AS archived_at
+       t.ended_at AS ended_at, t.archived_at AS archived_at, t.command AS command
   FROM task AS t
  WHERE t.key < :before
    AND (:namespace = '' OR t.namespace = :namespace)

@@ -72,7 +72,10 @@ class Command(Struct, frozen=True, omit_defaults=True):
 
 
 class TaskInfo(Struct, frozen=True):
-    """A task as listings show it. `summary` is written with every change: output, error, counts, usage, waiting."""
+    """A task as listings show it. `summary` is written with every change: output, error, counts, usage, waiting.
+
+    `spec` is what was asked for, in the words of a Task.
+    """
 
     key: int
     uid: str
@@ -95,6 +98,7 @@ class TaskInfo(Struct, frozen=True):
     started_at: float | None
     ended_at: float | None
     archived_at: float | None
+    spec: dict[str, Any] = {}
 
     @property
     def id(self) -> str:

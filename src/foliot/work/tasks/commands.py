@@ -109,12 +109,12 @@ def is_known(row: Mapping[str, Any], content: str) -> bool:
 
     Digests that older versions stored depended on how a command had been put together; the command itself tells.
     """
-    return row["digest"] == content or content_digest(_decoder.decode(row["command"])) == content
+    return row["digest"] == content or content_digest(decode_command(row["command"])) == content
 
 
 def is_declared_by(row: Mapping[str, Any], command: Command) -> bool:
     """Whether the task of a row is the work of a Task that says `command`: its labels may have been changed since."""
-    return asks_the_same(_decoder.decode(row["command"]), command)
+    return asks_the_same(decode_command(row["command"]), command)
 
 
 def asks_the_same(one: Command, other: Command) -> bool:
@@ -126,6 +126,46 @@ def asks_the_same(one: Command, other: Command) -> bool:
 def encode_command(command: Command) -> str:
     """Encodes a command for the store. The input keeps its order: agents receive it in that order."""
     return _encoder.encode(command).decode()
+
+
+def decode_command(text: str) -> Command:
+    """Decodes a command of the store."""
+    return _decoder.decode(text)
+
+
+def spec_of(command: Command) -> dict[str, Any]:
+    """Returns the spec of a Task that asks for the same: the inverse of `command_of`.
+
+    A reader of a task can post its spec under another name, and have the same done again.
+    """
+    retry = command.retry
+    spec: dict[str, Any] = {
+        command.target_kind: command.target,
+        "mode": "run",
+        "priority": command.priority,
+        "retry": {"max_attempts": retry.max_attempts, "backoff": _text(retry.backoff)},
+        "message_retry": {
+            "max_attempts": retry.max_attempts,
+            "backoff": _text(retry.backoff),
+            "max_backoff": _text(retry.max_backoff),
+            "jitter": retry.jitter,
+        },
+    }
+    if retry.non_retryable:
+        spec["message_retry"]["non_retryable"] = [*retry.non_retryable]
+    for name in ("input", "lane", "max_turns"):
+        if value := getattr(command, name):
+            spec[name] = value
+    if command.timeout is not None:
+        spec["timeout"] = _text(command.timeout)
+    if needs := msgspec.to_builtins(command.requirements):
+        spec["requirements"] = needs
+    return spec
+
+
+def _text(seconds: float) -> str:
+    milliseconds = round(seconds * 1000)
+    return f"{milliseconds // 1000}s" if milliseconds % 1000 == 0 else f"{milliseconds}ms"
 
 
 def command_of(document: Mapping[str, Any]) -> Command:

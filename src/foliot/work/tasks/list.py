@@ -14,6 +14,7 @@ from foliot.store.base import Database
 from foliot.store.tasks import label_text
 from foliot.store.transaction import Row
 from foliot.work.tasks.base import TaskInfo
+from foliot.work.tasks.commands import decode_command, spec_of
 
 NEWEST = 2**62
 FOREVER = 1e15
@@ -123,6 +124,7 @@ def _info(row: Row, live: Row | None) -> TaskInfo:
     fields = dict(row)
     fields["labels"] = msgspec.json.decode(fields["labels"])
     fields["summary"] = msgspec.json.decode(fields["summary"])
+    fields["spec"] = spec_of(decode_command(fields.pop("command")))
     if live is not None:
         if live["begun"]:
             fields["phase"] = "running"

@@ -45,7 +45,6 @@ from foliot.work.tasks.base import (
     Begun,
     Command,
     Definitions,
-    TargetKind,
     TaskInfo,
     TaskRecord,
 )
@@ -54,12 +53,14 @@ from foliot.work.tasks.commands import (
     asks_the_same,
     command_of,
     content_digest,
+    decode_command,
     encode_command,
     from_template,
     is_declared_by,
     is_known,
     normalise,
     owned_key,
+    spec_of,
 )
 from foliot.work.tasks.inbox import first_words
 from foliot.work.tasks.list import LIVE, TaskList, no_task
@@ -67,7 +68,6 @@ from foliot.work.tasks.plan import Pinner
 
 log = logging.getLogger(__name__)
 
-_commands = msgspec.json.Decoder(Command)
 # How many tasks one look at the timers deals with.
 TIMERS_AT_ONCE = 100
 CHILDREN_AT_ONCE = 200
@@ -170,7 +170,7 @@ class TaskService(TaskList):
         key, tickets = made
         await self._transport.publish(tickets)
         begun = Begun(command, plan, state, moves.facts, tickets)
-        return Accepted(_accepted(key, task, command.target_kind, len(facts)), duplicate=False, begun=begun)
+        return Accepted(_accepted(key, task, command, len(facts)), duplicate=False, begun=begun)
 
     async def accept_template(
         self, ref: str, command: Command, *, origin: Origin, by_operator: bool = False
@@ -513,7 +513,7 @@ class TaskService(TaskList):
         if not found:
             raise no_task(namespace, name)
         row = found[0]
-        pinned, command = await self._bundles.get(row["plan"]), _commands.decode(row["command"])
+        pinned, command = await self._bundles.get(row["plan"]), decode_command(row["command"])
         return TaskRef(row["key"], row["uid"], namespace, name, row["priority"], row["lane"], command, pinned)
 
     async def events(self, namespace: str, name: str, *, after: int = 0, limit: int = 500) -> list[TaskRecord]:
@@ -536,14 +536,14 @@ def _has_expired(row: Row, command: Command, now: float) -> Tx[bool]:
     return (yield from one("task_begun", key=row["key"])) is None
 
 
-def _accepted(key: int, task: NewTask, target_kind: TargetKind, revision: int) -> TaskInfo:
+def _accepted(key: int, task: NewTask, command: Command, revision: int) -> TaskInfo:
     """The task as it was in the moment in which it was accepted."""
     return TaskInfo(
         key=key,
         uid=task.uid,
         namespace=task.namespace,
         name=task.name,
-        target_kind=target_kind,
+        target_kind=command.target_kind,
         target=task.target,
         phase="queued",
         revision=revision,
@@ -560,6 +560,7 @@ def _accepted(key: int, task: NewTask, target_kind: TargetKind, revision: int) -
         started_at=None,
         ended_at=None,
         archived_at=None,
+        spec=spec_of(command),
     )
 
 

@@ -1,29 +1,47 @@
-"""A task as an object of the API: `apiVersion, kind, metadata, spec, status`."""
+"""The Task document: `apiVersion, kind, metadata, spec, status`, the same wherever a task is shown.
+
+`outline` makes it from what lists read, `task_document` with everything that the story of a task tells besides.
+`info_of` reads the info of a task out of either. Members of the status have the names that earlier clients read:
+`messages`, `join_states`, `history`, `trace`, and who has the task (`claimedBy`, `assignedWorker`, `leaseUntil`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import msgspec
+from datetime import datetime
+from typing import Any, Final
 
 from foliot.common.times import iso
 from foliot.kernel.graph import events as t
 from foliot.kernel.graph.lifecycle import API_PHASES
 from foliot.kernel.messages import Usage
+from foliot.kernel.traces import read_context
 from foliot.store.base import Document
-from foliot.work.tasks.base import PRIORITIES, Command, TaskInfo
+from foliot.work.tasks.base import PRIORITIES, Command, TargetKind, TaskInfo
 from foliot.work.views.story import API_MESSAGE, MessageStory, TaskStory
 
-API_VERSION = "foliot.dev/v1"
+API_VERSION: Final = "foliot.dev/v1"
+_PHASES: Final = {shown: phase for phase, shown in API_PHASES.items()}
+# Members of the status, and where the info of a task has them.
+_TIMES: Final = {
+    "startedAt": "started_at",
+    "completedAt": "ended_at",
+    "archivedAt": "archived_at",
+    "updatedAt": "updated_at",
+    "dueAt": "timer_at",
+}
+_SUMMARY: Final = {
+    "lastOutput": "output",
+    "reason": "reason",
+    "waiting": "waiting",
+    "tokens": "tokens",
+    "costUsd": "cost_usd",
+    "messageCount": "messages",
+}
 
 
 def outline(info: TaskInfo) -> Document:
-    """Returns the document of a task without reading its events: for lists."""
-    target = {"system": info.target} if info.target_kind == "system" else {"agent": info.target}
-    spec: dict[str, Any] = {**target, "priority": priority_word(info.priority)}
-    if info.lane:
-        spec["lane"] = info.lane
+    """Makes the document of a task from what lists read: what was asked for and how it stands, without its events."""
     return {
         "apiVersion": API_VERSION,
         "kind": "Task",
@@ -35,70 +53,85 @@ def outline(info: TaskInfo) -> Document:
             "resourceVersion": str(info.revision),
             "createdAt": iso(info.created_at),
         },
-        "spec": spec,
+        "spec": dict(info.spec),
         "status": status_outline(info),
     }
 
 
 def status_outline(info: TaskInfo) -> dict[str, Any]:
+    """Makes the status of a task from what lists read."""
     summary = info.summary
     begun = info.attempt if info.phase != "queued" else info.attempt - 1
     status: dict[str, Any] = {"phase": API_PHASES[info.phase], "attempts": begun}  # type: ignore[index]  # the store holds no other
-    times = {"startedAt": info.started_at, "completedAt": info.ended_at, "archivedAt": info.archived_at}
+    times = {name: getattr(info, field) for name, field in _TIMES.items()}
     status |= {name: iso(at) for name, at in times.items() if at is not None}
     if error := summary.get("error") or (summary.get("reason") if info.phase == "cancelled" else ""):
         status["lastError"] = error
-    for name, key in (("lastOutput", "output"), ("waiting", "waiting"), ("tokens", "tokens"), ("costUsd", "cost_usd")):
-        if summary.get(key) is not None:
-            status[name] = summary[key]
+    status |= {name: summary[key] for name, key in _SUMMARY.items() if summary.get(key) is not None}
     for name, value in (("spawnedBy", info.spawned_by), ("parent", info.parent)):
         if value:
             status[name] = value
     return status
 
 
-def document_of(story: TaskStory) -> Document:
-    """Everything: what was asked for, how it stands, its messages, joins and history."""
+def info_of(document: Document) -> TaskInfo:
+    """Reads the info of a task out of its document. Its key, which only the store knows, is 0; times are in ms."""
+    metadata, spec, status = document["metadata"], document["spec"], document["status"]
+    phase = _PHASES[status["phase"]]
+    kind: TargetKind = "system" if spec.get("system") else "agent"
+    summary = {key: status[name] for name, key in _SUMMARY.items() if name in status}
+    if phase != "cancelled" and "lastError" in status:
+        summary["error"] = status["lastError"]
+    times = {field: _seconds(status.get(name)) for name, field in _TIMES.items()}
+    created = _seconds(metadata["createdAt"]) or 0.0
+    return TaskInfo(
+        key=0,
+        uid=metadata["uid"],
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        target_kind=kind,
+        target=spec.get(kind, ""),
+        phase=phase,
+        revision=int(metadata["resourceVersion"]),
+        attempt=status["attempts"] + (phase == "queued"),
+        priority=PRIORITIES[spec.get("priority", "normal")],
+        lane=spec.get("lane", ""),
+        spawned_by=status.get("spawnedBy", ""),
+        parent=status.get("parent", ""),
+        labels=metadata.get("labels") or {},
+        summary=summary,
+        timer_at=times["timer_at"],
+        created_at=created,
+        updated_at=times["updated_at"] or created,
+        started_at=times["started_at"],
+        ended_at=times["ended_at"],
+        archived_at=times["archived_at"],
+        spec=spec,
+    )
+
+
+def _seconds(text: str | None) -> float | None:
+    return None if text is None else datetime.fromisoformat(text).timestamp()
+
+
+def task_document(story: TaskStory) -> Document:
+    """Makes the document of a task with everything: its output, messages, joins and history, and who has it."""
     document = outline(story.info)
-    document["spec"] = spec_of(story.command)
     document["status"] |= {
         **_claim(story),
         "output": output_of(story),
-        "messages": [_message(each) for each in story.messages.values()],
-        "joins": [
-            {
-                "node": join.node,
-                "round": join.round,
-                "required": join.required,
-                "received": list(join.came),
-                "missing": list(join.missing),
-                "failed": join.absent,
-                "since": iso(join.since),
-                **({"until": iso(join.until)} if join.until is not None else {}),
-            }
-            for join in story.joins
-        ],
+        "messages": messages_of(story),
+        "join_states": _joins(story),
         "history": _history(story),
+        "asked": _asked(story.command),
     }
     return document
 
 
-def spec_of(command: Command) -> dict[str, Any]:
-    spec: dict[str, Any] = {command.target_kind: command.target, "input": dict(command.input)}
-    if command.message:
-        spec["message"] = command.message
-    spec["priority"] = command.priority
-    for name in ("lane", "idempotency_key", "max_turns", "timeout", "session", "user"):
-        if value := getattr(command, name):
-            spec[name] = value
-    for name in ("requirements", "retry"):
-        if given := msgspec.to_builtins(getattr(command, name)):
-            spec[name] = given
-    return spec
-
-
-def priority_word(number: int) -> str:
-    return next((word for word, value in PRIORITIES.items() if value == number), str(number))
+def _asked(command: Command) -> dict[str, str]:
+    """Returns what of a request a Task has no words for, or would not say twice."""
+    given = {name: getattr(command, name) for name in ("message", "idempotency_key", "session", "user", "by")}
+    return {name: value for name, value in given.items() if value}
 
 
 def output_of(story: TaskStory) -> dict[str, str]:
@@ -146,40 +179,79 @@ def _usage(each: MessageStory) -> Usage:
     return each.ended.usage if each.ended else Usage()
 
 
-def _message(each: MessageStory) -> dict[str, Any]:
-    sent = each.message
+def messages_of(story: TaskStory) -> list[dict[str, Any]]:
+    """Returns every message of a task as its document has it."""
+    context = read_context(story.command.trace)
+    trace = context.trace if context is not None else ""
+    return [_message(story, each, trace) for each in story.messages.values()]
+
+
+def _message(story: TaskStory, each: MessageStory, trace: str) -> dict[str, Any]:
+    sent, run = each.message, each.run
     shown: dict[str, Any] = {
-        "id": sent.id,
-        "from": sent.sender,
-        "to": sent.to,
-        "type": sent.kind,
-        "phase": API_MESSAGE[each.phase],
+        "timestamp": iso(each.sent_at),
+        "message_id": sent.id,
+        "idempotency_key": sent.id,  # sending it again gives the same one
+        "task_id": story.info.id,
         "attempt": sent.attempt,
-        "attempts": each.attempts,
-        "hop": sent.hop,
-        "branch": sent.branch,
-        "round": sent.round,
-        "sentAt": iso(each.sent_at),
+        "system": story.plan.system,
+        "from_agent": sent.sender,
+        "to_agent": sent.to,
+        "branch_id": sent.branch,
+        "parent_branch_id": sent.parent_branch,
+        "type": sent.kind,
         "content": sent.payload,
+        "trace_id": trace,
+        "parent_id": sent.parent_id,
+        "phase": API_MESSAGE[each.phase],
+        "attempts": each.attempts,
+        "max_attempts": story.command.retry.max_attempts,
+        "last_error": _error(each),
+        "worker": (run.worker if run is not None else "") or "",
+        "hop": sent.hop,
+        "round": sent.round,
     }
-    if sent.parent_id:
-        shown["parentId"] = sent.parent_id
-    if each.run is not None:
-        shown["run"] = each.run.run_id
-        shown["runPhase"] = each.run.phase
-        if each.run.worker and each.ended is None:
-            shown["worker"] = each.run.worker
-        if each.phase == "retry_pending" and each.run.due_at is not None:
-            shown["nextAttemptAt"] = iso(each.run.due_at)
     if each.ended_at is not None:
-        shown["completedAt"] = iso(each.ended_at)
-    if each.ended is not None and each.ended.outcome != "succeeded":
-        shown["lastError"] = each.ended.error or each.ended.reason
-    elif each.live is not None and each.live.retry is not None:
-        shown["lastError"] = each.live.retry.message or each.live.retry.reason
-    if each.cut is not None:
-        shown["ended"] = each.cut.reason
+        shown["processed_at"] = iso(each.ended_at)
+    if run is not None:
+        shown["run"] = run.run_id
+        shown["run_phase"] = run.phase
+        if each.phase == "retry_pending" and run.due_at is not None:
+            shown["next_attempt_at"] = iso(run.due_at)
     return shown
+
+
+def _error(each: MessageStory) -> str:
+    if each.ended is not None and each.ended.outcome != "succeeded":
+        return each.ended.error or each.ended.reason
+    if each.live is not None and each.live.retry is not None:
+        return each.live.retry.message or each.live.retry.reason
+    return each.cut.reason if each.cut is not None else ""
+
+
+def _joins(story: TaskStory) -> list[dict[str, Any]]:
+    """Returns the joins that wait for more."""
+    found: list[dict[str, Any]] = []
+    for join in story.joins:
+        node = story.plan.nodes.get(join.node)
+        declared = node.join if node is not None else None
+        shown: dict[str, Any] = {
+            "attempt": story.info.attempt,
+            "node": join.node,
+            "round": join.round,
+            "mode": declared.mode if declared is not None else "wait_for_all",
+            "expected": len(join.came) + len(join.missing) + len(join.absent),
+            "quorum_required": join.required,
+            "activated": False,
+            "sources": [{"from_agent": agent} for agent in join.came],
+            "missing": [*join.missing],
+            "failed": join.absent,
+            "since": iso(join.since),
+        }
+        if join.until is not None:
+            shown["until"] = iso(join.until)
+        found.append(shown)
+    return found
 
 
 def _claim(story: TaskStory) -> dict[str, Any]:
