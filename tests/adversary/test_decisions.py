@@ -386,7 +386,7 @@ MANY: tuple[tuple[str, Callable[[House], Awaitable[str]], Step, Decided], ...] =
     (
         "work answer",
         lambda h: h.waiting("asker"),
-        lambda h, it: h.post(f"/v1/runs/{it}/answer", text="red", by="root"),
+        lambda h, it: h.post(f"/v1/runs/{it}/answer", text="red"),
         Decided("answered", "hugo"),
     ),
     (
