@@ -16,8 +16,9 @@ class Profile:
 
     `crash_at` kills at exactly those occasions instead, counted from 1. `disk` is the chance that a write or a read
     answers "unavailable", in half of the writes after it was stored. `outage` is the chance that the store is away for
-    everyone from then on, for `outages` parts of a lease. `clumsy` and `tool_trouble` are how often the model and the
-    tools misbehave; `signals` is how much is said to runs from outside.
+    everyone from then on, for `outages` parts of a lease; after one it is there for `recovery` parts of a lease.
+    `clumsy` and `tool_trouble` are how often the model and the tools misbehave; `signals` is how much is said to runs
+    from outside.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Profile:
     disk: float = 0.0
     outage: float = 0.0
     outages: tuple[float, ...] = (0.1, 0.5, 0.9, 2.0)
+    recovery: float = 0.0
     faults: int = 6
     clumsy: float = 0.0
     tool_trouble: float = 0.0
@@ -46,8 +48,17 @@ PROFILES: Final[Mapping[str, Profile]] = {
         Profile("crashes", crash=0.06, faults=8),
         Profile("zombies", runs=1, workers=3, crash=0.01, pause=0.08, tool_trouble=0.1),
         Profile("disk", runs=3, disk=0.06, crash=0.01, faults=8),
-        # Nobody dies, and the store is never away for as long as a lease: nothing may be left in doubt.
-        Profile("blips", runs=3, disk=0.06, outage=0.04, outages=(0.02, 0.1, 0.3), faults=20, lease_seconds=30.0),
+        # Nobody dies, and between two outages leases can be renewed: nothing may be left in doubt.
+        Profile(
+            "blips",
+            runs=3,
+            disk=0.06,
+            outage=0.04,
+            outages=(0.02, 0.1, 0.3),
+            recovery=0.4,
+            faults=20,
+            lease_seconds=30.0,
+        ),
         # The store is away for longer than leases last, which end in the middle of slow calls.
         Profile(
             "blackouts",

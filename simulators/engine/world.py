@@ -48,7 +48,7 @@ class World:
         self.outside = context_of(None)
         self.lease_of: Callable[[str], tuple[str | None, float | None]] = self._lease_in_memory
         self._faults_left = profile.faults
-        self._away_until = 0.0
+        self._away_until = float("-inf")
         self._occasions = 0
 
     @property
@@ -103,11 +103,12 @@ class World:
 
     def disk_fails(self) -> bool:
         """Whether the store does not answer this time."""
-        if self.loop.time() < self._away_until:
+        there_for = self.loop.time() - self._away_until
+        if there_for < 0:
             return True
         if not self.faulty:
             return False
-        if self.maybe(self.profile.outage):
+        if there_for >= self.profile.recovery * self.profile.lease_seconds and self.maybe(self.profile.outage):
             seconds = self.profile.lease_seconds * self.chance.choice(self.profile.outages)
             self.note("store", "", f"OUTAGE   for {seconds:g} s")
             self._away_until = self.loop.time() + seconds

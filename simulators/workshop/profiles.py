@@ -35,8 +35,10 @@ PROFILES: Final[Mapping[str, ShopProfile]] = {
         ShopProfile("crashes", crash=0.03, faults=10, workers=3),
         ShopProfile("zombies", pause=0.03, crash=0.01, faults=8, workers=3),
         ShopProfile("disk", disk=0.02, crash=0.005, faults=10, workers=2),
-        # Nobody dies, and the store is never away for as long as a lease: nothing may be left in doubt.
-        ShopProfile("blips", disk=0.02, outage=0.01, outages=(0.02, 0.1, 0.3), faults=20, lease_seconds=30.0),
+        # Nobody dies, and between two outages leases can be renewed: nothing may be left in doubt.
+        ShopProfile(
+            "blips", disk=0.02, outage=0.01, outages=(0.02, 0.1, 0.3), recovery=0.4, faults=20, lease_seconds=30.0
+        ),
         ShopProfile("blackouts", disk=0.01, outage=0.01, outages=(0.5, 1.0, 1.5, 4.0), faults=10, workers=3),
         ShopProfile("partitions", cut=0.1, crash=0.01, faults=10, workers=3),
         ShopProfile("post", lost=0.3, doubled=0.3, crash=0.01, workers=3),
