@@ -141,6 +141,6 @@ async def test_an_idle_worker_ends_in_a_third_of_its_lease_although_the_database
             began = now()
             worker.drain()
             await working
-            await runtime.__aexit__()
+            await runtime.__aexit__(None, None, None)
             # Its bounds add up to a third of the lease. The rest is for a busy machine.
             assert now() - began < lease * 0.75
