@@ -478,7 +478,9 @@ async def test_a_task_that_is_tried_again_stays_whose_it_was_and_says_who_asked(
     assert (await place.ask("ann", "POST", "/v1/tasks", json=task)).status_code == 201
     await place.ended()
 
-    answer = await place.ask("bob", "POST", f"/v1/tasks/{name}/requeue", json={"by": "ann"})
+    path = f"/v1/tasks/{name}/requeue"
+    assert (await place.ask("bob", "POST", path, json={"by": "ann"})).status_code == 422  # nobody says who they are
+    answer = await place.ask("bob", "POST", path)
     assert answer.status_code == 200, answer.text
     told = await place.ended()
 

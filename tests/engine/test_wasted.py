@@ -71,7 +71,7 @@ async def test_retries_end_where_the_limit_of_tokens_does(
         monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
         monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
         monkeypatch.setattr(
-            "foliot.runtime.runtime.LOOK_EVERY", 0.01
+            "foliot.runtime.inside.LOOK_EVERY", 0.01
         )  # the run waits between its tries, in a time of its own
         clerk = Agent("clerk", model="anthropic:claude-sonnet-4-5", limits={"max_tokens": limit} if limit else {})
         async with Runtime(tmp_path / "foliot.db", clock=lambda: time.time() * 200, lease_seconds=1e6) as runtime:
