@@ -263,7 +263,9 @@ class Both:
         assert answer.status_code == 200, answer.text
         self.response = answer.json()["id"]
         self.run = self.response.removeprefix("resp_")
-        self.mine_run = (await self.mine.get("/v1/runs", params={"namespace": MINE})).json()["items"][-1]["id"]
+        self.mine_run = (await self.mine.get("/v1/runs", params={"namespace": MINE})).json()["items"][-1]["metadata"][
+            "name"
+        ]
         audit = await self.theirs.get("/v1/audit", params={"namespace": THEIRS, "limit": 1})
         self.record = str(audit.json()["records"][0]["seq"])
         await self._look()
