@@ -49,7 +49,7 @@ async def test_a_result_is_pushed_to_a_server_and_reaches_the_worker_that_waits(
                     again = await tool_side.post(place, json={**done, "output": {"result": "43"}})
                 async with asyncio.timeout(60):
                     while (run := (await http.get(f"/v1/runs/{run_id}")).json())["status"]["phase"] != "succeeded":
-                        assert run["phase"] in ("pending", "running", "waiting"), run
+                        assert run["status"]["phase"] in ("pending", "running", "waiting"), run
                         await asyncio.sleep(0.05)
                 results = (await http.get(f"/v1/runs/{run_id}/results")).json()["items"]
                 told = (await http.get(f"/v1/runs/{run_id}/results/{results[0]['call']}")).json()
