@@ -97,7 +97,7 @@ async def test_a_push_that_came_while_nobody_waited_is_there_for_who_goes_on(run
     place, _ = await address.__aenter__()
     runtime.inside.callbacks._shared = None  # it is gone, and removes nothing
     assert (await other_http.post(place.removeprefix("http://foliot.example"), json=DONE)).status_code == 202
-    async with other.callbacks.waiting(ID, until=time.time() + 60) as (_, pushed), asyncio.timeout(60):
+    async with other.inside.callbacks.waiting(ID, until=time.time() + 60) as (_, pushed), asyncio.timeout(60):
         assert (await pushed).output == {"result": "42"}
     with contextlib.suppress(Exception):
         await address.__aexit__(None, None, None)
@@ -119,7 +119,7 @@ async def test_a_push_between_two_workers_is_there_for_the_second(runtime, other
     await stop_tasks(stopped)
 
     taken = await other_http.post(place, json=DONE)
-    async with other.callbacks.waiting(ID, until=time.time() + 60) as (_, pushed), asyncio.timeout(60):
+    async with other.inside.callbacks.waiting(ID, until=time.time() + 60) as (_, pushed), asyncio.timeout(60):
         assert (await pushed).output == {"result": "42"}
     assert taken.status_code == 202
 

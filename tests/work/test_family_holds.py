@@ -467,9 +467,9 @@ async def test_a_call_in_dead_hands_is_in_doubt_before_anybody_has_written_so(
     assert await runtime.inside.unknown_calls.open() == []
 
     till.lost.set()
-    driver = await runtime.inside.runs.take(
-        right.id, tools=Pipeline(till.tools)
-    )  # nobody has taken up the other one yet
+    settlement = runtime.inside.tasking.performer.settlement
+    # Nobody has taken up the other one yet.
+    driver = await runtime.inside.runs.take(right.id, tools=Pipeline(till.tools), settlement=settlement)
     await asyncio.wait_for(runtime.inside.runs.drive(driver), 60)
     assert till.paid == []
     (held,) = await facts(runtime, right.id, ToolHeld)
