@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from foliot.engine.driver.signals import signal
+from foliot.engine.driver.journal import signal
 from foliot.errors import FoliotError
 from foliot.kernel.messages import Message, Text, ToolResult
 from foliot.kernel.run.codec import decode

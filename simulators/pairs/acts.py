@@ -12,18 +12,17 @@ from typing import Any, Final
 
 from foliot.engine.budgets.wakeups import models_changed
 from foliot.engine.definition.task_memory import TaskMemory
-from foliot.engine.driver.signals import signal
+from foliot.engine.driver.journal import signal
 from foliot.kernel.run.events import CancelRequested, RunFailed, RunSucceeded
 from foliot.store import incarnation as life
 from foliot.store import triggers
-from foliot.store.audit.log import append_records
-from foliot.store.audit.pruning import prune_audit
+from foliot.store.audit.log import append_records, prune_audit
 from foliot.store.base import Delete, Key, Put
 from foliot.store.ledger.budgets import Account, Act, Amount, Ceiling
 from foliot.store.ledger.tool_limits import ToolRate, Wish
 from foliot.store.queue import claims, queue, workers
 from foliot.store.queue import limits as bounds
-from foliot.store.task_feed import Difference, drop, tell
+from foliot.store.tasks import Difference, drop, tell
 from foliot.store.tasks import purge as purge_tasks
 from foliot.store.transaction import Tx, run
 from simulators.pairs.seats import Seat

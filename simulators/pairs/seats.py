@@ -14,10 +14,9 @@ from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from foliot.common.waits import Waits
 from foliot.errors import Unavailable
+from foliot.store.postgres.connections import SEND, Connections
 from foliot.store.postgres.database import PostgresDatabase
 from foliot.store.postgres.driver import Connection, Retryable
-from foliot.store.postgres.notices import SEND
-from foliot.store.postgres.pool import Connections
 from foliot.store.queries import load, load_for_postgres
 from foliot.store.transaction import Guarded, Tx
 from simulators.pairs.tables import EVERYTHING, Footprint, footprint, together

@@ -32,7 +32,7 @@ from foliot.store.tasks import purge as purge_tasks
 from foliot.store.transaction import Tx, run
 from foliot.store.triggers import NewSlot, begin, decide, ensure_endpoint, take_event
 from foliot.work.tasks.base import Command
-from foliot.work.tasks.bundle import Bundles
+from foliot.work.tasks.plan import Bundles
 from foliot.work.tasks.service import TaskService
 from foliot.work.tasks.settlement import TaskSettlement
 from simulators.workshop.cast import Troupe

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 
 from foliot.kernel.graph.advance import advance, encode_state, fold, new_state
-from foliot.kernel.graph.codec import decode_fact
 from foliot.kernel.graph.events import (
     Envelope,
     MessageEnded,
@@ -19,14 +18,13 @@ from foliot.kernel.graph.events import (
     TaskFailed,
     TaskRequeued,
     TaskSucceeded,
+    decode_fact,
 )
 from foliot.kernel.run.codec import decode
 from foliot.kernel.run.events import RunCancelled, RunDeadLettered, RunFailed, RunSucceeded
 from foliot.store.transaction import Row
 from foliot.work.tasks.base import Command
-from foliot.work.tasks.bundle import unpack
-from foliot.work.tasks.inbox import first_words, opening
-from foliot.work.tasks.plan import Pinner
+from foliot.work.tasks.plan import Pinner, first_words, opening, unpack
 from simulators.workshop.cast import RULES, Troupe
 from simulators.workshop.database import Truth
 

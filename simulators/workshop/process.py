@@ -14,7 +14,7 @@ from foliot.store.queue.placement import Offer
 from foliot.tools.pipeline.parts import Parts
 from foliot.tools.pipeline.pipeline import Pipeline
 from foliot.work.tasks.base import Command
-from foliot.work.tasks.bundle import Bundles
+from foliot.work.tasks.plan import Bundles
 from foliot.work.tasks.service import TaskService
 from foliot.work.worker.performer import TaskPerformer
 from foliot.work.worker.worker import Pace, Worker

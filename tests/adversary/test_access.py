@@ -24,7 +24,7 @@ from foliot.errors import Conflict, Denied, FoliotError, InvalidInput, UsageErro
 from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
 from foliot.server.auth.authentication import TokenAuth
-from foliot.server.auth.oidc_login import Reading
+from foliot.server.auth.oidc import Reading
 from foliot.server.auth.passwords import Passwords
 from foliot.server.http.serve import HttpServer, Listen
 from foliot.server.route_table import ROUTES

@@ -16,7 +16,7 @@ import pytest
 from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.engine.approval.documents import current_digest
 from foliot.engine.approval.grants import StoredGrants
-from foliot.engine.driver.signals import signal
+from foliot.engine.driver.journal import signal
 from foliot.errors import Conflict, Denied, NotFound
 from foliot.kernel.messages import Message, Text
 from foliot.kernel.run.events import InputReceived, ToolStarted

@@ -40,8 +40,7 @@ from foliot.store.audit.log import AuditFilter, SqlAuditLog
 from foliot.store.base import DeclaredBy, Delete, Filter, Key, Put
 from foliot.store.queue.placement import Offer
 from foliot.tools.base import ToolDenied
-from foliot.tools.nats_worker.callers import CallerEntry, new_callers
-from foliot.tools.nats_worker.signatures import Signer
+from foliot.tools.nats_worker.callers import CallerEntry, Signer, new_callers
 from foliot.work.tasks.base import Command
 from foliot.work.triggers.endpoints import WebhookEndpoints
 from foliot.work.triggers.scheduler import Scheduler

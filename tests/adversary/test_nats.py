@@ -36,9 +36,8 @@ from foliot.tools.backends.nats import NatsTool
 from foliot.tools.base import Caller, Invocation, ToolDefinition, ToolDenied, ToolError, ToolTimeout
 from foliot.tools.governance.cel import Expression
 from foliot.tools.governance.rules import Condition, FixedRules, Permission, Rules
-from foliot.tools.nats_worker.callers import CallerEntry, load_callers, new_callers
+from foliot.tools.nats_worker.callers import CallerEntry, Signer, load_callers, new_callers
 from foliot.tools.nats_worker.server import ServerConfig, ToolServer, ensure_stream
-from foliot.tools.nats_worker.signatures import Signer
 from foliot.tools.pipeline.parts import Parts
 from foliot.tools.pipeline.pipeline import Pipeline
 from tests.tools.serving.bus import QUICK, envelope, invocation, linked, served, settled, until

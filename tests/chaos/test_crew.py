@@ -25,7 +25,7 @@ from random import Random
 import pytest
 
 from foliot import Runtime
-from foliot.engine.driver.signals import signal
+from foliot.engine.driver.journal import signal
 from foliot.errors import FoliotError
 from foliot.kernel.backoff import RetryPolicy
 from foliot.kernel.graph.events import TaskSucceeded

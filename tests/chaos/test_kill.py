@@ -21,7 +21,7 @@ from random import Random
 import pytest
 
 from foliot import Runtime
-from foliot.engine.driver.signals import signal
+from foliot.engine.driver.journal import signal
 from foliot.kernel.run.codec import type_of
 from foliot.kernel.run.events import UnknownDecided
 from tests.chaos.child import CHARGES, SAVES

@@ -29,7 +29,7 @@ def test_every_blueprint_validates_strictly_and_applies_clean(foliot, tmp_path, 
 @pytest.mark.parametrize("blueprint", BLUEPRINTS)
 def test_the_script_of_a_blueprint_can_be_played_by_each_of_its_agents(foliot, tmp_path, blueprint):
     from foliot.kernel.messages import ModelRequest
-    from foliot.models.scripted.reader import read_script
+    from foliot.models.scripted.script import read_script
 
     foliot("init", tmp_path / "p", "-b", blueprint)
     foliot("apply", "-f", tmp_path / "p")

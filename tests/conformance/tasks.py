@@ -18,7 +18,7 @@ from foliot.resources.references import Origin
 from foliot.store import tasks as rows
 from foliot.store.journal.base import Entry
 from foliot.work.tasks.base import Command
-from foliot.work.tasks.bundle import unpack
+from foliot.work.tasks.plan import unpack
 from foliot.work.worker.performer import MOST_FRUITLESS
 from tests.work.task_kit import Kit, echo
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foliot.engine.limits.circuits import SharedCircuits
-from foliot.engine.limits.tools import SharedLimiter
+from foliot.engine.limits.shared import SharedCircuits, SharedLimiter
 from foliot.store.ledger.tool_limits import SqlLimits
 from foliot.store.postgres.database import PostgresDatabase
 from foliot.store.sqlite.database import SqliteDatabase

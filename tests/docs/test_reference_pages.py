@@ -10,8 +10,8 @@ import pytest
 from foliot.engine.definition.edge_conditions import VARIABLES as ON_EDGES
 from foliot.kernel.run.folds import REJECTED
 from foliot.kernel.run.spec import Repairs
-from foliot.models.scripted import reader as script_conditions
-from foliot.models.scripted import reader as script_reader
+from foliot.models.scripted import script as script_conditions
+from foliot.models.scripted import script as script_reader
 from foliot.resources.event_filters import VARIABLES as ON_DELIVERIES
 from foliot.resources.kinds import KINDS
 from foliot.resources.reader import parse_text

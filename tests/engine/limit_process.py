@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from foliot.engine.limits.tools import SharedLimiter
+from foliot.engine.limits.shared import SharedLimiter
 from foliot.store.ledger.tool_limits import SqlLimits
 from foliot.store.open import open_database
 from foliot.tools.base import RateLimit

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from foliot.engine.limits.models import SharedTurns
+from foliot.engine.limits.shared import SharedTurns
 from foliot.resources.rates import NO_LIMITS, Declarer, Limits
 from foliot.store.ledger.model_limits import SqlModelLimits
 from foliot.store.open import open_database

@@ -12,7 +12,7 @@ import pytest
 
 from foliot import Agent, Invocation, Runtime, ScriptedModel, tool
 from foliot.engine.approval.service import ApprovalService
-from foliot.engine.driver.signals import signal
+from foliot.engine.driver.journal import signal
 from foliot.errors import Conflict, Denied, InvalidInput, NotFound, Unavailable
 from foliot.kernel.arguments import arguments_digest
 from foliot.kernel.run.codec import encode, type_of

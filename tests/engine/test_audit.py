@@ -27,11 +27,10 @@ from foliot.store.sqlite.database import SqliteDatabase
 from foliot.tools.base import Caller, ToolDefinition
 from foliot.tools.function import tool as function_tool
 from foliot.tools.governance.rules import FixedRules
-from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.parts import Parts, count, spend
 from foliot.tools.pipeline.pipeline import Pipeline
 from foliot.tools.pipeline.record import CallRecord, snapshot
 from foliot.tools.pipeline.results import success_result
-from foliot.tools.pipeline.spending import count, spend
 from foliot.tools.secrets.masking import MASK, Masker
 from tests.tools.governed import call, permission, rules
 

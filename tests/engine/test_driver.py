@@ -11,8 +11,8 @@ import pytest
 
 from foliot.common.waits import Waits
 from foliot.engine.driver.driver import Driver
+from foliot.engine.driver.journal import signal
 from foliot.engine.driver.runs import user_message
-from foliot.engine.driver.signals import signal
 from foliot.errors import Unavailable
 from foliot.kernel.backoff import RetryPolicy
 from foliot.kernel.errors import NewerEvent

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from foliot.common.waits import Waits
+from foliot.engine.driver.journal import signal
 from foliot.engine.driver.lease_keeper import LeaseKeeper
 from foliot.engine.driver.runs import user_message
-from foliot.engine.driver.signals import signal
 from foliot.errors import Unavailable
 from foliot.kernel.run.events import CancelRequested
 from foliot.store.journal.base import Lease, LeaseLost, Renewal, Signal

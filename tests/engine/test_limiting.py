@@ -16,8 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foliot.engine.limits.circuits import PROBE_SECONDS, STALE_AFTER, SharedCircuits
-from foliot.engine.limits.tools import SharedLimiter
+from foliot.engine.limits.shared import PROBE_SECONDS, STALE_AFTER, SharedCircuits, SharedLimiter
 from foliot.errors import Unavailable
 from foliot.store.ledger.tool_limits import SqlLimits, ToolLease, Trouble, Wish
 from foliot.store.open import open_database

@@ -18,7 +18,7 @@ from foliot.engine.budgets.wakeups import models_changed
 from foliot.engine.definition.freeze import ENDPOINT
 from foliot.engine.explain.trace import trace_of
 from foliot.engine.explain.why import Standing, explain
-from foliot.engine.limits.models import SharedTurns
+from foliot.engine.limits.shared import SharedTurns
 from foliot.kernel.messages import Message, ModelResponse, Text, Usage
 from foliot.kernel.run.events import Event, ModelDelayed, ModelFailed, RunSucceeded, RunWaiting
 from foliot.kernel.run.spec import RunSpec

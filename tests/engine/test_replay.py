@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from foliot.engine.driver.journal import signal
 from foliot.engine.driver.runs import user_message
-from foliot.engine.driver.signals import signal
-from foliot.engine.explain.fork import branch
-from foliot.engine.explain.replay import replay
+from foliot.engine.explain.replay import branch, replay
 from foliot.errors import Conflict, NotFound
 from foliot.kernel.messages import ModelRequest, ModelResponse
 from foliot.kernel.run.budget import Limits

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from foliot.engine.explain.fork import branch
+from foliot.engine.explain.replay import branch
 from foliot.kernel.graph.events import Envelope
 from foliot.kernel.graph.plan import Node, Plan
 from foliot.kernel.messages import (
@@ -37,22 +37,17 @@ from foliot.kernel.run.codec import decode, encode
 from foliot.kernel.run.events import Event, StepStarted
 from foliot.kernel.run.loop import decide, fold
 from foliot.kernel.run.spec import RunSpec, decode_spec, encode_spec
-from foliot.models.wire.anthropic import AnthropicWire
-from foliot.models.wire.anthropic_answer import REDACTED
+from foliot.models.wire.anthropic import REDACTED, AnthropicWire
 from foliot.models.wire.base import Wire
-from foliot.models.wire.gemini import GeminiWire
-from foliot.models.wire.gemini_answer import ON_CALL, ON_THOUGHT
+from foliot.models.wire.gemini import ON_CALL, ON_THOUGHT, GeminiWire
 from foliot.models.wire.ollama import OllamaWire
 from foliot.models.wire.opaque import mark
-from foliot.models.wire.openai_chat import ChatOptions, OpenAIChatWire
-from foliot.models.wire.openai_chat_answer import DETAILS
-from foliot.models.wire.openai_responses import OpenAIResponsesWire
-from foliot.models.wire.openai_responses_answer import REASONING
+from foliot.models.wire.openai_chat import DETAILS, ChatOptions, OpenAIChatWire
+from foliot.models.wire.openai_responses import REASONING, OpenAIResponsesWire
 from foliot.tools.base import Invocation, OnOutput, ToolDefinition, ToolError
 from foliot.work.tasks.base import Command
-from foliot.work.tasks.bundle import pack, unpack
 from foliot.work.tasks.commands import encode_command
-from foliot.work.tasks.inbox import first_words, opening
+from foliot.work.tasks.plan import first_words, opening, pack, unpack
 from tests.engine.kit import Engine
 
 WIRES: dict[str, Wire] = {

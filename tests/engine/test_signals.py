@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from foliot.engine.driver.journal import signal
 from foliot.engine.driver.runs import user_message
-from foliot.engine.driver.signals import signal
 from foliot.errors import InvalidInput, NotFound
 from foliot.kernel.run.events import InputReceived
 from tests.engine.kit import Engine, in_turn, says

@@ -14,8 +14,8 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict
 
 from foliot.common.threads import ToldToEnd
-from foliot.engine.driver.signals import signal
-from foliot.engine.explain.fork import branch
+from foliot.engine.driver.journal import signal
+from foliot.engine.explain.replay import branch
 from foliot.engine.explain.trace import trace_of
 from foliot.engine.explain.why import Explanation, Standing, explain
 from foliot.kernel.messages import Message, ModelResponse, ToolCall, ToolResult

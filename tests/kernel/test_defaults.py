@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from msgspec import NODEFAULT, Struct, inspect
 
-from foliot.kernel.graph.codec import FACT_TYPES
+from foliot.kernel.graph.events import FACT_TYPES
 from foliot.kernel.graph.plan import Plan
 from foliot.kernel.run.codec import EVENT_TYPES
 from foliot.kernel.run.spec import RunSpec

@@ -8,7 +8,7 @@ import pytest
 
 from foliot.kernel.errors import Unencodable, UnknownEvent
 from foliot.kernel.graph import events as t
-from foliot.kernel.graph.codec import FACT_TYPES, decode_fact, encode_fact, fact_type
+from foliot.kernel.graph.events import FACT_TYPES, decode_fact, encode_fact, fact_type
 from tests.kernel.task_samples import TASK_SAMPLES
 
 # One file per type and version. Never edit one: a task somewhere holds these bytes. A new version adds a file.

@@ -22,8 +22,7 @@ from foliot.kernel.messages import (
 )
 from foliot.models.config import GatewayConfig
 from foliot.models.gateways.anthropic import AnthropicGateway
-from foliot.models.wire.anthropic import AnthropicWire, MessagesOptions
-from foliot.models.wire.anthropic_answer import OUTPUT_TOOL
+from foliot.models.wire.anthropic import OUTPUT_TOOL, AnthropicWire, MessagesOptions
 from foliot.models.wire.base import Unsendable, WireError
 from foliot.models.wire.values import CallIds
 from simulators.provider import Play, WireServer

@@ -27,7 +27,10 @@ from foliot.kernel.messages import (
 )
 from foliot.models.config import GatewayConfig
 from foliot.models.gateways.anthropic import AnthropicGateway
-from foliot.models.wire import anthropic_answer, gemini_answer, openai_chat_answer, openai_responses_answer
+from foliot.models.wire import anthropic as anthropic_answer
+from foliot.models.wire import gemini as gemini_answer
+from foliot.models.wire import openai_chat as openai_chat_answer
+from foliot.models.wire import openai_responses as openai_responses_answer
 from foliot.models.wire.anthropic import AnthropicWire
 from foliot.models.wire.base import Wire
 from foliot.models.wire.findings import ANNOTATIONS, CHUNKS, CITATIONS

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foliot.engine.limits.models import SharedTurns
+from foliot.engine.limits.shared import SharedTurns
 from foliot.errors import InvalidInput
 from foliot.kernel.messages import Usage
 from foliot.models.routing.limits import LocalTurns, Turns, counted

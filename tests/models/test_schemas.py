@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
 
 from foliot.kernel.messages import Message, ModelRequest, ModelSettings, Text, ToolSpec
-from foliot.models.wire.anthropic import AnthropicWire
-from foliot.models.wire.anthropic_answer import OUTPUT_TOOL
+from foliot.models.wire.anthropic import OUTPUT_TOOL, AnthropicWire
 from foliot.models.wire.base import Wire
 from foliot.models.wire.gemini import GeminiWire
 from foliot.models.wire.ollama import OllamaWire

@@ -27,7 +27,7 @@ from foliot.models.base import ModelError, ModelGarbage, ModelRateLimited, Model
 from foliot.models.config import GatewayConfig
 from foliot.models.registry import default_registry
 from foliot.models.scripted.model import ScriptedModel, build
-from foliot.models.scripted.reader import FAILURES
+from foliot.models.scripted.script import FAILURES
 
 
 def user(text: str) -> Message:

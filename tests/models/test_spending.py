@@ -21,10 +21,10 @@ from foliot.models.routing import usage as spending
 from foliot.models.routing.endpoints import EndpointConfig
 from foliot.models.routing.pricing import PriceBook, Pricing
 from foliot.models.routing.router import Router
-from foliot.models.wire.anthropic_answer import counted_in_message
-from foliot.models.wire.gemini_answer import counted_in_gemini
-from foliot.models.wire.openai_chat_answer import counted_in_chat
-from foliot.models.wire.openai_responses_answer import counted_in_response
+from foliot.models.wire.anthropic import counted_in_message
+from foliot.models.wire.gemini import counted_in_gemini
+from foliot.models.wire.openai_chat import counted_in_chat
+from foliot.models.wire.openai_responses import counted_in_response
 from simulators.provider import Fault, Play, WireServer
 
 ASK = ModelRequest("m", (Message("user", (Text("hello"),)),))

@@ -281,7 +281,7 @@ async def test_a_place_that_is_none_is_refused_and_one_too_long_ago_is_gone(
 ) -> None:
     monkeypatch.setattr(task_feed_module, "FOLLOWED", 3)
     monkeypatch.setattr(task_feed_module, "DROPPED_AT", 4)
-    monkeypatch.setattr("foliot.store.task_feed.DROPPED_AT", 4)
+    monkeypatch.setattr("foliot.store.tasks.DROPPED_AT", 4)
     office = offices[0]
     for wrong in ("x", "1.", "-1.2", "1.2.3", "9" * 30 + ".1"):
         with pytest.raises(BadParameter):

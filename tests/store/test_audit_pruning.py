@@ -13,10 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foliot.errors import Conflict, NotFound
-from foliot.store.audit import pruning as audit_pruning
+from foliot.store.audit import log as audit_pruning
 from foliot.store.audit.chain import Head
-from foliot.store.audit.log import AuditFilter, SqlAuditLog
-from foliot.store.audit.pruning import prune_audit
+from foliot.store.audit.log import AuditFilter, SqlAuditLog, prune_audit
 from foliot.store.base import Database
 from foliot.store.open import open_database
 

@@ -14,7 +14,7 @@ from foliot.common.waits import Waits
 from foliot.errors import Conflict, FoliotError, InvalidInput, Unavailable
 from foliot.store.causes import POSTGRES, SQLITE, UNLISTED, Cause, is_away, of_sqlstate, table
 from foliot.store.postgres.database import PostgresDatabase
-from foliot.store.postgres.errors import explain
+from foliot.store.postgres.driver import explain
 from foliot.store.sqlite import file as sqlite_file
 from foliot.store.sqlite import writer as sqlite_writer
 from foliot.store.sqlite.database import SqliteDatabase

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import asyncpg
 import pytest
 
+from foliot.store.postgres.connections import Notice, Noticeboard
 from foliot.store.postgres.database import PostgresDatabase
-from foliot.store.postgres.notices import Notice, Noticeboard
 
 SOON = 60.0
 

@@ -11,7 +11,7 @@ from foliot.store.base import Database
 from foliot.store.journal.base import Entry, Lease, NewRun, Signal
 from foliot.store.journal.database import SqlJournal
 from foliot.store.postgres.database import PostgresDatabase
-from foliot.store.queue.unattended import PAGE, unattended
+from foliot.store.queue.queue import PAGE, unattended
 from foliot.store.sqlite.database import SqliteDatabase
 
 NOW = 1000.0

@@ -17,7 +17,7 @@ import pytest
 
 from foliot.tools.function import tool
 from foliot.tools.mcp.process import Launch
-from foliot.tools.mcp.stdio import ServerProcess, start
+from foliot.tools.mcp.session import ServerProcess, start
 from foliot.tools.pipeline.pipeline import Pipeline
 from foliot.tools.pipeline.running import going_on
 from foliot.tools.processes import outlives_call

@@ -11,8 +11,16 @@ from hypothesis import strategies as st
 from foliot.engine.explain.what_if import Declared
 from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.tools.base import ToolDefinition
-from foliot.tools.registry import Locked, Registry, lock, read_only, schema_digest
-from foliot.tools.versions import parse_constraint, parse_version, split_request
+from foliot.tools.registry import (
+    Locked,
+    Registry,
+    lock,
+    parse_constraint,
+    parse_version,
+    read_only,
+    schema_digest,
+    split_request,
+)
 
 
 def tool(name: str, version: str = "1.0.0", **fields: Any) -> Declared:

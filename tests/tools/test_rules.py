@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from foliot.engine.definition.policies import token_limits
+from foliot.engine.definition.governance import token_limits
 from foliot.engine.explain.what_if import Declared
 from foliot.kernel.messages import ToolResult
 from foliot.tools.backends.agent import agent_definition

@@ -18,7 +18,7 @@ from foliot.store.queue.claims import claim
 from foliot.store.queue.placement import Offer
 from foliot.tools.pipeline.pipeline import Pipeline
 from foliot.work.tasks.base import Command
-from foliot.work.tasks.bundle import Bundles
+from foliot.work.tasks.plan import Bundles
 from foliot.work.tasks.service import TaskService
 from foliot.work.worker.performer import TaskPerformer
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from foliot.engine.driver.signals import signal
+from foliot.engine.driver.journal import signal
 from foliot.kernel.run.codec import encode, type_of
 from foliot.kernel.run.events import CancelRequested, RunClaimed, RunCreated
 from foliot.store.journal.base import Entry

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from foliot.engine.driver.signals import signal
+from foliot.engine.driver.journal import signal
 from foliot.kernel.graph.events import TaskCancelRequested
 from foliot.kernel.messages import Message, Text
 from foliot.kernel.run.events import InputReceived

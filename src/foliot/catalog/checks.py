@@ -70,7 +70,7 @@ def _check_endpoint(document: Document) -> Iterator[Problem]:
         if script not in NAMED:
             yield Problem(("spec", "script"), f"there is no script named {script!r}", expected=" or ".join(NAMED))
     elif script is not None:
-        from foliot.models.scripted.reader import validate_script
+        from foliot.models.scripted.script import validate_script
 
         for place, message in validate_script(script):
             yield Problem(("spec", *_path(place)), message)

@@ -15,7 +15,7 @@ from msgspec import Raw, Struct
 from foliot.client.errors import error_of
 from foliot.engine.explain.trace import trace_of
 from foliot.errors import FoliotError, Unavailable
-from foliot.kernel.graph.codec import decode_fact, encode_fact
+from foliot.kernel.graph.events import decode_fact, encode_fact
 from foliot.kernel.graph.plan import Plan
 from foliot.kernel.run.codec import decode, encode
 from foliot.kernel.run.events import Event

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from foliot.engine.budgets.report import Standing
+from foliot.engine.budgets.declared import Standing
 from foliot.engine.budgets.wakeups import is_short
 from foliot.engine.explain.replay import Difference
 from foliot.kernel.messages import ToolResult

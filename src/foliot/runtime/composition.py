@@ -16,21 +16,19 @@ from foliot.engine.approval.questions import Questions
 from foliot.engine.approval.records import DecisionLog
 from foliot.engine.approval.service import ApprovalService
 from foliot.engine.audit.completion import Completion
-from foliot.engine.audit.log import AuditTrail
-from foliot.engine.audit.open import open_audit
+from foliot.engine.audit.log import AuditTrail, open_audit
 from foliot.engine.base import Clock, Settlement, Watcher
 from foliot.engine.budgets.run_budget import RunBudgets, open_budgets
 from foliot.engine.definition.backends import Backends
 from foliot.engine.definition.endpoints import RunModels, stored_secrets
-from foliot.engine.definition.governance import governed
+from foliot.engine.definition.governance import ModelGate, governed
 from foliot.engine.definition.grants import Grants
-from foliot.engine.definition.policies import ModelGate
 from foliot.engine.definition.references import References
 from foliot.engine.definition.task_memory import TaskMemory
 from foliot.engine.driver.doubts import Doubts
 from foliot.engine.driver.process import is_gone
 from foliot.engine.driver.runs import Runs
-from foliot.engine.limits.open import Limiting, open_limiting
+from foliot.engine.limits.shared import Limiting, open_limiting
 from foliot.engine.live.hub import Hub
 from foliot.errors import UsageError
 from foliot.kernel.run.spec import RunSpec
@@ -54,7 +52,7 @@ from foliot.store.secrets.keyring import load_keyring
 from foliot.tools.base import Tool
 from foliot.tools.pipeline.pipeline import Pipeline
 from foliot.work.housekeeping import Housekeeper, Retention
-from foliot.work.tasks.bundle import Bundles
+from foliot.work.tasks.plan import Bundles
 from foliot.work.tasks.service import TaskService
 from foliot.work.views.reader import Stories
 from foliot.work.worker.performer import TaskPerformer
@@ -183,7 +181,7 @@ async def compose(
 def _over_nats(settings: Settings, waits: Waits) -> dict[str, Any]:
     """How tools over NATS are reached, and what their calls are signed with. Raises `InvalidInput` for a bad key."""
     from foliot.bus.open import nats_options
-    from foliot.tools.nats_worker.signatures import Signer, read_key
+    from foliot.tools.nats_worker.callers import Signer, read_key
 
     given: dict[str, Any] = {"nats": nats_options(settings, name="foliot-tools", waits=waits)}
     if settings.nats_caller_key is not None:

@@ -20,8 +20,8 @@ from msgspec.structs import replace
 from foliot.common.cancellation import stop_tasks
 from foliot.common.waits import Waits
 from foliot.engine.driver.driver import Driver
+from foliot.engine.driver.journal import signal
 from foliot.engine.driver.runs import Runs, user_message
-from foliot.engine.driver.signals import signal
 from foliot.errors import Conflict, FoliotError, NotFound, UsageError
 from foliot.kernel.arguments import parse_object
 from foliot.kernel.run.budget import Limits, Spent, narrow, remaining
@@ -35,7 +35,7 @@ from foliot.store.journal.base import TERMINAL, Held, Signal
 from foliot.tools import search
 from foliot.tools.backends.agent import DELEGATING, PREFIX, SPAWNING, Delegated, Order, child_id
 from foliot.tools.base import ToolArgumentsInvalid, ToolDenied, ToolError, ToolUnsupported
-from foliot.tools.pipeline.spending import spend
+from foliot.tools.pipeline.parts import spend
 
 # --- children --------------------------------------------------------------------------------------------------------
 

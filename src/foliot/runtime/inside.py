@@ -27,11 +27,9 @@ from foliot.engine.definition.grants import Grants
 from foliot.engine.driver.driver import Driver
 from foliot.engine.driver.ids import new_run_id
 from foliot.engine.driver.intake import system_of
-from foliot.engine.driver.journal import phase_of
+from foliot.engine.driver.journal import phase_of, signal, was_said
 from foliot.engine.driver.runs import Runs, user_message
-from foliot.engine.driver.signals import signal, was_said
-from foliot.engine.explain.fork import branch
-from foliot.engine.explain.replay import Difference, Replay, replay
+from foliot.engine.explain.replay import Difference, Replay, branch, replay
 from foliot.engine.live.hub import Hub, Live, Reader
 from foliot.errors import Conflict, FoliotError, NotFound, UsageError
 from foliot.kernel.identity import Identity

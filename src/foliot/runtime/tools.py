@@ -26,10 +26,10 @@ from foliot.tools.governance.judge import Judgement, refused_by
 from foliot.tools.governance.rules import EVERY_TOOL, tool_token
 from foliot.tools.isolation import MODES, Isolations
 from foliot.tools.nats_worker.calls import AgentRights
-from foliot.tools.pipeline.approval import Asking, nobody_hears
+from foliot.tools.pipeline.gates import Asking, nobody_hears
 from foliot.tools.pipeline.pipeline import Pipeline
 from foliot.tools.pipeline.results import failure_result
-from foliot.tools.versions import split_request
+from foliot.tools.registry import split_request
 
 Refused: TypeAlias = Callable[[Document, FoliotError], None]
 Source: TypeAlias = Literal["python", "declared", "mcp", "builtin"]

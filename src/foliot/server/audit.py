@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
+from foliot.catalog.apply import find, list_all
 from foliot.catalog.declared import key_of
-from foliot.catalog.plan import find, list_all
 from foliot.engine.definition.references import check_declared
 from foliot.errors import Conflict, Denied, FoliotError, InvalidInput, NotFound, Unavailable
 from foliot.resources.agreed import Agreed

@@ -4,7 +4,7 @@ Only what a run itself did wrong may end it, and only what a caller sent is refu
 this worker cannot do now is `Unavailable`: it is tried again while the lease lives, then handed back, and a caller is
 told 503. So whatever nobody has listed belongs to the store: a state that is new to us says nothing about the run.
 
-Read by:  store/postgres/errors.py, store/sqlite/file.py; docs/failures.md shows it, and a test compares them.
+Read by:  store/postgres/driver.py, store/sqlite/file.py; docs/failures.md shows it, and a test compares them.
 """
 
 from __future__ import annotations

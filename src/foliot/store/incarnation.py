@@ -98,7 +98,7 @@ async def renew_database(url: str) -> int:
     """Renew a PostgreSQL database as `renew_file` does a file. Raises `InvalidInput`, `Unavailable`."""
     from foliot.store.postgres import driver as postgres_driver
     from foliot.store.postgres.database import PostgresDatabase
-    from foliot.store.postgres.errors import explain, place
+    from foliot.store.postgres.driver import explain, place
 
     await (await PostgresDatabase.open(url)).close()  # it is up to date then, and has found what it can find itself
     try:
@@ -208,7 +208,7 @@ def _stamped(text: str, revision: int) -> str:
 # would happen again. So whoever holds something newer than the store knows says so, and stops: a worker whose signs of
 # life are ahead, a holder whose epoch or last event is. What was found is kept for `foliot doctor`.
 #
-# Written by: work/worker/presence.py and engine/driver/runs.py, who find it; incarnation.py begins a new one. Read by:
+# Written by: work/worker/worker.py and engine/driver/runs.py, who find it; incarnation.py begins a new one. Read by:
 # cli/doctor/store.py.
 
 

@@ -36,7 +36,7 @@ from foliot.tools.base import (
     ToolDefinition,
     ToolError,
 )
-from foliot.tools.pipeline.failures import broke_off
+from foliot.tools.pipeline.results import broke_off
 from foliot.tools.pipeline.running import blocking
 
 if TYPE_CHECKING:

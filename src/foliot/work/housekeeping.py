@@ -19,7 +19,7 @@ from foliot.engine.audit.completion import Completion
 from foliot.engine.base import Clock
 from foliot.errors import Conflict, FoliotError
 from foliot.settings.settings import Settings
-from foliot.store.audit.pruning import prune_audit
+from foliot.store.audit.log import prune_audit
 from foliot.store.base import KEPT_CHANGES, Database, ResourceStore
 from foliot.store.journal.database import SqlJournal
 from foliot.store.tasks import purge as purge_tasks

@@ -11,8 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.engine.live.hub import Hub
 from foliot.engine.telemetry.http import serving
-from foliot.engine.telemetry.metrics import Metrics
-from foliot.engine.telemetry.tally import MOST_QUESTIONS, OTHER, UNKNOWN_TOOL, BoundedLabel, Spread, Tally
+from foliot.engine.telemetry.metrics import MOST_QUESTIONS, OTHER, UNKNOWN_TOOL, BoundedLabel, Metrics, Spread, Tally
 from foliot.errors import Unavailable, UsageError
 from foliot.kernel.messages import Message, ModelResponse, ToolFailure, ToolResult, Usage
 from foliot.kernel.run.events import ApprovalDecided, ApprovalRequested, ModelResponded, RunFailed, ToolFinished

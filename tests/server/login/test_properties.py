@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from foliot.errors import Denied
 from foliot.server.auth.identity import granted_each
-from foliot.server.auth.oidc_login import _LOCAL_PATH, PREFIX, Reading, rules_of
+from foliot.server.auth.oidc import _LOCAL_PATH, PREFIX, Reading, rules_of
 from foliot.server.auth.sessions import SESSION, Cookies, CrossSite, check_origin, check_token, csrf_token
 
 JSON = st.recursive(

@@ -12,8 +12,16 @@ from openai.types.chat import completion_create_params as chat_params
 from openai.types.responses import response_create_params as response_params
 
 from foliot.server.openai.errors import BadRequest
-from foliot.server.openai.parameters import CHAT, RESPONSES, Parameter, parameter_table
-from foliot.server.openai.requests import ChatRequest, ResponsesRequest, read_chat, read_response
+from foliot.server.openai.requests import (
+    CHAT,
+    RESPONSES,
+    ChatRequest,
+    Parameter,
+    ResponsesRequest,
+    parameter_table,
+    read_chat,
+    read_response,
+)
 
 DOCS = Path(__file__).parents[3] / "docs" / "openai.md"
 READERS: Any = {
@@ -32,7 +40,7 @@ def test_the_tables_have_what_the_client_can_send_and_nothing_else() -> None:
 @pytest.mark.parametrize("api", READERS)
 def test_the_docs_show_the_table(api: str) -> None:
     assert parameter_table(READERS[api][0]) in DOCS.read_text(), (
-        "put the output of foliot.server.openai.parameters.parameter_table into docs/openai.md"
+        "put the output of foliot.server.openai.requests.parameter_table into docs/openai.md"
     )
 
 

@@ -20,8 +20,8 @@ from foliot.resources.validate import validate_document
 from foliot.runtime.delegation import MAX_DEPTH
 from foliot.tools.backends.agent import AgentTool, Delegated, Order, child_run_id
 from foliot.tools.base import Invocation, ToolCancelled, ToolError
+from foliot.tools.pipeline.parts import Spending, count, spend
 from foliot.tools.pipeline.pipeline import Pipeline
-from foliot.tools.pipeline.spending import Spending, count, spend
 
 USAGE = {"input_tokens": 30, "output_tokens": 10}
 

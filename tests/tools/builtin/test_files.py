@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from foliot.tools.base import ToolArgumentsInvalid, ToolTimeout
 from foliot.tools.builtin import find
 from foliot.tools.builtin.files import MOST_BYTES, MOST_LINES, EditFile, ReadFile, WriteFile
-from foliot.tools.builtin.find import Glob, Grep
-from foliot.tools.builtin.patterns import PathPattern
+from foliot.tools.builtin.find import Glob, Grep, PathPattern
 from foliot.tools.builtin.workspace import Workspace
 from foliot.tools.pipeline.pipeline import Pipeline
 from tests.tools.builtin.kit import call, invocation

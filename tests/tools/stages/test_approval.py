@@ -8,7 +8,7 @@ from foliot.kernel.arguments import arguments_digest
 from foliot.tools.base import ApprovalNeeded, ToolDenied
 from foliot.tools.governance.cel import Expression
 from foliot.tools.governance.rules import Rules, StandingGrant, Verdict
-from foliot.tools.pipeline.approval import Approval, approval_id_of
+from foliot.tools.pipeline.gates import Approval, approval_id_of
 from tests.tools.governed import FakeTime, call, rules
 
 ASK = Verdict("ask", "conditions", "it is a lot", "ToolPermission/refund", {}, ("ana", "bob"), 60.0)

@@ -169,7 +169,7 @@ async def test_a_failing_task_group_inside_the_tool_fails_as_ever() -> None:
 
 
 async def test_cancelling_a_caller_whose_tool_does_not_listen_takes_a_bounded_time(monkeypatch) -> None:
-    monkeypatch.setattr("foliot.tools.pipeline.bounded.STOP_GRACE", 0.01)
+    monkeypatch.setattr("foliot.tools.pipeline.attempt.STOP_GRACE", 0.01)
     task = asyncio.create_task(Attempt(definition("f", attempt_timeout=30.0), wall.time)(call("f"), Running(), deaf))
     await asyncio.sleep(0)
     await asyncio.sleep(0)

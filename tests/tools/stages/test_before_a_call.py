@@ -11,7 +11,7 @@ from foliot.tools.base import (
     ToolVersionMismatch,
 )
 from foliot.tools.governance.layers import Resolve
-from foliot.tools.pipeline.preconditions import IsolationLayer, Preconditions, SecretsGate
+from foliot.tools.pipeline.gates import IsolationLayer, Preconditions, SecretsGate
 from tests.tools.governed import call, definition, rules
 
 

@@ -10,7 +10,7 @@ import pytest
 from foliot.kernel.backoff import RetryPolicy
 from foliot.tools.base import Invocation, Tool, ToolDefinition, ToolError, ToolRateLimited, ToolUnreachable
 from foliot.tools.function import tool
-from foliot.tools.pipeline.budget import NO_ROOM, ToolOverBudget
+from foliot.tools.pipeline.gates import NO_ROOM, ToolOverBudget
 from foliot.tools.pipeline.parts import Parts
 from foliot.tools.pipeline.pipeline import Pipeline
 from tests.tools.governed import call

@@ -9,9 +9,8 @@ import pytest
 
 from foliot.kernel.messages import Media, Text, ToolFailure, ToolResult
 from foliot.tools.base import Caller, ToolDenied, ToolUnreachable
-from foliot.tools.pipeline.failures import classified
 from foliot.tools.pipeline.record import CallRecord, Recorders, RecordRefused
-from foliot.tools.pipeline.results import Mask, Truncate, masked_output
+from foliot.tools.pipeline.results import Mask, Truncate, classified, masked_output
 from foliot.tools.secrets.masking import Masker
 from tests.tools.governed import call, definition
 

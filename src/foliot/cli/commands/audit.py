@@ -20,8 +20,7 @@ from foliot.common.text import one_line, safe_json
 from foliot.errors import UsageError
 from foliot.resources.syntax.yaml_text import dump_yaml
 from foliot.store.audit.chain import Head
-from foliot.store.audit.log import AuditFilter, AuditRecord
-from foliot.store.audit.pruning import prune_audit
+from foliot.store.audit.log import AuditFilter, AuditRecord, prune_audit
 from foliot.store.open import open_database
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from foliot.common.text import one_line
 from foliot.resources.amounts import dollars
 
 if TYPE_CHECKING:
-    from foliot.engine.budgets.declared import BudgetRule
-    from foliot.engine.budgets.report import Standing
+    from foliot.engine.budgets.declared import BudgetRule, Standing
 
 BAR: Final = 10
 SHOWN: Final = 50

@@ -2,32 +2,382 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import shutil
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import click
+import msgspec
+from msgspec.structs import replace
 
-from foliot.cli.commands.task_run import task_run, task_wait
-from foliot.cli.commands.task_views import task_events, task_graph, task_logs, task_messages, task_trace
+from foliot.cli.commands.run import looks_like_files
 from foliot.cli.commands.wait import parse_seconds
-from foliot.cli.errors import say, tell
+from foliot.cli.errors import say, tell, warn
+from foliot.cli.invocation import is_terminal
 from foliot.cli.reach import namespace, run
 from foliot.cli.runtimes import reached, whoami
 from foliot.cli.show.output import as_json, as_list, as_yaml, output_option
 from foliot.cli.show.tables import since, table
+from foliot.cli.show.trace import WIDTH, Node, tree_of
+from foliot.cli.show.trace import as_data as trace_data
 from foliot.cli.terminal import out, paint
-from foliot.cli.watch.task_target import find_task, parse_pairs, task_argument
-from foliot.common.text import lines_of, one_line
-from foliot.engine.explain.amounts import duration, money
-from foliot.errors import FoliotError, InvalidInput, UsageError
+from foliot.cli.watch.questions import stays, wait_option
+from foliot.cli.watch.run import leave
+from foliot.cli.watch.task import choose_task_view, finish_task, follow
+from foliot.cli.watch.task_target import EXAMPLE, Order, choose_name, find_task, parse_pairs, task_argument, understand
+from foliot.common.text import lines_of, one_line, visible, visible_json
+from foliot.engine.explain.amounts import counted, duration, money
+from foliot.engine.explain.trace import trace_of
+from foliot.errors import FoliotError, InvalidInput, Unavailable, UsageError
 from foliot.kernel.graph.lifecycle import API_PHASES, TASK_PHASES
+from foliot.kernel.identity import acting
+from foliot.runtime.groups.groups import Groups
 from foliot.store.base import Document
-from foliot.work.tasks.base import TaskInfo
+from foliot.store.tasks import ENDED
+from foliot.work.tasks.base import PRIORITIES, Accepted, TaskInfo
+from foliot.work.views import drawing
 from foliot.work.views.document import outline, task_document
 from foliot.work.views.drawing import tree
-from foliot.work.views.story import TaskStory, nodes_of
+from foliot.work.views.events import Batch, Happening, TaskHappening, as_data, log_line
+from foliot.work.views.messages import message_records
+from foliot.work.views.story import MessageStory, TaskStory, nodes_of
+
+# --- task run --------------------------------------------------------------------------------------------------------
+
+# `foliot task run` and `foliot task wait`: have work done, and stay until it is.
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How it is to be shown and done."""
+
+    detach: bool
+    here: bool | None
+    as_json: bool
+    quiet: bool
+    stays: bool
+
+
+@click.command(name="run")
+@click.argument("target", metavar="TARGET")
+@click.argument("message", required=False, default="")
+@click.option("-i", "--input", "inputs", multiple=True, metavar="KEY=VALUE", help="What every agent is given.")
+@click.option("--name", default="", metavar="NAME", help="Name of the task.  [default: made up]")
+@click.option("--key", default="", metavar="KEY", help="Asking again with the same key finds the same task.")
+@click.option("--priority", type=click.Choice(list(PRIORITIES)), metavar="WORD", help="low, normal, high or critical.")
+@click.option("--lane", metavar="LANE", help="A line of its own, for limits and fairness.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label of the task and its runs.")
+@click.option("--max-turns", type=click.IntRange(min=1), metavar="N", help="Messages along one line, at most.")
+@click.option("--timeout", metavar="TIME", help="Cancel it after this long (30s, 5m, 1h).")
+@click.option("-d", "--detach", is_flag=True, help="Only have it accepted, and say its name.")
+@click.option("--here/--no-here", default=None, help="Do its work in this process.  [default: when no worker is alive]")
+@click.option("--json", "as_json", is_flag=True, help="One JSON line per event on stdout.")
+@click.option("-q", "--quiet", is_flag=True, help="Only the result.")
+@wait_option()
+def task_run(
+    target: str,
+    message: str,
+    inputs: tuple[str, ...],
+    name: str,
+    key: str,
+    detach: bool,
+    here: bool | None,
+    as_json: bool,
+    quiet: bool,
+    wait: bool | None,
+    labels: tuple[str, ...],
+    timeout: str | None,
+    **options: Any,
+) -> int:
+    """Have a system or an agent do something, and watch its graph fill in.
+
+    TARGET is the name of a system, an agent or a Task, or a manifest or folder of them, which is applied first.
+    MESSAGE is what the first agents are told; without it, the input `topic` is.
+
+    \b
+    foliot task run report "Three lines on clocks"
+    foliot task run ./my-team                         a folder, such as `foliot init` writes
+    foliot task run report -i topic=clocks -i tone=dry --detach
+    foliot task run report "…" > result.txt           progress on stderr, the result on stdout
+
+    The work is done by whatever workers there are (`foliot worker`); when none is alive that could, by this process.
+    Ctrl-C cancels the task; twice leaves it as it is.
+
+    Exit code: 0 succeeded, 1 failed or dead-lettered, 8 waits for a person, 130 cancelled or Ctrl-C.
+    """
+    changes = {field: value for field, value in options.items() if value is not None}
+    if timeout is not None:
+        changes["timeout"] = parse_seconds(timeout)
+    if key:
+        changes["idempotency_key"] = key
+    order = Order(target, message, name, parse_pairs(inputs, "input"), parse_pairs(labels, "label"), changes)
+    return run(_run(order, Manner(detach, here, as_json, quiet, stays(wait))))
+
+
+async def _run(order: Order, manner: Manner) -> int:
+    if not order.target.strip():
+        raise UsageError("What should be done, and by whom? TARGET is empty.", hint=EXAMPLE)
+    async with reached(*_folders(order.target)) as client:
+        command, declared = await understand(client, order, quiet=manner.quiet or manner.as_json)
+        identity = acting("", whoami(), "cli").also_ordered_by(*command.identity.ordered_by)
+        command = replace(await choose_name(client, command, declared, order), by=whoami(), identity=identity)
+        try:
+            accepted = await client.tasks.submit(command)
+        except FoliotError as error:
+            if error.message == "message is required":
+                raise UsageError("What should be done? There is no message.", hint=EXAMPLE) from None
+            raise
+        if manner.detach:
+            return _detached(accepted, as_json_=manner.as_json)
+        if accepted.duplicate and not manner.quiet:
+            warn(f"Task {accepted.task.name} was there already ({accepted.task.phase}).")
+        view = choose_task_view(json=manner.as_json, quiet=manner.quiet)
+        followed = await follow(client, view, accepted.task, here=manner.here, stays=manner.stays)
+        code = await finish_task(client, view, accepted.task, followed)
+    return leave(code)
+
+
+def _folders(target: str) -> list[str]:
+    if not looks_like_files(target):
+        return []
+    path = os.path.abspath(target)
+    return [path if os.path.isdir(path) else os.path.dirname(path)]
+
+
+def _detached(accepted: Accepted, *, as_json_: bool) -> int:
+    if as_json_:
+        out(as_json({**outline(accepted.task), "duplicate": accepted.duplicate}))
+    else:
+        again = " (it was there already)" if accepted.duplicate else ""
+        out(accepted.task.name)
+        out(f"Accepted{again}. `foliot task wait {accepted.task.name}` follows it.", err=True)
+    return 0
+
+
+@click.command(name="wait")
+@task_argument(required=False)
+@click.option("--timeout", metavar="TIME", help="Give up waiting after this long (30s, 5m, 1h).")
+@click.option("--here/--no-here", default=False, help="Also do its work in this process.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON line per event on stdout.")
+@click.option("-q", "--quiet", is_flag=True, help="Only the result.")
+@wait_option()
+def task_wait(name: str | None, timeout: str | None, here: bool, as_json: bool, quiet: bool, wait: bool | None) -> int:
+    """Follow a task until it ends, and print its result. Ctrl-C cancels the task; twice leaves it.
+
+    Exit code: as `foliot task run`; 7 when the time is over.
+    """
+    seconds = None if timeout is None else parse_seconds(timeout)
+    return run(_wait(name, seconds, Manner(False, here, as_json, quiet, stays(wait))))
+
+
+async def _wait(name: str | None, seconds: float | None, manner: Manner) -> int:
+    view = choose_task_view(json=manner.as_json, quiet=manner.quiet)
+    async with reached() as client:
+        task = await find_task(client, name)
+        try:
+            async with asyncio.timeout(None if task.phase in ENDED else seconds):
+                followed = await follow(client, view, task, here=manner.here, stays=manner.stays)
+        except TimeoutError:
+            phase = (await client.tasks.get(task.name, namespace=task.namespace)).phase
+            raise Unavailable(
+                f"Task {task.name} is still {phase} after {seconds:g} seconds.", hint=f"foliot why {task.name}"
+            ) from None
+        code = await finish_task(client, view, task, followed)
+    return leave(code)
+
+
+# --- task views ------------------------------------------------------------------------------------------------------
+
+# `foliot task logs|events|messages|trace|graph`: looking at a task from all sides.
+
+LOOK_EVERY = 1.0
+
+
+@click.command(name="logs")
+@task_argument(required=False)
+@click.option("-f", "--follow", is_flag=True, help="Go on until the task has ended.")
+@click.option("--cursor", metavar="CURSOR", help="Where an earlier look ended (--show-cursor).")
+@click.option("--show-cursor", is_flag=True, help="Say on stderr where to go on.")
+def task_logs(name: str | None, follow: bool, cursor: str | None, show_cursor: bool) -> int:
+    """Show the events of all runs of the task, one line each, in order of time."""
+    return run(_logs(name, follow, cursor, show_cursor))
+
+
+async def _logs(name: str | None, follow: bool, cursor: str | None, show_cursor: bool) -> int:
+    async with reached() as client:
+        task = await find_task(client, name)
+        place = cursor
+        async for batch in _batches(client, task, cursor, follow=follow):
+            place = batch.cursor
+            for happening in batch.happenings:
+                if (line := log_line(happening)) is not None:
+                    out(visible(line))
+    if show_cursor and place:
+        out(f"--cursor {place}", err=True)
+    return 0
+
+
+async def _batches(work: Groups, task: TaskInfo, cursor: str | None, *, follow: bool) -> AsyncIterator[Batch]:
+    """Yields the existing events, and with `follow` new ones until the task has ended."""
+    if not follow:
+        yield await work.tasks.events(task.name, namespace=task.namespace, cursor=cursor)
+        return
+    async with aclosing(work.tasks.follow(task.name, namespace=task.namespace, cursor=cursor)) as batches:
+        async for batch in batches:
+            yield batch
+
+
+@click.command(name="events")
+@task_argument(required=False)
+@click.option("-f", "--follow", is_flag=True, help="Go on until the task has ended.")
+@click.option("--after", type=click.IntRange(min=0), default=0, metavar="N", help="Only behind event N.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N.")
+def task_events(name: str | None, follow: bool, after: int, limit: int | None) -> int:
+    """The facts of the task itself as JSON lines: `{"seq", "at", "type", "data"}`. `seq` is where to go on."""
+    return run(_events(name, follow, after, limit))
+
+
+async def _events(name: str | None, follow: bool, after: int, limit: int | None) -> int:
+    shown = 0
+    async with reached() as client:
+        work, cursor = client, None
+        task = await find_task(client, name)
+        while True:
+            ended = (await work.tasks.get(task.name, namespace=task.namespace)).phase in ENDED
+            records = await work.tasks.records(task.name, namespace=task.namespace, after=after)
+            for record in records:
+                if limit is not None and shown >= limit:
+                    return 0
+                line = as_data(task.id, TaskHappening(record.at, record.seq, record.event))
+                out(visible_json(msgspec.json.encode(line).decode()))
+                after, shown = record.seq, shown + 1
+            if ended or not follow:
+                return 0
+            cursor = (await work.tasks.events(task.name, namespace=task.namespace, cursor=cursor)).cursor
+            await work.tasks.changed(task.name, namespace=task.namespace, cursor=cursor, timeout=LOOK_EVERY)
+
+
+@click.command(name="messages")
+@task_argument(required=False)
+@click.option("--audit", is_flag=True, help="As an auditor reads them: who did what to which message, and how it went.")
+def task_messages(name: str | None, audit: bool) -> int:
+    """Print what each message between the agents took, as JSON lines: started, retried, handed on, ended.
+
+    Worked out from the journals of the task and its runs, so nothing of it can be lost.
+    """
+    return run(_messages(name, audit))
+
+
+async def _messages(name: str | None, audit: bool) -> int:
+    async with reached() as client:
+        task = await find_task(client, name)
+        happenings: list[Happening] = []
+        cursor: str | None = None
+        while (batch := await client.tasks.events(task.name, namespace=task.namespace, cursor=cursor)).happenings:
+            happenings += batch.happenings
+            cursor = batch.cursor
+    for record in message_records(happenings):
+        line = record.audit(task) if audit else record.metering(task)
+        out(visible_json(msgspec.json.encode(line).decode()))
+    return 0
+
+
+@click.command(name="graph")
+@task_argument(required=False)
+@output_option("text", "mermaid", "dot", "json", default="text", help="text, mermaid, dot or json.")
+def task_graph(name: str | None, output: str) -> int:
+    """The graph of a task with how each agent stands."""
+    return run(_graph(name, output))
+
+
+async def _graph(name: str | None, output: str) -> int:
+    async with reached() as client:
+        task = await find_task(client, name)
+        story = await client.tasks.story(task.name, namespace=task.namespace)
+    now = time.time()
+    nodes = nodes_of(story, now)
+    match output:
+        case "json":
+            out(as_json({"task": task.id, "phase": task.phase, **drawing.as_data(story.plan, nodes)}))
+        case "mermaid":
+            out(drawing.mermaid(story.plan, nodes, now))
+        case "dot":
+            out(drawing.dot(story.plan, nodes, now))
+        case _:
+            out(f"{task.name}  {story.info.phase}")
+            for line in drawing.tree(story.plan, nodes, now, width=_width()):
+                out(visible(line))
+    return 0
+
+
+@click.command(name="trace")
+@task_argument(required=False)
+@output_option("text", "json", default="text", help="text, or json with nothing shortened.")
+@click.option("--full", is_flag=True, help="Whole texts, not one line of each.")
+def task_trace(name: str | None, output: str, full: bool) -> int:
+    """All runs of a task as one tree: who handed what to whom, every step and call with its timing."""
+    return run(_trace(name, output, full))
+
+
+async def _trace(name: str | None, output: str, full: bool) -> int:
+    async with reached() as client:
+        task = await find_task(client, name)
+        story = await client.tasks.story(task.name, namespace=task.namespace, looks=False)
+        nodes: dict[str, Node] = {}
+        data: list[dict[str, Any]] = []
+        for each in story.messages.values():
+            if each.run is None:
+                continue
+            found = trace_of(each.run.run_id, await client.runs.events(each.run.run_id))
+            nodes[each.message.id] = tree_of(found, each.run.phase, full=full, width=_width())
+            message = {"id": each.message.id, "from": each.message.sender, "to": each.message.to}
+            data.append(
+                {"message": message, "queued_seconds": _queued(each, found.steps), **trace_data(found, each.run.phase)}
+            )
+    if output == "json":
+        out(as_json({"task": task.id, "phase": story.info.phase, "runs": data}))
+        return 0
+    for line in _forest(story, nodes).lines():
+        out(line)
+    return 0
+
+
+def _queued(each: MessageStory, steps: list[Any]) -> float | None:
+    """From the sending of a message to the first step of its run."""
+    return round(max(0.0, steps[0].at - each.sent_at), 6) if steps else None
+
+
+def _forest(story: TaskStory, nodes: dict[str, Node]) -> Node:
+    """The runs in the order in which their messages were sent; who came before whom is said at each."""
+    now = time.time()
+    took = duration(max(0.0, (story.info.ended_at or now) - story.info.created_at))
+    head = paint(f"{story.info.phase} · {counted(len(nodes), 'run')} · {took}", dim=True)
+    root = Node(f"{paint(story.info.target, bold=True)}  {story.info.name}  {head}")
+    for identity, node in nodes.items():
+        each = story.messages[identity]
+        senders = ", ".join(source.agent for source in each.message.sources) or each.message.sender
+        sent = duration(max(0.0, each.sent_at - story.info.created_at))
+        node.label = f"{paint(f'{senders} →', dim=True)} {node.label} {paint(f'+{sent}', dim=True)}"
+        root.children.append(node)
+    if story.output:
+        root.children.append(Node(paint("✓ succeeded", fg="green")))
+    elif (error := story.info.summary.get("error")) is not None:
+        root.children.append(Node(f"{paint('✗', fg='red')} {story.info.phase}: {visible(str(error))}"))
+    return root
+
+
+def _width() -> int:
+    return shutil.get_terminal_size().columns if is_terminal(sys.stdout) else WIDTH
+
+
+# --- task ------------------------------------------------------------------------------------------------------------
 
 _WORDS = {word.lower(): phase for phase, word in API_PHASES.items()}
 

@@ -227,8 +227,7 @@ def _space(path: Path) -> Finding:
 
 
 async def _postgres(url: str) -> Findings:
-    from foliot.store.postgres.driver import DriverErrors, connect
-    from foliot.store.postgres.errors import explain, place
+    from foliot.store.postgres.driver import DriverErrors, connect, explain, place
 
     where = place(url)
     try:

@@ -14,8 +14,7 @@ from typing import Any, Final, cast
 from msgspec import Struct
 
 from foliot.engine.approval.records import DecisionLog, call_document
-from foliot.engine.driver.journal import load_run, read_facts
-from foliot.engine.driver.signals import signal
+from foliot.engine.driver.journal import load_run, read_facts, signal
 from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.messages import Media
 from foliot.kernel.run.codec import decode

@@ -34,8 +34,7 @@ from foliot.engine.approval.documents import (
 from foliot.engine.approval.grants import People, by_name, give_standing, revoke_standing
 from foliot.engine.approval.records import DecisionLog, DecisionRecord
 from foliot.engine.base import Clock
-from foliot.engine.driver.journal import load_run
-from foliot.engine.driver.signals import signal
+from foliot.engine.driver.journal import load_run, signal
 from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.arguments import arguments_digest, canonical, parse_object, problem_of
 from foliot.kernel.identity import Person

@@ -13,8 +13,8 @@ from hashlib import sha256
 from typing import Literal, TypeAlias
 
 from foliot.engine.approval.records import DecisionLog, call_document
+from foliot.engine.driver.journal import signal
 from foliot.engine.driver.runs import Runs
-from foliot.engine.driver.signals import signal
 from foliot.errors import Conflict, FoliotError, NotFound
 from foliot.kernel.messages import Text, ToolCall, ToolResult
 from foliot.kernel.run.calls import key_of

@@ -20,14 +20,18 @@ from typing import Any, Final, Protocol
 from msgspec import Struct
 
 from foliot.engine.audit.entry import budget_entry, entry_of
+from foliot.engine.audit.sinks import SinkContext, SinkFeed, open_feeds
 from foliot.engine.budgets.declared import Payer
 from foliot.errors import FoliotError, Unavailable
+from foliot.settings.settings import Settings
 from foliot.store.audit.chain import Entry
-from foliot.store.audit.log import AuditRecord
+from foliot.store.audit.log import AuditRecord, SqlAuditLog
+from foliot.store.base import Database
 from foliot.store.ledger.budgets import Act
+from foliot.tools.pipeline.parts import spent
 from foliot.tools.pipeline.record import CallRecord, snapshot
-from foliot.tools.pipeline.spending import spent
 from foliot.tools.secrets.masking import Masker
+from foliot.tools.secrets.secrets import Secrets
 
 log = logging.getLogger(__name__)
 
@@ -209,3 +213,19 @@ async def _durable(kept: asyncio.Future[None]) -> None:
         await asyncio.wait_for(kept, WAIT_SECONDS)
     except TimeoutError:
         raise Unavailable(f"the audit log did not take a record within {WAIT_SECONDS:g} seconds") from None
+
+
+# --- open ------------------------------------------------------------------------------------------------------------
+
+# The audit log of one process: what the settings say about it, put together.
+
+
+def open_audit(database: Database, secrets: Secrets, settings: Settings | None) -> AuditTrail:
+    """Opens the audit trail of this database. Raises `UsageError` for a sink that cannot be opened.
+
+    It is told at the start: records that go nowhere are worse than a process that does not start.
+    """
+    feeds: list[SinkFeed] = []
+    if settings is not None and settings.audit_sinks:
+        feeds = open_feeds(settings.audit_sinks, SinkContext(secrets, settings.outbound_allow, settings.namespace))
+    return AuditTrail(SqlAuditLog(database), masker=secrets.masker, feeds=feeds)

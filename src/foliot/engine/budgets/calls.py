@@ -15,7 +15,7 @@ from foliot.kernel.run.events import BudgetExceeded
 from foliot.store.journal.base import Journal, RunInfo
 from foliot.store.ledger.budgets import Act, Amount
 from foliot.tools.base import Caller, Invocation, ToolDefinition
-from foliot.tools.pipeline.budget import NO_ROOM, ToolOverBudget
+from foliot.tools.pipeline.gates import NO_ROOM, ToolOverBudget
 
 # --- lineage ---------------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ import msgspec
 
 from foliot.engine.base import Clock
 from foliot.engine.budgets.declared import BudgetRule, DeclaredBudgets
-from foliot.engine.driver.signals import signal
+from foliot.engine.driver.journal import signal
 from foliot.errors import Conflict, FoliotError, NotFound
 from foliot.kernel.run.events import BudgetExceeded, RunResumed, RunWaiting
 from foliot.kernel.run.state import State

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from foliot.tools.backends.http import Web
     from foliot.tools.builtin.memory import SharedMemory
     from foliot.tools.mcp.connections import McpConnections
-    from foliot.tools.nats_worker.signatures import Signer
+    from foliot.tools.nats_worker.callers import Signer
 
 OVER_HTTP = ("http", "external", "webhook-callback")
 

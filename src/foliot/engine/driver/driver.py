@@ -32,7 +32,7 @@ from foliot.engine.approval.requests import ApprovalRequests
 from foliot.engine.base import Clock, EstimatesQuestions, KeepsPlaces, Models, Settlement, Watcher
 from foliot.engine.budgets.declared import BudgetRule
 from foliot.engine.budgets.run_budget import Asked, RunBudget
-from foliot.engine.definition.policies import ModelGate, token_limits
+from foliot.engine.definition.governance import ModelGate, token_limits
 from foliot.engine.driver.appends import LeaseClock, append_again, persist, recorded
 from foliot.engine.driver.doubts import Doubts, both, doubts_of, noting
 from foliot.engine.driver.effects import ask_model, call_tool, given_up, in_place_of, left_behind

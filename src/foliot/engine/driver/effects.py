@@ -24,8 +24,8 @@ from foliot.models.routing import usage as spending
 from foliot.models.routing.usage import AnswerUsage
 from foliot.tools.base import Admitted, MayAct, OnOutput
 from foliot.tools.contract import VERSION
+from foliot.tools.pipeline.parts import count
 from foliot.tools.pipeline.results import MAY_HAVE_ACTED
-from foliot.tools.pipeline.spending import count
 from foliot.tools.search import offered
 
 log = logging.getLogger(__name__)

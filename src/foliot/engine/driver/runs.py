@@ -16,15 +16,23 @@ from foliot.engine.approval.records import DecisionLog
 from foliot.engine.approval.requests import ApprovalRequests
 from foliot.engine.base import Approvals, Clock, Models, Settlement, Silence, Watcher
 from foliot.engine.budgets.run_budget import RunBudgets
-from foliot.engine.definition.policies import ModelGate
+from foliot.engine.definition.governance import ModelGate
 from foliot.engine.driver.appends import recorded
 from foliot.engine.driver.doubts import Doubts, family
 from foliot.engine.driver.driver import Driver
 from foliot.engine.driver.ids import check_run_id, new_run_id
-from foliot.engine.driver.journal import JournalFacts, Specs, load_run, load_state, read_facts, read_history, told_by
+from foliot.engine.driver.journal import (
+    JournalFacts,
+    Specs,
+    load_run,
+    load_state,
+    read_facts,
+    read_history,
+    storable,
+    told_by,
+)
 from foliot.engine.driver.lease_keeper import LeaseKeeper
 from foliot.engine.driver.process import identity, in_words, is_gone
-from foliot.engine.driver.signals import storable
 from foliot.engine.telemetry.context import callers_trace, logged_with
 from foliot.errors import FoliotError, UsageError
 from foliot.kernel.errors import UnknownEvent

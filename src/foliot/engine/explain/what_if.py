@@ -20,9 +20,9 @@ from foliot.engine.budgets.calls import CallBudgets
 from foliot.engine.definition.endpoints import models_reached
 from foliot.engine.definition.freeze import LOCK, freeze, tool_definition, with_search
 from foliot.engine.definition.functions import function_tool
+from foliot.engine.definition.governance import token_limits
 from foliot.engine.definition.grants import NOTHING_GRANTED, SecretHosts, check_provider
 from foliot.engine.definition.grants import Grants as Granted
-from foliot.engine.definition.policies import token_limits
 from foliot.engine.driver.intake import caller_for
 from foliot.errors import Denied, FoliotError, NotFound
 from foliot.kernel.identity import Identity, Person
@@ -40,10 +40,10 @@ from foliot.tools.governance.permissions import Delegates
 from foliot.tools.governance.reader import read_rules
 from foliot.tools.governance.rules import Access, FixedRules, Rules, Verdict, placed
 from foliot.tools.isolation import NONE, Isolations
+from foliot.tools.pipeline.gates import HasSecret
 from foliot.tools.pipeline.parts import Parts
 from foliot.tools.pipeline.pipeline import Pipeline
-from foliot.tools.pipeline.preconditions import HasSecret
-from foliot.tools.versions import split_request
+from foliot.tools.registry import split_request
 
 # What cannot be judged without arguments.
 _ON_ARGUMENTS = ("arguments", "conditions", "delegation", "asking")

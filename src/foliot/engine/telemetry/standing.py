@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from foliot.engine.budgets.report import standings
+from foliot.engine.budgets.declared import standings
 from foliot.store.base import Database, Filter, ResourceStore
 from foliot.store.ledger.budgets import SqlBudgetLedger
 from foliot.store.queue.workers import WorkerInfo, list_workers

@@ -3,7 +3,7 @@
 A provider counts requests and tokens by key and model, so the limit belongs to these and not to a run or an endpoint:
 endpoints with the same key stand in the same line, and whatever any of them declares holds for all who stand there. An
 endpoint is known to declare something from the first time it is asked. Where there is a store, lines are in it and hold
-over all processes (engine/limits/models.py); `LocalTurns` is for one.
+over all processes (engine/limits/shared.py); `LocalTurns` is for one.
 
 Whoever finds no room is told how long it takes, and has a place: what waits longer than a moment is let go with it, and
 comes back when it is time (`ASKER` says which run asks).

@@ -112,8 +112,16 @@ from foliot.models.base import (
 )
 from foliot.models.config import GatewayConfig
 from foliot.models.routing.tokens import estimate_parts, estimate_request
-from foliot.models.scripted.reader import read_script, read_turn, validate_script
-from foliot.models.scripted.script import Moment, ScriptedCall, Turn, render, render_value
+from foliot.models.scripted.script import (
+    Moment,
+    ScriptedCall,
+    Turn,
+    read_script,
+    read_turn,
+    render,
+    render_value,
+    validate_script,
+)
 
 # --- mock ------------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Gemini generateContent requests. The answers are read in gemini_answer.py.
+"""Gemini generateContent: requests, and answers, which also a stream is a series of.
 
 Gemini signs its thoughts and refuses a history whose calls have lost their signature, so each signature goes back on
 exactly the part it came with. Calls made by another provider have none; Google documents a word for that case.
@@ -7,38 +7,38 @@ exactly the part it came with. Calls made by another provider have none; Google 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
+from msgspec import Struct
 
 from foliot.kernel.messages import (
+    Delta,
     Media,
     Message,
     ModelRequest,
     ModelResponse,
     ModelSettings,
+    Part,
     Reasoning,
+    ReasoningDelta,
     Text,
+    TextDelta,
     ToolCall,
+    ToolCallDelta,
     ToolResult,
     ToolSpec,
     Usage,
 )
 from foliot.models.profiles import ModelProfile, profile_of
-from foliot.models.wire.gemini_answer import (
-    ALONE,
-    ON_CALL,
-    ON_TEXT,
-    ON_THOUGHT,
-    PART,
-    GeminiAssembler,
-    counted_in_gemini,
-    parse_gemini,
-)
+from foliot.models.wire.base import DONE, NO_DELTAS, ProviderFault, WireError
+from foliot.models.wire.findings import Findings, filtered, list_of, mapping_of
+from foliot.models.wire.finishes import GEMINI, stop_of
 from foliot.models.wire.media import address, placeholder, result_files, result_texts
-from foliot.models.wire.opaque import unmark
+from foliot.models.wire.opaque import mark, unmark
 from foliot.models.wire.requests import Notes, Profiles, fitted, merged
 from foliot.models.wire.schemas import (
     gemini_json_schema,
@@ -48,7 +48,311 @@ from foliot.models.wire.schemas import (
     open_api_schema,
 )
 from foliot.models.wire.tool_names import ToolNames, description_of, ordered_tools, schema_of, tool_names
-from foliot.models.wire.values import CallIds, arguments_object, is_own_id
+from foliot.models.wire.values import CallIds, Count, arguments_object, count, is_own_id, raw_arguments, tier_of
+
+# --- gemini answer ---------------------------------------------------------------------------------------------------
+
+# Gemini answers: a stream is a series of small answers, so both ways are one fold.
+
+# Where a signature stood: each goes back to the same place.
+ON_CALL = "gemini.call"
+ON_TEXT = "gemini.text"
+ON_THOUGHT = "gemini.thought"
+ALONE = "gemini.alone"
+PART = "gemini.part"
+"""Marks a part that goes back as it came."""
+READ: Final = frozenset({"text", "thought", "thoughtSignature", "functionCall", "inlineData", "fileData"})
+CARRIED: Final = {
+    "executableCode": "executable_code",
+    "codeExecutionResult": "code_execution_result",
+    "toolCall": "tool_call",
+    "toolResponse": "tool_response",
+}
+"""Parts of tools that ran at the provider, and the fields that hold them."""
+NOTED: Final = {
+    "functionResponse": "function_response",
+    "audioTranscription": "audio_transcription",
+    "mediaProcessing": "media_processing",
+    "speechMetadata": "speech_metadata",
+}
+"""Parts that are not kept. What else there is says something of the part beside it, and is none of its own."""
+
+
+class _FunctionCall(Struct, rename="camel"):
+    id: str | None = None
+    name: str = ""
+    args: msgspec.Raw = msgspec.Raw()
+
+
+class _Inline(Struct, rename="camel"):
+    mime_type: str = "application/octet-stream"
+    data: str = ""
+
+
+class _File(Struct, rename="camel"):
+    mime_type: str = "application/octet-stream"
+    file_uri: str = ""
+
+
+class _Part(Struct, rename="camel"):
+    text: str | None = None
+    thought: bool | None = None
+    thought_signature: str | None = None
+    function_call: _FunctionCall | None = None
+    inline_data: _Inline | None = None
+    file_data: _File | None = None
+    executable_code: Any = None
+    code_execution_result: Any = None
+    tool_call: Any = None
+    tool_response: Any = None
+    function_response: Any = None
+    audio_transcription: Any = None
+    media_processing: Any = None
+    speech_metadata: Any = None
+
+
+class _Content(Struct, rename="camel"):
+    parts: list[_Part] | None = None
+
+
+class _Candidate(Struct, rename="camel"):
+    content: _Content | None = None
+    finish_reason: str | None = None
+    finish_message: Any = None
+    index: int | None = None
+    # What stands beside the words is looked at with care later.
+    grounding_metadata: Any = None
+    citation_metadata: Any = None
+    url_context_metadata: Any = None
+    logprobs_result: Any = None
+    safety_ratings: Any = None
+
+
+class _Usage(Struct, rename="camel"):
+    prompt_token_count: Count = None
+    candidates_token_count: Count = None
+    thoughts_token_count: Count = None
+    cached_content_token_count: Count = None
+    tool_use_prompt_token_count: Count = None
+    service_tier: str | None = None
+    traffic_type: str | None = None  # Vertex
+
+
+class _Feedback(Struct, rename="camel"):
+    block_reason: str | None = None
+    block_reason_message: Any = None
+    safety_ratings: Any = None
+
+
+class _Body(Struct, rename="camel"):
+    candidates: list[_Candidate] | None = None
+    usage_metadata: _Usage | None = None
+    model_version: str | None = None
+    response_id: str | None = None
+    prompt_feedback: _Feedback | None = None
+    error: Any = None
+
+
+class _Counted(Struct, rename="camel"):
+    usage_metadata: _Usage | None = None
+
+
+_DECODER = msgspec.json.Decoder(_Body)
+_COUNTED = msgspec.json.Decoder(_Counted)
+
+
+def _usage(usage: _Usage | None, searches: int = 0) -> Usage:
+    if usage is None:
+        return Usage()
+    thoughts = count(usage.thoughts_token_count)
+    return Usage(
+        input_tokens=count(usage.prompt_token_count) + count(usage.tool_use_prompt_token_count),
+        # Gemini counts thoughts beside the answer, not inside it.
+        output_tokens=count(usage.candidates_token_count) + thoughts,
+        cache_read_tokens=count(usage.cached_content_token_count),
+        reasoning_tokens=thoughts,
+        web_searches=searches,
+        tier=tier_of(usage.service_tier or usage.traffic_type),
+    )
+
+
+def counted_in_gemini(body: bytes) -> Usage:
+    """Read the provider's counts, whatever else the body holds."""
+    return _usage(_COUNTED.decode(body).usage_metadata)
+
+
+def parse_gemini(body: bytes, names: ToolNames, ids: CallIds) -> ModelResponse:
+    """One whole answer. Raises `WireError`, `ProviderFault`, or msgspec's decoding error."""
+    assembler = GeminiAssembler(names, ids)
+    assembler.feed(body)
+    return assembler.finish()
+
+
+class GeminiAssembler:
+    """Assembles a streamed Gemini answer.
+
+    Neighbouring texts are joined, except across a signature: it belongs to one part.
+    """
+
+    def __init__(self, names: ToolNames, ids: CallIds) -> None:
+        self.done = self.ending = False  # Gemini does not say that it has said all; the end of the stream does
+        self._names = names
+        self._ids = ids
+        self._parts: list[Part] = []
+        self._open: list[str] = []
+        self._open_thought = False
+        self._calls = 0
+        self._usage: _Usage | None = None
+        self._reason: str | None = None
+        self._blocked = False
+        self._detail = ""
+        self._searches = 0
+        self._found = Findings()
+        self._grounds: list[Any] = []
+        self._model = self._id = ""
+
+    def feed(self, event: bytes) -> Sequence[Delta]:
+        if event.startswith(DONE):
+            return NO_DELTAS
+        body = _DECODER.decode(event)
+        if body.error:
+            raise ProviderFault({"error": body.error})
+        self._usage = body.usage_metadata or self._usage
+        self._model = body.model_version or self._model
+        self._id = body.response_id or self._id
+        if body.prompt_feedback is not None and body.prompt_feedback.block_reason:
+            self._blocked = True
+            feedback = body.prompt_feedback
+            self._detail = _stopped(feedback.block_reason, feedback.block_reason_message, feedback.safety_ratings)
+        deltas: list[Delta] = []
+        for candidate in body.candidates or ():
+            if candidate.index:  # a second alternative: only the first one is the answer
+                self._found.note("only the first of several answers is kept")
+                continue
+            self._reason = candidate.finish_reason or self._reason
+            self.ending = self._reason is not None
+            self._take_beside(candidate)
+            for part in (candidate.content.parts if candidate.content else None) or ():
+                self._take(part, deltas)
+        return deltas
+
+    def _take_beside(self, candidate: _Candidate) -> None:
+        """Take down what stands beside the words of a candidate."""
+        if (grounds := mapping_of(candidate.grounding_metadata)) != {}:
+            self._searches = max(self._searches, len(list_of(grounds.get("webSearchQueries"))))
+            self._grounds.append(grounds)
+        if candidate.citation_metadata is not None:
+            self._found.recited(candidate.citation_metadata)
+        if candidate.url_context_metadata is not None:
+            self._found.fetched(candidate.url_context_metadata)
+        if candidate.logprobs_result is not None:
+            self._found.drop("logprobs")
+        reason = candidate.finish_reason
+        if reason is not None and GEMINI.get(reason) == "refusal":
+            self._detail = _stopped(reason, candidate.finish_message, candidate.safety_ratings)
+
+    def _carry(self, part: _Part) -> bool:
+        """Keep a part of a tool that ran at the provider; whether it was one."""
+        for key, field in CARRIED.items():
+            if (given := getattr(part, field)) is None:
+                continue
+            self._close()
+            kept = {key: given}
+            if part.thought_signature:
+                kept["thoughtSignature"] = part.thought_signature
+            self._parts.append(Reasoning(opaque=mark(PART, msgspec.json.encode(kept).decode())))
+            if field in ("executable_code", "tool_call"):
+                self._found.ran(str(mapping_of(given).get("toolType") or key))
+            return True
+        for key, field in NOTED.items():
+            if getattr(part, field) is not None:
+                self._found.drop(f"a part {key}")
+        return False
+
+    def _take(self, part: _Part, deltas: list[Delta]) -> None:
+        signature = part.thought_signature
+        if part.function_call is not None:
+            self._close()
+            call = part.function_call
+            made = ToolCall(
+                self._ids.claim(call.id),
+                self._names.real(call.name),
+                raw_arguments(call.args),
+                mark(ON_CALL, signature) if signature else None,
+            )
+            self._parts.append(made)
+            deltas.append(ToolCallDelta(self._calls, made.id, made.name, made.arguments))
+            self._calls += 1
+        elif part.inline_data is not None:
+            self._close()
+            self._parts.append(Media(part.inline_data.mime_type, data=part.inline_data.data))
+        elif part.file_data is not None:
+            self._close()
+            self._parts.append(Media(part.file_data.mime_type, url=part.file_data.file_uri))
+        elif part.text is not None:
+            self._write(part.text, bool(part.thought), signature, deltas)
+        elif self._carry(part):
+            return
+        elif signature:
+            self._write("", False, signature, deltas)
+
+    def _write(self, text: str, thought: bool, signature: str | None, deltas: list[Delta]) -> None:
+        if text:
+            deltas.append(ReasoningDelta(text) if thought else TextDelta(text))
+        if signature or thought != self._open_thought:
+            self._close()
+        self._open_thought = thought
+        if not signature:
+            self._open.append(text)
+        elif thought:
+            self._parts.append(Reasoning(text, opaque=mark(ON_THOUGHT, signature)))
+        elif text:
+            self._parts.extend((Text(text), Reasoning(opaque=mark(ON_TEXT, signature))))
+        else:
+            self._parts.append(Reasoning(opaque=mark(ALONE, signature)))
+
+    def _close(self) -> None:
+        if text := "".join(self._open):
+            self._parts.append(Reasoning(text) if self._open_thought else Text(text))
+        self._open.clear()
+
+    def heard(self) -> tuple[Usage, str]:
+        written = "".join(self._open)
+        for part in self._parts:
+            if isinstance(part, (Text, Reasoning)):
+                written += part.text
+            elif isinstance(part, ToolCall):
+                written += part.name + part.arguments
+        return _usage(self._usage, self._searches), written
+
+    def finish(self) -> ModelResponse:
+        self._close()
+        if self._reason is None and not self._blocked:
+            raise WireError("its answer was cut before it was finished, or holds no candidate")
+        stop = "refusal" if self._reason is None else stop_of(GEMINI, self._reason, calls=bool(self._calls))
+        message = Message("assistant", tuple(self._parts))
+        for grounds in self._grounds:
+            self._found.grounding(grounds, message.text)
+        return self._found.into(
+            ModelResponse(
+                message=message,
+                usage=_usage(self._usage, self._searches),
+                stop=stop,
+                model=self._model,
+                id=self._id,
+                detail=self._detail if stop == "refusal" else "",
+            )
+        )
+
+
+def _stopped(reason: str | None, message: Any, ratings: Any) -> str:
+    """The sentence for an answer that was stopped: the reason, the categories that were blocked, and Google's words."""
+    blocked = [mapping_of(each) for each in list_of(ratings) if mapping_of(each).get("blocked")]
+    told = filtered(reason, *(each.get("category") for each in blocked))
+    return f"{told}: {message[:1000]}" if isinstance(message, str) and message else told
+
+
+# --- gemini ----------------------------------------------------------------------------------------------------------
 
 _MODES: Final = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 _UNSIGNED_MODELS = re.compile(r"gemini-[12](\.|-|$)|gemini-pro|gemma")

@@ -35,8 +35,8 @@ from foliot.store.journal.database import SqlJournal
 from foliot.store.ledger.budgets import SqlBudgetLedger
 from foliot.tools.governance.judge import PolicyQuestion
 from foliot.tools.governance.rules import Verdict
+from foliot.tools.registry import split_request
 from foliot.tools.secrets.secrets import SecretRef
-from foliot.tools.versions import split_request
 from foliot.work.tasks.base import Command
 
 _command: Final = msgspec.json.Decoder(Command).decode

@@ -15,7 +15,7 @@ from msgspec.structs import replace as changed
 
 from foliot.engine.audit.completion import Completion
 from foliot.engine.audit.metering import By, Total, totals
-from foliot.engine.budgets.report import standings
+from foliot.engine.budgets.declared import standings
 from foliot.engine.budgets.wakeups import paused_runs
 from foliot.engine.definition.references import list_all
 from foliot.errors import NotFound

@@ -28,7 +28,7 @@ from foliot.store.base import (
 )
 
 if TYPE_CHECKING:
-    from foliot.catalog.plan import Applier
+    from foliot.catalog.apply import Applier
     from foliot.runtime.local.declared_work import DeclaredWork, Recorded
     from foliot.work.tasks.base import Also
 
@@ -134,7 +134,7 @@ class LocalResources(ResourceGroup):
         field_manager: str = MANAGER,
         force_conflicts: bool = False,
     ) -> Applied:
-        from foliot.catalog.plan import Applier
+        from foliot.catalog.apply import Applier
 
         return await self.apply_for(
             documents,

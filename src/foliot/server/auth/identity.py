@@ -6,12 +6,13 @@ of others. What somebody cannot read does not exist for them: it is answered as 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from foliot.errors import Denied, NotFound, UsageError
+from foliot.errors import Denied, InvalidInput, NotFound, UsageError
 from foliot.kernel.identity import Identity, acting, is_name
+from foliot.settings.settings import NAME
 from foliot.store.base import Filter, Requirement
 
 Role: TypeAlias = Literal["reader", "operator", "approver", "author", "admin", "impersonator"]
@@ -170,3 +171,37 @@ def _has(roles: frozenset[Role] | None, role: Role) -> bool:
     if not roles:
         return False
     return role in roles or role == "reader" or ("admin" in roles and role not in NAMED_ONLY)
+
+
+# --- rights ----------------------------------------------------------------------------------------------------------
+
+# Roles and namespaces as somebody writes them in a request that gives rights.
+
+LONGEST_SPACE = 253
+MOST_SPACES = 1000
+
+
+def asked_role(text: str) -> str:
+    """The role of this name. Raises `InvalidInput`."""
+    try:
+        return role_named(text)
+    except InvalidInput as error:
+        raise InvalidInput(f"roles: {error.message}", hint=error.hint) from None
+
+
+def asked_space(text: str) -> str:
+    """A namespace, or `*` for all of them. Raises `InvalidInput`."""
+    if text == EVERYWHERE or (len(text) <= LONGEST_SPACE and NAME.fullmatch(text)):
+        return text
+    raise InvalidInput(f"namespaces: {text!r} cannot be a namespace", hint="a name, or * for all")
+
+
+def asked_grants(roles: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Roles by namespace, at least one. Raises `InvalidInput`."""
+    grants = {asked_space(space): [*dict.fromkeys(map(asked_role, held))] for space, held in roles.items()}
+    if not grants or not all(grants.values()) or len(grants) > MOST_SPACES:
+        raise InvalidInput(
+            "roles: an account needs at least one role in each of its namespaces",
+            hint='such as {"team-a": ["operator"]}, or {"*": ["admin"]}',
+        )
+    return grants

@@ -15,8 +15,7 @@ from typing import Any, Final
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from foliot.server.http.access_log import tell_refused
-from foliot.server.http.envelope import CAREFUL
+from foliot.server.http.envelope import CAREFUL, tell_refused
 from foliot.server.http.heads import HEALTH, new_id
 from foliot.server.http.problems import RETRY_AFTER, problem
 

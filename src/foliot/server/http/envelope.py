@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,10 +20,52 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from foliot.engine.telemetry.context import asked_within, logged_with
 from foliot.errors import FoliotError
+from foliot.server.context import CALLER
 from foliot.server.errors import TooSlow
-from foliot.server.http.access_log import tell
 from foliot.server.http.heads import Head, HeadLimits, new_id, read_head, request_id, too_large
 from foliot.server.http.problems import Report, problem_of
+
+# --- access log ------------------------------------------------------------------------------------------------------
+
+# One line per request, whatever became of it, with fields for programs that collect logs.
+#
+# Never the query, for people put secrets there, nor a header. Of a credential there is only the name that it stands
+# for.
+
+access = logging.getLogger("foliot.server.access")
+
+# Nobody was left to be told.
+GONE: Final = 499
+LONGEST: Final = 512
+_UNPRINTABLE: Final = re.compile(r"[^ -~]")
+
+
+def tell(scope: Scope, method: str, *, request: str, status: int, seconds: float, sent: int) -> None:
+    """Write the line of one request."""
+    if not access.isEnabledFor(logging.INFO):
+        return
+    caller = scope.get(CALLER)
+    fields = {
+        "request": request,
+        "method": method,
+        # A line stays one line, whatever somebody writes into an address.
+        "path": _UNPRINTABLE.sub("?", scope["path"])[:LONGEST],
+        "status": status or GONE,
+        "ms": round(seconds * 1000, 2),
+        "bytes": sent,
+        "client": (scope.get("client") or ("",))[0],
+        "caller": caller.name if caller is not None else "",
+    }
+    access.info("%s %s %d", method, fields["path"], fields["status"], extra=fields)
+
+
+def tell_refused(client: str, *, request: str, status: int, why: str) -> None:
+    """Write the line of something that was no request."""
+    fields = {"request": request, "status": status, "client": client}
+    access.info("refused: %s", why, extra=fields)
+
+
+# --- envelope --------------------------------------------------------------------------------------------------------
 
 # --- cors ------------------------------------------------------------------------------------------------------------
 

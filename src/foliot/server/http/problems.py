@@ -140,7 +140,7 @@ def error_handlers(report: Report) -> dict[type[Exception], ExceptionHandler]:
     async def of_foliot(request: Request, error: Exception) -> Response:
         assert isinstance(error, FoliotError)
         if isinstance(error, Denied):
-            from foliot.server.auth.login_records import tell_denied  # which needs to know what a request is
+            from foliot.server.auth.logins import tell_denied  # which needs to know what a request is
 
             await tell_denied(request, error)
         if error.http >= 500 and not isinstance(error, Unavailable | KnownFailure):

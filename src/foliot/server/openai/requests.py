@@ -5,9 +5,10 @@ A member that changes what is done is done or refused, never passed over: parame
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -19,11 +20,234 @@ from foliot.kernel.messages import Effort, ModelSettings, ToolSpec
 from foliot.kernel.run.spec import RunSpec
 from foliot.resources.validators import UnusableSchema, validator_of
 from foliot.server.http.bodies import refuse_repeated
-from foliot.server.openai.client_tools import client_tools
-from foliot.server.openai.content import Conversation, chat_conversation, response_conversation
+from foliot.server.openai.content import Conversation, chat_conversation, object_at, response_conversation
 from foliot.server.openai.errors import BadRequest
-from foliot.server.openai.parameters import CHAT, RESPONSES, Parameter, check_parameters
 from foliot.server.runs.targets import Target
+
+# --- client tools ----------------------------------------------------------------------------------------------------
+
+# Tools that a client brings along: functions, which it calls itself when the agent asks for them.
+#
+# Chat completions wrap each function in a member `function`, responses do not. Which of them are offered is what
+# `tool_choice` says; it has no say in the tools of the agent.
+
+MOST_TOOLS: Final = 128
+LONGEST_DESCRIPTION: Final = 16_384
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+# A function that is given no parameters takes none.
+_NOTHING: Final[dict[str, Any]] = {"type": "object", "properties": {}}
+
+
+class Offered(NamedTuple):
+    """The tools that the agent may ask the client to call, and whether it must: auto, required, or which one."""
+
+    tools: tuple[ToolSpec, ...] = ()
+    choice: str = "auto"
+
+
+def client_tools(given: list[Any] | None, choice: object, *, nested: bool) -> Offered:
+    """Read `tools` and `tool_choice` of a request; `nested` in chat completions. Raises `BadRequest`."""
+    if given is not None and len(given) > MOST_TOOLS:
+        raise BadRequest(f"at most {MOST_TOOLS} tools can be given", param="tools")
+    tools: dict[str, ToolSpec] = {}
+    for index, each in enumerate(given or ()):
+        tool = _function(each, f"tools[{index}]", nested=nested)
+        if tool.name in tools:
+            raise BadRequest(f"two tools are named {tool.name!r}", param=f"tools[{index}]")
+        tools[tool.name] = tool
+    return _chosen(tools, choice, nested=nested)
+
+
+def _function(given: object, place: str, *, nested: bool) -> ToolSpec:
+    tool = object_at(given, place)
+    if (kind := tool.get("type")) != "function":
+        raise BadRequest(
+            f"tools of type {kind!r} cannot be given",
+            param=f"{place}.type",
+            hint="functions can, which you call yourself; others are declared with the agent",
+            code="unsupported_value",
+        )
+    if nested:
+        place = f"{place}.function"
+        tool = object_at(tool.get("function"), place)
+    name, description = tool.get("name"), tool.get("description") or ""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise BadRequest("a name is up to 64 letters, digits, dashes and underscores", param=f"{place}.name")
+    if not isinstance(description, str) or len(description) > LONGEST_DESCRIPTION:
+        raise BadRequest(f"a text of at most {LONGEST_DESCRIPTION} characters", param=f"{place}.description")
+    parameters = tool.get("parameters")
+    schema = _NOTHING if parameters is None else object_at(parameters, f"{place}.parameters")
+    try:
+        # Arguments are held against the schema before the client hears of a call, whether `strict` is asked for or not.
+        validator_of(schema)
+    except UnusableSchema as error:
+        raise BadRequest(f"this schema cannot be used: {error.message}", param=f"{place}.parameters") from None
+    return ToolSpec(name, description, schema)
+
+
+def _chosen(tools: dict[str, ToolSpec], choice: object, *, nested: bool) -> Offered:
+    every = tuple(tools.values())
+    match choice:
+        case None | "auto":
+            return Offered(every)
+        case "none":
+            return Offered()
+        case "required":
+            if not tools:
+                raise BadRequest("there is no tool that could be called", param="tool_choice")
+            return Offered(every, "required")
+        case {"type": "function"}:
+            named = cast("dict[str, Any]", choice)
+            return Offered(every, _named(tools, named, "tool_choice", nested=nested).name)
+        case {"type": "allowed_tools"}:
+            allowed = cast("dict[str, Any]", choice)
+            if nested:
+                allowed = object_at(allowed.get("allowed_tools"), "tool_choice.allowed_tools")
+            listed = allowed.get("tools")
+            if not isinstance(listed, list) or not listed:
+                raise BadRequest("a list of tools is expected here", param="tool_choice.tools")
+            some = [
+                _named(tools, object_at(each, "tool_choice.tools"), "tool_choice.tools", nested=nested)
+                for each in cast("list[Any]", listed)
+            ]
+            return Offered(tuple(some), "required" if allowed.get("mode") == "required" else "auto")
+        case _:
+            raise BadRequest(
+                "tool_choice is auto, none, required, a function, or allowed_tools",
+                param="tool_choice",
+                code="unsupported_value",
+            )
+
+
+def _named(tools: dict[str, ToolSpec], given: dict[str, Any], place: str, *, nested: bool) -> ToolSpec:
+    inner = object_at(given.get("function"), f"{place}.function") if nested else given
+    tool = tools.get(str(inner.get("name")))
+    if tool is None:
+        raise BadRequest(f"there is no tool {str(inner.get('name'))[:100]!r} among tools", param=place)
+    return tool
+
+
+# --- parameters ------------------------------------------------------------------------------------------------------
+
+# The treatment of each parameter of both APIs: one table, which the reader obeys and docs/openai.md shows.
+#
+# A parameter that changes what is done is done or refused, never passed over in silence. What has no effect here is
+# named, with the reason. One that is in no table is refused: a mistyped name is not taken for a wish that was granted.
+
+Fate: TypeAlias = Literal["done", "kept", "no effect", "only", "refused"]
+
+
+class Parameter(NamedTuple):
+    """`note` is for people. Of a parameter that is `only` some values, those are `values`, beside null."""
+
+    fate: Fate
+    note: str
+    values: tuple[Any, ...] = ()
+
+
+_LABEL: Final = "a label of the run; never who acts"
+_SERVICE: Final = "concerns OpenAI's own service; prompts are cached as the agent's endpoint says"
+_SINGLE: Final[dict[str, Parameter]] = {
+    "metadata": Parameter("kept", "labels of the run"),
+    "model": Parameter("done", "an agent or a system"),
+    "moderation": Parameter("refused", "policies are declared with the agent"),
+    "parallel_tool_calls": Parameter("done", "for this run, as far as its provider can"),
+    "prompt_cache_key": Parameter("no effect", _SERVICE),
+    "prompt_cache_options": Parameter("no effect", _SERVICE),
+    "prompt_cache_retention": Parameter("no effect", _SERVICE),
+    "safety_identifier": Parameter("kept", _LABEL),
+    "service_tier": Parameter("only", "the tier is the endpoint's", ("auto", "default")),
+    "store": Parameter("no effect", "runs are stored, always; DELETE and `foliot purge` forget them"),
+    "stream": Parameter("done", "the answer in pieces"),
+    "temperature": Parameter("done", "for this run"),
+    "tool_choice": Parameter("done", "of the client's tools; the agent's own are its own"),
+    "tools": Parameter("done", "functions, which the client calls; other types are refused"),
+    "top_p": Parameter("done", "for this run"),
+    "user": Parameter("kept", _LABEL),
+}
+CHAT: Final[Mapping[str, Parameter]] = {
+    **_SINGLE,
+    "audio": Parameter("refused", "answers are text"),
+    "frequency_penalty": Parameter("only", "not every model has it", (0,)),
+    "function_call": Parameter("refused", "use tool_choice"),
+    "functions": Parameter("refused", "use tools"),
+    "logit_bias": Parameter("only", "not every model has it", ({},)),
+    "logprobs": Parameter("only", "an agent's answer has no probabilities", (False,)),
+    "max_completion_tokens": Parameter("done", "never more than the agent's own limit"),
+    "max_tokens": Parameter("done", "the older name of max_completion_tokens"),
+    "messages": Parameter("done", "the conversation"),
+    "modalities": Parameter("only", "answers are text", (["text"], [])),
+    "n": Parameter("only", "there is one answer to a request", (1,)),
+    "prediction": Parameter("refused", "an agent writes in steps"),
+    "presence_penalty": Parameter("only", "not every model has it", (0,)),
+    "reasoning_effort": Parameter("done", "for this run"),
+    "response_format": Parameter("done", "for agents without an output_schema of their own"),
+    "seed": Parameter("done", "for this run"),
+    "stop": Parameter("done", "for this run"),
+    "stream_options": Parameter("done", "include_usage; include_obfuscation has no effect: nothing is padded"),
+    "top_logprobs": Parameter("only", "an agent's answer has no probabilities", (0,)),
+    "verbosity": Parameter("only", "say it in a system message", ("medium",)),
+    "web_search_options": Parameter("refused", "an agent has its own tools"),
+}
+RESPONSES: Final[Mapping[str, Parameter]] = {
+    **_SINGLE,
+    "access_programs": Parameter("refused", "concerns OpenAI's own service"),
+    "background": Parameter("done", "returns at once"),
+    "context_management": Parameter("refused", "declared with the agent"),
+    "conversation": Parameter("done", "the name of a session"),
+    "image": Parameter("refused", "answers are text"),
+    "include": Parameter("only", "nothing else can be added to an answer", ([], ["reasoning.encrypted_content"])),
+    "input": Parameter("done", "what is said"),
+    "instructions": Parameter("done", "behind the agent's own prompt"),
+    "max_output_tokens": Parameter("done", "never more than the agent's own limit"),
+    "max_tool_calls": Parameter("refused", "limits are declared with the agent"),
+    "previous_response_id": Parameter("done", "the conversation goes on from there"),
+    "prompt": Parameter("refused", "prompts are declared with the agent"),
+    "reasoning": Parameter("done", "effort; summary has no effect, for what a model thinks is not sent; no others"),
+    "stream_options": Parameter("no effect", "nothing is padded"),
+    "text": Parameter("done", "format, for agents without an output_schema of their own; verbosity only medium"),
+    "top_logprobs": Parameter("only", "an agent's answer has no probabilities", (0,)),
+    "truncation": Parameter("only", "nothing is left out in silence", ("disabled",)),
+}
+
+
+def check_parameters(given: Mapping[str, Any], known: Mapping[str, Parameter]) -> None:
+    """Raises `BadRequest` for one that is not known, or asks for what is not done. Null is as if it were not there."""
+    for name, value in given.items():
+        if value is None:
+            continue
+        parameter = known.get(name)
+        if parameter is None:
+            raise BadRequest(f"there is no parameter {name[:100]!r}", param=name[:100], code="unknown_parameter")
+        if parameter.fate == "refused" and value:
+            raise BadRequest(
+                f"{name} cannot be used here", param=name, hint=parameter.note, code="unsupported_parameter"
+            )
+        if parameter.fate == "only" and not _is_one_of(value, parameter.values):
+            allowed = " or ".join(_written(each) for each in parameter.values)
+            text = f"{name} can only be {allowed}"
+            raise BadRequest(text, param=name, hint=parameter.note, code="unsupported_value")
+
+
+def _is_one_of(value: Any, values: tuple[Any, ...]) -> bool:
+    """Whether it is one of these; true is not 1."""
+    return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in values)
+
+
+def _written(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def parameter_table(known: Mapping[str, Parameter]) -> str:
+    """The table as Markdown, for docs/openai.md."""
+    lines = ["| parameter | what happens | |", "|---|---|---|"]
+    for name, (fate, note, values) in sorted(known.items()):
+        said = f"only {' or '.join(f'`{_written(each)}`' for each in values)}" if fate == "only" else fate
+        lines.append(f"| `{name}` | {said} | {note} |")
+    return "\n".join(lines) + "\n"
+
+
+# --- requests --------------------------------------------------------------------------------------------------------
 
 MOST_METADATA: Final = 16
 LONGEST_KEY: Final = 64

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from foliot.common.threads import unhurried
 from foliot.engine.approval.questions import questions_of
-from foliot.engine.driver.signals import signal
+from foliot.engine.driver.journal import signal
 from foliot.errors import Conflict, NotFound
 from foliot.kernel.messages import Media, Message, ToolResult
 from foliot.kernel.run import events as e

@@ -12,9 +12,8 @@ from foliot.common.times import iso
 from foliot.errors import Conflict, Denied, InvalidInput, NotFound, UsageError
 from foliot.server.auth.authentication import TokenAuth, is_loopback, session_caller
 from foliot.server.auth.guard import new_router
-from foliot.server.auth.login_records import peer_of, tell
-from foliot.server.auth.logins import WrongLogin
-from foliot.server.auth.oidc_login import BACK_WITHIN, OidcLogins
+from foliot.server.auth.logins import WrongLogin, peer_of, tell
+from foliot.server.auth.oidc import BACK_WITHIN, OidcLogins
 from foliot.server.auth.sessions import FLOW, HELD, SESSION, Held, check_json, check_origin, csrf_token
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.errors import Unauthenticated

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foliot.catalog.plan import Applier
+from foliot.catalog.apply import Applier
 from foliot.errors import UsageError
 from foliot.resources.field_owners import APPLY
 from foliot.server.audit import AcceptedTasks, RecordedStore

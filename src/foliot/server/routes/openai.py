@@ -32,11 +32,17 @@ from foliot.server.openai.answers import (
 )
 from foliot.server.openai.chat import Chat
 from foliot.server.openai.errors import BadRequest, RunFailed, no_such_model
-from foliot.server.openai.input import Order as ItemOrder
-from foliot.server.openai.input import list_input, page_of
 from foliot.server.openai.requests import Order, read_chat, read_response
 from foliot.server.openai.responses import Answer
-from foliot.server.openai.stored import cancel_response, delete_response, find_response, follow_response
+from foliot.server.openai.stored import Order as ItemOrder
+from foliot.server.openai.stored import (
+    cancel_response,
+    delete_response,
+    find_response,
+    follow_response,
+    list_input,
+    page_of,
+)
 from foliot.server.openai.work import Asker, Begun, begin
 from foliot.server.runs.targets import Target, find_target, list_targets
 from foliot.server.streams.pieces import Ended, Piece

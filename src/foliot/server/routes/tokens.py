@@ -20,9 +20,8 @@ from foliot.common.times import iso
 from foliot.errors import Denied, InvalidInput, NotFound
 from foliot.server.auth.authentication import TokenAuth
 from foliot.server.auth.guard import new_router
-from foliot.server.auth.identity import EVERYWHERE, NAMED_ONLY, Caller
-from foliot.server.auth.login_records import tell
-from foliot.server.auth.rights import asked_role, asked_space
+from foliot.server.auth.identity import EVERYWHERE, NAMED_ONLY, Caller, asked_role, asked_space
+from foliot.server.auth.logins import tell
 from foliot.server.context import CallerDep, ServicesDep
 from foliot.server.http.bodies import form
 from foliot.server.http.parameters import Path

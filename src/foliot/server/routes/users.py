@@ -19,10 +19,9 @@ from foliot.errors import Conflict, UsageError
 from foliot.server.audit import ActRecord
 from foliot.server.auth.authentication import TokenAuth
 from foliot.server.auth.guard import new_router
-from foliot.server.auth.identity import Caller
-from foliot.server.auth.login_records import peer_of
+from foliot.server.auth.identity import Caller, asked_grants
+from foliot.server.auth.logins import peer_of
 from foliot.server.auth.passwords import check_password
-from foliot.server.auth.rights import asked_grants
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.http.bodies import form
 from foliot.server.http.envelope import REQUEST_ID

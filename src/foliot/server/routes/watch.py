@@ -22,7 +22,7 @@ from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.errors import BadParameter
 from foliot.server.http.names import Fields, KindName, Labels, Namespace, kind_at, last_event, wanted
 from foliot.server.http.parameters import Query
-from foliot.server.streams.resource_events import events_of, told_by
+from foliot.server.streams.resource_feed import events_of, told_by
 from foliot.server.streams.sse import frame
 from foliot.server.streams.task_watch import all_tasks_frames, place_named
 from foliot.server.tasks.list import Wanted

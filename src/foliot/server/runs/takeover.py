@@ -21,7 +21,7 @@ from foliot.runtime.background import BackgroundRuns
 from foliot.runtime.results import RunResult
 from foliot.runtime.runtime import Runtime
 from foliot.store.journal.base import Held
-from foliot.store.queue.unattended import Unattended, unattended
+from foliot.store.queue.queue import Unattended, unattended
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,7 @@ import msgspec
 from foliot.common.cancellation import stop_tasks
 from foliot.errors import Unavailable
 from foliot.store.base import Database, Document
-from foliot.store.task_feed import DROPPED_AT, Difference, Told, drop, keys_array, tell, told_behind, told_of
-from foliot.store.tasks import ENDED
+from foliot.store.tasks import DROPPED_AT, ENDED, Difference, Told, drop, keys_array, tell, told_behind, told_of
 from foliot.work.tasks.base import TaskInfo
 from foliot.work.tasks.list import TaskList
 from foliot.work.views.document import outline

@@ -25,7 +25,7 @@ from foliot.server.tasks.list import Wanted, list_tasks
 from foliot.store.base import Document, Filter
 from foliot.store.resources.feed import Looked, window
 from foliot.store.resources.selectors import matches
-from foliot.store.task_feed import Told
+from foliot.store.tasks import Told
 
 MOST_TASKS: Final = 1000
 # Of so many a stream remembers that it told of them.

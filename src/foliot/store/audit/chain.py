@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, cast
 import msgspec
 
 Fault: TypeAlias = Literal["edited", "removed", "reordered", "truncated", "head", "pruned"]
-# What a record is that says how much of the beginning was forgotten: see pruning.py.
+# What a record is that says how much of the beginning was forgotten: see log.py.
 PRUNED: Final = "pruned"
 # Columns that repeat what the record says.
 COLUMNS: Final = ("at", "moment", "namespace", "agent", "tool", "run_id", "call_id", "outcome")

@@ -1,6 +1,6 @@
 """The lines at models that may only be asked so often, in the store: one for each key and model, for all processes.
 
-Written by:  engine/limits/models.py.
+Written by:  engine/limits/shared.py.
 Invariants:  every turn is taken under the lock of its line, by what has begun in it and by who stands in front, so at
              no time have more begun within a window than any limit allows that an endpoint of this key and model
              declares. A place is kept for whoever does not come when it is time (it may be busy elsewhere), but no

@@ -27,10 +27,8 @@ from foliot.store.base import Size
 from foliot.store.database_clock import DatabaseClock, follow, steady
 from foliot.store.incarnation import settle
 from foliot.store.postgres.batches import BodyBatch, LeftOut, Part, RefusedBody, run_together
-from foliot.store.postgres.driver import Connection, DriverErrors, Retryable, connect, is_lost
-from foliot.store.postgres.errors import explain, place
-from foliot.store.postgres.notices import SEND, Notice, Noticeboard
-from foliot.store.postgres.pool import Connections, watch_over
+from foliot.store.postgres.connections import SEND, Connections, Notice, Noticeboard, watch_over
+from foliot.store.postgres.driver import Connection, DriverErrors, Retryable, connect, explain, is_lost, place
 from foliot.store.queries import load_for_postgres
 from foliot.store.transaction import Alone, Guarded, Params, Planned, Row, Statement, Tx
 
@@ -38,7 +36,7 @@ from foliot.store.transaction import Alone, Guarded, Params, Planned, Row, State
 
 # Hearing of commits: a notice as a hint between processes, a counter within one.
 #
-# The notice is sent after the commit and not inside it (see notices.py). A process that dies in between owes
+# The notice is sent after the commit and not inside it (see connections.py). A process that dies in between owes
 # a hint; whoever waits looks again after its timeout anyway.
 
 CHANNEL = "foliot_change"

@@ -30,6 +30,7 @@ from foliot.tools.base import (
     ToolTimeout,
     ToolUnreachable,
 )
+from foliot.tools.nats_worker.callers import BadSignature, Kind, Signer
 from foliot.tools.nats_worker.messages import (
     EXECUTE,
     CallMessage,
@@ -48,7 +49,6 @@ from foliot.tools.nats_worker.messages import (
     value_of,
     wire_call_id,
 )
-from foliot.tools.nats_worker.signatures import BadSignature, Kind, Signer
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg

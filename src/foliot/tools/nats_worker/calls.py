@@ -31,7 +31,7 @@ from foliot.tools.base import (
     ToolTimeout,
     ToolUnsupported,
 )
-from foliot.tools.nats_worker.callers import VIA, Callers, KnownCaller, Unidentified
+from foliot.tools.nats_worker.callers import VIA, Callers, Headers, KnownCaller, Unidentified
 from foliot.tools.nats_worker.ledger import Collision, Corrupt, Ledger, StoreFailed
 from foliot.tools.nats_worker.messages import (
     NOT_STARTED,
@@ -46,8 +46,7 @@ from foliot.tools.nats_worker.messages import (
     refusal,
 )
 from foliot.tools.nats_worker.metrics import UNKNOWN_TOOL, WorkerHealth, WorkerMetrics
-from foliot.tools.nats_worker.signatures import Headers
-from foliot.tools.pipeline.approval import nobody_hears
+from foliot.tools.pipeline.gates import nobody_hears
 from foliot.tools.pipeline.pipeline import ungoverned
 from foliot.tools.pipeline.results import failure_result
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from foliot.errors import InvalidInput
 from foliot.tools.base import ToolDefinition
-from foliot.tools.pipeline.preconditions import qualified
+from foliot.tools.pipeline.gates import qualified
 
 _SLOT: Final = re.compile(r"\{([^{}]*)\}")
 

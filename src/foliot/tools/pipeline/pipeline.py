@@ -42,16 +42,31 @@ from foliot.tools.governance.judge import Judgement, Layer, judge, refused_by
 from foliot.tools.governance.layers import Advertised, AllowList, CheckArguments, Conditions, Policies, Resolve
 from foliot.tools.governance.permissions import Callees, Delegates, Permissions
 from foliot.tools.governance.rules import Rules, StandingGrant, Verdict
-from foliot.tools.pipeline.approval import Approval, Asking, nobody_hears
 from foliot.tools.pipeline.attempt import Attempt, Deadline
 from foliot.tools.pipeline.breaker import Breaker
-from foliot.tools.pipeline.budget import BudgetGate, BudgetHold, Pay
-from foliot.tools.pipeline.failures import Classify, classified
+from foliot.tools.pipeline.gates import (
+    Approval,
+    Asking,
+    BudgetGate,
+    BudgetHold,
+    IsolationLayer,
+    Pay,
+    Preconditions,
+    SecretsGate,
+    nobody_hears,
+)
 from foliot.tools.pipeline.limiter import RateGate, RateStage
 from foliot.tools.pipeline.parts import Parts
-from foliot.tools.pipeline.preconditions import IsolationLayer, Preconditions, SecretsGate
 from foliot.tools.pipeline.record import CallRecord, Moment, Recorders, snapshot
-from foliot.tools.pipeline.results import Mask, Truncate, failure_result, masked_output, success_result
+from foliot.tools.pipeline.results import (
+    Classify,
+    Mask,
+    Truncate,
+    classified,
+    failure_result,
+    masked_output,
+    success_result,
+)
 from foliot.tools.pipeline.retry import Retries
 from foliot.tools.pipeline.running import Handler, Running, current
 from foliot.tools.processes import forget, note_for

@@ -20,10 +20,8 @@ from foliot.bus.base import Ticket
 from foliot.engine.definition.freeze import CONCURRENCY
 from foliot.engine.driver.doubts import family
 from foliot.engine.driver.ids import id_from
-from foliot.engine.driver.journal import preview
-from foliot.engine.driver.signals import signal
+from foliot.engine.driver.journal import preview, signal
 from foliot.kernel.graph.advance import Moves, advance, decode_state, encode_state, phase
-from foliot.kernel.graph.codec import encode_fact, fact_type
 from foliot.kernel.graph.events import (
     Envelope,
     TaskCancelled,
@@ -32,6 +30,8 @@ from foliot.kernel.graph.events import (
     TaskEvent,
     TaskFailed,
     TaskSucceeded,
+    encode_fact,
+    fact_type,
 )
 from foliot.kernel.run.codec import encode, type_of
 from foliot.kernel.run.events import EQUALITY, CancelRequested, RunCreated, Unsettled
@@ -44,8 +44,7 @@ from foliot.store.queue import queue
 from foliot.store.queue.queue import QueueItem
 from foliot.store.transaction import Row, Tx, many, one, rows
 from foliot.work.tasks.base import Command
-from foliot.work.tasks.bundle import Pinned
-from foliot.work.tasks.inbox import opening
+from foliot.work.tasks.plan import Pinned, opening
 
 # --- execution class -------------------------------------------------------------------------------------------------
 

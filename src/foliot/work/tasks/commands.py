@@ -21,7 +21,7 @@ from foliot.resources.names import check_labels
 from foliot.resources.references import NAME_RULE, is_name
 from foliot.store.base import DeclaredBy, Document
 from foliot.work.tasks.base import PRIORITIES, Command, Requirements
-from foliot.work.tasks.inbox import first_words
+from foliot.work.tasks.plan import first_words
 
 # A webhook may hand on a body of 1 MiB, and says a few words of its own.
 LARGEST = 2 * 1024 * 1024

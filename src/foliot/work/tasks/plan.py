@@ -10,17 +10,106 @@ from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from foliot.common.durations import seconds
 from foliot.errors import InvalidInput, NotFound
 from foliot.kernel.backoff import RetryPolicy
+from foliot.kernel.errors import UnknownEvent
+from foliot.kernel.graph.events import Envelope, Source
+from foliot.kernel.graph.plan import VERSION as PLAN_VERSION
 from foliot.kernel.graph.plan import Edge, Join, Node, Plan
-from foliot.kernel.run.spec import RunSpec, digest, encode_spec
+from foliot.kernel.messages import Message, Text
+from foliot.kernel.run.codec import settled
+from foliot.kernel.run.spec import RunSpec, decode_spec, digest, encode_spec
 from foliot.resources.graph import CYCLE, Graph, check_graph, needed
 from foliot.store.base import Document
+from foliot.store.journal.base import Journal
 from foliot.work.tasks.base import Command, Definitions
-from foliot.work.tasks.bundle import Pinned, pack
+
+# --- bundle ----------------------------------------------------------------------------------------------------------
+
+# The bundle that a task is pinned to, as one stored value: its plan, and the frozen definition of every agent in it.
+#
+# A thousand tasks of one system share one bundle. It is stored under its digest with the first of them; so what is
+# declared may change while tasks wait, and no task notices.
+
+LARGEST_BUNDLE_CACHE = 256
+
+
+VERSION = 1
+
+
+class TaskBundle(Struct, frozen=True):
+    """`plan.task` is blank: the bundle does not know which tasks use it."""
+
+    plan: Plan
+    specs: dict[str, msgspec.Raw]
+    v: int = VERSION
+
+
+class Pinned(Struct, frozen=True):
+    """A bundle that was read: by agent, the digest of its spec, the bytes, and the spec itself."""
+
+    digest: str
+    plan: Plan
+    specs: dict[str, tuple[str, bytes, RunSpec]]
+
+    def plan_for(self, task: str) -> Plan:
+        """The plan with the name of the task (`namespace/name`) in it."""
+        return msgspec.structs.replace(self.plan, task=task)
+
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+_decoder = msgspec.json.Decoder(TaskBundle)
+
+
+def pack(plan: Plan, specs: dict[str, RunSpec]) -> tuple[Pinned, bytes]:
+    """The bundle of a plan, and the bytes to be stored under its digest."""
+    frozen = {agent: encode_spec(spec) for agent, spec in sorted(specs.items())}
+    data = _encoder.encode(TaskBundle(settled(plan), {agent: msgspec.Raw(text) for agent, text in frozen.items()}))
+    read = {agent: (digest(text), text, specs[agent]) for agent, text in frozen.items()}
+    return Pinned(digest(data), plan, read), data
+
+
+def unpack(name: str, data: bytes) -> Pinned:
+    """Raises `UnknownEvent` for a bundle or a plan of a newer version."""
+    try:
+        bundle = _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise UnknownEvent(f"what a task is pinned to cannot be read by this version of foliot: {error}") from error
+    if bundle.v > VERSION or bundle.plan.v > PLAN_VERSION:
+        newer = f"version {bundle.v} with a plan of version {bundle.plan.v}"
+        raise UnknownEvent(f"a task is pinned to {newer}; this version of foliot reads {VERSION} and {PLAN_VERSION}")
+    specs = {agent: bytes(raw) for agent, raw in bundle.specs.items()}
+    return Pinned(name, bundle.plan, {agent: (digest(text), text, decode_spec(text)) for agent, text in specs.items()})
+
+
+class Bundles:
+    """Bundles by digest; the ones used last are kept, because they never change."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._kept: OrderedDict[str, Pinned] = OrderedDict()
+
+    async def get(self, name: str) -> Pinned:
+        """Raises `NotFound`."""
+        pinned = self._kept.get(name)
+        if pinned is None:
+            pinned = unpack(name, await self._journal.get_blob(name))
+            self.keep(pinned)
+        return pinned
+
+    def keep(self, pinned: Pinned) -> None:
+        self._kept[pinned.digest] = pinned
+        self._kept.move_to_end(pinned.digest)
+        while len(self._kept) > LARGEST_BUNDLE_CACHE:
+            self._kept.popitem(last=False)
+
+
+# --- plan ------------------------------------------------------------------------------------------------------------
 
 
 def compile_plan(
@@ -188,3 +277,42 @@ class Pinner:
                 f'agentsystem "{command.target}" has no spec.agents', hint="list the agents of the system"
             )
         return document, {f"AgentSystem/{command.target}": definition}, names
+
+
+# --- inbox -----------------------------------------------------------------------------------------------------------
+
+# The input of an agent when a message reaches it.
+
+TOPIC = "topic"
+
+
+def first_words(command: Command) -> str:
+    """Returns the input of the first agents of a task: the message, or the topic, or all of the input."""
+    return command.message or command.input.get(TOPIC, "") or _listed(command.input)
+
+
+def opening(command: Command, envelope: Envelope) -> tuple[Message, ...]:
+    """The first message of the run that an envelope activates.
+
+    What came through a join stands under the name of who said it. The rest of the task's input follows, for every
+    agent of the task, unless it is what the agent is told anyway.
+    """
+    told = _collected(envelope.sources) if envelope.sources else envelope.payload
+    if envelope.failed and not envelope.sources:
+        told = f"{envelope.sender} failed: {told}"
+    given = {name: text for name, text in command.input.items() if name != TOPIC and text}
+    parts = [told] if told else []
+    if given and told != _listed(command.input):
+        parts.append(_listed(given))
+    return (Message("user", (Text("\n\n".join(parts)),)),)
+
+
+def _collected(sources: tuple[Source, ...]) -> str:
+    return "\n\n".join(
+        f"{source.agent} failed: {source.payload}" if source.failed else f"{source.agent}: {source.payload}"
+        for source in sources
+    )
+
+
+def _listed(input: dict[str, str]) -> str:
+    return "\n".join(f"{name}: {text}" for name, text in input.items() if text)

@@ -21,8 +21,16 @@ from foliot.engine.telemetry.context import callers_trace
 from foliot.errors import Conflict, Denied, FoliotError, NotFound, Unavailable
 from foliot.kernel.errors import IllegalEvent, KernelError
 from foliot.kernel.graph.advance import advance, decode_state, encode_state, new_state
-from foliot.kernel.graph.codec import decode_fact, encode_fact, fact_type
-from foliot.kernel.graph.events import TaskAccepted, TaskCancelRequested, TaskEvent, TaskRequeued, TimerWentOff
+from foliot.kernel.graph.events import (
+    TaskAccepted,
+    TaskCancelRequested,
+    TaskEvent,
+    TaskRequeued,
+    TimerWentOff,
+    decode_fact,
+    encode_fact,
+    fact_type,
+)
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.run.calls import unsettled_of
 from foliot.kernel.run.events import Unsettled
@@ -48,7 +56,6 @@ from foliot.work.tasks.base import (
     TaskInfo,
     TaskRecord,
 )
-from foliot.work.tasks.bundle import Bundles
 from foliot.work.tasks.commands import (
     asks_the_same,
     command_of,
@@ -62,9 +69,8 @@ from foliot.work.tasks.commands import (
     owned_key,
     spec_of,
 )
-from foliot.work.tasks.inbox import first_words
 from foliot.work.tasks.list import LIVE, TaskList, no_task
-from foliot.work.tasks.plan import Pinner
+from foliot.work.tasks.plan import Bundles, Pinner, first_words
 
 log = logging.getLogger(__name__)
 

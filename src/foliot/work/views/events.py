@@ -16,7 +16,7 @@ from foliot.common.text import one_line
 from foliot.common.times import iso
 from foliot.engine.explain.amounts import counted, duration
 from foliot.kernel.graph import events as t
-from foliot.kernel.graph.codec import encode_fact, fact_type
+from foliot.kernel.graph.events import encode_fact, fact_type
 from foliot.kernel.run import events as e
 from foliot.kernel.run.codec import decode, type_of
 from foliot.kernel.run.codec import encode as encode_event

@@ -28,7 +28,7 @@ from foliot.store.transaction import Row
 from foliot.tools.base import Toolbox
 from foliot.work.tasks.advance import TaskRef
 from foliot.work.tasks.base import Command
-from foliot.work.tasks.bundle import Bundles
+from foliot.work.tasks.plan import Bundles
 from foliot.work.tasks.settlement import TaskSettlement
 
 # --- briefing --------------------------------------------------------------------------------------------------------
