@@ -323,6 +323,15 @@ def test_a_task_that_was_read_can_be_posted_again(http: httpx.Client) -> None:
     assert http.get("/v1/tasks/greet-retry/events").status_code == 200
 
 
+def test_a_task_needs_no_input(http: httpx.Client) -> None:
+    body = {"apiVersion": OLD, "kind": "Task", "metadata": {"name": "wordless"}, "spec": {"agent": "greeter"}}
+    made = http.post("/v1/tasks", json=body)
+    assert made.status_code == 201, made.text
+    (first, *_) = http.get("/v1/tasks/wordless/messages").json()["messages"]
+    assert first["content"] == "Begin."
+    assert http.post("/v1/tasks", json=body).status_code in (200, 201), "asked for again it is the same"
+
+
 def test_a_task_is_ended_by_its_status_as_there_was_no_other_way(http: httpx.Client) -> None:
     body = {"metadata": {"name": "doomed"}, "spec": {"agent": "payer", "input": {"topic": "x"}}}
     assert http.post("/v1/tasks", json=body).status_code == 201

@@ -82,7 +82,8 @@ def _changed(base: Command, order: Order) -> Command:
     return replace(
         base,
         **order.changes,
-        message=order.message or base.message,
+        message=order.message
+        or ("" if order.input else base.message),  # a Task without input begins with a word of ours
         name=order.name or base.name,
         input={**base.input, **order.input},
         labels={**base.labels, **order.labels},

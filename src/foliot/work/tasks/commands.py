@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -168,6 +168,10 @@ def _text(seconds: float) -> str:
     return f"{milliseconds // 1000}s" if milliseconds % 1000 == 0 else f"{milliseconds}ms"
 
 
+# What the first agents of a declared Task without input are told: providers refuse a question without words.
+BEGIN: Final = "Begin."
+
+
 def command_of(document: Mapping[str, Any]) -> Command:
     """Converts a Task resource to a command; its name becomes the task's. Raises `InvalidInput` for its labels."""
     metadata: dict[str, Any] = document["metadata"]
@@ -177,12 +181,16 @@ def command_of(document: Mapping[str, Any]) -> Command:
     check_labels(metadata.get("labels") or ())
     check_labels(metadata.get("annotations") or (), what="annotation")
     check_chosen_name(metadata["name"])
+    given = dict(spec.get("input") or {})
+    # A template is given its input with each use of it.
+    needs_words = not any(given.values()) and spec.get("mode") != "template"
     return Command(
         target_kind="system" if spec.get("system") else "agent",
         target=spec.get("system") or spec.get("agent", ""),
         namespace=metadata.get("namespace", "default"),
         name=metadata["name"],
-        input=dict(spec.get("input") or {}),
+        message=BEGIN if needs_words else "",
+        input=given,
         idempotency_key=spec.get("idempotency_key", ""),
         priority=spec.get("priority", "normal"),
         lane=spec.get("lane", ""),
