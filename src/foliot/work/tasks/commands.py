@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from foliot.common.durations import LONGEST_SECONDS, seconds
+from foliot.common.durations import LONGEST_SECONDS, canonical, seconds
 from foliot.engine.driver.ids import is_made
 from foliot.errors import InvalidInput
 from foliot.kernel.backoff import RetryPolicy
@@ -164,8 +164,7 @@ def spec_of(command: Command) -> dict[str, Any]:
 
 
 def _text(seconds: float) -> str:
-    milliseconds = round(seconds * 1000)
-    return f"{milliseconds // 1000}s" if milliseconds % 1000 == 0 else f"{milliseconds}ms"
+    return canonical(f"{round(seconds * 1000)}ms")
 
 
 # What the first agents of a declared Task without input are told: providers refuse a question without words.
