@@ -68,6 +68,7 @@ async def test_it_says_where_it_is_and_who_is_let_in_and_stops_when_told(start: 
         assert (await http.get("/v1/workers")).status_code == 401
         http.headers.update(await local_headers(url, tmp_path))
         (worker,) = (await http.get("/v1/workers")).json()["items"]
+        assert worker["spec"]["region"] == "default"
         assert worker["status"]["phase"] == "Ready"
 
     process.send_signal(signal.SIGTERM)

@@ -128,9 +128,7 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
     ),
     ("POST", "/v1/auth/setup"): Row(
         PUBLIC,
-        Operation(
-            "setUp", ref("FirstUser"), codes=("201",), body=form("server.routes.auth:SetUp"), fails=(403, 409, 415)
-        ),
+        Operation("setUp", ref("Me"), codes=("201",), body=form("server.routes.auth:SetUp"), fails=(403, 409, 415)),
         apart("public, and can be done once"),
     ),
     ("POST", "/v1/auth/login"): Row(

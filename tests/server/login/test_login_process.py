@@ -80,7 +80,11 @@ def test_the_first_admin_is_made_logs_in_writes_and_leaves(
         assert browser.get("/v1/auth/me").status_code == 401
         login = {"username": "ada", "password": PASSWORD}
         setup = {**login, "setup_token": made.stdout.strip()}
-        assert browser.post("/v1/auth/setup", json=setup).status_code == 201
+        made_admin = browser.post("/v1/auth/setup", json=setup)
+        assert made_admin.status_code == 201
+        assert browser.get("/v1/auth/me").json()["username"] == "ada"
+        left = browser.post("/v1/auth/logout", headers={"X-CSRF-Token": made_admin.json()["csrf_token"]})
+        assert left.status_code == 200
         assert browser.get("/v1/auth/me").status_code == 401
         assert browser.post("/v1/auth/login", json={**login, "password": "wrong"}).status_code == 401
 

@@ -247,7 +247,9 @@ async def test_the_first_account_is_made_once_by_whoever_has_the_setup_token(
     again = await http.post("/v1/auth/setup", json={**login("eve"), "setup_token": token})
 
     assert [answer.status_code for answer in (wrong, weak, made, again)] == [403, 422, 201, 409]
-    assert made.json() == {"username": "root", "roles": {"*": ["admin"]}}
+    entered = made.json()
+    assert (entered["username"], entered["roles"], entered["method"]) == ("root", {"*": ["admin"]}, "session")
+    assert (await http.get("/v1/auth/me")).json()["username"] == "root", "who set it up is logged in"
     assert (await http.get("/v1/auth/config")).json()["setup_required"] is False
     assert (await http.post("/v1/auth/login", json=login("root"))).json()["roles"] == {"*": ["admin"]}
 

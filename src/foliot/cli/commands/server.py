@@ -157,10 +157,17 @@ def openapi() -> int:
 @click.option(
     "--capacity", type=click.IntRange(min=1), default=PLACES, show_default=True, metavar="N", help="Runs at a time."
 )
-def up(capacity: int, **flags: Unpack[Flags]) -> int:
+@click.option(
+    "--region",
+    default="default",
+    show_default=True,
+    metavar="REGION",
+    help="Where its worker is: for tasks that must run there.",
+)
+def up(capacity: int, region: str, **flags: Unpack[Flags]) -> int:
     """Everything in one process: the HTTP API, a worker, and the scheduler, on the store of the settings."""
     take(**flags)
-    return serve_until_told(partial(_up, capacity, insecure=flags["insecure"]))
+    return serve_until_told(partial(_up, capacity, region.strip(), insecure=flags["insecure"]))
 
 
 async def _serve(signals: StopSignals, *, insecure: bool) -> int:
@@ -170,13 +177,13 @@ async def _serve(signals: StopSignals, *, insecure: bool) -> int:
     return 0
 
 
-async def _up(capacity: int, signals: StopSignals, *, insecure: bool) -> int:
+async def _up(capacity: int, region: str, signals: StopSignals, *, insecure: bool) -> int:
     from foliot.work.triggers.scheduler import Scheduler
 
     async with _opened() as runtime:
         tasking = runtime.inside.tasking
         tasking.performer.stream = True  # whoever follows a run here sees answers as they are written
-        worker = _worker(runtime, capacity)
+        worker = _worker(runtime, capacity, region)
         scheduler = Scheduler(tasking.database, runtime.inside.resources, tasking.tasks, clock=runtime.inside.clock)
         async with _reachable(runtime, f"a worker with {capacity} places and the scheduler", insecure=insecure):
             working = asyncio.create_task(worker.run())
@@ -190,9 +197,10 @@ async def _up(capacity: int, signals: StopSignals, *, insecure: bool) -> int:
     return 0
 
 
-def _worker(runtime: Runtime, capacity: int) -> Worker:
+def _worker(runtime: Runtime, capacity: int, region: str) -> Worker:
     name = f"{socket.gethostname()}-{os.getpid()}"
-    return runtime.inside.tasking.worker(Offer(name, runtime.inside.runs.worker, capacity=capacity), grace=GRACE)
+    offer = Offer(name, runtime.inside.runs.worker, region=region, capacity=capacity)
+    return runtime.inside.tasking.worker(offer, grace=GRACE)
 
 
 @asynccontextmanager

@@ -237,7 +237,6 @@ ACCESS_SHAPES: Final[dict[str, Schema]] = {
         about="How one can log in.",
     ),
     "LoggedOut": shape({"authenticated": {"const": False}}),
-    "FirstUser": shape({"username": TEXT, "roles": _ROLES}),
     "PasswordChanged": shape({"username": TEXT, "sessions_ended": COUNT}),
     "Token": shape(_TOKEN, optional=_TIMES, about="Everything about a token but its text."),
     "NewTokenText": shape(

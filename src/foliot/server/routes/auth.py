@@ -12,7 +12,7 @@ from foliot.common.times import iso
 from foliot.errors import Conflict, Denied, InvalidInput, NotFound, UsageError
 from foliot.server.auth.authentication import TokenAuth, is_loopback, session_caller
 from foliot.server.auth.guard import new_router
-from foliot.server.auth.logins import WrongLogin, peer_of, tell
+from foliot.server.auth.logins import Entered, WrongLogin, peer_of, tell
 from foliot.server.auth.oidc import BACK_WITHIN, OidcLogins
 from foliot.server.auth.sessions import FLOW, HELD, SESSION, Held, check_json, check_origin, csrf_token
 from foliot.server.context import CallerDep, Services, ServicesDep
@@ -94,7 +94,7 @@ async def introduce(
 
 @router.post("/v1/auth/setup")
 async def set_up(request: Request, services: ServicesDep) -> Response:
-    """Make the first account, an admin, with the token of `foliot users setup-token`. Once: then 409."""
+    """Make the first account, an admin, with the token of `foliot users setup-token`, and log in. Once: then 409."""
     auth = await _entrance(request, services)
     body = await form(request, SetUp)
     try:
@@ -103,7 +103,8 @@ async def set_up(request: Request, services: ServicesDep) -> Response:
         await tell(request, "setup_failed", "User", "")
         raise
     await tell(request, "user_created", "User", user.name, roles=["admin"], where=["*"], by="setup token")
-    return Json({"username": user.name, "roles": {space: [*held] for space, held in user.grants.items()}}, 201)
+    entered = await auth.logins.log_in(body.username, body.password, peer_of(request))
+    return await _begun(request, auth, entered, 201)
 
 
 @router.post("/v1/auth/login")
@@ -116,13 +117,7 @@ async def log_in(request: Request, services: ServicesDep) -> Response:
     except WrongLogin as error:
         await tell(request, "login_failed", "User", error.name, method="password")
         raise
-    await _leave_old(request, auth)
-    response = Json(_session(entered.session, csrf_token(entered.cookie)))
-    auth.logins.cookies.write(response, request.scope, SESSION, entered.cookie, age=auth.logins.lifetime.whole)
-    await tell(
-        request, "logged_in", "User", entered.session.name, caller=session_caller(entered.session), method="password"
-    )
-    return response
+    return await _begun(request, auth, entered)
 
 
 @router.post("/v1/auth/logout")
@@ -255,6 +250,17 @@ def _here(request: Request) -> str | None:
     name, _, port = host.rpartition(":")
     local = is_loopback(name if port.isdigit() else host)
     return f"{request.url.scheme}://{host}" if local else None
+
+
+async def _begun(request: Request, auth: TokenAuth, entered: Entered, status: int = 200) -> Response:
+    """Answers with the session that began, and its cookie."""
+    await _leave_old(request, auth)
+    response = Json(_session(entered.session, csrf_token(entered.cookie)), status)
+    auth.logins.cookies.write(response, request.scope, SESSION, entered.cookie, age=auth.logins.lifetime.whole)
+    await tell(
+        request, "logged_in", "User", entered.session.name, caller=session_caller(entered.session), method="password"
+    )
+    return response
 
 
 def _session(session: LoginSession, csrf: str) -> dict[str, Any]:
