@@ -117,3 +117,20 @@ async def test_it_does_not_listen_to_strangers_without_a_token(tmp_path: Path) -
 
     assert process.returncode == 2
     assert b"foliot tokens create --admin" in said
+
+
+@pytest.mark.parametrize(
+    "service", [("up", "--port", "0"), ("server", "--port", "0"), ("worker",)], ids=lambda each: each[0]
+)
+async def test_a_secret_key_that_is_none_is_refused_at_the_start(tmp_path: Path, service: tuple[str, ...]) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "foliot.cli", "--home", str(tmp_path), *service),
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "FOLIOT_SECRET_KEY": "notakey"},
+    )
+    async with asyncio.timeout(60):
+        _, said = await process.communicate()
+
+    assert process.returncode == 6
+    assert b"FOLIOT_SECRET_KEY is not a key" in said
+    assert b"notakey" not in said

@@ -210,9 +210,11 @@ async def _opened() -> AsyncGenerator[Runtime]:
     begin()
     try:
         from foliot.cli.runtimes import opened
+        from foliot.store.secrets.keyring import check_keys
 
         settings = current().store_settings()
         configure(settings, service=True)
+        check_keys(settings)
         async with opened(store_wait=inf) as runtime:
             yield runtime
     finally:

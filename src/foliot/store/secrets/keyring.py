@@ -201,6 +201,12 @@ def load_keyring(source: KeySource, *, create: bool = True) -> Keyring:
     return Keyring(keys, source=f"key file {path}", path=path, stamp=stamp)
 
 
+def check_keys(source: KeySource) -> None:
+    """Raises `SecretError` for keys that are there and cannot be used: a service says so when it starts, not later."""
+    if source.secret_key is not None or source.secret_key_file.exists():
+        load_keyring(source, create=False)
+
+
 def keyring_from_text(text: str, *, origin: str = f"environment variable {VARIABLE}") -> Keyring:
     """A ring of the keys in `text`, separated by commas, the active one first. Raises `SecretError`."""
     keys: Keys = {}
