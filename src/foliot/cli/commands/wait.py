@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import click
 
@@ -30,7 +30,7 @@ Test: TypeAlias = Callable[[Document | None], bool]
     "condition",
     required=True,
     metavar="CONDITION",
-    help="delete, create, phase=Ready, condition=NAME[=True], or a field: spec.suspend=true.",
+    help="delete, create, phase=Ready, condition=Ready|Complete|Failed, or a field: spec.suspend=true.",
 )
 @click.option(
     "--timeout", default="5m", show_default=True, metavar="TIME", help="Give up after this long (30s, 5m, 1h)."
@@ -113,14 +113,25 @@ def parse_condition(text: str, kinds: Sequence[str] = ()) -> Test:
             )
 
 
+# Words for an end, and the phases that they mean.
+_MEANT: Final = {
+    "complete": ("succeeded", "ready"),
+    "completed": ("succeeded", "ready"),
+    "failed": ("failed", "deadletter", "error"),
+}
+
+
 def _has_condition(document: Document | None, name: str, wanted: str) -> bool:
     conditions = at(document or {}, "status.conditions")
     if isinstance(conditions, list):
         for condition in conditions:  # pyright: ignore[reportUnknownVariableType] - status is open
             if str(at(condition, "type")).lower() == name.lower():  # pyright: ignore[reportUnknownArgumentType]
                 return str(at(condition, "status")).lower() == wanted.lower()  # pyright: ignore[reportUnknownArgumentType]
-    phase = str(at(document or {}, "status.phase")).lower()
-    return phase == name.lower() and wanted.lower() == "true"
+    if document is None:
+        return False
+    # Nothing has to happen to most kinds after they are declared: without a phase they are ready.
+    phase = str(at(document, "status.phase") or "Ready").lower()
+    return (phase in _MEANT.get(name.lower(), (name.lower(),))) == (wanted.lower() == "true")
 
 
 def _text(value: object) -> str:
