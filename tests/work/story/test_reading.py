@@ -117,6 +117,18 @@ async def test_a_join_shows_who_came_and_who_is_missing(kit: Kit, stories: Stori
     assert any(cause.kind == "join" and f"waits for {missing}" in cause.text for cause in causes)
 
 
+async def test_a_join_stays_visible_after_it_has_started_its_agent(kit: Kit, stories: Stories) -> None:
+    name = await accept(kit, "fan")
+    await kit.work()
+
+    (join,) = task_document(await stories.of("default", name))["status"]["join_states"]
+
+    assert (join["node"], join["activated"], join["expected"], join["missing"]) == ("end", True, 2, [])
+    assert {each["from_agent"] for each in join["sources"]} == {"left", "right"}
+    assert all(each["payload"] and each["message_id"] for each in join["sources"])
+    assert join["activated_at"]
+
+
 async def test_a_retry_is_pending_with_the_error_and_the_time(kit: Kit, stories: Stories) -> None:
     kit.answer = lambda agent, told: ModelOverloaded("too many of us")
     name = await accept(kit, retry=RetryPolicy(3, 20.0, jitter="none"))

@@ -230,16 +230,14 @@ def _error(each: MessageStory) -> str:
 
 
 def _joins(story: TaskStory) -> list[dict[str, Any]]:
-    """Returns the joins that wait for more."""
-    found: list[dict[str, Any]] = []
+    """Returns the rounds of joins: those that activated their agent, in the order in which they did, then the open."""
+    found = [_activated(story, each) for each in story.messages.values() if each.message.sources]
     for join in story.joins:
-        node = story.plan.nodes.get(join.node)
-        declared = node.join if node is not None else None
         shown: dict[str, Any] = {
             "attempt": story.info.attempt,
             "node": join.node,
             "round": join.round,
-            "mode": declared.mode if declared is not None else "wait_for_all",
+            "mode": _mode(story, join.node),
             "expected": len(join.came) + len(join.missing) + len(join.absent),
             "quorum_required": join.required,
             "activated": False,
@@ -252,6 +250,39 @@ def _joins(story: TaskStory) -> list[dict[str, Any]]:
             shown["until"] = iso(join.until)
         found.append(shown)
     return found
+
+
+def _activated(story: TaskStory, each: MessageStory) -> dict[str, Any]:
+    sent = each.message
+    node = story.plan.nodes.get(sent.to)
+    came = [source.agent for source in sent.sources]
+    expected = node.join.expected if node is not None and node.join is not None else came
+    return {
+        "attempt": sent.attempt,
+        "node": sent.to,
+        "round": sent.round,
+        "mode": _mode(story, sent.to),
+        "expected": len(expected),
+        "quorum_required": sent.required,
+        "activated": True,
+        "activated_at": iso(each.sent_at),
+        "activated_by": sent.sender,
+        "sources": [
+            {
+                "message_id": source.message_id,
+                "from_agent": source.agent,
+                "branch_id": source.branch,
+                "payload": source.payload,
+            }
+            for source in sent.sources
+        ],
+        "missing": [agent for agent in expected if agent not in came],
+    }
+
+
+def _mode(story: TaskStory, name: str) -> str:
+    node = story.plan.nodes.get(name)
+    return node.join.mode if node is not None and node.join is not None else "wait_for_all"
 
 
 def _claim(story: TaskStory) -> dict[str, Any]:
