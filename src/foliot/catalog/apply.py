@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 
 from foliot.catalog.checks import check_against_store, handle_of
 from foliot.catalog.declared import MASK, key_of, managed, same, stamped, version_of
-from foliot.common.paging import read_all
+from foliot.common.pages import read_all
 from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound, SecretError, UsageError
 from foliot.resources.field_owners import (
     APPLY,

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from foliot.common.cancellation import stop_tasks
 from foliot.common.durations import seconds
-from foliot.common.paging import read_all
+from foliot.common.pages import read_all
 from foliot.common.text import one_line
 from foliot.common.times import iso
 from foliot.common.waits import Waits

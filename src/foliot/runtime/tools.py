@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any, Final, Literal, TypeAlias
 
-from foliot.common.paging import read_all
+from foliot.common.pages import read_all
 from foliot.engine.base import Clock
 from foliot.engine.definition.freeze import tool_definition
 from foliot.errors import FoliotError, InvalidDefinition, NotFound

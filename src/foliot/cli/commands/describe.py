@@ -17,7 +17,7 @@ from foliot.cli.show.output import as_json, as_yaml, output_option, word_of
 from foliot.cli.show.tables import since, table
 from foliot.cli.targets import parse_targets
 from foliot.cli.terminal import out, paint
-from foliot.common.paging import read_pages
+from foliot.common.pages import read_pages
 from foliot.common.text import one_line
 from foliot.errors import Gone, NotFound, UsageError
 from foliot.resources.syntax.yaml_text import dump_yaml

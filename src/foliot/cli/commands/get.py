@@ -13,7 +13,7 @@ from foliot.cli.reach import connected, namespace, run
 from foliot.cli.show.output import output_option, render
 from foliot.cli.targets import Targets, parse_targets
 from foliot.cli.terminal import out
-from foliot.common.paging import read_pages
+from foliot.common.pages import read_pages
 from foliot.errors import NotFound, UsageError
 from foliot.runtime.groups.groups import StoreGroups
 from foliot.store.base import Document, Filter, Requirement

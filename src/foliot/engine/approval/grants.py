@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeAlias
 
 from foliot.common.durations import canonical
-from foliot.common.paging import read_all
+from foliot.common.pages import read_all
 from foliot.common.times import iso
 from foliot.engine.approval.documents import (
     KIND,

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from msgspec import Struct
 
-from foliot.common.paging import read_pages
+from foliot.common.pages import read_pages
 from foliot.common.times import iso
 from foliot.engine.approval.documents import (
     KIND,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable
 from typing import Protocol
 
-from foliot.common.paging import read_all
+from foliot.common.pages import read_all
 from foliot.resources.references import GRANT, Grants, Origin, Target, foreign, refused, target_of
 from foliot.store.base import Document, Filter, Key, Page, ResourceStore
 

@@ -217,7 +217,7 @@ def _stop(reason: str | None, calls: bool, refused: bool) -> StopReason:
 
 
 MESSAGE_FIELDS: Final = frozenset({"content", "refusal", "role", "annotations", "audio", "function_call", "tool_calls"})
-"""What is read of a message. Of `audio` it is the transcript, of `tool_calls` the functions; the rest is noted."""
+"""The fields of a message that are read: of `audio` the transcript, of `tool_calls` the functions. Others are noted."""
 # Pieces of a content that is a list; what else there is, is noted.
 _PIECES: Final = frozenset({"text", "output_text", "thinking", "refusal", "reference"})
 

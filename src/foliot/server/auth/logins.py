@@ -37,7 +37,7 @@ from foliot.store.access.logins import (
     SqlLoginFlows,
     SqlLoginSessions,
 )
-from foliot.store.access.users import SqlUsers, UserInfo, digest_of
+from foliot.store.access.users import SqlUsers, digest_of
 from foliot.store.base import Database
 
 # Wrong ones: twenty in a row from one place, ten of them for one name; then one every six seconds. For one name from
@@ -114,14 +114,22 @@ class Logins:
         await self.sweep()
         return Entered(session, cookie)
 
-    async def set_up(self, token: str, name: str, password: str, peer: str) -> UserInfo:
-        """The first account, an admin everywhere. Raises `Denied` for a wrong token, `Conflict` when it is there."""
+    async def set_up(self, token: str, name: str, password: str, peer: str) -> Entered:
+        """Makes the first account, an admin everywhere, and logs it in: the same attempt, which is counted once.
+
+        Raises `Denied` for a wrong token, `Conflict` when there is an account.
+        """
         await self._charge((_peer(peer), PER_PEER))
         if await self.users.any():
             raise Conflict("this installation has been set up", hint="log in, or ask an admin for an account")
         check_password(password, name)
         kept = await self.passwords.hash(password)
-        return await self.users.set_up(token, name, password=kept, grants=FIRST_ADMIN, now=self._clock())
+        now = self._clock()
+        await self.users.set_up(token, name, password=kept, grants=FIRST_ADMIN, now=now)
+        account = await self.users.find(name)
+        assert account is not None, "it was made a moment ago"
+        session, cookie = await self.sessions.begin(account, lifetime=self.lifetime, now=now)
+        return Entered(session, cookie)
 
     async def change_password(self, session: LoginSession, current: str, new: str, peer: str) -> int:
         """Changes the password of a logged-in user who knows the old one; all sessions end. Returns their number.

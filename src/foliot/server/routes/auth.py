@@ -98,12 +98,12 @@ async def set_up(request: Request, services: ServicesDep) -> Response:
     auth = await _entrance(request, services)
     body = await form(request, SetUp)
     try:
-        user = await auth.logins.set_up(body.setup_token, body.username, body.password, peer_of(request))
+        entered = await auth.logins.set_up(body.setup_token, body.username, body.password, peer_of(request))
     except Denied:
         await tell(request, "setup_failed", "User", "")
         raise
-    await tell(request, "user_created", "User", user.name, roles=["admin"], where=["*"], by="setup token")
-    entered = await auth.logins.log_in(body.username, body.password, peer_of(request))
+    name = entered.session.name
+    await tell(request, "user_created", "User", name, roles=["admin"], where=["*"], by="setup token")
     return await _begun(request, auth, entered, 201)
 
 

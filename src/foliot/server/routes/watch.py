@@ -13,7 +13,7 @@ from typing import Annotated
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foliot.common.paging import read_pages
+from foliot.common.pages import read_pages
 from foliot.errors import Gone
 from foliot.resources.kinds import find_kind
 from foliot.server.auth.guard import new_router

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
-from foliot.common.paging import read_pages
+from foliot.common.pages import read_pages
 from foliot.errors import InvalidInput, NotFound
 from foliot.resources.references import target_of
 from foliot.server.auth.identity import Caller

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foliot.common.paging import read_pages
+from foliot.common.pages import read_pages
 from foliot.store.base import Database, Document, Filter, ResourceStore
 from foliot.store.resources.documents import decode
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foliot.common.cursors import read_cursor, write_cursor
-from foliot.common.paging import read_all, read_pages
+from foliot.common.pages import read_all, read_pages
 from foliot.errors import InvalidInput
 from foliot.store.base import Filter
 from foliot.store.resources.cursors import CursorPlace, issue, resolve
