@@ -7,6 +7,7 @@ import json
 import httpx2 as httpx
 import pytest
 
+from foliot.server.auth.logins import PER_PEER
 from foliot.server.auth.passwords import Passwords
 from foliot.store.access.logins import SqlLoginSessions
 from tests.server.login.conftest import CHEAP, PASSWORD, LogIn, Site
@@ -252,6 +253,16 @@ async def test_the_first_account_is_made_once_by_whoever_has_the_setup_token(
     assert (await http.get("/v1/auth/me")).json()["username"] == "root", "who set it up is logged in"
     assert (await http.get("/v1/auth/config")).json()["setup_required"] is False
     assert (await http.post("/v1/auth/login", json=login("root"))).json()["roles"] == {"*": ["admin"]}
+
+
+async def test_setting_up_is_one_attempt_although_it_logs_in(site: Site, http: httpx.AsyncClient) -> None:
+    token = await site.users.new_setup_token(now=site.clock.now, seconds=60.0)
+    wrong = {**login("root"), "setup_token": token[:-1]}
+    for _ in range(PER_PEER.burst - 1):
+        assert (await http.post("/v1/auth/setup", json=wrong)).status_code == 403
+
+    assert (await http.post("/v1/auth/setup", json={**login("root"), "setup_token": token})).status_code == 201
+    assert (await http.post("/v1/auth/setup", json=wrong)).status_code == 429, "that was the last attempt"
 
 
 async def test_a_hash_that_is_outdated_is_made_anew_at_the_next_login(
