@@ -110,7 +110,7 @@ def test_a_budget_that_is_not_there_is_told_with_what_was_meant(foliot: Foliot, 
     foliot("apply", "-f", declare(tmp_path / "m.yaml", "tokens: 5"))
     said = foliot("budgets", "show", "hous")
     assert said.code == 3
-    assert "Did you mean house?" in said.err
+    assert "did you mean house?" in said.err
 
 
 @pytest.mark.parametrize(

@@ -478,7 +478,7 @@ def test_deleting_what_is_not_there_is_an_error_unless_ignored_and_does_not_keep
 
     assert said.code == 3
     assert said.out == "agent/editor deleted\n"
-    assert "Did you mean writer?" in said.err
+    assert "did you mean writer?" in said.err
     assert foliot("delete", "agent", "wirter", "--ignore-not-found").code == 0
 
 

@@ -151,7 +151,7 @@ def test_what_is_stuck_is_named(foliot, team, home) -> None:
     found = examined(foliot)
     assert "lapsed" in found["work.leases"][1]
     assert "alone" in found["work.pending"][1]
-    assert found["work.waiting"][:2] == ("note", "1 runs wait for a person, the longest for 2 h")
+    assert found["work.waiting"][:2] == ("note", "1 run waits for a person, the longest for 2h")
     assert (found["work.workers"][0], found["work.classes"][0]) == ("warning", "warning")
     assert "old" in found["work.workers"][1]
 

@@ -102,7 +102,7 @@ def test_a_missing_name_is_told_beside_those_that_are_there(foliot, team):
 
     assert said.code == 3
     assert said.out == "agent/editor\n"
-    assert "Agent/wirter in namespace 'default' is not there.\nhint: Did you mean writer?" in said.err
+    assert "Agent/wirter in namespace 'default' is not there.\nhint: did you mean writer?" in said.err
 
 
 def test_a_name_in_another_namespace_is_pointed_to(foliot, team):
@@ -196,7 +196,7 @@ def test_explain_goes_into_lists_and_maps_and_corrects(foliot):
     assert "wait_for_all, quorum" in foliot("explain", "agentsystem.spec.graph.node.join.mode").out
     assert "<integer>" in foliot("explain", "agent.spec.limits.maxSteps").out
     wrong = foliot("explain", "agent.spec.limits.max_stepz")
-    assert (wrong.code, "Did you mean max_steps?" in wrong.err) == (2, True)
+    assert (wrong.code, "did you mean max_steps?" in wrong.err) == (2, True)
     assert foliot("explain", "agent.spec.prompt.x").code == 2
     assert foliot("explain", "nothing").code == 2
 

@@ -47,7 +47,7 @@ def test_an_unknown_command_suggests_what_was_meant(foliot, word, meant):
 
     assert said.code == 2
     assert f"There is no command `foliot {word}`" in said.err
-    assert f"Did you mean `foliot {meant}`" in said.err
+    assert f"did you mean `foliot {meant}`" in said.err
 
 
 def test_a_word_like_nothing_points_to_the_help(foliot):

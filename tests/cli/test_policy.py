@@ -117,7 +117,7 @@ class TestExplain:
         said = foliot("policy", "explain", "desk", "refnd", "--args", "{}")
 
         assert said.code == 3
-        assert "Did you mean refund?" in said.err
+        assert "did you mean refund?" in said.err
 
     def test_a_tool_that_only_the_agent_names_is_judged_by_its_name(self, foliot: Foliot) -> None:
         said = foliot("policy", "explain", "guest", "other", "--task", "tmp")

@@ -187,7 +187,7 @@ def test_a_wrong_name_is_told_with_a_near_one(foliot, shop):
 
     assert (said.code, said.out) == (3, "")
     assert "Agent/shpo" in said.err
-    assert "Did you mean shop?" in said.err
+    assert "did you mean shop?" in said.err
 
 
 @pytest.mark.parametrize(

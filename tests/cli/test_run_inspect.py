@@ -194,7 +194,7 @@ def test_a_fork_takes_a_prompt_from_a_file_another_model_and_another_input(folio
     [
         (("--at", "9"), 3, "has no step 9"),
         (("--at", "0"), 2, "0 is not in the range"),
-        (("--at", "2", "--model", "othr"), 3, "Did you mean other?"),
+        (("--at", "2", "--model", "othr"), 3, "did you mean other?"),
         (("--at", "2", "--prompt", "@nowhere.txt"), 2, "nowhere.txt cannot be read: No such file"),
         (("--at", "1", "--input", " "), 2, "The input is empty"),
         ((), 2, "--at"),

@@ -101,7 +101,7 @@ def test_resources_are_applied_listed_described_and_deleted(applied):
     assert applied("describe", "agent/first").code == 0
     assert applied("diff", "-f", "team.yaml").code == 0
     missing = applied("get", "agent", "frist")
-    assert (missing.code, "Did you mean first?" in missing.err) == (3, True)
+    assert (missing.code, "did you mean first?" in missing.err) == (3, True)
     assert applied("delete", "agent/payer").code == 0
     assert applied("get", "agent/payer").code == 3
     everything = applied("get", "all", "-o", "name").out.split()

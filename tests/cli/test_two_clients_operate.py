@@ -158,7 +158,7 @@ def test_budgets_say_what_was_spent(applied) -> None:
     shown = applied("budgets", "show", "house")
     assert (shown.code, "limit: 100,000 tokens" in shown.out) == (0, True)
     missing = applied("budgets", "show", "hose")
-    assert (missing.code, "Did you mean house?" in missing.err) == (3, True)
+    assert (missing.code, "did you mean house?" in missing.err) == (3, True)
 
 
 def test_limits_are_set_listed_and_lifted(applied) -> None:

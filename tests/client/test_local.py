@@ -31,7 +31,7 @@ async def test_a_name_like_another_is_suggested(client):
     with pytest.raises(NotFound) as caught:
         await client.get("AgentRole", "wirter", namespace="default")
 
-    assert caught.value.hint == "Did you mean writer?"
+    assert caught.value.hint == "did you mean writer?"
     assert caught.value.details == {"kind": "AgentRole", "name": "wirter", "namespace": "default"}
 
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foliot import Agent, Runtime, ScriptedModel, tool
+from foliot.common.durations import duration
 from foliot.common.text import one_line, visible
 from foliot.engine.driver.process import identity
 from foliot.engine.explain import amounts
@@ -270,7 +271,7 @@ def test_a_dead_letter_names_the_attempts() -> None:
     ],
 )
 def test_durations(seconds: float | None, text: str) -> None:
-    assert amounts.duration(seconds) == text
+    assert duration(seconds) == text
 
 
 @pytest.mark.parametrize(

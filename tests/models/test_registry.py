@@ -38,7 +38,7 @@ def test_a_name_an_alias_and_any_spelling_of_case_find_the_same_provider():
 def test_an_unknown_provider_gets_the_nearest_name():
     with pytest.raises(InvalidInput, match="unknown model provider 'antropic'") as caught:
         Registry().find("antropic")
-    assert caught.value.hint == "did you mean 'anthropic'?"
+    assert caught.value.hint == "did you mean anthropic?"
     with pytest.raises(InvalidInput) as caught:
         Registry().find("zzzz")
     assert "ollama" in (caught.value.hint or "")

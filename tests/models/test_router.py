@@ -216,7 +216,7 @@ async def test_an_endpoint_that_cannot_be_built_says_why(world: World):
     world.add("main", ["x"], provider="opnai")
     with pytest.raises(ModelRequestError, match="unknown model provider 'opnai'") as caught:
         await world.ask("main")
-    assert caught.value.hint == "did you mean 'openai'?"
+    assert caught.value.hint == "did you mean openai?"
     world.add("main", ["x"], provider="openai")
     with pytest.raises(ModelRequestError, match="needs an API key"):
         await world.ask("main")

@@ -72,7 +72,7 @@ def test_a_kind_is_found_by_any_of_its_words(word: str, name: str) -> None:
 def test_an_unknown_word_names_the_nearest_kind() -> None:
     with pytest.raises(UsageError, match="there is no kind 'agnets'") as caught:
         find_kind("agnets")
-    assert caught.value.hint == "did you mean 'agents'?"
+    assert caught.value.hint == "did you mean agents?"
 
 
 def test_a_word_near_to_nothing_lists_the_kinds() -> None:

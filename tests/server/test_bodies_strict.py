@@ -78,4 +78,4 @@ async def test_a_limit_in_the_wrong_place_is_not_left_out(
     answer = await http.post("/v1/tool-approvals/grants", json=body)
     assert answer.status_code == 422, answer.text
     assert f"no field '{field}'" in answer.text
-    assert f"did you mean '{meant}'" in answer.text
+    assert f"did you mean {meant}" in answer.text

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 from foliot.catalog.checks import check_against_store, handle_of
 from foliot.catalog.declared import MASK, key_of, managed, same, stamped, version_of
 from foliot.common.pages import read_all
+from foliot.common.text import counted
 from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound, SecretError, UsageError
 from foliot.resources.field_owners import (
     APPLY,
@@ -427,7 +428,7 @@ def _refuse_empty(documents: Sequence[Document], pruned: Filter, count: int) -> 
         return
     what = "none of the manifests matches the selector of prune" if documents else "there are no manifests"
     raise UsageError(
-        f"{what}: {count} resource{'s' if count > 1 else ''} would be deleted, and none kept",
+        f"{what}: {counted(count, 'resource')} would be deleted, and none kept",
         hint="check the files and the labels; --allow-empty (in HTTP ?allowEmpty=true) deletes them all the same",
     )
 

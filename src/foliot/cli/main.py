@@ -18,6 +18,7 @@ from foliot.cli.entry import interrupt_quietly
 from foliot.cli.errors import ReaderLeft, exit_code_of
 from foliot.cli.invocation import Invocation, global_options
 from foliot.cli.terminal import out
+from foliot.common.suggestions import did_you_mean, nearest
 from foliot.errors import UsageError
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class LazyGroup(click.Group):
 
     def _refuse(self, ctx: click.Context, word: str) -> NoReturn:
         near = suggest(word, self.verbs)
-        hint = f"Did you mean {' or '.join(f'`{ctx.command_path} {name}`' for name in near)}?" if near else None
+        hint = did_you_mean(*(f"`{ctx.command_path} {name}`" for name in near)) if near else None
         raise UsageError(
             f"There is no command `{ctx.command_path} {word}`.",
             hint=hint or f"`{ctx.command_path} --help` lists the commands.",
@@ -121,11 +122,9 @@ class LazyGroup(click.Group):
 
 def suggest(word: str, verbs: Mapping[str, Verb]) -> list[str]:
     """Names that `word` may have meant: another name of theirs, what they begin with, or a slip of the fingers."""
-    import difflib
-
     known = [name for name, verb in verbs.items() if word.lower() in verb.also]
     begun = [name for name in verbs if name.startswith(word.lower())]
-    alike = difflib.get_close_matches(word.lower(), verbs, n=2, cutoff=0.6)
+    alike = nearest(word, verbs, most=2)
     return list(dict.fromkeys([*known, *begun, *alike]))[:3]
 
 

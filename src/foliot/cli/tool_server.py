@@ -18,7 +18,7 @@ from foliot.cli.runtimes import tools_from
 from foliot.cli.stop_signals import StopSignals
 from foliot.cli.terminal import out
 from foliot.common.pages import read_all
-from foliot.engine.explain.amounts import counted
+from foliot.common.text import counted
 from foliot.errors import FoliotError, NotFound, Unavailable, UsageError
 from foliot.runtime.runtime import Runtime
 from foliot.store.base import Document, Filter, ResourceStore

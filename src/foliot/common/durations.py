@@ -2,7 +2,8 @@
 
 One canonical text per length, so that `90m` and `1h30m` are the same definition with the same digest. It is read by
 every parser of Go durations, because days are written as hours and nothing below a nanosecond is kept. Manifests,
-settings, flags of commands and the waits that providers ask for are all read by this grammar.
+settings, flags of commands and the waits that providers ask for are all read by this grammar. Lengths that were
+measured are shown shorter, by `duration` and `age`.
 """
 
 from __future__ import annotations
@@ -84,3 +85,28 @@ def _decimal(value: int, unit: int) -> str:
     if not rest:
         return str(whole)
     return f"{whole}.{rest:0{len(str(unit)) - 1}d}".rstrip("0")
+
+
+def duration(seconds: float | None) -> str:
+    """Return a length that was measured: `12ms`, `0.4s`, `3.2s`, `1m05s`, `2h10m`, `3d4h`; `-` when it is not known."""
+    if seconds is None:
+        return "-"
+    if seconds < 0.0995:
+        return f"{seconds * 1000:.0f}ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600}h"
+
+
+def age(seconds: float) -> str:
+    """Return a length in the largest unit of which there are two: `42s`, `17m`, `5h`, `3d`."""
+    whole = int(seconds)
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if whole >= 2 * size:
+            return f"{whole // size}{unit}"
+    return f"{whole}s"

@@ -68,6 +68,11 @@ def one_line(text: str, longest: int | None = None) -> str:
     return line[: max(1, longest - 1)].rstrip() + "…"
 
 
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """Return `1 step`, `2 steps`, `1,204 tokens`; with a `plural`, `1 run waits` or `2 runs wait`."""
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+
+
 def safe_json(value: Any, *, indent: int | None = 2, sort_keys: bool = False) -> str:
     """Return JSON that any reader reads back unchanged, and that can be printed on a terminal."""
     separators = None if indent is not None else (",", ":")

@@ -12,7 +12,6 @@ plug-in that does not load takes nothing else down with it, and its trouble is t
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from importlib.metadata import entry_points
 from typing import Any, Final, TypeAlias, cast
 from urllib.parse import urlsplit
 
+from foliot.common.suggestions import suggestion
 from foliot.errors import Conflict, FoliotError, InvalidInput
 from foliot.models.base import Gateway
 from foliot.models.config import GatewayConfig
@@ -253,11 +253,8 @@ class Registry:
         if base_url or not provider.requires_base_url:
             factory(_named(config, provider, base_url=base_url))  # nothing is asked: it only reads its options
         unknown = sorted(set(config.options) - known)
-        close = {name: difflib.get_close_matches(name, sorted(known), 1) for name in unknown}
-        return {
-            name: f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(known))}"
-            for name, near in close.items()
-        }
+        every = f"known: {', '.join(sorted(known))}"
+        return {name: suggestion(name, sorted(known)) or every for name in unknown}
 
     def _match(self, wanted: str) -> Provider | None:
         found = self._by_name.get(wanted)
@@ -274,8 +271,7 @@ class Registry:
     def _unknown(self, name: str, wanted: str) -> InvalidInput:
         if not wanted:
             return InvalidInput("the model endpoint names no provider", hint=f"known: {', '.join(self.names())}")
-        close = difflib.get_close_matches(wanted, list(self._by_name), 1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(self.names())}"
+        hint = suggestion(wanted, self._by_name) or f"known: {', '.join(self.names())}"
         if self._troubles:
             hint += "; plug-ins that did not load: " + "; ".join(self._troubles)
         return InvalidInput(f"unknown model provider {name!r}", hint=hint)

@@ -7,12 +7,13 @@ never come true, such as 30 February, is refused.
 
 from __future__ import annotations
 
-import difflib
 import re
 import zoneinfo
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
+
+from foliot.common.suggestions import suggestion
 
 MACROS: Final = frozenset({"@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually"})
 _MONTHS: Final = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
@@ -116,7 +117,6 @@ def time_zone_problem(name: str) -> str | None:
         known = sorted(zoneinfo.available_timezones())
         if not known:
             return None
-        lower = {zone.lower(): zone for zone in known}
-        near = difflib.get_close_matches(name.lower(), list(lower), n=1)
-        return f"unknown time zone; did you mean {lower[near[0]]}?" if near else "unknown time zone"
+        hint = suggestion(name, known)
+        return f"unknown time zone; {hint}" if hint else "unknown time zone"
     return None

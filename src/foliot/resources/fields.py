@@ -25,6 +25,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from foliot.common import durations
+from foliot.common.suggestions import did_you_mean
 from foliot.kernel.graph.plan import MOST_ATTEMPTS
 from foliot.resources.problems import Path, Problem
 from foliot.resources.references import NAME_MAX, NAME_RULE, is_name
@@ -111,7 +112,7 @@ def check_duration(value: Any) -> Any:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         if value == 0:
             return "0s"
-        expected, hint = "a duration such as 30s or 1h30m", f"did you mean {value}s?"
+        expected, hint = "a duration such as 30s or 1h30m", did_you_mean(f"{value}s")
         raise refusal(f'invalid {{field}} "{value}": a duration needs a unit', expected=expected, hint=hint)
     if not isinstance(value, str):
         return value

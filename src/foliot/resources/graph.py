@@ -12,12 +12,13 @@ graph the agents follow each other in the order of `spec.agents`.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from foliot.common.suggestions import suggestion
+from foliot.common.text import counted
 from foliot.resources.problems import Path, Problem
 
 CYCLE = "agentsystem graph contains a cycle; set task.spec.max_turns > 0 to allow cyclical agent handoffs"
@@ -182,11 +183,11 @@ def _unknown(graph: Graph) -> Iterator[Problem]:
     for name in graph.nodes:
         if name not in graph.agents:
             message = f'graph node "{name}" is not listed in spec.agents'
-            yield Problem(("spec", "graph", name), message, _near(name, graph.agents))
+            yield Problem(("spec", "graph", name), message, suggestion(name, graph.agents))
     for route in graph.declared:
         if route.target not in graph.agents:
             message = f'graph edge "{route.source}" -> "{route.target}" points to unknown agent'
-            yield Problem(route.path, message, _near(route.target, graph.agents))
+            yield Problem(route.path, message, suggestion(route.target, graph.agents))
 
 
 def _repeated(graph: Graph) -> Iterator[Problem]:
@@ -238,9 +239,7 @@ def _join_values(join: Mapping[str, Any], expected: int, place: Path) -> Iterato
         yield Problem(place, "nothing leads to this node, so its join has no effect", severity="warning")
     elif join.get("mode") == "quorum":
         if count > expected:
-            message = (
-                f"a quorum of {count} can never arrive: {expected} {'way leads' if expected == 1 else 'ways lead'} here"
-            )
+            message = f"a quorum of {count} can never arrive: {counted(expected, 'way leads', 'ways lead')} here"
             yield Problem((*place, "quorum_count"), message, expected=f"at most {expected}")
         elif not count and not percent:
             message = "a quorum without quorum_count or quorum_percent waits for all"
@@ -313,8 +312,3 @@ def _alternatives(graph: Graph, agent: str) -> str | None:
 
 def _names(names: Sequence[str]) -> str:
     return ", ".join(names[:-1]) + " and " + names[-1] if len(names) > 1 else names[0]
-
-
-def _near(name: str, agents: Sequence[str]) -> str | None:
-    near = difflib.get_close_matches(name, agents, n=1)
-    return f"did you mean {near[0]}?" if near else None

@@ -6,7 +6,6 @@ kind is imported by `model()` when something is to be validated.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +13,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from foliot.common.suggestions import did_you_mean, nearest
 from foliot.errors import UsageError
 
 if TYPE_CHECKING:
@@ -286,7 +286,7 @@ def near_kind(name: str) -> Kind | None:
     """The kind that was probably meant by a word that names none."""
     if (exact := _by_word().get(_bare(name))) is not None:
         return exact
-    near = difflib.get_close_matches(_bare(name), list(_by_word()), n=1, cutoff=0.6)
+    near = nearest(_bare(name), _by_word())
     return _by_word()[near[0]] if near else None
 
 
@@ -299,5 +299,5 @@ def find_kind(word: str) -> Kind:
         return kind
     near = near_kind(word)
     every = ", ".join(kind.plural for kind in _ALL)
-    hint = f"did you mean {near.plural!r}?" if near else f"the kinds are: {every}"
+    hint = did_you_mean(near.plural) if near else f"the kinds are: {every}"
     raise UsageError(f"there is no kind {word!r}", hint=hint, word=word)

@@ -6,20 +6,19 @@ that was probably meant. Both spellings of a field are read (`spec.modelRef`) an
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from types import UnionType
 from typing import Annotated, Any, Final, TypeAlias, Union, cast, get_args, get_origin
 
+from foliot.common.suggestions import VERY_ALIKE, did_you_mean, nearest
 from foliot.errors import InvalidInput
 from foliot.resources.base import Model, accepted_keys, emitted_key
 from foliot.resources.kinds import KINDS
 from foliot.resources.names import snake
 from foliot.resources.validate import suggest
 
-_CLOSE: Final = 0.75
 _Found: TypeAlias = "tuple[str, ...] | None"
 
 
@@ -35,7 +34,7 @@ def stored_path(path: str, kinds: Sequence[str] = ()) -> str:
             return ".".join(found)
     where = kinds[0] if len(kinds) == 1 else "a resource"
     meant = next((near for model in models if (near := _meant(model, steps)) is not None), None)
-    hint = f"did you mean {meant}?" if meant else f"`foliot explain {kinds[0] if kinds else 'agent'}` lists the fields"
+    hint = did_you_mean(meant) if meant else f"`foliot explain {kinds[0] if kinds else 'agent'}` lists the fields"
     raise InvalidInput(f"there is no field {path!r} in {where}", hint=hint)
 
 
@@ -70,7 +69,7 @@ def _in_model(model: type[Model], steps: tuple[str, ...]) -> _Found:
             return None if inner is None else (emitted_key(model, name), *inner)
     # A status has fields that only some resources have; a near miss of one that is known is a slip all the same.
     is_open = model.model_config.get("extra") == "allow"
-    return steps if is_open and not difflib.get_close_matches(snake(first), model.model_fields, 1, _CLOSE) else None
+    return steps if is_open and not nearest(snake(first), model.model_fields, alike=VERY_ALIKE) else None
 
 
 def _meant(model: type[Model], steps: tuple[str, ...]) -> str | None:

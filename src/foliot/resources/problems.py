@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
+from foliot.common.text import counted
 from foliot.errors import InvalidInput
 
 Severity: TypeAlias = Literal["error", "warning"]
@@ -121,5 +122,5 @@ def _summary(findings: Sequence[Finding]) -> str:
     files = {finding.file for finding in errors}
     if len(errors) == 1:
         return str(errors[0])
-    place = next(iter(files)) if len(files) == 1 else f"{len(files)} files"
-    return f"{len(errors)} errors in {place}" + (f", the first: {errors[0]}" if errors else "")
+    place = next(iter(files)) if len(files) == 1 else counted(len(files), "file")
+    return f"{counted(len(errors), 'error')} in {place}" + (f", the first: {errors[0]}" if errors else "")

@@ -6,7 +6,6 @@ empty values. Normalising it again changes nothing, so documents can be compared
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,6 +15,7 @@ from typing import Any, Final, TypeAlias, cast, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from foliot.common.suggestions import VERY_ALIKE, did_you_mean, nearest, suggestion
 from foliot.resources.base import API_VERSION, Model, Resource, accepted_keys, check_api_version, emitted_key
 from foliot.resources.kinds import KINDS, Kind, kind_of, near_kind
 from foliot.resources.names import snake, spellings
@@ -25,7 +25,6 @@ from foliot.resources.problems import Path, Problem, render_path
 
 # What was probably meant by a field that does not exist: a near name here, or the same name somewhere else.
 
-_CLOSE: Final = 0.75
 _VERY_CLOSE: Final = 0.9
 
 
@@ -71,15 +70,15 @@ def suggest(root: type[Model], loc: Path) -> str | None:
         return here[word]
     elsewhere = _paths(root)
     # A letter away in the same place is meant rather than the same word in another.
-    if near := difflib.get_close_matches(word, list(here), n=1, cutoff=_VERY_CLOSE):
+    if near := nearest(word, here, alike=_VERY_CLOSE):
         return here[near[0]]
     if word in elsewhere:
         return elsewhere[word]
-    if near := difflib.get_close_matches(word, list(here), n=1, cutoff=_CLOSE):
+    if near := nearest(word, here, alike=VERY_ALIKE):
         return here[near[0]]
     if len(ending := [key for key in here if key.endswith(f"_{word}")]) == 1:
         return here[ending[0]]
-    if near := difflib.get_close_matches(word, list(elsewhere), n=1, cutoff=_CLOSE):
+    if near := nearest(word, elsewhere, alike=VERY_ALIKE):
         return elsewhere[near[0]]
     return None
 
@@ -236,7 +235,7 @@ def _unknown(model: type[Model], loc: Path, raw: dict[str, Any]) -> Problem:
         if (other := twin(owner, key, raw, loc[:-1])) is not None:
             return Problem(path, f"given twice: as {other} and as {key}", "keep one of the two", at="key")
     hint = suggest(model, loc)
-    return Problem(path, f'unknown field "{key[:80]}"', f"did you mean {hint}?" if hint else None, at="key")
+    return Problem(path, f'unknown field "{key[:80]}"', did_you_mean(hint) if hint else None, at="key")
 
 
 def _field(item: Error, loc: Path, raw: dict[str, Any]) -> Problem:
@@ -273,8 +272,7 @@ def _choice(path: Path, value: object, choices: list[str]) -> Problem:
     expected = one_of(choices)
     if not isinstance(value, str):
         return Problem(path, f"{render_path(path)} must be {expected}, not {found(value)}", expected=expected)
-    near = difflib.get_close_matches(value.strip().lower(), [choice.lower() for choice in choices], n=1)
-    hint = next((f"did you mean {choice}?" for choice in choices if near and choice.lower() == near[0]), None)
+    hint = suggestion(value.strip(), choices)
     return Problem(path, f'invalid {render_path(path)} "{value[:80]}": expected {expected}', hint, expected)
 
 
@@ -333,7 +331,7 @@ def _kind_of(raw: dict[str, Any]) -> tuple[Kind | None, list[Problem]]:
     if (kind := kind_of(value)) is not None:
         return kind, []
     near = near_kind(value)
-    hint = f"did you mean {near.name}?" if near else None
+    hint = did_you_mean(near.name) if near else None
     expected = None if near else f"one of {', '.join(KINDS)}"
     return None, [Problem(("kind",), f'unsupported kind "{value[:80]}"', hint, expected)]
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
+from foliot.common.suggestions import did_you_mean, nearest
 from foliot.errors import FoliotError, NotFound
 from foliot.store.base import DeclaredBy, Document, Filter, Key, Page, Requirement
 
@@ -80,13 +81,11 @@ async def not_found(key: Key, list: Lister, *, elsewhere: bool = True) -> NotFou
 
     Not `elsewhere` for somebody who may not see other namespaces.
     """
-    import difflib
-
     here = await list(Filter(key.kind, key.namespace), limit=_LOOKED_AT)
     names = [str(document["metadata"]["name"]) for document in here.items]
-    near = difflib.get_close_matches(key.name, names, n=3, cutoff=0.6)
+    near = nearest(key.name, names, most=3)
     near = near or [name for name in names if key.name in name][:3]
-    hint = f"Did you mean {' or '.join(near)}?" if near else await _elsewhere(key, list) if elsewhere else None
+    hint = did_you_mean(*near) if near else await _elsewhere(key, list) if elsewhere else None
     return NotFound(f"{key} is not there.", hint=hint, kind=key.kind, name=key.name, namespace=key.namespace)
 
 

@@ -6,11 +6,11 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any, Final, Literal, TypeAlias
 
 from foliot.common.pages import read_all
+from foliot.common.suggestions import suggestion
 from foliot.engine.base import Clock
 from foliot.engine.definition.freeze import tool_definition
 from foliot.errors import FoliotError, InvalidDefinition, NotFound
@@ -99,8 +99,7 @@ class Offering:
         everything = {each.name: each for each in await self.tools(namespace)}
         found = everything.get(split_request(name)[0])
         if found is None:
-            near = get_close_matches(name, everything, n=2)
-            hint = f"did you mean {' or '.join(near)}?" if near else "`foliot tools list` shows what there is"
+            hint = suggestion(name, everything, "`foliot tools list` shows what there is", most=2)
             raise NotFound(f"there is no tool {name!r} in namespace {namespace!r}", hint=hint)
         return found
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 from foliot.catalog.checks import check_against_store
 from foliot.catalog.declared import exact, key_of, version_of
+from foliot.common.suggestions import did_you_mean
 from foliot.errors import Conflict, NotFound, UsageError
 from foliot.resources.base import Model, accepted_keys, emitted_key
 from foliot.resources.field_owners import PATCH, PUT, Claim, check_manager, leaves, named_by
@@ -296,7 +297,7 @@ def _patch_respelled(
             continue
         if value is None and key not in emitted and owner.model_config.get("extra") != "allow":
             hint = suggest(root, (*path, key))
-            said = f"did you mean {hint}?" if hint else None
+            said = did_you_mean(hint) if hint else None
             problems.append(Problem((*path, key), f'unknown field "{key[:80]}"', said, at="key"))
             continue
         given[name] = key

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 from foliot.common.durations import nanoseconds
+from foliot.common.suggestions import VERY_ALIKE, suggestion
 from foliot.errors import UsageError
 
 # --- setting values --------------------------------------------------------------------------------------------------
@@ -577,8 +578,7 @@ def _from_file(path: Path, name: str, value: Any) -> Given:
             raise UsageError(
                 f"{origin}: cannot be set in a file", hint=f"set {PREFIX}{name.upper()} in the environment"
             )
-        near = _closest(name, allowed)
-        hint = f"did you mean {near}?" if near else f"known are {', '.join(allowed)}"
+        hint = suggestion(name, allowed, f"known are {', '.join(allowed)}", alike=VERY_ALIKE)
         raise UsageError(f"{origin}: there is no such setting", hint=hint)
     if not isinstance(value, str):
         raise UsageError(f"{origin}: expected text in quotes, found {type(value).__name__}")
@@ -601,13 +601,7 @@ def _misspelt(environ: Mapping[str, str]) -> list[str]:
     ours = (name for name in environ if name.startswith(PREFIX) and not name.startswith(SECRET_PREFIX))
     suspects = sorted(name for name in ours if name not in known)
     return [
-        f"the environment variable {name} is not a setting and has no effect; did you mean {near}?"
+        f"the environment variable {name} is not a setting and has no effect; {hint}"
         for name in suspects
-        if (near := _closest(name, known))
+        if (hint := suggestion(name, known, alike=VERY_ALIKE))
     ]
-
-
-def _closest(word: str, known: list[str]) -> str | None:
-    import difflib
-
-    return next(iter(difflib.get_close_matches(word, known, n=1, cutoff=0.75)), None)

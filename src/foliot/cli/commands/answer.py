@@ -16,9 +16,9 @@ from foliot.cli.show.tables import table
 from foliot.cli.terminal import out, prompt
 from foliot.cli.watch.questions import can_ask, print_question
 from foliot.cli.watch.run import leave, resumed_after_decision
+from foliot.common.durations import duration
 from foliot.common.text import one_line
 from foliot.engine.approval.questions import OpenQuestion, choose_question
-from foliot.engine.explain.amounts import duration
 from foliot.errors import InvalidInput, UsageError
 
 WIDTH = 80

@@ -15,6 +15,7 @@ from foliot.cli.manifests import Applying, applying_options, files_option, load,
 from foliot.cli.reach import connected, namespace, run
 from foliot.cli.show.output import as_json, as_list, as_yaml, output_option, ref_of
 from foliot.cli.terminal import out, paint
+from foliot.common.text import counted
 from foliot.errors import Conflict, FoliotError
 from foliot.resources.syntax.yaml_text import dump_yaml
 from foliot.runtime.outcomes import Applied, Outcome
@@ -165,7 +166,7 @@ def diff(files: tuple[str, ...], applying: Applying, show_owners: bool) -> int:
         out("\n".join(_painted(text) for text in texts))
     changed = sum(outcome.action != "unchanged" for outcome in applied.outcomes)
     ended = sum(outcome.ends == "cancelled" for outcome in applied.outcomes)
-    work = f"; the work of {ended} task{'s' if ended > 1 else ''} would end" if ended else ""
+    work = f"; the work of {counted(ended, 'task')} would end" if ended else ""
     out(f"{changed} of {len(applied.outcomes)} would change{work}", err=True)
     return DIFFERENT if changed else SAME
 

@@ -16,7 +16,7 @@ from foliot.cli.show.output import as_json, output_option
 from foliot.cli.show.tables import table
 from foliot.cli.terminal import confirm, out, paint
 from foliot.common.durations import seconds
-from foliot.common.text import one_line, safe_json
+from foliot.common.text import counted, one_line, safe_json
 from foliot.errors import UsageError
 from foliot.resources.syntax.yaml_text import dump_yaml
 from foliot.store.audit.chain import Head
@@ -105,16 +105,14 @@ async def _verify(anchor: Head | None, output: str) -> int:
         if broken.seq > verified.first:
             out(f"Records {verified.first} to {broken.seq - 1} hold.")
     else:
-        out(f"{verified.records} {'record holds' if verified.records == 1 else 'records hold'}.")
+        out(f"{counted(verified.records, 'record holds', 'records hold')}.")
         if verified.records:
             out(f"head: {verified.head}")
         if verified.first > 1:
             out(f"Records up to {verified.first - 1} were pruned.")
     if output != "json" and verified.missing:
         count = len(verified.missing)
-        out(
-            f"{count} finished {'call has' if count == 1 else 'calls have'} no record; `foliot audit complete` adds it:"
-        )
+        out(f"{counted(count, 'finished call has', 'finished calls have')} no record; `foliot audit complete` adds it:")
         for each in verified.missing[:MOST_NAMED]:
             out(f"  {one_line(each)}")
     return 0 if broken is None and not verified.missing else 1
@@ -140,7 +138,7 @@ async def _complete() -> int:
         count = await Completion(database).complete(since=0.0, now=time.time())
     finally:
         await database.close()
-    out(f"{count} {'record' if count == 1 else 'records'} made up")
+    out(f"{counted(count, 'record')} made up")
     return 0
 
 
@@ -189,7 +187,7 @@ async def _prune(before: float, yes: bool) -> int:
     if cut is None:
         out("No audit record is that old.", err=True)
     else:
-        out(f"{cut.records} {'record' if cut.records == 1 else 'records'} forgotten, up to {cut.last}")
+        out(f"{counted(cut.records, 'record')} forgotten, up to {cut.last}")
     return 0
 
 

@@ -16,6 +16,7 @@ from foliot.cli.reach import run
 from foliot.cli.show.output import as_json, output_option
 from foliot.cli.terminal import confirm, out
 from foliot.common.durations import seconds
+from foliot.common.text import counted
 from foliot.common.threads import on_thread
 from foliot.errors import SecretError, UsageError
 from foliot.settings.settings import mask_password
@@ -230,7 +231,7 @@ async def _purge(age: float, keep_changes: int, compact: bool) -> int:
     finally:
         await database.close()
     counts = ((found.tasks, "task"), (found.runs, "run"), (found.changes, "change"))
-    listed = [f"{count} {_s(count, noun)}" for count, noun in counts if count or noun != "task"]
+    listed = [counted(count, noun) for count, noun in counts if count or noun != "task"]
     freed = f"; {found.freed / 1024**2:.1f} MiB given back to the disk" if found.freed >= 1024**2 else ""
     out(f"{', '.join(listed[:-1])} and {listed[-1]} forgotten{freed}")
     return 0
@@ -242,7 +243,3 @@ async def _compact(store: str, before: int) -> int:
     if not store.startswith("sqlite:"):
         raise UsageError("PostgreSQL keeps house by itself", hint="VACUUM FULL gives disk back, with nobody at work")
     return max(before - await on_thread(compact, Path(store.partition(":///")[2])), 0)
-
-
-def _s(count: int, noun: str) -> str:
-    return noun if count == 1 else f"{noun}s"

@@ -13,7 +13,7 @@ from foliot.cli.reach import connected, namespace, run
 from foliot.cli.show.output import as_json, output_option
 from foliot.cli.show.tables import table
 from foliot.cli.terminal import out, paint
-from foliot.common.text import one_line
+from foliot.common.text import counted, one_line
 from foliot.resources.amounts import dollars
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ async def _show(name: str, output: str) -> int:
         headings = ("PAYER", "PERIOD", "SPENT", "RESERVED", "LEFT", "TOKENS", "USED")
         out(table(headings, [_account_row(each) for each in found]))
     if waiting:
-        out(f"\n{len(waiting)} {'run waits' if len(waiting) == 1 else 'runs wait'} for room:")
+        out(f"\n{counted(len(waiting), 'run waits', 'runs wait')} for room:")
         out("\n".join(f"  {run_id}" for run_id in waiting[:SHOWN]))
     return 0
 

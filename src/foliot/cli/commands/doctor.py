@@ -16,9 +16,9 @@ from foliot.cli.doctor.findings import guarded
 from foliot.cli.doctor.surroundings import look_at_server
 from foliot.cli.invocation import current
 from foliot.cli.reach import remote, run
-from foliot.cli.show.findings import count
 from foliot.cli.show.output import as_json, output_option
 from foliot.cli.terminal import out, paint
+from foliot.common.text import counted
 from foliot.store.open import open_database
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ async def _examine(*, strict: bool, quiet: bool, output: str) -> int:
             )
         )
     else:
-        out(f"{count(len(found), 'look')}: {count(errors, 'error')}, {count(warnings, 'warning')}", err=True)
+        out(f"{counted(len(found), 'look')}: {counted(errors, 'error')}, {counted(warnings, 'warning')}", err=True)
     return 1 if failed else 0
 
 

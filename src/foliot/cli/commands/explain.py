@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import click
 from foliot.cli import complete
 from foliot.cli.show.output import word_of
 from foliot.cli.terminal import out, paint
+from foliot.common.suggestions import suggestion
 from foliot.errors import UsageError
 from foliot.resources.kinds import KINDS, find_kind
 
@@ -109,8 +109,7 @@ class Node:
             raise UsageError(f"{where} is {self.type()} and has no fields.")
 
         names = [each.name for each in children]
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"Did you mean {near[0]}?" if near else f"Its fields: {', '.join(names)}"
+        hint = suggestion(name, names, f"Its fields: {', '.join(names)}")
         raise UsageError(f"{where} has no field {name!r}.", hint=hint)
 
     def type(self) -> str:

@@ -14,11 +14,10 @@ from foliot.cli.errors import tell
 from foliot.cli.invocation import current
 from foliot.cli.reach import namespace, remote, run
 from foliot.cli.runtimes import opened, whoami
-from foliot.cli.show.findings import count
 from foliot.cli.show.output import as_json, output_option
 from foliot.cli.show.tables import table
 from foliot.cli.terminal import confirm, out
-from foliot.common.text import one_line
+from foliot.common.text import counted, one_line
 from foliot.errors import Conflict, FoliotError, NotFound, UsageError
 from foliot.resources.agreed import EFFECTS, ISOLATIONS, RISKS
 from foliot.runtime.local.groups import opened_store
@@ -212,7 +211,7 @@ async def _watch(allow: tuple[str, ...]) -> int:
 
 def _report(label: str, synced: Synced) -> None:
     out(
-        f"{label} synced: {count(len(synced.generated), 'tool')}"
+        f"{label} synced: {counted(len(synced.generated), 'tool')}"
         f" ({len(synced.created)} created, {len(synced.updated)} updated, {len(synced.deleted)} deleted)"
     )
     for name, why in sorted(synced.quarantined.items()):

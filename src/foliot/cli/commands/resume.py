@@ -16,9 +16,9 @@ from foliot.cli.show.output import as_json, output_option
 from foliot.cli.show.run import MARKS, Opening, PlainView
 from foliot.cli.terminal import out, paint
 from foliot.cli.watch.run import WAITS, Client, Look, leave, rested, resumed, resumed_after_decision, stay
-from foliot.common.text import one_line, visible
+from foliot.common.text import counted, one_line, visible
 from foliot.engine.driver.ids import new_run_id
-from foliot.engine.explain.amounts import counted, money
+from foliot.engine.explain.amounts import money
 from foliot.engine.live.hub import Recorded
 from foliot.errors import Conflict, Denied, FoliotError, InvalidInput, UsageError
 from foliot.kernel.run.events import RunCreated

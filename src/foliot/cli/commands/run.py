@@ -19,8 +19,8 @@ from foliot.cli.show.run import Opening
 from foliot.cli.terminal import out, paint
 from foliot.cli.watch.questions import can_ask, stays, wait_option
 from foliot.cli.watch.run import Client, Look, going_on, leave, stay
+from foliot.common.text import counted
 from foliot.engine.driver.ids import check_run_id
-from foliot.engine.explain.amounts import counted
 from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound, UsageError
 from foliot.kernel.identity import is_name
 from foliot.kernel.run.events import RunCreated

@@ -14,8 +14,8 @@ import click
 
 from foliot.cli.invocation import current, is_terminal
 from foliot.cli.reach import connected, namespace, run
-from foliot.cli.show.findings import count
 from foliot.cli.terminal import confirm, out, prompt
+from foliot.common.text import counted
 from foliot.errors import Conflict, InvalidInput, NotFound, UsageError
 from foliot.runtime.local.groups import opened_store
 from foliot.runtime.outcomes import Outcome
@@ -69,7 +69,7 @@ def secret(
             "A secret needs at least one value.", hint="Use --from-literal, --from-file or --from-env-file."
         )
     outcome = run(_create(_document(name, values, hosts), replace=replace, dry_run=dry_run))
-    out(f"secret/{name} {outcome.action} ({count(len(values), 'value')}){' (dry run)' if dry_run else ''}")
+    out(f"secret/{name} {outcome.action} ({counted(len(values), 'value')}){' (dry run)' if dry_run else ''}")
 
 
 def _values(
@@ -180,8 +180,8 @@ def rotate_key(forget_retired: bool) -> None:
     """
     rotation = run(_rotate(forget_retired))
     out(
-        f"Key {rotation.key_id} is active; {count(rotation.values, 'value')} of"
-        f" {count(rotation.secrets, 'secret')} sealed with it."
+        f"Key {rotation.key_id} is active; {counted(rotation.values, 'value')} of"
+        f" {counted(rotation.secrets, 'secret')} sealed with it."
     )
     if rotation.retired:
         out(f"Retired, and gone for good: {', '.join(rotation.retired)}")

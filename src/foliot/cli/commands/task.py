@@ -32,8 +32,9 @@ from foliot.cli.watch.questions import stays, wait_option
 from foliot.cli.watch.run import leave
 from foliot.cli.watch.task import choose_task_view, finish_task, follow
 from foliot.cli.watch.task_target import EXAMPLE, Order, choose_name, find_task, parse_pairs, task_argument, understand
-from foliot.common.text import lines_of, one_line, visible, visible_json
-from foliot.engine.explain.amounts import counted, duration, money
+from foliot.common.durations import duration
+from foliot.common.text import counted, lines_of, one_line, visible, visible_json
+from foliot.engine.explain.amounts import money
 from foliot.engine.explain.trace import trace_of
 from foliot.errors import FoliotError, InvalidInput, Unavailable, UsageError
 from foliot.kernel.graph.lifecycle import API_PHASES, TASK_PHASES

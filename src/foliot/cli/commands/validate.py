@@ -10,9 +10,10 @@ import click
 
 from foliot.cli.invocation import current
 from foliot.cli.manifests import files_option, read
-from foliot.cli.show.findings import count, render_findings, summary
+from foliot.cli.show.findings import render_findings, summary
 from foliot.cli.show.output import as_json, output_option, ref_of
 from foliot.cli.terminal import out, paint
+from foliot.common.text import counted
 from foliot.resources.problems import manifest_error
 
 if TYPE_CHECKING:
@@ -64,10 +65,10 @@ def _print(bundle: Bundle, findings: Sequence[Finding], *, quiet: bool) -> None:
     if findings:
         out(render_findings(findings), err=True)
     if any(finding.severity == "error" for finding in findings):
-        out(f"{count(len(valid), 'resource')} valid; {summary(findings)}", err=True)
+        out(f"{counted(len(valid), 'resource')} valid; {summary(findings)}", err=True)
     elif not quiet:
-        warnings = f", {count(len(findings), 'warning')}" if findings else ""
-        out(f"{count(len(valid), 'resource')} valid{warnings}")
+        warnings = f", {counted(len(findings), 'warning')}" if findings else ""
+        out(f"{counted(len(valid), 'resource')} valid{warnings}")
 
 
 def _report(bundle: Bundle, findings: Sequence[Finding]) -> dict[str, Any]:

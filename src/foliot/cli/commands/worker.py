@@ -18,6 +18,7 @@ from foliot.cli.logs import configure
 from foliot.cli.stop_signals import StopSignals, serve_until_told
 from foliot.cli.terminal import out
 from foliot.common.cancellation import stop_tasks
+from foliot.common.text import counted
 from foliot.errors import UsageError
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ async def _work(offer: Offer, grace: float, signals: StopSignals, *, once: bool,
     async with opened(store_wait=inf) as runtime, _mcp_kept_in_step(runtime, wanted=not once):
         worker = runtime.inside.tasking.worker(offer, grace=grace, once=once)
         async with _measured(runtime, worker, metrics_port):
-            places = "1 place" if offer.capacity == 1 else f"{offer.capacity} places"
+            places = counted(offer.capacity, "place")
             out(f"Worker {offer.name} has {places} on {mask_password(settings.store)}. Ctrl-C stops it.", err=True)
             keeping = None if once else asyncio.create_task(runtime.inside.tasking.housekeeper(settings).run())
             try:

@@ -41,11 +41,3 @@ def listed(names: list[str], *, most: int = 5) -> str:
     """Some of them by name, the rest as a number."""
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
-
-
-def lasted(seconds: float) -> str:
-    """A time as people say it: `40 s`, `12 min`, `3 h`, `5 days`."""
-    for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from foliot.cli.doctor.findings import Finding, Findings, guarded, listed
+from foliot.common.text import counted
 from foliot.errors import SecretError
 from foliot.settings.settings import Settings
 from foliot.version import __version__
@@ -45,12 +46,12 @@ async def look_at_keys(
     sealed_with = "" if database is None else await key_of_store(database)
     if settings.secret_key is None and not settings.secret_key_file.exists():
         if secrets:
+            sealed = counted(len(secrets), "secret is", "secrets are")
             yield Finding(
                 "keys",
                 "keys.present",
                 "error",
-                f"there are {len(secrets)} secrets, sealed with key {sealed_with or '?'}, and no key file at "
-                f"{settings.secret_key_file}",
+                f"{sealed} sealed with key {sealed_with or '?'}, and there is no key file {settings.secret_key_file}",
                 "put the key file back, or name it with FOLIOT_SECRET_KEY_FILE: without it they cannot be opened",
             )
         elif sealed_with:
@@ -89,7 +90,7 @@ async def look_at_keys(
             "keys",
             "keys.open",
             "error",
-            f"{len(closed)} secrets do not open with these keys: {listed(closed)}",
+            f"{counted(len(closed), 'secret does', 'secrets do')} not open with these keys: {listed(closed)}",
             "add the key they were sealed with behind the active one, or store them again",
         )
     elif secrets:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from foliot.cli.doctor.findings import Finding, Findings, lasted, listed
+from foliot.cli.doctor.findings import Finding, Findings, listed
+from foliot.common.durations import age
+from foliot.common.text import counted
 from foliot.engine.telemetry.standing import Standing, look, waits_for
 from foliot.store.audit.log import SqlAuditLog
 from foliot.store.base import Filter, Requirement
@@ -72,7 +74,7 @@ def _clocks(standing: Standing) -> Finding:
         if abs(worker.clock_off) > NOTABLE and worker.state(standing.at) in ("ready", "draining")
     ]
     if off:
-        told = f"the clocks of {len(off)} workers are off: {listed(off)}"
+        told = f"{counted(len(off), 'worker has', 'workers have')} a wrong clock: {listed(off)}"
         return Finding(AREA, "work.clocks", "warning", told, "set them by NTP; leases go by the store's clock")
     return Finding(AREA, "work.clocks", "ok", "no worker's clock is off")
 
@@ -89,7 +91,7 @@ async def _set_back(database: Database, now: float) -> Finding:
         AREA,
         "work.store",
         "error",
-        f"the store went back in time, as was found {lasted(now - life.set_back_at)} ago: {life.set_back}",
+        f"the store went back in time, as was found {age(now - life.set_back_at)} ago: {life.set_back}",
         "compare what was done since with what the store knows (`foliot runs`, `foliot audit`); calls may happen again",
     )
 
@@ -103,7 +105,7 @@ def _queue(standing: Standing) -> Finding:
             AREA,
             "work.queue",
             "warning",
-            f"{told}; the first has been due for {lasted(standing.at - oldest)}",
+            f"{told}; the first has been due for {age(standing.at - oldest)}",
             "start more workers; `foliot why TASK` says what a task waits for",
         )
     return Finding(AREA, "work.queue", "ok", told)
@@ -175,13 +177,15 @@ async def _waiting(database: Database, now: float) -> Finding:
     rows = await database.read("telemetry_waiting", count=QUICK)
     for_people = [row for row in rows if waits_for(row["summary"]) in ("approval", "input", "unknown_effect")]
     if not for_people:
-        return Finding(AREA, "work.waiting", "ok", f"{len(rows)} runs wait, none of them for a person")
+        return Finding(
+            AREA, "work.waiting", "ok", f"{counted(len(rows), 'run waits', 'runs wait')}, none of them for a person"
+        )
     longest = now - min(row["updated_at"] for row in for_people)
     return Finding(
         AREA,
         "work.waiting",
         "note",
-        f"{len(for_people)} runs wait for a person, the longest for {lasted(longest)}",
+        f"{counted(len(for_people), 'run waits', 'runs wait')} for a person, the longest for {age(longest)}",
         "`foliot approvals`, `foliot answer` and `foliot settle` deal with them",
     )
 
@@ -199,10 +203,12 @@ async def _approvals(resources: ResourceStore, now: float) -> Finding:
             AREA,
             "work.approvals",
             "warning",
-            f"{len(ending)} approvals expire within the hour: {listed(ending)}",
+            f"{counted(len(ending), 'approval expires', 'approvals expire')} within the hour: {listed(ending)}",
             "`foliot approvals` shows and decides them",
         )
-    return Finding(AREA, "work.approvals", "ok", f"{len(page.items)} approvals are open, none of them about to expire")
+    return Finding(
+        AREA, "work.approvals", "ok", f"{counted(len(page.items), 'open approval')}, none of them about to expire"
+    )
 
 
 async def _schedules(resources: ResourceStore) -> Finding:
@@ -211,9 +217,13 @@ async def _schedules(resources: ResourceStore) -> Finding:
     if broken:
         names = listed([f"{item['metadata']['name']} ({item['status'].get('lastError', '')[:80]})" for item in broken])
         return Finding(
-            AREA, "work.schedules", "warning", f"{len(broken)} schedules fail: {names}", "`foliot describe` says more"
+            AREA,
+            "work.schedules",
+            "warning",
+            f"{counted(len(broken), 'schedule fails', 'schedules fail')}: {names}",
+            "`foliot describe` says more",
         )
-    return Finding(AREA, "work.schedules", "ok", f"{len(page.items)} schedules, none of them in error")
+    return Finding(AREA, "work.schedules", "ok", f"{counted(len(page.items), 'schedule')}, none of them in error")
 
 
 def _phase(document: Document) -> str:

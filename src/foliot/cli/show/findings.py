@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from foliot.cli.terminal import paint
-from foliot.common.text import visible
+from foliot.common.text import counted, visible
 
 if TYPE_CHECKING:
     from foliot.resources.problems import Finding
@@ -33,14 +33,10 @@ def summary(findings: Sequence[Finding]) -> str:
     """`2 errors and 1 warning in 2 files`."""
     errors = sum(finding.severity == "error" for finding in findings)
     warnings = len(findings) - errors
-    counts = [count(errors, "error")] if errors else []
-    counts += [count(warnings, "warning")] if warnings else []
+    counts = [counted(errors, "error")] if errors else []
+    counts += [counted(warnings, "warning")] if warnings else []
     files = len({finding.file for finding in findings})
-    return f"{' and '.join(counts) or 'no problems'} in {count(files, 'file')}"
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{' and '.join(counts) or 'no problems'} in {counted(files, 'file')}"
 
 
 def _render(finding: Finding) -> str:

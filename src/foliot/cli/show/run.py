@@ -11,8 +11,9 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 import msgspec
 
 from foliot.cli.terminal import out
-from foliot.common.text import lines_of, one_line, visible, visible_json
-from foliot.engine.explain.amounts import arguments, counted, duration, money, tokens
+from foliot.common.durations import duration
+from foliot.common.text import counted, lines_of, one_line, visible, visible_json
+from foliot.engine.explain.amounts import arguments, money, tokens
 from foliot.engine.live.hub import Live, Output, Recorded, Streamed
 from foliot.kernel.messages import ModelResponse, Reasoning, ToolResult, Usage
 from foliot.kernel.run import events as e

@@ -18,8 +18,8 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from foliot.cli.show.run import MARKS, Line, Opening, Story, Style, closing
+from foliot.common.durations import duration
 from foliot.common.text import one_line, visible
-from foliot.engine.explain.amounts import duration
 from foliot.engine.live.hub import Live, Output, Recorded, Streamed
 from foliot.kernel.messages import ReasoningDelta, RestartDelta, TextDelta, ToolCallDelta
 from foliot.kernel.run.events import ModelFailed, ModelResponded, ToolStarted

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, cast
 
 from foliot.cli.terminal import paint
+from foliot.common.durations import age
 from foliot.common.text import one_line
 from foliot.resources.kinds import Kind
 from foliot.store.base import Document
@@ -134,16 +135,7 @@ def since(time: object, *, now: datetime) -> str:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     seconds = int((now - moment).total_seconds())
-    size = abs(seconds)
-    if size < 120:
-        text = f"{size}s"
-    elif size < 2 * 3600:
-        text = f"{size // 60}m"
-    elif size < 2 * 86400:
-        text = f"{size // 3600}h"
-    else:
-        text = f"{size // 86400}d"
-    return text if seconds >= 0 else f"in {text}"
+    return age(seconds) if seconds >= 0 else f"in {age(-seconds)}"
 
 
 def headings_of(kind: Kind, *, wide: bool, namespaced: bool) -> list[str]:

@@ -9,8 +9,9 @@ from typing import Protocol
 import msgspec
 
 from foliot.cli.terminal import out
-from foliot.common.text import one_line, visible, visible_json
-from foliot.engine.explain.amounts import counted, duration, money, tokens
+from foliot.common.durations import duration
+from foliot.common.text import counted, one_line, visible, visible_json
+from foliot.engine.explain.amounts import money, tokens
 from foliot.kernel.messages import Usage
 from foliot.work.views.drawing import rows_of
 from foliot.work.views.events import Happening, as_data, said

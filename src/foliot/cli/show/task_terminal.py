@@ -15,8 +15,8 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from foliot.cli.show.task import closing
+from foliot.common.durations import duration
 from foliot.common.text import one_line, visible
-from foliot.engine.explain.amounts import duration
 from foliot.kernel.run import events as e
 from foliot.work.views.drawing import MARKS, Row, detail_of, rows_of
 from foliot.work.views.events import Happening, RunHappening

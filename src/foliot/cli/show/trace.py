@@ -10,8 +10,9 @@ import msgspec
 
 from foliot.cli.show.run import SYNTHETIC, cache_read, spent
 from foliot.cli.terminal import paint
-from foliot.common.text import lines_of, one_line
-from foliot.engine.explain.amounts import arguments, counted, duration, money, tokens
+from foliot.common.durations import duration
+from foliot.common.text import counted, lines_of, one_line
+from foliot.engine.explain.amounts import arguments, money, tokens
 from foliot.engine.explain.prompt_cache import misses
 from foliot.engine.explain.trace import Ask, CallTrace, Mark, StepTrace, Trace
 from foliot.kernel.run.codec import type_of

@@ -18,7 +18,7 @@ from foliot.cli.errors import warn
 from foliot.cli.manifests import load, located
 from foliot.cli.reach import namespace
 from foliot.cli.terminal import out, paint
-from foliot.engine.explain.amounts import counted
+from foliot.common.text import counted
 from foliot.errors import FoliotError, NotFound, UsageError
 from foliot.runtime.groups.groups import Groups, StoreGroups
 from foliot.store.base import Document

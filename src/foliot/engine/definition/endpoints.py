@@ -11,6 +11,7 @@ from typing import Any, Final, cast
 
 from msgspec.structs import replace
 
+from foliot.common.suggestions import did_you_mean
 from foliot.common.waits import Waits
 from foliot.engine.definition.freeze import ENDPOINT
 from foliot.engine.definition.grants import addresses, check_provider, chosen_address, own_address
@@ -460,7 +461,8 @@ def _meant(ref: str) -> str | None:
         provider = default_registry().find(name)
     except InvalidInput:
         return None
-    return f"did you mean {provider.name}:{model}? `{ref}` is the endpoint {model!r} of the namespace {name!r}"
+    meant = did_you_mean(f"{provider.name}:{model}")
+    return f"{meant} `{ref}` is the endpoint {model!r} of the namespace {name!r}"
 
 
 def _local_circuit(circuits: LocalCircuits, clock: Callable[[], float], key: str) -> EndpointCircuit:

@@ -1,27 +1,11 @@
-"""Times, tokens, money and texts as people read them in one line."""
+"""Tokens, money and arguments as people read them in one line."""
 
 from __future__ import annotations
 
 import json
 from typing import Any, cast
 
-from foliot.common.text import one_line
-
-
-def duration(seconds: float | None) -> str:
-    """12ms, 0.4s, 3.2s, 1m05s, 2h10m, 3d4h; "-" when it is not known."""
-    if seconds is None:
-        return "-"
-    if seconds < 0.0995:
-        return f"{seconds * 1000:.0f}ms"
-    if seconds < 59.95:
-        return f"{seconds:.1f}s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    if whole < 86400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-    return f"{whole // 86400}d{whole % 86400 // 3600}h"
+from foliot.common.text import counted, one_line
 
 
 def money(usd: float | None) -> str:
@@ -40,11 +24,6 @@ def money(usd: float | None) -> str:
 
 def tokens(count: int) -> str:
     return counted(count, "token")
-
-
-def counted(count: int, noun: str) -> str:
-    """`1 step`, `2 steps`, `1,204 tokens`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def times(count: int) -> str:

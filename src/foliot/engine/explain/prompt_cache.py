@@ -13,7 +13,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from foliot.engine.explain.amounts import counted, duration, tokens
+from foliot.common.durations import duration
+from foliot.common.text import counted
+from foliot.engine.explain.amounts import tokens
 from foliot.engine.explain.trace import StepTrace, Trace
 from foliot.tools.search import NAME as TOOL_SEARCH
 

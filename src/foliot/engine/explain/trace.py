@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import Struct, field
 
-from foliot.engine.explain.amounts import duration
+from foliot.common.durations import duration
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import Reasoning, Source, ToolFailure, Usage
 from foliot.kernel.run import events as e

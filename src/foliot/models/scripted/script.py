@@ -7,7 +7,6 @@ or forked gets the turn it would have got.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -17,6 +16,7 @@ from typing import Any, Final, TypeAlias, cast, get_args
 import msgspec
 
 from foliot.common.durations import seconds
+from foliot.common.suggestions import suggestion
 from foliot.errors import InvalidInput
 from foliot.kernel.messages import Message, ModelRequest, StopReason, ToolResult, Usage
 
@@ -311,10 +311,8 @@ def _complaint(key: Any, fixed: bool) -> str:
     if key in shapes:
         return shapes[key]
     known = [*_WORDS, *_OTHER]
-    close = difflib.get_close_matches(str(key), known, 1)
-    return (
-        f"is not a condition; did you mean `{close[0]}`?" if close else f"is not a condition; known: {', '.join(known)}"
-    )
+    hint = suggestion(str(key), known, f"known: {', '.join(known)}")
+    return f"is not a condition; {hint}"
 
 
 # --- script reader ---------------------------------------------------------------------------------------------------
@@ -521,9 +519,8 @@ class _Reader:
         data = cast("dict[Any, Any]", value)
         for key in data:
             if key not in known:
-                close = difflib.get_close_matches(str(key), known, 1)
-                meant = f"; did you mean `{close[0]}`?" if close else f"; known here: {', '.join(known)}"
-                self.problem(f"{place}.{key}", f"is not known{meant}")
+                hint = suggestion(str(key), known, f"known here: {', '.join(known)}")
+                self.problem(f"{place}.{key}", f"is not known; {hint}")
         return cast("dict[str, Any]", data)
 
     def choice(self, data: Mapping[str, Any], key: str, place: str, allowed: tuple[str, ...]) -> str | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
+from foliot.common.suggestions import suggestion
 from foliot.kernel.messages import Effort
 from foliot.resources.base import Model, Resource, Status, given, implies, problem, says
 from foliot.resources.fields import (
@@ -217,13 +217,12 @@ class AgentSpec(Model):
         names = [tool.partition("@")[0] for tool in self.tools]
         if choice is None or choice in TOOL_CHOICES or choice in names:
             return
-        near = difflib.get_close_matches(choice, [*TOOL_CHOICES, *names], 1)
         yield problem(
             "model_settings",
             "tool_choice",
             message=f'{{field}} "{choice[:80]}" is no tool of spec.tools',
             expected="auto, none, required, or the name of a tool in spec.tools",
-            hint=f'did you mean "{near[0]}"?' if near else "add it to spec.tools, or write required for any of them",
+            hint=suggestion(choice, [*TOOL_CHOICES, *names], "add it to spec.tools, or write required for any of them"),
         )
 
 

@@ -5,13 +5,13 @@ Nothing raises: what cannot be read becomes a finding beside what can. File name
 
 from __future__ import annotations
 
-import difflib
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
+from foliot.common.suggestions import did_you_mean, nearest
 from foliot.resources.problems import NO_SUCH_FILE, Finding, Problem, Severity
 from foliot.resources.syntax.places import LIMITS
 
@@ -154,10 +154,10 @@ def _near(name: str) -> str | None:
     """A name beside the missing one that differs by a typing error."""
     folder, wanted = os.path.split(name)
     try:
-        near = difflib.get_close_matches(wanted, os.listdir(folder or "."), n=1, cutoff=0.7)
+        near = nearest(wanted, os.listdir(folder or "."), alike=0.7)
     except (OSError, ValueError):
         return None
-    return f"did you mean {shown(os.path.join(folder, near[0]))}?" if near else None
+    return did_you_mean(shown(os.path.join(folder, near[0]))) if near else None
 
 
 def _reason(error: OSError | ValueError) -> str:

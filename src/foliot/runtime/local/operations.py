@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace as changed
 
+from foliot.common.suggestions import nearest
 from foliot.engine.audit.completion import Completion
 from foliot.engine.audit.metering import By, Total, totals
 from foliot.engine.budgets.declared import standings
@@ -189,7 +189,7 @@ class _Triggers:
         except NotFound:
             page = await self._store.list(Filter(kind, namespace), limit=1000)
             names = [str(each["metadata"]["name"]) for each in page.items]
-            near = difflib.get_close_matches(name, names, n=3) or names[:5]
+            near = nearest(name, names, most=3) or names[:5]
             word = "schedule" if kind == SCHEDULE else "webhook"
             hint = f"There are: {', '.join(near)}." if near else f"There is none in this namespace: apply a {kind}."
             raise NotFound(f"There is no {word} {name!r} in namespace {namespace!r}.", hint=hint) from None

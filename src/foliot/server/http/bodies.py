@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Iterator
 from functools import partial
@@ -13,6 +12,7 @@ import msgspec.inspect
 from starlette.requests import Request
 from starlette.types import Message, Receive
 
+from foliot.common.suggestions import did_you_mean, nearest
 from foliot.common.threads import on_thread, unhurried
 from foliot.errors import InvalidInput, UsageError
 from foliot.kernel.arguments import repeated_name
@@ -132,9 +132,9 @@ def _refuse_unknown(body: Any, shape: type[Any]) -> None:
     every = {".".join(each) for each in _fields(form)}
     here = [".".join((*path[:-1], name)) for name in known]
     near = [each for each in sorted(every) if each.rpartition(".")[2] == path[-1]]
-    near = near or difflib.get_close_matches(".".join(path), here, 1)
+    near = near or nearest(".".join(path), here)
     shown = ".".join(path)[:200]
-    hint = f"did you mean {near[0]!r}?" if near else f"it may have {', '.join(here)}" if here else "it has no fields"
+    hint = did_you_mean(near[0]) if near else f"it may have {', '.join(here)}" if here else "it has no fields"
     raise InvalidInput(f"the body cannot be used: it has no field {shown!r}", hint=hint, field=shown)
 
 

@@ -22,6 +22,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from starlette.types import Scope
 
+from foliot.common.suggestions import did_you_mean, suggestion
 from foliot.server.errors import BadParameter, Malformed
 
 NAMESPACE: Final = "namespace"
@@ -144,10 +145,7 @@ def _folded(name: str) -> str:
 
 
 def _hint(name: str, alike: str | None, names: Collection[str]) -> str:
-    from difflib import get_close_matches
-
-    if alike is None:
-        alike = next(iter(get_close_matches(name, names, n=1)), None)
     if alike is not None:
-        return f"did you mean {alike}?"
-    return f"the parameters are {', '.join(sorted(names))}" if names else "this takes no parameters"
+        return did_you_mean(alike)
+    every = f"the parameters are {', '.join(sorted(names))}" if names else "this takes no parameters"
+    return suggestion(name, names) or every

@@ -12,8 +12,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from foliot.common.text import one_line
-from foliot.engine.explain.amounts import counted, duration
+from foliot.common.durations import duration
+from foliot.common.text import counted, one_line
 from foliot.kernel.graph.plan import Edge, Plan
 from foliot.work.views.story import NodeState, NodeView
 

@@ -12,9 +12,9 @@ import msgspec
 from msgspec import Struct
 
 from foliot.common.cursors import read_cursor, write_cursor
-from foliot.common.text import one_line
+from foliot.common.durations import duration
+from foliot.common.text import counted, one_line
 from foliot.common.times import iso
-from foliot.engine.explain.amounts import counted, duration
 from foliot.kernel.graph import events as t
 from foliot.kernel.graph.events import encode_fact, fact_type
 from foliot.kernel.run import events as e

@@ -14,8 +14,8 @@ from typing import Literal, TypeAlias
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from foliot.common.text import one_line
-from foliot.engine.explain.amounts import counted, duration
+from foliot.common.durations import duration
+from foliot.common.text import counted, one_line
 from foliot.engine.explain.why import Hint, Standing
 from foliot.engine.explain.why import explain as explain_run
 from foliot.kernel.graph.advance import Reason, explain

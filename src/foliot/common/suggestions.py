@@ -1,0 +1,46 @@
+"""Hints for a word that was misspelt: the known words that are most like it, in one wording everywhere.
+
+Used where a person or a program names something that does not exist: commands, kinds, fields, parameters, settings,
+resources, tools, providers, files, time zones. The hint is the same sentence on the command line, over HTTP and in
+Python, so that people learn to look for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+ALIKE: Final = 0.6
+"""How alike two words must be, from 0 to 1: the measure of `difflib`."""
+
+VERY_ALIKE: Final = 0.75
+"""The same for words that share parts with each other (fields, settings): a looser hint would name another one."""
+
+_LONGEST: Final = 200
+"""Longer words are no slip of the fingers, and comparing them costs time that a stranger would choose."""
+
+
+def nearest(word: str, known: Iterable[str], *, most: int = 1, alike: float = ALIKE) -> list[str]:
+    """Return the known words that are most like `word`, best first. Upper and lower case count as the same."""
+    if len(word) > _LONGEST:
+        return []
+    # Loaded here: only a mistake needs it, and every command would start later.
+    from difflib import get_close_matches
+
+    by_folded: dict[str, str] = {}
+    for each in known:
+        by_folded.setdefault(each.lower(), each)
+    return [by_folded[found] for found in get_close_matches(word.lower(), by_folded, most, alike)]
+
+
+def did_you_mean(*words: str) -> str:
+    """Return `did you mean a or b?`."""
+    return f"did you mean {' or '.join(words)}?"
+
+
+def suggestion(
+    word: str, known: Iterable[str], otherwise: str | None = None, *, most: int = 1, alike: float = ALIKE
+) -> str | None:
+    """Return the hint for a misspelt word: what was probably meant, or `otherwise` when nothing is like it."""
+    near = nearest(word, known, most=most, alike=alike)
+    return did_you_mean(*near) if near else otherwise
