@@ -55,7 +55,7 @@ def test_the_field_is_named(policy: SandboxPolicy, field: str) -> None:
 def test_what_must_be_enforced_and_is_not_is_refused_with_the_reason() -> None:
     weak = Enforcement("test", True, features={"memory": Enforced(False, why="no cgroup here")})
     check_policy(SandboxPolicy(), weak)
-    with pytest.raises(SandboxPolicyRefused, match="memory must be enforced.*no cgroup here"):
+    with pytest.raises(SandboxPolicyRefused, match=r"memory must be enforced.*no cgroup here"):
         check_policy(SandboxPolicy(require=frozenset({"memory"})), weak)
 
 

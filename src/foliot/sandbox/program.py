@@ -1,0 +1,311 @@
+"""One program in the fence: started, held back until its limits hold, and ended together with all that it started.
+
+Two processes stand between this one and the program: bubblewrap outside, and the first process of the new PID
+namespace. The second is held by a pidfd. When it is killed the kernel kills everything in its namespace, and the pidfd
+says that it is gone only when all others are: so nothing is left once `ended` is set. bubblewrap kills it too when it
+ends itself, for whatever reason, and is killed when this process dies. That is why it must be started on the thread of
+the event loop: the kernel takes the end of the thread that started it for the end of its parent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec import DecodeError, Struct, json
+
+from foliot.sandbox.base import EndedBy, OnOutput, Stream
+
+_CHUNK: Final = 65536
+# Makes standard input the terminal of the session that it leads, and becomes bubblewrap. Nothing can do this between
+# `fork` and `exec` without running Python there, beside the threads of this process.
+_ON_TERMINAL: Final = (
+    "import fcntl, os, sys, termios\nfcntl.ioctl(0, termios.TIOCSCTTY, 0)\nos.execve(sys.argv[1], sys.argv[1:], {})"
+)
+
+
+class _Status(Struct, rename="kebab"):
+    """A line that bubblewrap writes: the first process inside, or how the program ended."""
+
+    child_pid: int | None = None
+    exit_code: int | None = None
+
+
+class Ended(Struct, frozen=True):
+    """How it ended. `exit_code` is None when the program was never started: the fence itself failed."""
+
+    exit_code: int | None
+    ended_by: EndedBy
+    seconds: float
+
+
+class Program:
+    """Start it on the thread of the event loop. `hold` is given the first process inside before anything runs there."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        arguments: Sequence[str],
+        argv: Sequence[str],
+        descriptors: Sequence[int],
+        *,
+        stdin: int,
+        stdout: int,
+        stderr: int,
+        hold: Callable[[int], None],
+        terminal: bool = False,
+    ) -> None:
+        """Run `command` (bubblewrap) with `arguments`, which may refer to `descriptors`, for the program `argv`.
+
+        Closes `descriptors`. Raises `OSError`.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._hold = hold
+        self._began = time.monotonic()
+        self.ended: asyncio.Future[Ended] = self._loop.create_future()
+        self._killed_by: EndedBy = ""
+        self._exit_code: int | None = None
+        self._inner: int | None = None
+        self._text = b""
+        status_read, status_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        block_read, block_write = os.pipe2(os.O_CLOEXEC)
+        # Arguments go through a file: other users see the command lines of processes, and the kernel bounds their size.
+        words = os.memfd_create("arguments", os.MFD_CLOEXEC)
+        self._status, self._block = status_read, block_write
+        given = [status_write, block_read, words, *descriptors]
+        try:
+            own = ["--json-status-fd", str(status_write), "--block-fd", str(block_read)]
+            os.write(words, b"".join(os.fsencode(word) + b"\0" for word in [*arguments, *own]))
+            os.lseek(words, 0, os.SEEK_SET)
+            line = [*command, "--args", str(words), "--", *argv]
+            if terminal:
+                line = [sys.executable, "-I", "-S", "-c", _ON_TERMINAL, *line]
+            self._outside = subprocess.Popen(
+                line,
+                # Nothing of the environment is left: LD_PRELOAD of a policy would be loaded before the fence is there.
+                env={},
+                cwd="/",
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                pass_fds=given,
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(status_read)
+            os.close(block_write)
+            raise
+        finally:
+            for descriptor in given:
+                os.close(descriptor)
+        self._outer: int | None = os.pidfd_open(self._outside.pid)
+        self._loop.add_reader(status_read, self._read_status)
+        self._loop.add_reader(self._outer, self._outer_ended)
+
+    @property
+    def pid(self) -> int:
+        return self._outside.pid
+
+    def kill(self, by: EndedBy) -> None:
+        """End it with all that it started. `ended` is set when they are gone."""
+        if self.ended.done() or self._killed_by:
+            return
+        self._killed_by = by
+        # Until bubblewrap has said who is inside, killing it could leave that process waiting: it is soon killed below.
+        if self._inner is not None:
+            signal.pidfd_send_signal(self._inner, signal.SIGKILL)
+            self._kill_outer()
+
+    def _kill_outer(self) -> None:
+        if self._outer is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._outer, signal.SIGKILL)
+
+    def _read_status(self) -> None:
+        try:
+            data = os.read(self._status, _CHUNK)
+        except BlockingIOError:
+            return
+        self._text += data
+        *lines, self._text = self._text.split(b"\n")
+        for line in lines:
+            with contextlib.suppress(DecodeError):
+                status = json.decode(line, type=_Status)
+                if status.child_pid is not None and self._inner is None:
+                    self._let_run(status.child_pid)
+                if status.exit_code is not None:
+                    self._exit_code = status.exit_code
+        if not data:
+            self._loop.remove_reader(self._status)
+
+    def _let_run(self, pid: int) -> None:
+        try:
+            self._inner = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return  # setting up failed, which bubblewrap tells
+        self._loop.add_reader(self._inner, self._inner_ended)
+        if not self._killed_by:
+            try:
+                self._hold(pid)
+            except ProcessLookupError:
+                return
+            except OSError:
+                self._killed_by = "killed"  # without its limits it must not run
+        if self._killed_by:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._inner, signal.SIGKILL)
+            self._kill_outer()
+            return
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._block, b"1")
+
+    def _outer_ended(self) -> None:
+        assert self._outer is not None
+        self._loop.remove_reader(self._outer)
+        os.close(self._outer)
+        self._outer = None
+        self._outside.wait()
+        self._read_status()  # what was written last
+        if self._inner is not None and not self._inner_gone:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._inner, signal.SIGKILL)
+        self._settle()
+
+    _inner_gone = False
+
+    def _inner_ended(self) -> None:
+        assert self._inner is not None
+        self._inner_gone = True
+        self._loop.remove_reader(self._inner)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Say that it has ended, once both are gone. The first to go takes the other with it."""
+        if self._outer is not None or (self._inner is not None and not self._inner_gone) or self.ended.done():
+            return
+        self._loop.remove_reader(self._status)
+        for descriptor in (self._status, self._block, self._inner):
+            if descriptor is not None:
+                os.close(descriptor)
+        code = self._exit_code
+        if code is None and self._killed_by:
+            code = 128 + signal.SIGKILL
+        self.ended.set_result(Ended(code, self._killed_by, time.monotonic() - self._began))
+
+
+class Tail:
+    """The end of a stream, bounded while it comes."""
+
+    def __init__(self, stream: Stream, most: int, on_output: OnOutput | None) -> None:
+        self._stream: Stream = stream
+        self._most = most
+        self._on_output = on_output
+        self._kept = bytearray()
+        self.size = 0
+
+    def add(self, data: bytes) -> None:
+        self.size += len(data)
+        self._kept += data
+        # Cut in large pieces: a cut moves all that is kept.
+        if len(self._kept) > 2 * self._most + _CHUNK:
+            del self._kept[: len(self._kept) - self._most]
+        if self._on_output is not None:
+            self._on_output(self._stream, data)
+
+    @property
+    def kept(self) -> bytes:
+        return bytes(self._kept[-self._most :]) if self._most else b""
+
+    @property
+    def truncated(self) -> bool:
+        return self.size > self._most
+
+
+class PipeReader:
+    """Reads a pipe into a `Tail` until its end, or until it is closed: a program may hand its end to another."""
+
+    def __init__(self, descriptor: int, tail: Tail) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._descriptor: int | None = descriptor
+        self._tail = tail
+        os.set_blocking(descriptor, False)
+        self._loop.add_reader(descriptor, self._read)
+
+    def _read(self) -> bool:
+        """Read a piece; False when there is nothing to read now, or never again."""
+        if self._descriptor is None:
+            return False
+        try:
+            data = os.read(self._descriptor, _CHUNK)
+        except BlockingIOError:
+            return False
+        if data:
+            self._tail.add(data)
+            return True
+        self._loop.remove_reader(self._descriptor)
+        os.close(self._descriptor)
+        self._descriptor = None
+        return False
+
+    def close(self) -> None:
+        """Take what the pipe holds, and close it. Nobody writes any more."""
+        while self._read():
+            pass
+        if self._descriptor is not None:
+            self._loop.remove_reader(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+class PipeWriter:
+    """Writes all of `data` into a pipe, as fast as it is read, and closes it."""
+
+    def __init__(self, descriptor: int, data: bytes) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._descriptor: int | None = descriptor
+        self._left = memoryview(data)
+        os.set_blocking(descriptor, False)
+        if not self._write():
+            self._loop.add_writer(descriptor, self._write)
+
+    def _write(self) -> bool:
+        """Write what the pipe takes now; True when there is no more to write."""
+        if self._descriptor is None:
+            return True
+        try:
+            while self._left:
+                self._left = self._left[os.write(self._descriptor, self._left) :]
+        except BlockingIOError:
+            return False
+        except BrokenPipeError:
+            pass
+        self.close()
+        return True
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            self._loop.remove_writer(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def open_terminal(rows: int, columns: int) -> tuple[int, int]:
+    """A new terminal: the end that is kept, and the end for the program."""
+    kept, given = pty.openpty()
+    resize_terminal(kept, rows, columns)
+    return kept, given
+
+
+def resize_terminal(descriptor: int, rows: int, columns: int) -> None:
+    fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
