@@ -101,7 +101,7 @@ class TestList:
         assert "container" in tools["boxed"]["problem"]
         assert tools["write_todos"]["from"] == "builtin"
         assert "workspace" in tools["read"]["problem"]
-        assert "sandbox" in tools["bash"]["problem"]
+        assert (tools["bash"]["isolation"], tools["bash"]["available"]) == ("sandboxed", True)
 
     def test_the_snapshot_says_what_this_deployment_offers_and_lacks(self, foliot: Foliot) -> None:
         offers = json.loads(foliot("tools", "list", "-o", "json").out)["capabilities"]
@@ -181,7 +181,15 @@ class TestCall:
         assert "Traceback" not in said.err
         assert foliot("tools", "call", "lost").code != 0
 
-    def test_what_would_have_to_be_contained_is_refused_and_recorded(self, foliot: Foliot) -> None:
+    def test_a_shell_command_runs_in_a_sandbox(self, foliot: Foliot) -> None:
+        said = foliot("tools", "call", "bash", "--args", '{"command": "id -un; ls /root /home"}')
+        assert (said.code, "agent" in said.err + said.out) == (1, True)
+        assert "exit:2" in said.err + said.out
+
+    def test_what_would_have_to_be_contained_is_refused_and_recorded(
+        self, foliot: Foliot, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("foliot.sandbox.bubblewrap.find", lambda: None)
         said = foliot("tools", "call", "bash", "--args", '{"command": "true"}')
         assert said.code == 6
         assert "isolation_unavailable" in said.err

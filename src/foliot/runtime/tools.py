@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 from foliot.common.pages import read_all
 from foliot.common.suggestions import suggestion
 from foliot.engine.base import Clock
+from foliot.engine.definition.backends import can_fence
 from foliot.engine.definition.freeze import tool_definition
 from foliot.errors import FoliotError, InvalidDefinition, NotFound
 from foliot.kernel.identity import NOBODY, Identity
@@ -24,7 +25,7 @@ from foliot.tools.base import Caller, Invocation, OnOutput, Parked, Tool, ToolDe
 from foliot.tools.builtin.catalogue import NAMES
 from foliot.tools.governance.judge import Judgement, refused_by
 from foliot.tools.governance.rules import EVERY_TOOL, tool_token
-from foliot.tools.isolation import MODES, Isolations
+from foliot.tools.isolation import MODES, NONE
 from foliot.tools.nats_worker.calls import AgentRights
 from foliot.tools.pipeline.gates import Asking, nobody_hears
 from foliot.tools.pipeline.pipeline import Pipeline
@@ -252,7 +253,7 @@ def capabilities(settings: Settings | None) -> dict[str, Any]:
     Nothing is imported or connected to.
     """
     installed = {extra: find_spec(module) is not None for extra, module in EXTRAS.items()}
-    offered = Isolations().offered  # a sandbox registers itself; there is none in this process yet
+    offered = (NONE, "sandboxed") if can_fence() else (NONE,)
     lacking = {kind: f"install foliot[{extra}]" for kind, extra in NEEDS.items() if not installed[extra]}
     if settings is None or settings.nats is None:
         lacking.setdefault("queue", "no NATS server is configured: set FOLIOT_NATS")

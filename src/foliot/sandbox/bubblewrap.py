@@ -34,9 +34,9 @@ _SETTINGS: Final = (
 FILES: Final[Mapping[str, str]] = {
     "/etc/passwd": (
         f"root:x:0:0:root:/tmp:/usr/sbin/nologin\n{NAME}:x:{USER}:{USER}::/tmp:/bin/sh\n"
-        "nobody:x:65534:65534:nobody:/tmp:/usr/sbin/nologin\n"
+        "overflow:x:65534:65534::/tmp:/usr/sbin/nologin\n"
     ),
-    "/etc/group": f"root:x:0:\n{NAME}:x:{USER}:\nnogroup:x:65534:\n",
+    "/etc/group": f"root:x:0:\n{NAME}:x:{USER}:\noverflow:x:65534:\n",
     "/etc/hosts": "127.0.0.1 localhost fence\n::1 localhost\n",
     "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }

@@ -17,19 +17,29 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, get_args
 from msgspec import Struct
 
 from foliot.errors import Conflict, InvalidInput
-from foliot.tools.base import Invocation, OnOutput, Tool, ToolDefinition, ToolIsolationMissing
+from foliot.sandbox.base import SandboxError, SandboxPolicyRefused, SandboxUnavailable
+from foliot.tools.base import (
+    Invocation,
+    OnOutput,
+    Tool,
+    ToolDefinition,
+    ToolError,
+    ToolIsolationMissing,
+    ToolPolicyInvalid,
+)
 from foliot.tools.contract import ToolRequest, ToolResponse
 
 Mode: TypeAlias = Literal["none", "sandboxed", "container", "wasm"]
 MODES: Final[tuple[str, ...]] = get_args(Mode)
 NONE: Final = "none"
+ANY_TYPE: Final = ""
 
 
 class IsolatedCall(Struct, frozen=True):
     """One call as a sandbox gets it: the contract envelope, and what must go around it.
 
-    `environment` holds credentials for the code inside; it is given to that code and to nothing else. `seconds` is when
-    whatever runs is ended by force, None for no bound of its own.
+    `environment` is for the code inside and never holds a credential: those are put in outside, where requests leave.
+    `seconds` is when everything in it is ended by force, None for no bound of its own.
     """
 
     definition: ToolDefinition
@@ -60,25 +70,36 @@ Adapter: TypeAlias = Callable[[ToolDefinition, Isolation], Tool]
 
 
 class Isolations:
-    """The isolations of one runtime, by mode. There are none until a sandbox registers itself."""
+    """The isolations of one runtime, by mode and type of tool. There are none until a sandbox registers itself."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[Isolation, Adapter]] = {}
+        self._known: dict[tuple[str, str], tuple[Isolation, Adapter]] = {}
 
-    def register(self, isolation: Isolation, adapter: Adapter) -> None:
-        """Raises `InvalidInput` for a mode that tools cannot declare, `Conflict` when the mode is taken."""
+    def register(self, isolation: Isolation, adapter: Adapter, *, type: str = ANY_TYPE) -> None:
+        """Have tools of this `type` that declare its mode run in an isolation; by default tools of any other type.
+
+        Raises `InvalidInput` for a mode that tools cannot declare, `Conflict` when mode and type are taken.
+        """
         mode = isolation.mode
         if mode not in MODES or mode == NONE:
             expected = ", ".join(each for each in MODES if each != NONE)
             raise InvalidInput(f"there is no isolation mode {mode!r}", hint=f"expected one of {expected}")
-        if mode in self._known:
-            raise Conflict(f"the isolation mode {mode!r} is registered already")
-        self._known[mode] = isolation, adapter
+        if (mode, type) in self._known:
+            raise Conflict(f"the isolation mode {mode!r} is registered already{f' for {type}' if type else ''}")
+        self._known[mode, type] = isolation, adapter
 
     @property
     def offered(self) -> tuple[str, ...]:
         """The modes that this runtime really offers."""
-        return (NONE, *sorted(self._known))
+        return (NONE, *sorted({mode for mode, _ in self._known}))
+
+    def serves(self, definition: ToolDefinition) -> bool:
+        """Whether there is something to run the tool as it declares."""
+        return definition.isolation == NONE or self._serving(definition) is not None
+
+    def _serving(self, definition: ToolDefinition) -> tuple[Isolation, Adapter] | None:
+        mode = definition.isolation
+        return self._known.get((mode, definition.type)) or self._known.get((mode, ANY_TYPE))
 
     def contained(self, definition: ToolDefinition, plain: Callable[[], Tool]) -> Tool:
         """The tool with the isolation it declares. `plain` makes the backend of a tool that declares none.
@@ -88,7 +109,7 @@ class Isolations:
         """
         if definition.isolation == NONE:
             return plain()
-        known = self._known.get(definition.isolation)
+        known = self._serving(definition)
         if known is None:
             return RefusedTool(definition, self.offered)
         isolation, adapter = known
@@ -100,8 +121,21 @@ class Isolations:
 
     async def close(self) -> None:
         known, self._known = list(self._known.values()), {}
-        for isolation, _ in known:
+        for isolation in {id(each): each for each, _ in known}.values():
             await isolation.close()
+
+
+def sandbox_failure(error: SandboxError) -> ToolError:
+    """The failure of a call whose sandbox failed. The program in it has not run if its policy was refused."""
+    if isinstance(error, SandboxUnavailable):
+        failure: ToolError = ToolIsolationMissing(error.message, hint=error.hint, **error.details)
+        failure.before_effect = True
+    elif isinstance(error, SandboxPolicyRefused):
+        failure = ToolPolicyInvalid(error.message, hint=error.hint, **error.details)
+        failure.before_effect = True
+    else:
+        failure = ToolError(error.message, hint=error.hint, retryable=False, **error.details)
+    return failure
 
 
 class RefusedTool:

@@ -217,7 +217,20 @@ async def test_files_are_written_and_read_by_name(runtime: Runtime, tmp_path) ->
     assert (tmp_path / "work" / "notes" / "a.md").read_text() == "hello"
 
 
-async def test_bash_is_refused_as_long_as_there_is_no_sandbox(runtime: Runtime, tmp_path) -> None:
+async def test_bash_runs_in_a_sandbox_on_the_files_of_the_workspace(runtime: Runtime, tmp_path) -> None:
+    (tmp_path / "work" / "a.txt").write_text("from outside")
+    command = f"cat a.txt; touch {tmp_path}/ran; echo made > b.txt"
+    run = await runtime.run(clerk({"call": {"bash": {"command": command}}}, {"say": "done"}, tools=["bash"]), "go")
+
+    (done,) = await results(runtime, run.run_id)
+    assert "from outside" in done.result.text
+    assert "[exit:0 | " in done.result.text
+    assert not (tmp_path / "ran").exists()
+    assert (tmp_path / "work" / "b.txt").read_text() == "made\n"
+
+
+async def test_bash_is_refused_where_there_is_no_sandbox(runtime: Runtime, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("foliot.sandbox.bubblewrap.find", lambda: None)
     run = await runtime.run(
         clerk({"call": {"bash": {"command": f"touch {tmp_path}/ran"}}}, {"say": "no shell"}, tools=["bash"]), "go"
     )

@@ -17,12 +17,15 @@ from foliot.engine.definition.grants import NOTHING_GRANTED, Grants
 from foliot.engine.definition.references import References
 from foliot.errors import NotHere
 from foliot.resources.agreed import Agreed
+from foliot.sandbox import bubblewrap
 from foliot.store.base import Document, Key, ResourceStore
 from foliot.tools.base import Tool, ToolDefinition, ToolIsolationMissing, ToolSecretMissing, ToolUnsupported
+from foliot.tools.isolation import NONE, Isolations
 from foliot.tools.secrets.secrets import Secrets
 
 if TYPE_CHECKING:
     from foliot.bus.nats_link import NatsLink, NatsOptions
+    from foliot.sandbox.base import Sandbox
     from foliot.store.journal.base import Journal
     from foliot.tools.backends.agent import Agents
     from foliot.tools.backends.callbacks import Shared
@@ -33,6 +36,11 @@ if TYPE_CHECKING:
     from foliot.tools.nats_worker.callers import Signer
 
 OVER_HTTP = ("http", "external", "webhook-callback")
+
+
+def can_fence() -> bool:
+    """Whether programs can be fenced here as far as can be seen without trying: bubblewrap is there."""
+    return bubblewrap.find() is not None
 
 
 class Backends:
@@ -81,6 +89,9 @@ class Backends:
         self._grpc: GrpcChannels | None = None
         self._nats: NatsLink | None = None
         self._mcp: McpConnections | None = None
+        self._sandbox: Sandbox | None = None
+        # The isolations of declared tools. Set up by the composition root; a tool whose mode is not in it is refused.
+        self.isolations = Isolations()
         # Who runs agents for agents. Set by whoever puts a runtime together; without it there are none.
         self.agents: Agents | None = None
 
@@ -91,11 +102,8 @@ class Backends:
         there: a tool is never run in something weaker than what it declares.
         """
         definition = tool_definition(document)
-        if definition.isolation != "none":
-            raise ToolIsolationMissing(
-                f"tool {definition.name!r} must run {definition.isolation!r}, and there is no such sandbox here",
-                hint="set spec.runtime.isolation_mode: none to run it without one, if that is meant",
-            )
+        if definition.isolation != NONE:
+            return self._contained(definition)
         make = {
             "function": self._function,
             "mcp": self._mcp_tool,
@@ -122,6 +130,7 @@ class Backends:
             journal=self._journal,
             agents=self.agents,
             memory=self.memory,
+            sandbox=(lambda: self.sandbox) if can_fence() else None,
         )
         return builtin_tool(name, around, definitions)
 
@@ -148,9 +157,32 @@ class Backends:
         return ""
 
     async def close(self) -> None:
-        for part in (self._mcp, self._grpc, self._nats, self._web):
+        await self.isolations.close()
+        for part in (self._mcp, self._grpc, self._nats, self._web, self._sandbox):
             if part is not None:
                 await part.close()
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The sandbox of processes, one for all tools of this runtime."""
+        if self._sandbox is None:
+            from foliot.sandbox.process import ProcessSandbox
+
+            self._sandbox = ProcessSandbox()
+        return self._sandbox
+
+    def _contained(self, definition: ToolDefinition) -> Tool:
+        if not self.isolations.serves(definition):
+            what = f"tool {definition.name!r} of the type {definition.type!r} must run {definition.isolation!r}"
+            raise ToolIsolationMissing(
+                f"{what}, and there is no such sandbox here",
+                hint="set spec.runtime.isolation_mode: none to run it without one, if that is meant",
+            )
+
+        def never() -> Tool:
+            raise AssertionError("a tool that declares an isolation has no plain backend")
+
+        return self.isolations.contained(definition, never)
 
     @property
     def web(self) -> Web:

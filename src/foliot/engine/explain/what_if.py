@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from foliot.engine.approval.documents import KIND as APPROVAL
 from foliot.engine.approval.grants import standing_among
 from foliot.engine.budgets.calls import CallBudgets
+from foliot.engine.definition.backends import can_fence
 from foliot.engine.definition.endpoints import models_reached
 from foliot.engine.definition.freeze import LOCK, freeze, tool_definition, with_search
 from foliot.engine.definition.functions import function_tool
@@ -39,7 +40,7 @@ from foliot.tools.governance.layers import Profile, of_models
 from foliot.tools.governance.permissions import Delegates
 from foliot.tools.governance.reader import read_rules
 from foliot.tools.governance.rules import Access, FixedRules, Rules, Verdict, placed
-from foliot.tools.isolation import NONE, Isolations
+from foliot.tools.isolation import NONE
 from foliot.tools.pipeline.gates import HasSecret
 from foliot.tools.pipeline.parts import Parts
 from foliot.tools.pipeline.pipeline import Pipeline
@@ -54,7 +55,8 @@ class Declared:
 
     def __init__(self, definition: ToolDefinition, tool: Tool | None = None) -> None:
         self._definition = definition
-        self.isolation = definition.isolation if definition.isolation in Isolations().offered else NONE
+        # Of the tools that are contained only built-in ones have something to contain them.
+        self.isolation = definition.isolation if tool is not None and can_fence() else NONE
         if hasattr(tool, "callees"):
             self.callees = cast("Delegates", tool).callees
         if hasattr(tool, "question"):

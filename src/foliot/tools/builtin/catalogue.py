@@ -15,6 +15,7 @@ from functools import cached_property, partial
 from typing import Any, Final, TypeAlias, cast
 
 from foliot.errors import InvalidInput, NotFound
+from foliot.sandbox.base import Sandbox
 from foliot.tools.backends.agent import Agents
 from foliot.tools.base import Tool, ToolDefinition
 from foliot.tools.builtin.answers import Decide, EmitDiagnosis, SubmitWork
@@ -47,6 +48,7 @@ class BuiltinServices:
     restricted_actions: Sequence[str] = ()
     agents: Agents | None = None
     memory: SharedMemory | None = None
+    sandbox: Callable[[], Sandbox] | None = None
 
     @cached_property
     def folder(self) -> Workspace:
@@ -111,7 +113,7 @@ _MAKERS: Final[Mapping[str, _Make]] = {
     "edit": lambda around, _: EditFile(around.folder),
     "glob": lambda around, _: Glob(around.folder),
     "grep": lambda around, _: Grep(around.folder),
-    "bash": lambda around, _: Bash(),
+    "bash": lambda around, _: Bash(around.sandbox, None if around.workspace is None else around.folder.root),
 }
 _OTHER_NAMES: Final[Mapping[str, str]] = {
     "read_file": "read",
@@ -136,13 +138,15 @@ def builtin_tools(
     restricted_actions: Sequence[str] = (),
     agents: Agents | None = None,
     memory: SharedMemory | None = None,
+    sandbox: Sandbox | None = None,
 ) -> list[Tool]:
     """Makes these tools, in this order. `definitions` are what `list_tools` lists, by default the tools made here.
 
     Raises `NotFound` for a name that is none, `InvalidInput` for a tool that needs what was not given.
     """
     way_out = None if outbound is None else lambda: outbound
-    around = BuiltinServices(workspace, way_out, journal, actions, restricted_actions, agents, memory)
+    fence = None if sandbox is None else lambda: sandbox
+    around = BuiltinServices(workspace, way_out, journal, actions, restricted_actions, agents, memory, fence)
     made: list[Tool] = []
     listed = definitions or partial(_definitions, made)
     made += [builtin_tool(name, around, listed) for name in names]

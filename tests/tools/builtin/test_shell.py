@@ -1,0 +1,116 @@
+"""`bash` in a real sandbox: what the model is shown, and how each end of a command is told."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from foliot.sandbox.base import Enforcement, SandboxPolicy, SandboxUnavailable
+from foliot.sandbox.process import ProcessSandbox
+from foliot.tools.base import ToolArgumentsInvalid, ToolIsolationMissing
+from foliot.tools.builtin.catalogue import builtin_tools
+from foliot.tools.builtin.shell import Bash, CommandFailed, CommandTimedOut, duration
+from foliot.tools.pipeline.pipeline import Pipeline
+from tests.conformance.sandbox import marked
+from tests.tools.builtin.kit import invocation
+
+
+@pytest.fixture
+async def bash(tmp_path):
+    sandbox = ProcessSandbox()
+    (made,) = builtin_tools(["bash"], workspace=tmp_path, sandbox=sandbox)
+    yield made
+    await sandbox.close()
+
+
+async def said(bash: Bash, command: str, **arguments) -> str:
+    return await bash.invoke(invocation(bash, {"command": command, **arguments}))
+
+
+async def test_both_streams_then_the_exit_code_and_how_long_it_took(bash) -> None:
+    heard: list[str] = []
+    call = invocation(bash, {"command": "echo wrong >&2; echo right; pwd"})
+    text = await bash.invoke(call, on_output=heard.append)
+    *lines, last = text.split("\n")
+    assert lines == ["right", "/workspace", "wrong"]
+    assert last.startswith("[exit:0 | ")
+    assert sorted("".join(heard).split()) == ["/workspace", "right", "wrong"]
+    assert (await said(bash, "true")).startswith("[exit:0 | ")
+
+
+async def test_a_command_that_fails_is_a_failure_with_its_output(bash) -> None:
+    with pytest.raises(CommandFailed) as caught:
+        await said(bash, "echo before; echo why >&2; exit 3")
+    assert caught.value.message.startswith("bash: exit code 3\nbefore\nwhy\n[exit:3 | ")
+    assert (caught.value.retryable, caught.value.unknown, caught.value.details["exit_code"]) == (False, None, 3)
+
+
+async def test_the_end_of_long_output_is_shown_with_how_much_there_was(bash) -> None:
+    text = await said(bash, "seq 1 100000")
+    first, *lines, last = text.split("\n")
+    assert first.startswith("[The last 2000 of 100000 lines; 588895 bytes in all; ")
+    assert (lines[-1], len(lines), last[:8]) == ("100000", 2000, "[exit:0 ")
+    assert lines[0] == "98001"
+    line = await said(bash, "head -c 3000000 /dev/zero | tr '\\0' x")
+    assert "3000000 bytes in all" in line.split("\n")[0]
+    assert 40_000 < len(line) < 52_000
+    with pytest.raises(CommandFailed) as caught:
+        await said(bash, "seq 1 100000; exit 1")
+    assert "\n100000\n[exit:1 | " in caught.value.message
+    assert len(caught.value.message) < 8000
+
+
+async def test_a_command_that_takes_too_long_is_ended_and_that_is_known(bash) -> None:
+    mark = f"3600.{time.time_ns() % 10**9:09d}"
+    with pytest.raises(CommandTimedOut, match="bash: command timed out after 1 seconds") as caught:
+        await said(bash, f"echo up; (setsid sleep {mark} &); sleep {mark}", timeout=1)
+    assert "[exit:124 | " in caught.value.message
+    assert caught.value.unknown is None
+    assert marked(mark) == []
+
+
+async def test_a_call_that_is_cancelled_leaves_nothing(bash) -> None:
+    mark, up = f"3600.{time.time_ns() % 10**9:09d}", asyncio.Event()
+    call = invocation(bash, {"command": f"echo up; (setsid sleep {mark} &); sleep {mark}"})
+    running = asyncio.create_task(bash.invoke(call, on_output=lambda _: up.set()))
+    await asyncio.wait_for(up.wait(), 60)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert marked(mark) == []
+
+
+async def test_without_a_command_it_says_so(bash) -> None:
+    for wrong in ("", "  ", None, 3):
+        with pytest.raises(ToolArgumentsInvalid, match="bash: command is required"):
+            await bash.invoke(invocation(bash, {"command": wrong}))
+
+
+async def test_a_command_too_long_for_the_system_says_what_to_do(bash) -> None:
+    result = await Pipeline([bash]).call(invocation(bash, {"command": f"true {'x' * 200_000}"}))
+    assert result.error is not None
+    assert "longer than the system takes" in result.error.message
+
+
+async def test_a_host_that_cannot_fence_runs_nothing(tmp_path) -> None:
+    class Unable(ProcessSandbox):
+        async def enforces(self) -> Enforcement:
+            return Enforcement("process", False, why="no user namespaces", hint="allow them")
+
+    bash = Bash(Unable, tmp_path)
+    with pytest.raises(ToolIsolationMissing, match="no user namespaces") as caught:
+        await said(bash, "touch ran")
+    assert caught.value.before_effect
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(SandboxUnavailable):
+        await Unable().check(SandboxPolicy())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0002, "200µs"), (0.0123, "12ms"), (1.26, "1.3s"), (59.94, "59.9s"), (61.2, "61s"), (3600.0, "3600s")],
+)
+def test_durations_are_read_easily(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
