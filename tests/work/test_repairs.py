@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 
 from foliot.engine.budgets.wakeups import models_changed
+from foliot.errors import NotFound
 from foliot.resources.validate import validate_document
 from foliot.runtime.local.declared_work import InUse
 from foliot.runtime.local.resources import LocalResources
 from foliot.runtime.runtime import Runtime
+from foliot.store.journal.base import Lease
 from foliot.store.queue.limits import class_failed, list_classes
 from foliot.store.queue.placement import Offer
 from foliot.work.tasks.base import Command
+from foliot.work.tasks.settlement import TaskSettlement
 
 DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.services)]
 
@@ -119,3 +122,24 @@ async def test_what_no_open_task_uses_is_deleted(runtime: Runtime, client: Local
     await runtime.inside.tasking.tasks.accept(Command("agent", "clerk", message="go"))
     await work(runtime)
     await client.delete("Agent", "clerk", namespace="default")
+
+
+@pytest.mark.parametrize("fault", [NotFound("its task is gone"), KeyError("a mistake")], ids=["told", "unexpected"])
+async def test_a_run_whose_task_cannot_be_asked_is_given_back_and_not_held_until_the_lease_ends(
+    runtime: Runtime, client: LocalResources, fault: Exception
+) -> None:
+    await client.apply([endpoint({"say": "done"}), CLERK])
+    tasks = runtime.inside.tasking.tasks
+    task = (await tasks.accept(Command("agent", "clerk", message="go"))).task
+    (run,) = await runtime.inside.tasking.database.read("task_runs", namespace="default", name=task.name)
+
+    async def broken(lease: Lease) -> TaskSettlement:
+        raise fault
+
+    with pytest.raises(type(fault)):
+        await runtime.inside.runs.take(run["run_id"], settlement=broken)
+
+    left = await runtime.inside.runs.journal.get(run["run_id"])
+    assert (left.phase, left.lease_until) == ("pending", None)
+    await work(runtime)  # a worker need not wait for the lease to end
+    assert (await tasks.get("default", task.name)).phase == "succeeded"

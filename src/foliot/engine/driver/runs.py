@@ -35,7 +35,6 @@ from foliot.engine.driver.lease_keeper import LeaseKeeper
 from foliot.engine.driver.process import identity, in_words, is_gone
 from foliot.engine.telemetry.context import callers_trace, logged_with
 from foliot.errors import FoliotError, UsageError
-from foliot.kernel.errors import UnknownEvent
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import Media, Message, Part, Text, ToolResult
 from foliot.kernel.run.events import EQUALITY, Event, Fork, RunClaimed, RunCreated, UnknownReason, Unsettled
@@ -252,8 +251,10 @@ class Runs:
         try:
             settles = await settlement(lease) if lease.queued and settlement is not None else None
             return await self.adopt(lease, tools=given, stream=stream, settlement=settles)
-        except (UnknownEvent, asyncio.CancelledError):
-            await self._give_back(lease)  # a newer version, or another process, may take it up at once
+        except BaseException:
+            # Whatever it was: the lease is of no use here, and a newer version, or another process, may take the run up
+            # at once. Giving back one that was lost changes nothing.
+            await self._give_back(lease)
             raise
 
     async def adopt(
