@@ -245,3 +245,53 @@ def test_a_resource_is_changed_in_an_editor(applied, tmp_path, monkeypatch):
 
     assert said.code == 0, said.err
     assert "prompt: Stay." in applied("get", "agent/first", "-o", "yaml").out
+
+
+OLDER = """\
+apiVersion: orloj.dev/v1
+kind: Task
+metadata: {name: older, labels: {team: docs}}
+spec: {system: pair, priority: Medium, input: {topic: clocks}, retry: {}}
+---
+apiVersion: orloj.dev/v1
+kind: AgentSystem
+metadata: {name: pair}
+spec: {agents: [first, second], graph: {first: {next: second, join: {}}}}
+"""
+
+
+def test_manifests_of_the_older_version_come_back_as_they_were_written(applied):
+    (applied.folder / "older.yaml").write_text(OLDER)
+    said = applied("apply", "-f", applied.folder / "older.yaml")
+    assert said.code == 0, said.err
+
+    system = json.loads(applied("get", "agent-system/pair", "-o", "json").out)
+    assert system["apiVersion"] == "orloj.dev/v1"
+    assert system["spec"] == {"agents": ["first", "second"], "graph": {"first": {"next": "second", "join": {}}}}
+    assert "orloj.dev/v1" in applied("get", "agent-system/pair", "-o", "yaml").out
+    differs = applied("diff", "-f", applied.folder / "older.yaml")
+    assert (differs.code, differs.out.strip()) == (0, ""), differs.out
+    (applied.folder / "today.yaml").write_text(OLDER.replace("orloj", "foliot"))
+    differs = applied("diff", "-f", applied.folder / "today.yaml")
+    assert "-apiVersion: orloj.dev/v1" in differs.out
+    assert "+apiVersion: foliot.dev/v1" in differs.out
+
+
+def test_a_declared_task_is_one_document_wherever_it_is_shown(applied):
+    for name in ("older", "newer"):
+        text = OLDER if name == "older" else OLDER.replace("orloj", "foliot").replace("name: older", "name: newer")
+        (applied.folder / f"{name}.yaml").write_text(text)
+        said = applied("apply", "-f", applied.folder / f"{name}.yaml")
+        assert said.code == 0, said.err
+        assert applied("task", "wait", name, "-q", *_here(applied)).code == 0
+
+        got = json.loads(applied("get", "task", name, "-o", "json").out)
+        assert got == json.loads(applied("task", "show", name, "-o", "json").out)
+        assert got["status"]["phase"] == "Succeeded"
+        assert [each["to_agent"] for each in got["status"]["messages"]] == ["first", "second"]
+        assert got["spec"]["priority"] == ("Medium" if name == "older" else "normal")
+
+        (applied.folder / "back.yaml").write_text(applied("get", "task", name, "-o", "yaml").out)
+        back = applied("apply", "-f", applied.folder / "back.yaml")
+        assert back.code == 0, back.err
+        assert json.loads(applied("get", "task", name, "-o", "json").out) == got

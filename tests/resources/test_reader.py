@@ -11,6 +11,7 @@ from foliot.resources.kinds import KINDS
 from foliot.resources.problems import ManifestError, Problem
 from foliot.resources.reader import Bundle, parse_text, read_manifests
 from foliot.resources.syntax.yaml_text import dump_yaml
+from foliot.resources.wording import as_written
 
 VALID = Path(__file__).parent / "data" / "valid"
 
@@ -49,7 +50,7 @@ def test_every_kind_is_accepted_in_both_versions_and_spellings():
 def test_what_is_accepted_is_the_same_after_dumping_and_reading_again(path: Path):
     documents = read_manifests([path]).documents
 
-    again = parse_text("---\n".join(dump_yaml(document) for document in documents))
+    again = parse_text("---\n".join(dump_yaml(as_written(document)) for document in documents))
 
     assert told(again) == []
     assert again.documents == documents

@@ -11,6 +11,7 @@ from foliot.resources.reader import Bundle, parse_text
 from foliot.resources.syntax.json_nodes import parse_json
 from foliot.resources.syntax.yaml import parse_yaml, pure_python_events
 from foliot.resources.syntax.yaml_text import dump_yaml, dump_yaml_all
+from foliot.resources.wording import as_written
 
 MANIFESTS = [path.read_text() for path in sorted((Path(__file__).parent / "data" / "valid").iterdir())]
 
@@ -30,7 +31,7 @@ def check(bundle: Bundle) -> None:
         assert finding.column is None or finding.column >= 1
         assert finding.message
         str(finding).encode()
-    again = parse_text(dump_yaml_all(bundle.documents))
+    again = parse_text(dump_yaml_all([as_written(each) for each in bundle.documents]))
     if bundle.items:
         assert again.findings == []
     assert again.documents == bundle.documents

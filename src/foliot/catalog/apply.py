@@ -36,7 +36,10 @@ from foliot.resources.field_owners import (
 from foliot.resources.powers import acts_for_declarer
 from foliot.resources.problems import Finding, ManifestError, Problem, render_path
 from foliot.resources.validate import validated
+from foliot.resources.wording import WRITTEN_AS, written_as
 from foliot.store.base import DeclaredBy, Delete, Document, Filter, Key, Owned, Put, Requirement, ResourceStore
+from foliot.store.resources.documents import same as same_json
+from foliot.store.resources.documents import same_spec
 from foliot.store.resources.selectors import matches
 
 # --- plan ------------------------------------------------------------------------------------------------------------
@@ -125,11 +128,12 @@ async def make_plan(
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """A manifest in normal form, the fields that it sets itself, and the lists that it has empty."""
+    """A manifest in normal form, the fields that it sets itself, the lists that it has empty, and how it is written."""
 
     document: Document
     given: frozenset[Field]
     empty: frozenset[Field]
+    written: Document
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +150,7 @@ def _read(document: Document) -> _Wanted:
         raise _invalid(document, problems)
     given = resource.given()
     fields = frozenset(leaves(given))
-    return _Wanted(resource.model_dump(by_alias=True), fields, emptied(given) - fields)
+    return _Wanted(resource.model_dump(by_alias=True), fields, emptied(given) - fields, written_as(document))
 
 
 def _invalid(document: Document, problems: Sequence[Problem], hint: str | None = None) -> ManifestError:
@@ -200,14 +204,21 @@ async def _planned(store: ResourceStore, wanted: _Wanted, owned: Owned | None, a
     claim = Claim(applier.manager, wanted.given, "apply")
     if before is None:
         after = settle({}, {}, leaves(shown), claim)
-        step = Step("created", shown, None, Put(document, "absent", claim=claim), after)
+        step = Step("created", shown, None, Put(document, "absent", claim=claim, written=wanted.written), after)
         return _Planned(step, document, refused=refused)
     after = settle(owners, leaves(before), leaves(shown), claim)
+    words = wanted.written
+    if not same_spec(shown.get("spec") or {}, given.get("spec") or {}):
+        # Others own a part of it, which is shown too: its author's words are not all of it.
+        words = {name: value for name, value in words.items() if name != "spec"}
     same_fields = same(before, shown) and not secret_changed and before["metadata"].get("declaredBy")
+    same_fields = same_fields and same_json(before["metadata"].get(WRITTEN_AS) or {}, words)
     if same_fields and not _raises(before, applier) and after == owners:
         step = Step("unchanged", before, before, None, after, owners)
     else:
-        step = Step("updated", shown, before, Put(document, version_of(before), claim=claim), after, owners)
+        step = Step(
+            "updated", shown, before, Put(document, version_of(before), claim=claim, written=words), after, owners
+        )
     return _Planned(step, document, merged.disputed, refused)
 
 
@@ -264,6 +275,8 @@ def _not_said(before: Document, planted: Mapping[Field, str]) -> FieldConflict:
 
 def _stale(document: Document, before: Document | None) -> Conflict | None:
     asked = version_of(document)
+    if document["kind"] == "Task" and document.get("spec", {}).get("mode", "run") == "run":
+        asked = ""  # the document of a task shows the version of its work; what it asks for cannot be changed anyway
     if not asked or asked == (version_of(before) if before else ""):
         return None
     return Conflict(

@@ -25,6 +25,7 @@ from foliot.client.remote_work import RemoteApprovals, RemoteQuestions, RemoteRu
 from foliot.errors import Conflict, NotFound, UsageError
 from foliot.resources.field_owners import EDIT
 from foliot.resources.kinds import find_kind
+from foliot.resources.wording import as_written
 from foliot.runtime.groups.groups import Groups
 from foliot.runtime.groups.store import MANAGER, ResourceGroup
 from foliot.runtime.outcomes import Applied, Ends, Outcome, Taken, not_found
@@ -228,7 +229,9 @@ class RemoteResources(Asking, ResourceGroup):
         if not wanted:
             return []
         path = "/v1/tasks/declared"
-        answer = await self._http.ask("POST", path, params=params, body=_body(wanted), repeatable=True)
+        answer = await self._http.ask(
+            "POST", path, params=params, body=_body([as_written(each) for each in wanted]), repeatable=True
+        )
         return [wire.taken_from_wire(each) for each in wire.read(answer.body, Rows[wire.TakenWire])]
 
     async def replace(self, document: Document, *, take_over: bool = False, dry_run: bool = False) -> Outcome:
@@ -248,7 +251,7 @@ class RemoteResources(Asking, ResourceGroup):
                 **({"dryRun": "All"} if dry_run else {}),
             },
             headers={"If-Match": f'"{version}"'},
-            body=msgspec.json.encode(document),
+            body=msgspec.json.encode(as_written(document)),
         )
         after = wire.read(answer.body, Document)
         same = after["metadata"].get("resourceVersion") == before["metadata"].get("resourceVersion")

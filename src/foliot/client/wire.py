@@ -19,6 +19,7 @@ from foliot.kernel.graph.events import decode_fact, encode_fact
 from foliot.kernel.graph.plan import Plan
 from foliot.kernel.run.codec import decode, encode
 from foliot.kernel.run.events import Event
+from foliot.resources.wording import as_written
 from foliot.runtime.outcomes import Taken
 from foliot.store.base import Document
 from foliot.store.journal.base import RunInfo
@@ -184,7 +185,7 @@ def _live(run_id: str, facts: Facts) -> LiveRun:
 def taken_to_wire(taken: Taken) -> TakenWire:
     error = taken.error
     told = {} if error is None else {"code": error.code, "detail": error.message, "hint": error.hint or ""}
-    task = None if taken.task is None else outline(taken.task)
+    task = None if taken.task is None else as_written(outline(taken.task))
     return TakenWire(taken.namespace, taken.name, task, taken.new, error.http if error else 0, told)
 
 

@@ -29,9 +29,8 @@ from pydantic_core import CoreSchema, PydanticCustomError
 from foliot.resources.fields import MARK_ANY_CASE, Annotations, Labels, LooseWord, Name, Whole, refusal
 from foliot.resources.names import camel, snake, spellings
 from foliot.resources.problems import Problem
+from foliot.resources.wording import API_VERSION, API_VERSION_ALIASES, WRITTEN_AS
 
-API_VERSION: Final = "foliot.dev/v1"
-API_VERSION_ALIASES: Final = frozenset({"orloj.dev/v1"})
 DEFAULT_NAMESPACE: Final = "default"
 MARK_MODEL: Final = "x-model"
 MARK_SHARED: Final = "x-shared"
@@ -249,6 +248,11 @@ class Metadata(Model):
         default_factory=list[dict[str, Any]],
         serialization_alias="managedFields",
         description="Who owns which field, when it was asked for; given by the store.",
+    )
+    written_as: dict[str, Any] = Field(
+        default_factory=dict[str, Any],
+        serialization_alias=WRITTEN_AS,
+        description="How its author wrote it, in an older version of this format; kept by the store, never shown.",
     )
 
 

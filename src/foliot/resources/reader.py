@@ -26,6 +26,7 @@ from foliot.resources.syntax.places import Flaw, Parsed, ParsedDocument, Places,
 from foliot.resources.syntax.source_text import decode
 from foliot.resources.syntax.yaml import parse_yaml
 from foliot.resources.validate import validated
+from foliot.resources.wording import WRITTEN_AS, written_as
 
 # What `kubectl get -o json` and its like wrap several resources in.
 _LIST_FIELDS: Final = frozenset({"apiVersion", "kind", "metadata", "items"})
@@ -52,8 +53,17 @@ class Loaded:
 
     @property
     def given(self) -> dict[str, Any]:
-        """Return the manifest in normal form and without defaults, as apply takes it."""
-        return self.resource.given()
+        """Return the manifest without defaults, as apply takes it.
+
+        It is in normal form; in the words of its author where these are kept (see `written_as`).
+        """
+        given = self.resource.given()
+        return {**given, **self.written} if self.written else given
+
+    @property
+    def written(self) -> dict[str, Any]:
+        """Return the part that is kept in the words of its author, see `written_as`."""
+        return self.document["metadata"].get(WRITTEN_AS) or {}
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -186,7 +196,7 @@ class _Reading:
         findings = [_placed(p, file, places, within, *_identity(raw)) for p in problems] if problems else []
         if resource is None or source.flawed:
             return findings
-        document = resource.model_dump(by_alias=True)
+        document = _as_said(resource.model_dump(by_alias=True), raw)
         loaded = Loaded(document, resource, file, index, places, within)
         first = self._declared.setdefault(loaded.key, loaded)
         if first is not loaded:
@@ -241,6 +251,15 @@ def _in_namespace(raw: dict[str, Any], namespace: str | None) -> dict[str, Any]:
         return raw
     given = cast("dict[str, Any]", metadata)
     return raw if given.get("namespace") else raw | {"metadata": given | {"namespace": namespace}}
+
+
+def _as_said(document: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
+    """The document with what is kept of its author's words. What it says of them itself is never taken."""
+    if written := written_as(raw):
+        document["metadata"][WRITTEN_AS] = written
+    else:
+        document["metadata"].pop(WRITTEN_AS, None)
+    return document
 
 
 def _identity(raw: dict[str, Any]) -> tuple[str | None, str | None]:

@@ -18,9 +18,10 @@ from typing import Any, Final, cast
 
 from pydantic import ValidationError
 
-from foliot.resources.base import API_VERSION, API_VERSION_ALIASES, MARK_MODEL, MARK_SHARED, Model, Resource
+from foliot.resources.base import MARK_MODEL, MARK_SHARED, Model, Resource
 from foliot.resources.fields import MARK_ANY_CASE, MARK_EXACT, MARK_ONE_OR_MANY
 from foliot.resources.kinds import KINDS, find_kind
+from foliot.resources.wording import API_VERSION, API_VERSION_ALIASES
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _MARKS: Final = (MARK_MODEL, MARK_ANY_CASE, MARK_EXACT, MARK_ONE_OR_MANY)

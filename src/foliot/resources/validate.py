@@ -16,10 +16,11 @@ from typing import Any, Final, TypeAlias, cast, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from foliot.common.suggestions import VERY_ALIKE, did_you_mean, nearest, suggestion
-from foliot.resources.base import API_VERSION, Model, Resource, accepted_keys, check_api_version, emitted_key
+from foliot.resources.base import Model, Resource, accepted_keys, check_api_version, emitted_key
 from foliot.resources.kinds import KINDS, Kind, kind_of, near_kind
 from foliot.resources.names import snake, spellings
 from foliot.resources.problems import Path, Problem, render_path
+from foliot.resources.wording import API_VERSION
 
 # --- suggest ---------------------------------------------------------------------------------------------------------
 

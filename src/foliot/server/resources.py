@@ -29,6 +29,7 @@ from foliot.store.base import Document, Key, Put, StaleMerge
 
 if TYPE_CHECKING:
     from foliot.resources.base import Resource
+    from foliot.resources.reader import Loaded
 
 # How often a patch without a version is merged again because others change the same spec.
 ATTEMPTS: Final = 20
@@ -87,28 +88,27 @@ class Declaring:
         self._request_id = request_id
         self._store = RecordedStore(services.runtime, caller, request_id)
 
-    async def put(self, document: Document, conditions: Conditions, given: Document | None = None) -> Written:
-        """Create it, or replace what was declared under its name. Raises `ManifestError`, `Conflict`.
-
-        `given` is what of it the caller said, without defaults.
-        """
+    async def put(self, loaded: Loaded, conditions: Conditions) -> Written:
+        """Create it, or replace what was declared under its name. Raises `ManifestError`, `Conflict`."""
+        document = loaded.document
         asked = conditions.version(document)
         if conditions.none_match == "*" and asked is None:
             asked = "absent"
         try:
-            return await self._write(document, asked or "any", conditions.dry, self._claim(given))
+            return await self._write(document, asked or "any", conditions.dry, self._claim(loaded), loaded.written)
         except NotFound as missing:
             raise Conflict(missing.message, hint="leave out the version to create it") from None
 
-    async def replace(self, document: Document, conditions: Conditions, given: Document | None = None) -> Written:
+    async def replace(self, loaded: Loaded, conditions: Conditions) -> Written:
         """Replace what was declared, at a version that must be named. Raises `PreconditionRequired`, `NotFound`."""
+        document = loaded.document
         asked = conditions.version(document)
         if asked is None:
             raise PreconditionRequired(
                 "resourceVersion precondition required for update (set metadata.resourceVersion or If-Match)"
             )
         await self._check_declared(key_of(document))  # one that is missing is missing, whatever version was asked for
-        return await self._write(document, asked, conditions.dry, self._claim(given))
+        return await self._write(document, asked, conditions.dry, self._claim(loaded), loaded.written)
 
     async def patch(self, key: Key, changes: Mapping[str, Any], conditions: Conditions) -> Written:
         """Change what a JSON merge patch (RFC 7396) names.
@@ -141,7 +141,7 @@ class Declaring:
         def merged(newest: Document) -> Document:
             return _patched(key, changes, newest).model_dump(by_alias=True)
 
-        return await self._write(patched.model_dump(by_alias=True), asked, dry, claim, merged)
+        return await self._write(patched.model_dump(by_alias=True), asked, dry, claim, merge=merged)
 
     async def _check_declared(self, key: Key) -> None:
         """Raises `Conflict` for work that no resource declares: there is nothing of it that could be changed."""
@@ -196,16 +196,22 @@ class Declaring:
         act.tell()
         return document
 
-    def _claim(self, given: Document | None) -> Claim:
-        return Claim(self._manager or PUT, None if given is None else frozenset(leaves(given)))
+    def _claim(self, loaded: Loaded) -> Claim:
+        return Claim(self._manager or PUT, frozenset(leaves(loaded.resource.given())))
 
     async def _write(
-        self, document: Document, expect: str, dry: bool, claim: Claim, merge: Merge | None = None
+        self,
+        document: Document,
+        expect: str,
+        dry: bool,
+        claim: Claim,
+        written_as: Document | None = None,
+        merge: Merge | None = None,
     ) -> Written:
         await self._services.client.check_unopposed(document)
         warnings = tuple(await check_against_store(self._store, [document]))
         stored = {name: value for name, value in document.items() if name != "status"}
-        put = Put(stored, expect=expect, merge=merge, claim=claim, takes_over=self._takes_over)
+        put = Put(stored, expect=expect, merge=merge, claim=claim, takes_over=self._takes_over, written=written_as)
         (written,) = await self._store.write([put], dry=dry)
         if written.action != "unchanged" and not dry:
             await self._services.client.written(written.document)

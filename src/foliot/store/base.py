@@ -142,6 +142,8 @@ class Put:
     one that would be stored: `StaleMerge`.
     `lowers`: whoever writes it may lower what was agreed to about a tool of an MCP server (see resources/agreed.py).
     `takes_over`: whoever writes it declares all of it, also what others put there (see docs/powers.md).
+    `written` is how its author wrote it, in an older version (see resources/wording.py), and nothing for the present
+    one; None when only a part of it is changed. What the document says of it is never taken.
     `claim` says who becomes the owner of which fields (see resources/field_owners.py), by default Foliot itself of
     what changes.
     """
@@ -153,6 +155,7 @@ class Put:
     merge: Callable[[Document], Document] | None = None
     lowers: bool = False
     takes_over: bool = False
+    written: Mapping[str, Any] | None = None
     claim: Claim = BY_SYSTEM
 
 

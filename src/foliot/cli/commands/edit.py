@@ -19,6 +19,7 @@ from foliot.cli.terminal import out
 from foliot.errors import Conflict, FoliotError, InvalidDefinition
 from foliot.resources.problems import Problem
 from foliot.resources.syntax.yaml_text import dump_yaml
+from foliot.resources.wording import as_written
 from foliot.store.base import Document
 from foliot.store.resources.documents import same, same_spec
 
@@ -99,7 +100,7 @@ def _ask(live: Document, draft: Path) -> Document | None:
         body = saved
         document, problems = _checked(saved, live, draft)
         if document is not None:
-            return None if _same(_editable(document), original) else document
+            return None if _same(_editable(as_written(document)), original) else document
     raise InvalidDefinition(f"The text is still wrong after {ROUNDS} rounds; giving up.")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import click
@@ -15,6 +16,7 @@ from foliot.cli.targets import Targets, parse_targets
 from foliot.cli.terminal import out
 from foliot.common.pages import read_pages
 from foliot.errors import NotFound, UsageError
+from foliot.resources.wording import as_written
 from foliot.runtime.groups.groups import StoreGroups
 from foliot.store.base import Document, Filter, Requirement
 
@@ -105,8 +107,12 @@ def _selectors(
 
 
 async def _get_named(request: Request, output: str) -> int:
-    async with connected() as client:
-        found, missing = await fetch_named(client, request)
+    whole = output in ("json", "yaml") and not request.show_owners
+    if whole and any(kind.name == "Task" for kind, _ in request.targets.named):
+        found, missing = await _with_work(request)
+    else:
+        async with connected() as client:
+            found, missing = await fetch_named(client, request)
     named = request.targets.named
     if found:
         single = len(named) == 1
@@ -114,6 +120,22 @@ async def _get_named(request: Request, output: str) -> int:
     for error in missing:
         tell(error)
     return missing[0].exit_code if missing else 0
+
+
+async def _with_work(request: Request) -> tuple[list[Document], list[NotFound]]:
+    """Returns what is named, each Task whose work was accepted as the one document that tasks have everywhere."""
+    from foliot.cli.runtimes import reached
+    from foliot.work.views.document import task_document
+
+    async with reached() as client:
+        found, missing = await fetch_named(client, request)
+        for place, document in enumerate(found):
+            if document["kind"] == "Task":
+                metadata = document["metadata"]
+                with suppress(NotFound):  # a template, or one that was not accepted: it is as it was declared
+                    story = await client.tasks.story(metadata["name"], namespace=metadata["namespace"])
+                    found[place] = as_written(task_document(story))
+    return found, missing
 
 
 async def fetch_named(client: StoreGroups, request: Request) -> tuple[list[Document], list[NotFound]]:

@@ -39,6 +39,7 @@ from foliot.engine.explain.trace import trace_of
 from foliot.errors import FoliotError, InvalidInput, Unavailable, UsageError
 from foliot.kernel.graph.lifecycle import API_PHASES, TASK_PHASES
 from foliot.kernel.identity import acting
+from foliot.resources.wording import as_written
 from foliot.runtime.groups.groups import Groups
 from foliot.store.base import Document
 from foliot.store.tasks import ENDED
@@ -154,7 +155,7 @@ def _folders(target: str) -> list[str]:
 
 def _detached(accepted: Accepted, *, as_json_: bool) -> int:
     if as_json_:
-        out(as_json({**outline(accepted.task), "duplicate": accepted.duplicate}))
+        out(as_json({**as_written(outline(accepted.task)), "duplicate": accepted.duplicate}))
     else:
         again = " (it was there already)" if accepted.duplicate else ""
         out(accepted.task.name)
@@ -450,9 +451,9 @@ async def _list(
         case "name":
             out("\n".join(info.name for info in found), nl=bool(found))
         case "json":
-            out(as_json({**as_list([outline(info) for info in found]), "continue": more}))
+            out(as_json({**as_list([as_written(outline(info)) for info in found]), "continue": more}))
         case "yaml":
-            out(as_yaml([outline(info) for info in found]))
+            out(as_yaml([as_written(outline(info)) for info in found]))
         case _ if found:
             out(_table(found, wide=output == "wide", namespaced=space is None))
         case _:
@@ -514,9 +515,9 @@ async def _show(name: str | None, output: str) -> int:
         story = await client.tasks.story(info.name, namespace=info.namespace)
     document = task_document(story)
     if output == "json":
-        out(as_json(document))
+        out(as_json(as_written(document)))
     elif output == "yaml":
-        out(as_yaml([document]))
+        out(as_yaml([as_written(document)]))
     else:
         out(_text(story, document))
     return 0

@@ -11,6 +11,7 @@ from foliot.engine.definition.references import list_all
 from foliot.errors import Conflict, FoliotError, NotFound
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.resources.field_owners import EDIT, Claim, managed_fields
+from foliot.resources.wording import WRITTEN_AS, as_written
 from foliot.runtime.groups.store import MANAGER, ResourceGroup
 from foliot.runtime.outcomes import Applied, Ends, Outcome, Taken, kept_declarer, not_found
 from foliot.store.base import (
@@ -82,7 +83,7 @@ class LocalResources(ResourceGroup):
             alone = await self._work().alone(namespace, name) if kind == "Task" and self._work else None
             if alone is None:
                 raise await not_found(key, self._store.list) from None
-            return alone
+            return as_written(alone)
         return (await self._shown([document], show_owners))[0]
 
     async def list(
@@ -97,9 +98,9 @@ class LocalResources(ResourceGroup):
             from foliot.catalog.declared import with_owners
 
             documents = await with_owners(self._store, documents)
-        if self._work is None or not any(document["kind"] == "Task" for document in documents):
-            return [*documents]
-        return await self._work().shown(documents)
+        if self._work is not None and any(document["kind"] == "Task" for document in documents):
+            documents = await self._work().shown(documents)
+        return [as_written(document) for document in documents]
 
     async def opposed(self, documents: Sequence[Document]) -> Sequence[Taken]:
         if self._work is None or not any(document["kind"] == "Task" for document in documents):
@@ -190,8 +191,8 @@ class LocalResources(ResourceGroup):
         outcomes = [
             Outcome(
                 step.action,
-                step.document,
-                step.before,
+                as_written(step.document),
+                None if step.before is None else as_written(step.before),
                 _ends(step.change, ends),
                 managed_fields(step.owners),
                 managed_fields(step.owned),
@@ -233,12 +234,13 @@ class LocalResources(ResourceGroup):
             raise Conflict(f"{key} was given without the version it was read at.", hint="Read it again.")
         before = await self.get(key.kind, key.name, namespace=key.namespace)
         await self.check_unopposed(document)
-        put = Put(document, claim=Claim(EDIT), expect=exact(version), takes_over=take_over)
+        words: Document = metadata.get(WRITTEN_AS) or {}
+        put = Put(document, claim=Claim(EDIT), expect=exact(version), takes_over=take_over, written=words)
         (written,) = await self._store.write([put], by=self._by, dry=dry_run)
         if not dry_run:
             await self.written(written.document)
         warning = kept_declarer(written.document) if written.kept else ""
-        return Outcome(written.action, written.document, before, warning=warning)
+        return Outcome(written.action, as_written(written.document), before, warning=warning)
 
     async def delete(
         self,
@@ -272,21 +274,21 @@ class LocalResources(ResourceGroup):
             (written,) = await self._store.write([Delete(key, expect=expect)], dry=dry_run)
         except NotFound:
             if dry_run and kind == "Task" and self._work and (alone := await self._work().alone(namespace, name)):
-                return alone
+                return as_written(alone)
             ended = await self._work().end(namespace, name, also=also) if kind == "Task" and self._work else None
             if ended is None:
                 raise await not_found(key, self._store.list) from None
-            return ended
+            return as_written(ended)
         if dry_run:
-            return written.document
+            return as_written(written.document)
         await self.written(written.document)
         if kind == "Task":
             await self._end([key])
-        return written.document
+        return as_written(written.document)
 
     async def watch(self, filter: Filter, *, after: int) -> AsyncGenerator[Change]:
         async for change in self._store.watch(filter, after=after):
-            yield change
+            yield replace(change, document=as_written(change.document))
 
     async def rotate_key(self, *, forget: bool = False) -> Rotation:
         return await self._store.rotate_key(forget=forget)

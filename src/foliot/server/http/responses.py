@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
+from foliot.resources.wording import as_written
 from foliot.store.base import Document
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -23,8 +24,8 @@ class Json(Response):
 
 
 def resource(document: Document, status: int = 200, headers: Mapping[str, str] | None = None) -> Json:
-    """One resource, its version as the ETag."""
-    return Json(document, status, {**(headers or {}), "ETag": etag(document)})
+    """One resource as it is shown, its version as the ETag."""
+    return Json(as_written(document), status, {**(headers or {}), "ETag": etag(document)})
 
 
 def etag(document: Document) -> str:

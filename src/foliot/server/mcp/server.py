@@ -16,6 +16,7 @@ from starlette.requests import Request
 from foliot.engine.explain.trace import trace_of
 from foliot.engine.telemetry.context import asked_within
 from foliot.errors import FoliotError, NotFound
+from foliot.resources.wording import as_written
 from foliot.runtime.results import result_of
 from foliot.runtime.runtime import Runtime
 from foliot.server.mcp.calls import CallResult, Calls
@@ -102,7 +103,7 @@ async def _run(runtime: Runtime, who: Who, id: str) -> dict[str, Any]:
 async def _task(runtime: Runtime, who: Who, name: str) -> dict[str, Any]:
     info = await runtime.inside.tasking.tasks.get(who.namespace, name)
     story = await runtime.inside.tasking.stories.of(who.namespace, name, looks=False)
-    return {**outline(info), "output": story.output}
+    return {**as_written(outline(info)), "output": story.output}
 
 
 # --- server ----------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from foliot.engine.approval.documents import KIND as APPROVAL
 from foliot.errors import InvalidInput, NotFound
 from foliot.resources.kinds import KINDS
 from foliot.resources.names import STEERING
+from foliot.resources.wording import as_written
 from foliot.server.auth.guard import HIDDEN, ROLE, new_router
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.errors import MethodNotAllowed
@@ -134,7 +135,7 @@ async def put_resource(
     caller.require(request.scope[ROLE], loaded.document["metadata"]["namespace"], missing=HIDDEN)
     takes_over = is_true(takeOver, "takeOver")
     declaring = Declaring(services, caller, request.scope[REQUEST_ID], fieldManager, takes_over=takes_over)
-    written = await declaring.put(loaded.document, conditions(if_match, if_none_match, dryRun), loaded.given)
+    written = await declaring.put(loaded, conditions(if_match, if_none_match, dryRun))
     return _answer(written, 201 if written.action == "created" else 200)
 
 
@@ -184,7 +185,7 @@ async def replace_resource(
     loaded = await manifest(request, known, space(namespace), name)
     takes_over = is_true(takeOver, "takeOver")
     declaring = Declaring(services, caller, request.scope[REQUEST_ID], fieldManager, takes_over=takes_over)
-    return _answer(await declaring.replace(loaded.document, conditions(if_match, None, dryRun), loaded.given))
+    return _answer(await declaring.replace(loaded, conditions(if_match, None, dryRun)))
 
 
 @router.patch("/v1/{kind}/{name}")
@@ -267,7 +268,7 @@ def listed(page: Page) -> Document:
         "apiVersion": "foliot.dev/v1",
         "kind": "List",
         "metadata": {"resourceVersion": str(page.revision)},
-        "items": page.items,
+        "items": [as_written(each) for each in page.items],
     }
     if page.cursor is not None:
         answer["continue"] = page.cursor

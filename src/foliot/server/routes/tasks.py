@@ -136,9 +136,11 @@ async def accept(
     caller.require("operator" if is_work(document) else "author", where, missing=HIDDEN)
     if not is_work(document):
         declaring = Declaring(services, caller, request.scope[REQUEST_ID])
-        written = await declaring.put(document, conditions(None, None, dryRun), loaded.given)
+        written = await declaring.put(loaded, conditions(None, None, dryRun))
         return resource(written.document, 201 if written.action == "created" else 200)
-    command = msgspec.structs.replace(command_of(document), by=caller.name, identity=caller.acting_for_self("http"))
+    command = msgspec.structs.replace(
+        command_of(document), by=caller.name, identity=caller.acting_for_self("http"), written=loaded.written
+    )
     if idempotency_key:
         key = one_key(idempotency_key, command.idempotency_key)
         command = msgspec.structs.replace(command, idempotency_key=key)
@@ -168,7 +170,10 @@ async def submit(
     check_chosen_name(command.name)
     identity = caller.identity(command.namespace, "http", user=command.user)
     identity = await _lineage(services, command, identity)
-    command = msgspec.structs.replace(command, by=caller.name, user="", identity=identity, idempotency_key=key)
+    # How it was written is for those who wrote a Task: what a form says of it is not taken.
+    command = msgspec.structs.replace(
+        command, by=caller.name, user="", identity=identity, idempotency_key=key, written={}
+    )
     act = _act(services, caller, request, "task_accepted", command.namespace)
     accepted = await services.runtime.inside.tasking.tasks.accept(command, also=act.part, keyed_by=caller.principal)
     act.tell()
@@ -226,7 +231,7 @@ async def replace_task(
     if not is_work(document):
         caller.require("author", where, missing=HIDDEN)
     declaring = Declaring(services, caller, request.scope[REQUEST_ID])
-    written = await declaring.replace(document, conditions(if_match, None, dryRun), loaded.given)
+    written = await declaring.replace(loaded, conditions(if_match, None, dryRun))
     return resource(written.document)
 
 

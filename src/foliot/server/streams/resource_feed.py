@@ -20,8 +20,10 @@ import msgspec
 
 from foliot.common.cancellation import stop_tasks
 from foliot.errors import Gone, Unavailable
+from foliot.resources.wording import WRITTEN_AS, as_written
 from foliot.server.streams.sse import frame
 from foliot.store.base import Database, Filter
+from foliot.store.resources.documents import decode, encode
 from foliot.store.resources.feed import LONGEST_WAIT, WINDOW, Action, Looked, window
 from foliot.store.transaction import Row
 
@@ -146,8 +148,13 @@ BEHIND: Final = b": this stream is read too slowly; the next changes come from t
 _TYPES: Final[dict[Action, bytes]] = {"created": b"added", "updated": b"updated", "deleted": b"deleted"}
 
 
+_WORDS: Final = f'"{WRITTEN_AS}":'
+
+
 def change_frame(revision: int, action: Action, document: str) -> bytes:
     """A change as an event `resource`; `document` is the resource as it is stored."""
+    if _WORDS in document:  # rarely: others are handed on without being read
+        document = encode(as_written(decode(document)))
     data = b'{"type":"%s","resource":%s}' % (_TYPES[action], document.encode())
     return b"id: %d\nevent: resource\ndata: %s\n\n" % (revision, data)
 

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from foliot.errors import Gone, NotFound
+from foliot.resources.wording import as_written
 from foliot.runtime.local.declared_work import is_work
 from foliot.server.auth.identity import Caller
 from foliot.server.context import Services
@@ -84,7 +85,7 @@ async def all_tasks_frames(
             place = Place(feed.revision, feed.number)
             items, _ = await patiently(lambda: list_tasks(services, caller, wanted, limit=MOST_TASKS, cursor=None))
             await patiently(lambda: feed.mind([item["metadata"].get("uid", "") for item in items]))
-            if begun := [frame("resource", view.begun(item)) for item in items]:
+            if begun := [_frame(view.begun(item)) for item in items]:
                 yield b"".join(begun)
         yield frame("bookmark", {"type": "bookmark", "resourceVersion": str(place)}, str(place))
         while True:
@@ -124,13 +125,13 @@ class _View:
         for row in rows:
             place = place._replace(revision=row["revision"])
             if (told := await self._declared(Looked(self._services.database, row))) is not None:
-                frames.append(frame("resource", told, str(place)))
+                frames.append(_frame(told, str(place)))
         place = place._replace(revision=upto)
         number, work = await self._services.streams.tasks.behind(place.number)
         for each in work:
             place = place._replace(number=each.number)
             if (told := self._work(each)) is not None:
-                frames.append(frame("resource", told, str(place)))
+                frames.append(_frame(told, str(place)))
         return place._replace(number=max(number, place.number)), frames
 
     async def _declared(self, looked: Looked) -> dict[str, Any] | None:
@@ -180,6 +181,11 @@ class _View:
         self._known[identity] = hash(text)
         if len(self._known) > REMEMBERED:
             del self._known[next(iter(self._known))]
+
+
+def _frame(told: dict[str, Any], place: str | None = None) -> bytes:
+    """Makes the frame of a change; the task in it is as it is shown elsewhere."""
+    return frame("resource", {**told, "resource": as_written(told["resource"])}, place)
 
 
 def _identity(task: Document) -> str:

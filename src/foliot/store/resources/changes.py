@@ -7,7 +7,7 @@ writes the outcome with one statement per table: a thousand puts take some ten r
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, cast
 
@@ -17,6 +17,7 @@ from foliot.resources.names import check_answered, check_asked, keep_reserved
 from foliot.resources.powers import IN_A_NAME, acts_for_declarer
 from foliot.resources.problems import render_path
 from foliot.resources.references import GRANT, Grants, Reference, foreign
+from foliot.resources.wording import WRITTEN_AS, kept_words
 from foliot.store.base import THE_PROCESS, DeclaredBy, Delete, Document, Filter, Key, Put, StaleMerge, Written
 from foliot.store.resources.documents import (
     SYSTEM_METADATA,
@@ -37,6 +38,7 @@ from foliot.store.secrets.store_key import sealing_key
 from foliot.store.transaction import Tx, many, one, rows, run, value
 
 TASK = "Task"
+_KEPT_METADATA = ("uid", "generation", "createdAt", "declaredBy", WRITTEN_AS)
 _ENVELOPE = ("apiVersion", "kind", "metadata", "spec", "status")
 
 
@@ -199,19 +201,24 @@ class _Batch:
         spec_before = stored.document["spec"] if stored is not None else None
         if not change.own and not same(document["spec"], spec_before):
             check_asked(each.key.kind, spec_before, document["spec"], str(each.key))
+        new_spec = stored is None or not same_spec(document["spec"], stored.document["spec"])
+        words_before: dict[str, Any] = {} if stored is None else stored.document["metadata"].get(WRITTEN_AS) or {}
+        words = kept_words(words_before, change.written, new_spec=new_spec, secret=each.key.kind == SECRET)
         if stored is None:
             system = {"uid": uid, "generation": 1, "createdAt": self.now, "declaredBy": self._declarer()}
+            system[WRITTEN_AS] = words
             owners = encode_owners(settle({}, {}, leaves(document), change.claim))
             return self._keep(each, "created", 0, document, system, owners)
-        new_spec = not same_spec(document["spec"], stored.document["spec"])
         declared, kept = self._declares(each.key, change, stored, document, new_spec)
+        same_words = same(words, words_before)
         unchanged = not new_spec and not declared and same(_declared(document), _declared(stored.document))
+        unchanged = unchanged and same_words
         if unchanged and change.claim.how == "update":
             return Written("unchanged", masked(stored.document))
         owners = _owners(stored, document, change)
         if unchanged and owners == stored.owners:
             return Written("unchanged", masked(stored.document))
-        written = self._replace(each, stored, document, owners, new_generation=new_spec, declared=declared)
+        written = self._replace(each, stored, document, owners, new_generation=new_spec, declared=declared, words=words)
         return replace(written, kept=kept and new_spec)
 
     def _declares(
@@ -275,9 +282,12 @@ class _Batch:
         *,
         new_generation: bool,
         declared: bool = False,
+        words: Mapping[str, Any] | None = None,
     ) -> Written:
         kept = stored.document["metadata"]
-        system = {name: kept[name] for name in ("uid", "generation", "createdAt", "declaredBy") if name in kept}
+        system = {name: kept[name] for name in _KEPT_METADATA if name in kept}
+        if words is not None:
+            system[WRITTEN_AS] = words
         if new_generation:
             system["generation"] += 1
         if declared:
@@ -305,6 +315,8 @@ class _Batch:
             "createdAt": system["createdAt"],
             "updatedAt": self.now,
         }
+        if system.get(WRITTEN_AS):
+            metadata[WRITTEN_AS] = system[WRITTEN_AS]
         if "declaredBy" in system:  # not of what was stored before it was kept: its declarer stays unknown
             metadata["declaredBy"] = system["declaredBy"]
         stored = self.after[each.text] = StoredResource(version, {**document, "metadata": metadata}, owners)

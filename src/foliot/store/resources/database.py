@@ -304,6 +304,8 @@ def _prepared(change: Put | Delete) -> Keyed:
             raise InvalidInput(f"{change.key} cannot be deleted on the condition that it is absent")
         return keyed(change, None, change.key)
     document = plain(change.document)
+    if change.written:
+        change = replace(change, written=plain(dict(change.written)))
     key = key_of(document)
     check_labels(document, key)
     return keyed(change, document, key)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from foliot.errors import InvalidInput
+from foliot.resources.wording import WRITTEN_AS
 from foliot.store.base import Document, Filter, Key
 
 LONGEST_NAME = 253
@@ -20,7 +21,10 @@ _PAST_ALL = "\U0010ffff"
 # "/" separates the parts of a secret's context; control characters separate the parts of a key.
 _FORBIDDEN = re.compile(r"[/\x00-\x1f\x7f\ud800-\udfff]")
 
-SYSTEM_METADATA = ("uid", "resourceVersion", "generation", "createdAt", "updatedAt", "declaredBy", "managedFields")
+SYSTEM_METADATA = (
+    *("uid", "resourceVersion", "generation", "createdAt", "updatedAt", "declaredBy", "managedFields"),
+    WRITTEN_AS,
+)
 
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _canonical = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True)

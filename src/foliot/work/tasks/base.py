@@ -35,7 +35,8 @@ class Command(Struct, frozen=True, omit_defaults=True):
     where there is no `identity`, as in a program that has the store open. `timeout` is in seconds for the whole task,
     `expires_at` the time after which it must not begin any more. `attachments` and `routing` are carried along, and
     not looked into. `trace` is the `traceparent` that the task is traced under. `template` is the Task that it was
-    made after, as `namespace/name`.
+    made after, as `namespace/name`. `written` is how the Task was written, in an older version of the format (see
+    resources/wording.py); it says nothing that the rest does not.
     """
 
     target_kind: TargetKind
@@ -64,6 +65,7 @@ class Command(Struct, frozen=True, omit_defaults=True):
     trace: str = ""
     template: str = ""
     identity: Identity = NOBODY
+    written: dict[str, Any] = {}
 
     @property
     def acts_as(self) -> Identity:
@@ -74,7 +76,7 @@ class Command(Struct, frozen=True, omit_defaults=True):
 class TaskInfo(Struct, frozen=True):
     """A task as listings show it. `summary` is written with every change: output, error, counts, usage, waiting.
 
-    `spec` is what was asked for, in the words of a Task.
+    `spec` is what was asked for, in the words of a Task, and `written` how its author put it, as `Command` has it.
     """
 
     key: int
@@ -99,6 +101,7 @@ class TaskInfo(Struct, frozen=True):
     ended_at: float | None
     archived_at: float | None
     spec: dict[str, Any] = {}
+    written: dict[str, Any] = {}
 
     @property
     def id(self) -> str:

@@ -34,11 +34,15 @@ _NOT_CONTENT = {
     **dict.fromkeys(("name", "by", "idempotency_key", "trace", "template"), ""),
     "expires_at": None,
     "identity": NOBODY,
+    "written": {},
 }
 _TEXTS = ("target", "namespace", "name", "message", "idempotency_key", "lane", "spawned_by", "parent", "user")
 # What a command after a template does not simply take from one of the two.
 _MERGED = frozenset(
-    {"target_kind", "target", "namespace", "name", "idempotency_key", "input", "labels", "template", "identity"}
+    {
+        *("target_kind", "target", "namespace", "name", "idempotency_key", "input", "labels", "template", "identity"),
+        "written",
+    }
 )
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Command)

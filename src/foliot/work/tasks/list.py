@@ -124,7 +124,8 @@ def _info(row: Row, live: Row | None) -> TaskInfo:
     fields = dict(row)
     fields["labels"] = msgspec.json.decode(fields["labels"])
     fields["summary"] = msgspec.json.decode(fields["summary"])
-    fields["spec"] = spec_of(decode_command(fields.pop("command")))
+    command = decode_command(fields.pop("command"))
+    fields["spec"], fields["written"] = spec_of(command), command.written
     if live is not None:
         if live["begun"]:
             fields["phase"] = "running"

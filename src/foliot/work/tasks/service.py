@@ -36,6 +36,7 @@ from foliot.kernel.run.calls import unsettled_of
 from foliot.kernel.run.events import Unsettled
 from foliot.kernel.traces import new_trace, read_context
 from foliot.resources.references import Origin
+from foliot.resources.wording import WRITTEN_AS
 from foliot.store import tasks as rows
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import Database, Document, Key
@@ -201,7 +202,8 @@ class TaskService(TaskList):
         if document.get("spec", {}).get("mode", "run") == "template":
             return None
         asked = command_of(document)
-        command = msgspec.structs.replace(asked, by=identity.actor, identity=identity)
+        words: dict[str, Any] = document["metadata"].get(WRITTEN_AS) or {}
+        command = msgspec.structs.replace(asked, by=identity.actor, identity=identity, written=words)
 
         def unchanged(name: str, uid: str) -> Tx[None]:
             # Whoever changes a resource holds this lock, and finds the task once we let go of it.
@@ -567,6 +569,7 @@ def _accepted(key: int, task: NewTask, command: Command, revision: int) -> TaskI
         ended_at=None,
         archived_at=None,
         spec=spec_of(command),
+        written=command.written,
     )
 
 

@@ -16,8 +16,10 @@ from foliot.kernel.graph import events as t
 from foliot.kernel.graph.lifecycle import API_PHASES
 from foliot.kernel.messages import Usage
 from foliot.kernel.traces import read_context
+from foliot.resources.wording import WRITTEN_AS, written_as
 from foliot.store.base import Document
 from foliot.work.tasks.base import PRIORITIES, Command, TargetKind, TaskInfo
+from foliot.work.tasks.commands import command_of, spec_of
 from foliot.work.views.story import API_MESSAGE, MessageStory, TaskStory
 
 API_VERSION: Final = "foliot.dev/v1"
@@ -52,6 +54,7 @@ def outline(info: TaskInfo) -> Document:
             "labels": info.labels,
             "resourceVersion": str(info.revision),
             "createdAt": iso(info.created_at),
+            **({WRITTEN_AS: info.written} if info.written else {}),
         },
         "spec": dict(info.spec),
         "status": status_outline(info),
@@ -76,7 +79,8 @@ def status_outline(info: TaskInfo) -> dict[str, Any]:
 
 def info_of(document: Document) -> TaskInfo:
     """Reads the info of a task out of its document. Its key, which only the store knows, is 0; times are in ms."""
-    metadata, spec, status = document["metadata"], document["spec"], document["status"]
+    metadata, status, written = document["metadata"], document["status"], written_as(document)
+    spec: dict[str, Any] = _normal_spec(document) if written else document["spec"]
     phase = _PHASES[status["phase"]]
     kind: TargetKind = "system" if spec.get("system") else "agent"
     summary = {key: status[name] for name, key in _SUMMARY.items() if name in status}
@@ -86,7 +90,7 @@ def info_of(document: Document) -> TaskInfo:
     created = _seconds(metadata["createdAt"]) or 0.0
     return TaskInfo(
         key=0,
-        uid=metadata["uid"],
+        uid=metadata.get("uid", ""),  # not shown in the older version
         namespace=metadata["namespace"],
         name=metadata["name"],
         target_kind=kind,
@@ -107,7 +111,17 @@ def info_of(document: Document) -> TaskInfo:
         ended_at=times["ended_at"],
         archived_at=times["archived_at"],
         spec=spec,
+        written=written,
     )
+
+
+def _normal_spec(document: Document) -> dict[str, Any]:
+    """Returns the spec of a Task that is shown as its author wrote it, in normal form."""
+    from foliot.resources.validate import validate_document  # only for these: it loads every kind
+
+    told = {name: value for name, value in document.items() if name != "status"}
+    normal, _ = validate_document(told)
+    return document["spec"] if normal is None else spec_of(command_of(normal))
 
 
 def _seconds(text: str | None) -> float | None:
