@@ -110,7 +110,7 @@ class Tour:
     def _run_and_kill(self, run_id: str) -> None:
         """Watch a run in another process through its JSON lines, and kill it when the payment is recorded."""
         wait_for_orphan(run_id)
-        words = [sys.executable, "-m", "foliot.cli", "run", str(DESK), LETTER, "--id", run_id, "--json"]
+        words = [sys.executable, "-m", "foliot.cli", "run", str(DESK), LETTER, "--id", run_id, "-o", "json"]
         with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
             assert child.stdout is not None
             for line in child.stdout:

@@ -127,7 +127,7 @@ async def test_a_client_of_another_home_is_nobody(url: str, tmp_path: Path) -> N
     LocalKey.made(tmp_path / "other")
     for home in (tmp_path / "other", tmp_path / "none"):
         async with Client(url, home=home) as client:
-            with pytest.raises(FoliotError, match="who are you"):
+            with pytest.raises(FoliotError, match="no credentials"):
                 await client.resources.list(Filter("Agent"))
 
 

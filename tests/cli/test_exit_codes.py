@@ -19,6 +19,11 @@ import pytest
         (("run", "nobody", "hi"), 3),
         (("tools", "call", "http_get", "--args", '{"url": "http://127.0.0.1/"}'), 6),
         (("alertcheck",), 1),
+        (("get", "agents", "--field-selector", "spec.nosuch=1"), 2),
+        (("audit", "show", "abc"), 2),
+        (("context", "use", "nope"), 3),
+        (("tokens", "revoke", "nope"), 3),
+        (("answer", "nope", "the red one"), 3),
     ],
 )
 def test_exit_codes_mean_what_the_table_says(foliot, words, code):
@@ -47,3 +52,31 @@ def test_a_condition_that_ends_too_early_is_told_in_words(foliot):
 
     assert "column 9: it ends too early" in said.err
     assert "IDENTIFIER" not in said.err
+
+
+def test_a_call_of_a_tool_that_nothing_runs_is_refused(foliot, tmp_path):
+    (tmp_path / "t.yaml").write_text(
+        "kind: Tool\nmetadata: {name: t}\nspec: {type: wasm, effect: read, description: d}\n"
+    )
+    foliot("apply", "-f", str(tmp_path / "t.yaml"))
+
+    said = foliot("tools", "call", "t")
+
+    assert said.code == 6
+    assert "foliot tools list" in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("workers", "limit", "namespace", "default", "-5"), "-5 is below zero"),
+        (("audit", "show", "abc"), "'abc' is not a whole number"),
+        (("run", "nosuch", "hi"), "`foliot get agents` lists them"),
+        (("context", "use", "nope"), "foliot context set NAME --server URL"),
+        (("tokens", "revoke", "nope"), "foliot tokens list"),
+        (("schedule", "next", "every day at nine"), '"0 9 * * MON"'),
+        (("--server", "http://127.0.0.1:9", "users", "create", "a"), "works on the store itself"),
+    ],
+)
+def test_a_message_says_what_to_do(foliot, words, says):
+    assert says in foliot(*words).err

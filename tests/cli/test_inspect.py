@@ -102,7 +102,7 @@ def test_a_missing_name_is_told_beside_those_that_are_there(foliot, team):
 
     assert said.code == 3
     assert said.out == "agent/editor\n"
-    assert "Agent/wirter in namespace 'default' is not there.\nhint: did you mean writer?" in said.err
+    assert "Agent/wirter in namespace 'default' does not exist.\nhint: did you mean writer?" in said.err
 
 
 def test_a_name_in_another_namespace_is_pointed_to(foliot, team):

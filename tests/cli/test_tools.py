@@ -176,7 +176,7 @@ class TestCall:
 
     def test_a_tool_that_cannot_be_called_here_says_why(self, foliot: Foliot) -> None:
         said = foliot("tools", "call", "boxed", "--args", "{}")
-        assert said.code == 4
+        assert said.code == 6
         assert "container" in said.err
         assert "Traceback" not in said.err
         assert foliot("tools", "call", "lost").code != 0

@@ -32,10 +32,12 @@ ARGUMENTS = {
 
 
 def rows() -> list[list[str]]:
-    table = [line for line in PAGE.read_text().splitlines() if line.startswith("| ") and "`init`" in line]
-    first = PAGE.read_text().splitlines().index(table[0]) - 2
-    lines = PAGE.read_text().splitlines()[first : first + 3]
-    return [re.findall(r"`([a-z-]+(?: [a-z-]+)*)`", line.split("|")[2]) for line in lines]
+    """The commands that work on the store or a server, on the store only, and on neither."""
+    table = [line.split("|")[1:3] for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    return [
+        [name for cell, place in table if place.strip() == where for name in re.findall(r"`([a-z- ]+)`", cell)]
+        for where in ("the store, or a server", "the store only", "neither")
+    ]
 
 
 def commands(command: click.Command = cli, path: tuple[str, ...] = ()) -> Iterator[str]:

@@ -96,7 +96,7 @@ async def test_a_name_like_another_is_suggested_in_the_same_words(both):
     with pytest.raises(NotFound) as caught:
         await both.client.resources.get("AgentRole", "wirter", namespace="default")
 
-    assert caught.value.message == "AgentRole/wirter in namespace 'default' is not there."
+    assert caught.value.message == "AgentRole/wirter in namespace 'default' does not exist."
     assert caught.value.hint == "did you mean writer?"
     assert caught.value.exit_code == 3
 

@@ -85,12 +85,19 @@ def say(label: str, message: str, *, fg: str, color: bool | None = None) -> None
 
 
 def _tell_usage(error: click.ClickException, invocation: Invocation) -> int:
-    say("error", error.format_message(), fg="red", color=invocation.color)
+    say("error", _worded(error), fg="red", color=invocation.color)
     context = getattr(error, "ctx", None)
     if isinstance(context, click.Context):
         out(context.get_usage(), err=True)
         say("hint", f"`{context.command_path} --help` explains the command.", fg="cyan", color=invocation.color)
     return error.exit_code
+
+
+def _worded(error: click.ClickException) -> str:
+    """Returns the message of click, in words for people where it speaks of its own types."""
+    if isinstance(error, click.NoSuchOption) and error.option_name[1:].isdecimal():
+        return f"{error.option_name} is below zero, and this takes numbers from 0 on."
+    return error.format_message().replace("is not a valid integer range.", "is not a whole number.")
 
 
 def _tell_os(error: OSError, invocation: Invocation) -> int:

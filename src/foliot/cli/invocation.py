@@ -195,18 +195,20 @@ def global_options(*, root: bool) -> list[click.Option]:
             help="A server to ask instead of a store: https://host:port.",
             **common,
         ),
-        click.Option(["--context"], metavar="NAME", hidden=not root, help="A server by name; see config.", **common),
+        click.Option(
+            ["--context"], metavar="NAME", hidden=not root, help="A server by name (`foliot context list`).", **common
+        ),
         click.Option(
             ["--token-file"], metavar="FILE", hidden=not root, help="A file with the token for the server.", **common
         ),
         click.Option(
-            ["--home"], metavar="DIR", hidden=not root, help="Foliot's own folder.  [default: ~/.foliot]", **common
+            ["--home"], metavar="DIR", hidden=not root, help="Foliot's home folder.  [default: ~/.foliot]", **common
         ),
         click.Option(
             ["--config"],
             metavar="FILE",
             hidden=not root,
-            help="Settings file.  [default: config.toml in Foliot's folder]",
+            help="Settings file.  [default: config.toml in the home folder]",
             **common,
         ),
         click.Option(["--no-color"], is_flag=True, hidden=not root, help="Plain text, also on a terminal.", **common),

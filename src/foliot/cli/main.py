@@ -153,67 +153,71 @@ DECLARE: Final = {
 }
 INSPECT: Final = {
     "get": Verb(f"{_AT}.get:get", "List resources, or show some by name", ("ls", "list", "show", "watch")),
-    "describe": Verb(f"{_AT}.describe:describe", "One resource and what it is connected to", ("inspect", "info")),
-    "wait": Verb(f"{_AT}.wait:wait", "Wait until resources are gone or say something", ("await",)),
-    "explain": Verb(f"{_AT}.explain:explain", "Fields of a kind: types, defaults, meaning", ("doc", "docs", "man")),
-    "schema": Verb(f"{_AT}.about:schema", "JSON Schemas of the kinds, for editors", ()),
-    "policy": Verb(f"{_AT}.policy:policy", "What would happen to a tool call, and why", ("can-i", "may", "simulate")),
+    "describe": Verb(f"{_AT}.describe:describe", "Show one resource and what it is connected to", ("inspect", "info")),
+    "wait": Verb(f"{_AT}.wait:wait", "Wait until resources reach a condition", ("await",)),
+    "explain": Verb(
+        f"{_AT}.explain:explain", "Show the fields of a kind: types, defaults, meaning", ("doc", "docs", "man")
+    ),
+    "schema": Verb(f"{_AT}.about:schema", "Print JSON Schemas of the kinds, for editors", ()),
+    "policy": Verb(
+        f"{_AT}.policy:policy", "Show what would happen to a tool call, and why", ("can-i", "may", "simulate")
+    ),
 }
 RUN: Final = {
     "run": Verb(f"{_AT}.run:run_command", "Run an agent and watch it work", ("start", "exec", "ask", "invoke")),
-    "task": Verb(
-        f"{_AT}.task:task", "Have a system of agents do something; follow, end, retry", ("tasks", "work", "submit")
-    ),
+    "task": Verb(f"{_AT}.task:task", "Run, follow, cancel and retry tasks", ("tasks", "work", "submit")),
     "runs": Verb(f"{_AT}.runs:runs", "List runs, newest first", ("ps", "history")),
-    "trace": Verb(f"{_AT}.trace:trace", "One run as a tree: steps, calls, timings", ("log", "logs", "journal")),
-    "results": Verb(f"{_AT}.trace:results", "What the calls of a run gave, whole", ("result", "output")),
-    "why": Verb(f"{_AT}.trace:why", "Why a run or a task waits or failed", ("debug", "explain-run")),
-    "resume": Verb(f"{_AT}.resume:resume", "Go on with interrupted runs", ("continue", "retry", "restart")),
+    "trace": Verb(f"{_AT}.trace:trace", "Show a run as a tree: steps, calls, timings", ("log", "logs", "journal")),
+    "results": Verb(f"{_AT}.trace:results", "Show the whole results of the calls of a run", ("result", "output")),
+    "why": Verb(f"{_AT}.trace:why", "Say why a run or a task waits or failed", ("debug", "explain-run")),
+    "resume": Verb(f"{_AT}.resume:resume", "Resume interrupted runs", ("continue", "retry", "restart")),
     "cancel": Verb(f"{_AT}.resume:cancel", "End a run, wherever it is driven", ("stop", "kill", "abort")),
     "settle": Verb(
         f"{_AT}.resume:settle", "Say what became of a call of unknown outcome", ("resolve",), older="decide"
     ),
     "approvals": Verb(
         f"{_AT}.approvals:approvals",
-        "Calls that wait for consent: give it, or not",
+        "List, approve and deny calls that wait for approval",
         ("approval", "approve", "deny", "grants"),
     ),
-    "answer": Verb(f"{_AT}.answer:answer", "Answer what a run asks, and go on with it", ("reply", "questions")),
+    "answer": Verb(f"{_AT}.answer:answer", "Answer the question of a run, and resume it", ("reply", "questions")),
     "replay": Verb(f"{_AT}.resume:replay", "Verify a run offline, byte for byte", ("verify",)),
     "fork": Verb(f"{_AT}.resume:fork", "Run again from a step, with something changed", ("branch", "what-if")),
 }
 OPERATE: Final = {
     "alertcheck": Verb(
-        f"{_AT}.alertcheck:alertcheck", "Whether the tasks of a store look healthy", ("alerts", "health")
+        f"{_AT}.alertcheck:alertcheck", "Check whether the tasks of a store look healthy", ("alerts", "health")
     ),
-    "audit": Verb(f"{_AT}.audit:audit", "What was decided about every tool call; verify it", ("records", "metering")),
+    "audit": Verb(f"{_AT}.audit:audit", "Show and verify the record of every tool call", ("records", "metering")),
     "backup": Verb(f"{_AT}.backup:backup", "Copy the store while it is in use", ("dump", "save", "snapshot")),
-    "budgets": Verb(f"{_AT}.budgets:budgets", "What may be spent, what was, and what is left", ("budget", "costs")),
-    "dev": Verb("foliot.cli.commands.dev:dev", "Private services for trying the production set-up", ("services",)),
-    "doctor": Verb(f"{_AT}.doctor:doctor", "What works, what is enforced, what is missing", ("diagnose", "status")),
-    "loadtest": Verb(f"{_AT}.loadtest:loadtest", "Many tasks with faults among them, and gates", ("bench", "stress")),
-    "mcp": Verb(f"{_AT}.mcp:mcp", "Tools of MCP servers: list, sync, accept", ("mcp-servers",)),
-    "models": Verb(f"{_AT}.models:models", "What an endpoint can do, found out by asking", ("model", "endpoints")),
-    "server": Verb(f"{_AT}.server:server", "Serve the HTTP API until stopped", ("api", "http", "daemon", "listen")),
-    "tools": Verb(f"{_AT}.tools:tools", "Tools outside any run: list, call, test, serve", ("tool", "serve", "call")),
-    "up": Verb(f"{_AT}.server:up", "Server, worker and scheduler in one process", ("start", "all", "serve")),
-    "worker": Verb(f"{_AT}.worker:worker", "Do the runs of tasks until stopped", ("work", "daemon")),
-    "workers": Verb(
-        f"{_AT}.workers:workers", "Who does the runs of tasks; limits, failing classes", ("limits", "nodes")
+    "budgets": Verb(f"{_AT}.budgets:budgets", "Show budgets: limit, spent, left", ("budget", "costs")),
+    "dev": Verb("foliot.cli.commands.dev:dev", "Start private services to try the production set-up", ("services",)),
+    "doctor": Verb(f"{_AT}.doctor:doctor", "Check what works, is enforced, is missing", ("diagnose", "status")),
+    "loadtest": Verb(
+        f"{_AT}.loadtest:loadtest", "Run many tasks, some with faults, and check gates", ("bench", "stress")
     ),
-    "schedule": Verb(f"{_AT}.schedule:schedule", "Tasks by the clock: list, slots, run, serve", ("cron", "schedules")),
+    "mcp": Verb(f"{_AT}.mcp:mcp", "List, sync and accept tools of MCP servers", ("mcp-servers",)),
+    "models": Verb(f"{_AT}.models:models", "Check what an endpoint can do, by asking it", ("model", "endpoints")),
+    "server": Verb(f"{_AT}.server:server", "Serve the HTTP API until stopped", ("api", "http", "daemon", "listen")),
+    "tools": Verb(f"{_AT}.tools:tools", "List, call, test and serve tools", ("tool", "serve", "call")),
+    "up": Verb(f"{_AT}.server:up", "Serve the API with a worker and the scheduler", ("start", "all", "serve")),
+    "worker": Verb(f"{_AT}.worker:worker", "Do the runs of tasks until stopped", ("work", "daemon")),
+    "workers": Verb(f"{_AT}.workers:workers", "List workers; set limits; see failing classes", ("limits", "nodes")),
+    "schedule": Verb(f"{_AT}.schedule:schedule", "List, run and serve schedules", ("cron", "schedules")),
     "webhook": Verb(
-        f"{_AT}.webhook:webhook", "Tasks by signed calls: addresses, deliveries, listen", ("webhooks", "hook")
+        f"{_AT}.webhook:webhook", "List, test and serve webhooks, and their deliveries", ("webhooks", "hook")
     ),
     "purge": Verb(f"{_AT}.backup:purge", "Forget runs that ended long ago", ("prune", "gc", "clean", "vacuum")),
     "restore": Verb(f"{_AT}.backup:restore", "Put a store back from its copy", ("load", "recover")),
     "secrets": Verb(f"{_AT}.secrets:secrets", "Look after the key that seals secrets", ("rotate-key", "keys")),
-    "tokens": Verb(f"{_AT}.tokens:tokens", "Who may call the server: make, list, revoke", ("token", "auth", "keys")),
-    "users": Verb(f"{_AT}.users:users", "Who may log in to the server: make, list, disable", ("user", "accounts")),
-    "context": Verb(f"{_AT}.contexts:context", "Servers by name, and which one commands ask", ("contexts", "ctx")),
+    "tokens": Verb(f"{_AT}.tokens:tokens", "Create, list and revoke tokens", ("token", "auth", "keys")),
+    "users": Verb(f"{_AT}.users:users", "Create, list and disable accounts", ("user", "accounts")),
+    "context": Verb(f"{_AT}.contexts:context", "Set, list and choose servers by name", ("contexts", "ctx")),
     "config": Verb(f"{_AT}.about:config", "Show settings and where each came from", ("settings", "env")),
-    "capabilities": Verb(f"{_AT}.about:capabilities", "What this installation, or the server, can do", ("features",)),
-    "completion": Verb(f"{_AT}.about:completion", "Completion script for bash, zsh or fish", ("complete",)),
+    "capabilities": Verb(
+        f"{_AT}.about:capabilities", "List what this installation, or the server, can do", ("features",)
+    ),
+    "completion": Verb(f"{_AT}.about:completion", "Print a completion script for bash, zsh or fish", ("complete",)),
     "version": Verb(f"{_AT}.about:version", "Show the version", ("about",)),
 }
 

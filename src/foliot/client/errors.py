@@ -69,7 +69,7 @@ def error_of(status: int, body: bytes, *, where: str, retry_after: float | None 
         hint = hint or "check the address of the server"
     if status == 401:
         hint = (
-            "give a good token: FOLIOT_TOKEN, --token-file, or `foliot config set-context`. Whoever started the server "
+            "give a good token: FOLIOT_TOKEN, --token-file, or `foliot context set`. Whoever started the server "
             "needs none on its machine, with the same FOLIOT_HOME"
         )
     more: dict[str, Any] = {} if retry_after is None else {"retry_after": retry_after}

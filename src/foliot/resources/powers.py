@@ -563,7 +563,8 @@ def table() -> str:
         for field in powers.fields:
             rows.setdefault((field.power, field.role, field.when, field.grant), []).append(field.path)
         for (power, role, when, grant), paths in rows.items():
-            shown = ", ".join(f"`{path}`" for path in paths)
+            # Pages write `secretRef` everywhere; webhooks store the other spelling.
+            shown = ", ".join(f"`{path.replace('secret_ref', 'secretRef')}`" for path in paths)
             who = " and ".join(powers.roles) + (f"; also {role} when {when}" if role else "")
             lines.append(f"| {kind} | {shown} | {POWERS[power]} | {who} | {GRANTS[grant]} |")
     return "\n".join(lines)

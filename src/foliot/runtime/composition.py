@@ -36,7 +36,7 @@ from foliot.resources.digest import definition_digest
 from foliot.resources.references import Origin
 from foliot.runtime.assembly import Assembly
 from foliot.runtime.delegation import Delegator
-from foliot.settings.settings import Settings, load_settings
+from foliot.settings.settings import RULES, Given, Settings, load_settings
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import Database, Document, Key, Notices, ResourceStore
 from foliot.store.incarnation import note_set_back
@@ -163,7 +163,10 @@ async def compose(
         journal: Journal = MemoryJournal(takes_turns=True)
         lease_seconds = LEASE_SECONDS if lease_seconds is None else lease_seconds
         return _assembled(None, None, journal, settings, around, lease_seconds)
-    settings = settings or load_settings({"store": url})
+    if settings is None:
+        if url is not None:  # a complaint names what the program gave: there is no flag here
+            RULES["store"].parse(Given(url, "Runtime", Path.cwd()))
+        settings = load_settings({"store": url})
     lease_seconds = settings.lease if lease_seconds is None else lease_seconds
     patience = store_wait if settings.store_wait is None else float(settings.store_wait)
     database = await open_when_there(settings.store, Waits(lease_seconds), patience=patience)

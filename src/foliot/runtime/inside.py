@@ -42,7 +42,7 @@ from foliot.runtime.agent import Agent, as_tool
 from foliot.runtime.assembly import Assembly
 from foliot.runtime.background import BackgroundRuns
 from foliot.runtime.composition import Parts, compose
-from foliot.runtime.results import RunResult, Value, result_of
+from foliot.runtime.results import RunFailedError, RunResult, Value, result_of
 from foliot.settings.settings import Settings, load_settings
 from foliot.store.base import Database, ResourceStore
 from foliot.store.journal.base import TASK_LABEL, Beside, Held, RunInfo, RunTaken, Signal
@@ -338,7 +338,7 @@ class Inside:
         known = self._assembly.known(info.namespace, info.agent)
         if state.ended is not None:
             result = result_of(state, info.phase, known.output_type if known else None)
-            return result.check() if check else result
+            return self._checked(result) if check else result
         driver = await self._take(state, stream=stream)
         return await self._finish(driver, known, check, stream=stream)
 
@@ -655,7 +655,16 @@ class Inside:
         ended = state.ended
         phase = phase_of(ended) if ended is not None else (await self.runs.journal.get(state.run_id)).phase
         result = result_of(state, phase, agent.output_type if agent else None)
-        return result.check() if check else result
+        return self._checked(result) if check else result
+
+    def _checked(self, result: RunResult) -> RunResult:
+        """Returns the result of a run that did not fail. Raises `RunFailedError`, with a hint that works here."""
+        try:
+            return result.check()
+        except RunFailedError:
+            if self._open().database is None:
+                raise RunFailedError(result, kept=False) from None
+            raise
 
     async def _sleep(self, run_id: str, until: float) -> None:
         """Waits until the timer of a waiting run goes off, or it is signalled.

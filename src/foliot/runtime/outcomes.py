@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from foliot.common.suggestions import did_you_mean, nearest
 from foliot.errors import FoliotError, NotFound
+from foliot.resources.kinds import KINDS
 from foliot.store.base import DeclaredBy, Document, Filter, Key, Page, Requirement
 
 if TYPE_CHECKING:
@@ -86,7 +87,9 @@ async def not_found(key: Key, list: Lister, *, elsewhere: bool = True) -> NotFou
     near = nearest(key.name, names, most=3)
     near = near or [name for name in names if key.name in name][:3]
     hint = did_you_mean(*near) if near else await _elsewhere(key, list) if elsewhere else None
-    return NotFound(f"{key} is not there.", hint=hint, kind=key.kind, name=key.name, namespace=key.namespace)
+    if hint is None and key.kind in KINDS:
+        hint = f"`foliot get {KINDS[key.kind].plural}` lists them."
+    return NotFound(f"{key} does not exist.", hint=hint, kind=key.kind, name=key.name, namespace=key.namespace)
 
 
 async def _elsewhere(key: Key, list: Lister) -> str | None:

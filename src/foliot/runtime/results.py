@@ -21,13 +21,17 @@ else:  # the default is for type checkers: whoever does not say which value gets
 
 
 class RunFailedError(FoliotError):
-    """A run ended without success. `result` is all that is known of it; `foliot why <run>` tells the story."""
+    """A run ended without success. `result` is all that is known of it; `foliot why <run>` tells the story.
+
+    Not `kept`: no command finds the run, because its runtime is in memory.
+    """
 
     code: ClassVar[str] = "run_failed"
     exit_code = 1
 
-    def __init__(self, result: RunResult) -> None:
-        super().__init__(result.error or f"run {result.run_id} was {result.phase}", hint=f"foliot why {result.run_id}")
+    def __init__(self, result: RunResult, *, kept: bool = True) -> None:
+        why = f"foliot why {result.run_id}" if kept else f'`await rt.runs.why("{result.run_id}")` says more'
+        super().__init__(result.error or f"run {result.run_id} was {result.phase}", hint=why)
         self.result = result
 
 

@@ -75,7 +75,7 @@ async def _capabilities() -> list[tuple[str, bool, str]]:
 
 @click.group()
 def config() -> None:
-    """Settings come from flags, the environment, the context in use and Foliot's own file, in this order.
+    """Show settings. They come from flags, the environment, the context in use and config.toml, in this order.
 
     A context names a server that commands are asked of, as with kubectl. Naming a server (--server, FOLIOT_SERVER) or
     a store (--store, FOLIOT_STORE) is stronger than the context in use.

@@ -16,7 +16,7 @@ from foliot.cli.errors import say
 from foliot.cli.loadtest.report import percentile
 from foliot.cli.reach import namespace, run
 from foliot.cli.runtimes import reached
-from foliot.cli.show.output import as_json
+from foliot.cli.show.output import as_json, json_option
 from foliot.cli.show.tables import table
 from foliot.cli.terminal import out, paint
 from foliot.common.times import iso
@@ -142,9 +142,9 @@ MOST = 1000
     help="How many tasks are read at once.",
 )
 @click.option("--timeout", default="2m", show_default=True, metavar="TIME", help="Give up after this long.")
-@click.option("--json", "as_json_", is_flag=True, help="The report as JSON.")
+@json_option("text, or json: the report.", name="as_json_")
 def alertcheck(profile: str, as_json_: bool, timeout: str, **options: Any) -> int:
-    """Say whether the newest tasks (a thousand at most) look healthy: retries, dead letters, what is under way, times.
+    """Check whether the newest tasks (a thousand at most) look healthy: retries, dead letters, load, times.
 
     Exit code: 0 healthy, 2 a rule fired, 1 there are too few tasks to tell.
     """

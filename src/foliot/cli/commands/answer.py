@@ -34,7 +34,7 @@ WIDTH = 80
 def answer(
     words: tuple[str, ...], by: str | None, no_resume: bool, all_namespaces: bool, quiet: bool, output: str
 ) -> int:
-    """Answer what a run asks, and go on with it; without RUN, list what is asked.
+    """Answer the question of a run, and resume it; without RUN, list the questions.
 
     \b
     foliot answer                                what all runs ask

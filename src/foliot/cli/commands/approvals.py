@@ -119,7 +119,7 @@ async def _show(name: str, output: str) -> int:
 @_resume
 @_quiet
 def approve(name: str, digest: str, comment: str, by: str | None, no_resume: bool, quiet: bool) -> int:
-    """Let the call be made, with exactly the arguments that were shown, and go on with its run.
+    """Approve a call with exactly the arguments that were shown, and resume its run.
 
     Without --digest they are shown first, on standard error, and those are what you approve.
 
@@ -135,7 +135,7 @@ def approve(name: str, digest: str, comment: str, by: str | None, no_resume: boo
 @_resume
 @_quiet
 def deny(name: str, comment: str, by: str | None, no_resume: bool, quiet: bool) -> int:
-    """Do not let the call be made. The model is told, or the run ends, as the agent's `execution.on_denied` says."""
+    """Deny a call. The model sees the denial, or the run ends, as the agent's `execution.on_denied` says."""
     return run(_decide(name, "deny", comment, by, None, resume=not no_resume, quiet=quiet))
 
 
@@ -150,7 +150,7 @@ def deny(name: str, comment: str, by: str | None, no_resume: bool, quiet: bool) 
 def edit(
     name: str, arguments: str | None, digest: str, comment: str, by: str | None, no_resume: bool, quiet: bool
 ) -> int:
-    """Let the call be made with other arguments, in your editor ($VISUAL, $EDITOR or vi) or by --arguments.
+    """Approve a call with other arguments, in your editor ($VISUAL, $EDITOR or vi) or by --arguments.
 
     They are checked against the tool's schema first. The model is told that they were changed.
     """

@@ -123,7 +123,7 @@ async def _verify(anchor: Head | None, output: str) -> int:
 
 @audit.command()
 def complete() -> int:
-    """Make up the records of finished calls that a killed process took with it, from the journals of its runs.
+    """Add the records of finished calls that a killed process did not write, from the journals of its runs.
 
     Workers and servers do so by themselves, when they take over a run and while they keep house.
     """
@@ -266,7 +266,7 @@ def _by(body: dict[str, Any]) -> str:
 @click.argument("number", type=click.IntRange(min=1))
 @output_option("yaml", "json", default="yaml", help="yaml or json.")
 def show(number: int, output: str) -> int:
-    """Everything that record NUMBER says."""
+    """Show the whole of record NUMBER."""
     return run(_show(number, output))
 
 
@@ -288,7 +288,12 @@ def _as_data(record: AuditRecord) -> dict[str, Any]:
 
 @audit.command()
 @click.option(
-    "--out", "file", type=click.File("w", encoding="utf-8", lazy=True), default="-", metavar="FILE", help="Where to."
+    "--out",
+    "file",
+    type=click.File("w", encoding="utf-8", lazy=True),
+    default="-",
+    metavar="FILE",
+    help="The file to write to.",
 )
 def export(file: Any) -> int:
     """Print every record that is kept, of all namespaces, oldest first: one JSON object a line.

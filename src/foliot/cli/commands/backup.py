@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @output_option("text", "json", default="text", help="text or json.")
 def backup(file: Path, output: str) -> int:
-    """Copy the store into FILE, while others work with it. FILE must not be there yet.
+    """Copy the store into FILE while it is in use. FILE must not exist yet.
 
     The copy is of one moment, and is looked through before it gets its name. Secrets in it stay sealed: the key that
     opens them is NOT in it, so keep a copy of the key file in another place.
@@ -63,7 +63,7 @@ def backup(file: Path, output: str) -> int:
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @output_option("text", "json", default="text", help="text or json.")
 def restore(file: Path | None, force: bool, check: bool, renew: bool, yes: bool, output: str) -> int:
-    """Put the store back that FILE holds. It is checked first; a store that is there is never written over.
+    """Restore the store from the backup FILE. It is checked first; an existing store is never overwritten.
 
     Stop every process that uses the store before. What happened after the backup is gone from the store but not from
     the world: a resumed run may do again what it had done since then.

@@ -38,7 +38,7 @@ def budgets(context: click.Context, output: str) -> int | None:
 @click.argument("name", shell_complete=complete.budgets)
 @output_option("text", "json", default="text", help="text or json.")
 def show(name: str, output: str) -> int:
-    """One budget: every account of its current window, and the runs that wait for room in it."""
+    """Show one budget: who spent what in its current window, and the runs that wait for room in it."""
     return run(_show(name, output))
 
 

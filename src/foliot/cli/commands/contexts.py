@@ -24,7 +24,7 @@ _name = click.argument("name", metavar="NAME")
 
 @click.group()
 def context() -> None:
-    """Servers by name, as with kubectl: where each is, its token, and the namespace to work in.
+    """Set, list and choose contexts: servers by name, each with its token and namespace.
 
     \b
     foliot context set prod --server https://foliot.example --token-stdin --use < token
@@ -85,7 +85,7 @@ def current_context() -> int:
 @click.argument("name", metavar="[NAME]", required=False)
 @output_option("text", "json", default="text", help="text or json.")
 def show_context(name: str | None, output: str) -> int:
-    """One context; without NAME where commands go now, and why. Tokens are never shown."""
+    """Show one context; without NAME where commands go now, and why. Tokens are never shown."""
     facts = _context_facts(name) if name is not None else _reached_now()
     if output == "json":
         out(as_json(facts))
@@ -132,7 +132,7 @@ def _reached_now() -> dict[str, str]:
 @click.argument("name", metavar="[NAME]", required=False)
 @click.option("--none", "nothing", is_flag=True, help="Use none: commands work on the store again.")
 def use_context(name: str | None, nothing: bool) -> int:
-    """Have commands talk to the server of this context from now on."""
+    """Use the server of this context for all commands from now on."""
     from foliot.settings.contexts import load_contexts, save_contexts
 
     if (name is None) != nothing:

@@ -41,7 +41,7 @@ class Doomed:
 @files_option(required=False)
 @click.option("-l", "--selector", metavar="SELECTOR", help="Those with these labels, e.g. `app=report`.")
 @click.option("--all", "everything", is_flag=True, help="All of the kind in the namespace.")
-@click.option("--ignore-not-found", is_flag=True, help="What is not there needs no deleting.")
+@click.option("--ignore-not-found", is_flag=True, help="Succeed also when there is nothing to delete.")
 @click.option("--force", is_flag=True, help="Also agents, systems, tools and endpoints that open tasks use.")
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
 def delete(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from foliot.cli.invocation import current
+from foliot.cli.show.output import output_option
 from foliot.cli.terminal import out
 
 if TYPE_CHECKING:
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
 
 @click.group()
 def dev() -> None:
-    """Tools for development with Foliot, which have no place in production."""
+    """Start and stop private services for development. Not for production."""
 
 
 @dev.group()
 def services() -> None:
-    """A PostgreSQL and a NATS server of your own, on loopback, under Foliot's home folder."""
+    """Start and stop a PostgreSQL and a NATS server of your own, on loopback, under FOLIOT_HOME."""
 
 
 @services.command()
@@ -48,7 +49,7 @@ def down(purge: bool) -> None:
 
 
 @services.command()
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@output_option("table", "json", default="table", help="table or json.")
 @click.pass_context
 def status(context: click.Context, output: str) -> None:
     """Show which servers run, where, and their versions. The exit code is 1 unless both run."""

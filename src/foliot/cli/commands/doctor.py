@@ -35,7 +35,7 @@ _PAINT: Final = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "r
 @click.option("-q", "--quiet", is_flag=True, help="Only what is not as it should be.")
 @output_option("text", "json", default="text", help="text or json.")
 def doctor(strict: bool, quiet: bool, output: str) -> int:
-    """Look everything over: the store, keys, NATS, workers, what is stuck, what is enforced, what is refused now.
+    """Check the installation: the store, keys, NATS, workers, stuck work, enforced rules, refused references.
 
     With a server: whether it answers, whom it knows you as, and how its parts are; run it on its machine for the rest.
 

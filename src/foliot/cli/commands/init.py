@@ -38,7 +38,7 @@ _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,50}[a-z0-9])?")
     default="agent",
     show_default=True,
     metavar="NAME",
-    help="Which one of these.",
+    help="Which blueprint.",
 )
 @click.option("--name", metavar="NAME", help="Name of the system.  [default: the folder's name]")
 @click.option("--force", is_flag=True, help="Overwrite files that are there already.")

@@ -43,7 +43,7 @@ from foliot.cli.loadtest.report import (
 from foliot.cli.local import LocalClient
 from foliot.cli.reach import run
 from foliot.cli.runtimes import opened, whoami
-from foliot.cli.show.output import as_json
+from foliot.cli.show.output import as_json, json_option
 from foliot.cli.show.tables import table
 from foliot.cli.terminal import out, paint
 from foliot.common.times import iso
@@ -81,24 +81,77 @@ def _gate(name: str, what: str) -> Any:
 
 @click.command()
 @click.option("--tasks", type=click.IntRange(1, 1_000_000), default=50, show_default=True, help="How many.")
-@click.option("--create-concurrency", type=click.IntRange(min=1), default=10, show_default=True, help="At a time.")
+@click.option(
+    "--create-concurrency", type=click.IntRange(min=1), default=10, show_default=True, help="Tasks submitted at a time."
+)
 @click.option("--run-timeout", default="5m", show_default=True, metavar="TIME", help="Give up after this long.")
-@click.option("--task-system", "system", default=SYSTEM, show_default=True, metavar="NAME", help="Who does them.")
-@click.option("--topic-prefix", default="loadtest-topic", show_default=True, metavar="TEXT", help="What about.")
-@click.option("--task-priority", "priority", type=click.Choice(list(PRIORITIES)), default="high", show_default=True)
-@click.option("--message-retry-attempts", "retry_attempts", type=click.IntRange(min=1), default=3, show_default=True)
-@click.option("--message-retry-backoff", "retry_backoff", default="200ms", show_default=True, metavar="TIME")
-@click.option("--message-retry-max-backoff", "retry_max_backoff", default="2s", show_default=True, metavar="TIME")
+@click.option(
+    "--task-system", "system", default=SYSTEM, show_default=True, metavar="NAME", help="The system that does the tasks."
+)
+@click.option(
+    "--topic-prefix",
+    default="loadtest-topic",
+    show_default=True,
+    metavar="TEXT",
+    help="The topics of the tasks begin so.",
+)
+@click.option(
+    "--task-priority",
+    "priority",
+    type=click.Choice(list(PRIORITIES)),
+    default="high",
+    show_default=True,
+    help="Their priority.",
+)
+@click.option(
+    "--message-retry-attempts",
+    "retry_attempts",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Attempts of each message, the first included.",
+)
+@click.option(
+    "--message-retry-backoff",
+    "retry_backoff",
+    default="200ms",
+    show_default=True,
+    metavar="TIME",
+    help="The pause before the second attempt; it doubles.",
+)
+@click.option(
+    "--message-retry-max-backoff",
+    "retry_max_backoff",
+    default="2s",
+    show_default=True,
+    metavar="TIME",
+    help="The longest pause between attempts.",
+)
 @click.option("--setup/--no-setup", default=True, show_default=True, help="Apply the systems of the test first.")
 @click.option("--workers", type=click.IntRange(0, 1), default=1, show_default=True, help="1: work here too; 0: do not.")
 @click.option("--capacity", type=click.IntRange(min=1), default=16, show_default=True, help="Runs at a time, here.")
-@click.option("--min-ready-workers", type=click.IntRange(min=0), default=1, show_default=True, metavar="N")
-@click.option("--worker-ready-timeout", default="45s", show_default=True, metavar="TIME")
-@_rate("--inject-invalid-system-rate", "Share of tasks for a system that is not there.")
+@click.option(
+    "--min-ready-workers",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Start when so many workers are ready.",
+)
+@click.option(
+    "--worker-ready-timeout", default="45s", show_default=True, metavar="TIME", help="Give up waiting for them then."
+)
+@_rate("--inject-invalid-system-rate", "Share of tasks for a system that does not exist.")
 @_rate("--inject-timeout-system-rate", "Share of tasks for an agent that is too slow for its limit.")
 @_rate("--inject-expired-lease-rate", "Share of tasks whose first worker takes them and dies.")
 @_rate("--inject-tool-failure-rate", "Share of tasks whose tool fails.")
-@click.option("--timeout-agent-duration", default="1ms", show_default=True, metavar="TIME", help="The limit it misses.")
+@click.option(
+    "--timeout-agent-duration",
+    default="1ms",
+    show_default=True,
+    metavar="TIME",
+    help="The time limit of the slow agent.",
+)
 @click.option("--seed", type=int, default=1, show_default=True, help="Decides which tasks get which fault.")
 @click.option("--quality-profile", "profile", type=click.Choice(list(PROFILES)), help="Gates: default or ci.")
 @_gate("--min-success-rate", "Of what ended.")
@@ -109,9 +162,9 @@ def _gate(name: str, what: str) -> Any:
 @_gate("--min-takeover-events", "Runs that another worker took over; -1: any.")
 @_gate("--max-queue-p99-ms", "From accepted to the first step; -1: any.")
 @_gate("--min-throughput", "Tasks per second; -1: any.")
-@click.option("--json", "as_json_", is_flag=True, help="The report as JSON on stdout.")
+@json_option("text, or json: the report.", name="as_json_")
 def loadtest(**options: Any) -> int:
-    """Have many tasks done, some of them with faults, and say whether the result is good enough.
+    """Run many tasks, some with faults, and check the result against gates.
 
     \b
     foliot loadtest                                      fifty tasks, worked on in this process

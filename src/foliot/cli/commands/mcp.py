@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @click.command()
 def serve() -> None:
-    """Be an MCP server on the standard streams: agents, systems and governed tools of the namespace.
+    """Serve agents, systems and governed tools of the namespace over MCP, on the standard streams.
 
     \b
     In the settings of an MCP client:
@@ -71,7 +71,7 @@ def allow_option(command: F) -> F:
 
 @click.group()
 def mcp() -> None:
-    """Tools of MCP servers, and Foliot as one of them.
+    """List, sync and accept tools of MCP servers; serve Foliot as one.
 
     \b
     foliot apply -f server.yaml        declare an McpServer
@@ -90,7 +90,7 @@ mcp.add_command(serve)
 @click.option("--watch", is_flag=True, help="Go on, for all servers of all namespaces, each at its sync_interval.")
 @allow_option
 def sync(name: str | None, watch: bool, allow: tuple[str, ...]) -> int:
-    """Make Tools of what a server offers, or all servers of the namespace.
+    """Make a Tool of each tool that a server offers, or all servers of the namespace.
 
     A tool whose definition the server changed since it was first seen is not updated: calls of it are refused until
     `foliot mcp accept`. Tools of a server that was deleted are deleted by --watch, and by a worker.
@@ -126,7 +126,7 @@ def tools(name: str, allow: tuple[str, ...], output: str) -> None:
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @allow_option
 def accept(name: str, tool: str | None, every: bool, yes: bool, allow: tuple[str, ...], **said: Any) -> None:
-    """Agree to the definition that a server announces now, so that its tool can be called again.
+    """Accept the definition that a server announces now, so that its tool can be called again.
 
     TOOL is the server's own name for it, or the name of the Tool. The definition is shown first.
 

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 @click.group()
 def models() -> None:
-    """Models, outside any run."""
+    """Check model endpoints, outside any run."""
 
 
 @models.command()
 @click.argument("endpoint")
 @click.option("--model", default="", metavar="NAME", help="The model to ask; the endpoint's default otherwise.")
 @click.option("--embeddings", default="", metavar="NAME", help="The model for embeddings; one that is known otherwise.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask before asking.")
+@click.option("-y", "--yes", is_flag=True, help="Ask the endpoint without confirmation.")
 @output_option("table", "json", default="table", help="table or json")
 def check(endpoint: str, model: str, embeddings: str, yes: bool, output: str) -> int:
     """Ask an endpoint one tiny question for each feature, and show what works.

@@ -12,7 +12,7 @@ import click
 from foliot.cli.errors import INTERRUPTED, tell
 from foliot.cli.reach import namespace, run
 from foliot.cli.runtimes import reached, run_argument, run_of, whoami
-from foliot.cli.show.output import as_json, output_option
+from foliot.cli.show.output import as_json, json_option, output_option
 from foliot.cli.show.run import MARKS, Opening, PlainView
 from foliot.cli.terminal import out, paint
 from foliot.cli.watch.run import WAITS, Client, Look, leave, rested, resumed, resumed_after_decision, stay
@@ -32,10 +32,10 @@ from foliot.store.journal.base import TERMINAL, Held, RunInfo
 @click.command()
 @run_argument(required=False)
 @click.option("-A", "--all-namespaces", is_flag=True, help="Without RUN: look in every namespace.")
-@click.option("--json", "as_json", is_flag=True, help="With RUN: one JSON line per event on stdout.")
+@json_option("text, or with RUN json: one JSON line per event on stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the answer.")
 def resume(run_id: str | None, all_namespaces: bool, as_json: bool, quiet: bool) -> int:
-    """Go on with a run that was interrupted; without RUN, with every one that nobody drives.
+    """Resume an interrupted run; without RUN, every run that no process drives.
 
     \b
     foliot resume                            every run of the namespace whose process is gone
@@ -139,7 +139,7 @@ async def _cancel(word: str, reason: str) -> int:
 @click.option("--reason", default="", metavar="TEXT", help="Why; it is recorded with the run.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the answer.")
 def settle(run_id: str, call: str, decision: str, result: str | None, reason: str, quiet: bool) -> int:
-    """Say what became of a call of unknown outcome, and go on with the run.
+    """Settle a call of unknown outcome: say what became of it, and resume the run.
 
     \b
     happened   it took effect (--result: what it returned)
@@ -187,8 +187,10 @@ SHOWN = 400
 @click.option("--at", required=True, type=click.IntRange(min=1), metavar="STEP", help="The first step that is new.")
 @click.option("--prompt", metavar="TEXT|@FILE", help="Other instructions for the agent.")
 @click.option("--model", metavar="REF", help="Another ModelEndpoint, or provider:model.")
-@click.option("--input", "said", metavar="TEXT", help="Something else to say: at step 1 instead of the input.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON line per event on stdout.")
+@click.option(
+    "--input", "said", metavar="TEXT", help="A further user message at that step; at step 1 it replaces the input."
+)
+@json_option("text, or json: one JSON line per event on stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the answer.")
 def fork(
     run_id: str, at: int, prompt: str | None, model: str | None, said: str | None, as_json: bool, quiet: bool

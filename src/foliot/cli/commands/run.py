@@ -15,6 +15,7 @@ from foliot.cli.errors import warn
 from foliot.cli.manifests import files_option, load, located
 from foliot.cli.reach import namespace, run
 from foliot.cli.runtimes import reached
+from foliot.cli.show.output import json_option
 from foliot.cli.show.run import Opening
 from foliot.cli.terminal import out, paint
 from foliot.cli.watch.questions import can_ask, stays, wait_option
@@ -49,7 +50,7 @@ class Order:
 @click.option("--id", "run_id", metavar="ID", help="The id of the run. If there is a run of this id, it goes on.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label of the run. Can be repeated.")
 @click.option("--user", default="", metavar="NAME", help="Who it is run for: a budget can limit each user.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON line per event on stdout.")
+@json_option("text, or json: one JSON line per event on stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the answer.")
 @wait_option()
 def run_command(
@@ -73,7 +74,7 @@ def run_command(
     foliot run writer "…" > answer.txt     progress on stderr, the answer on stdout
 
     Manifests are applied first, as by `foliot apply`. Tools of type `function` are imported from the current
-    folder too, and from that of the manifests. Ctrl-C cancels the run; twice leaves it, to be resumed.
+    folder too, and from that of the manifests. Ctrl-C cancels the run; twice within a second leaves it, to be resumed.
     With --server the run is driven there, tools included, and goes on when you leave.
     A run that needs an approval or asks a question waits here (--wait), or the command ends with code 8 and the run
     is resumed after the decision: `foliot approvals --help`, `foliot answer --help`. On a terminal you can answer here.

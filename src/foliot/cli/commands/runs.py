@@ -33,9 +33,12 @@ PHASES: Final = ("pending", "running", "waiting", "succeeded", "failed", "cancel
 @click.option("-A", "--all-namespaces", is_flag=True, help="Look in every namespace.")
 @click.option("--agent", metavar="NAME", help="Only runs of this agent.")
 @click.option(
-    "--phase", type=click.Choice(PHASES), metavar="PHASE", help=f"Only runs in this phase: {', '.join(PHASES)}."
+    "--phase",
+    type=click.Choice(PHASES, case_sensitive=False),
+    metavar="PHASE",
+    help=f"Only runs in this phase: {', '.join(PHASES)}.",
 )
-@click.option("--unknown", is_flag=True, help="Instead: calls that may have acted and that nobody has settled.")
+@click.option("--unknown", is_flag=True, help="Instead: calls that may have acted and are not settled.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="At most N.")
 def runs(output: str, all_namespaces: bool, agent: str | None, phase: str | None, unknown: bool, limit: int) -> int:
     """List runs, newest first.

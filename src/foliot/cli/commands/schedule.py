@@ -38,7 +38,7 @@ _name = click.argument("name", metavar="SCHEDULE")
 
 @click.group()
 def schedule() -> None:
-    """Tasks by the clock.
+    """List, run and serve schedules, which make tasks by the clock.
 
     \b
     foliot apply -f schedule.yaml      declare a TaskSchedule, after a Task with mode template
@@ -70,7 +70,7 @@ async def _list(output: str, space: str | None) -> int:
 @_name
 @output_option("text", "json", "yaml", default="text", help="text, json or yaml.")
 def show(name: str, output: str) -> int:
-    """One schedule: its rules, the times to come, and the last ones with what became of them."""
+    """Show one schedule: its rules, its next times, and the last ones with their tasks."""
     return run(_show(name, output))
 
 
@@ -96,7 +96,7 @@ async def _show(name: str, output: str) -> int:
 @output_option("table", "json", default="table", help="table or json.")
 @click.option("--limit", type=click.IntRange(1, 500), default=20, show_default=True, metavar="N", help="The newest N.")
 def slots(name: str, output: str, limit: int) -> int:
-    """Every time the schedule was due, newest first: the task it made, or why it made none."""
+    """List every time the schedule was due, newest first: the task it made, or why it made none."""
     return run(_slots(name, output, limit))
 
 
@@ -140,7 +140,7 @@ async def _run(name: str, given: dict[str, str], output: str) -> int:
 @click.option("--time-zone", default="UTC", show_default=True, metavar="ZONE", help="For a cron expression.")
 @click.option("--count", type=click.IntRange(1, 1000), default=5, show_default=True, metavar="N", help="How many.")
 def next_command(expression: str, time_zone: str, count: int) -> int:
-    """The next times of a cron expression such as "0 9 * * 1", or of a schedule by its name."""
+    """Show the next times of a cron expression such as "0 9 * * 1", or of a schedule by its name."""
 
     timing: Timing
     if " " in expression.strip() or expression.startswith("@"):

@@ -201,7 +201,7 @@ async def _rotate(forget: bool) -> Rotation:
 @click.argument("key_id")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def replace_lost_key(key_id: str, yes: bool) -> None:
-    """Go on with another key, when the key that a store is sealed with is lost for good.
+    """Replace the key that a store is sealed with, when it is lost for good.
 
     Every secret has to be stored again. A copy of the key file, or of the one line in it, is always better.
     """

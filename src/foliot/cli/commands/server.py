@@ -41,6 +41,7 @@ BESIDES: Final = 256
 class Flags(TypedDict):
     """The flags that `listening` adds to a command."""
 
+    listen: str | None
     host: str | None
     port: int | None
     tls_cert: str | None
@@ -61,8 +62,9 @@ def listening(command: F) -> F:
         click.option("--tls-client-ca", metavar="FILE", help="Talk only to those with a certificate signed by it."),
         click.option("--tls-key", metavar="FILE", help="The private key of the certificate."),
         click.option("--tls-cert", metavar="FILE", help="A certificate, to be reached by https."),
-        click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="0 is any that is free."),
-        click.option("--host", metavar="ADDRESS", help="Where to listen.  [default: the setting `listen`]"),
+        click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Only the port; 0: any free one."),
+        click.option("--host", metavar="ADDRESS", help="Only the address to listen on."),
+        click.option("--listen", metavar="ADDRESS:PORT", help="Where to listen.  [default: the setting `listen`]"),
     ):
         command = option(command)
     return command
@@ -71,6 +73,8 @@ def listening(command: F) -> F:
 def take(**flags: Unpack[Flags]) -> None:
     """Have the settings of this invocation say what the flags say."""
     invocation = current()
+    if flags["listen"] is not None:
+        invocation.give("listen", flags["listen"])
     host, port = flags["host"], flags["port"]
     if host is not None or port is not None:
         given_host, _, given_port = invocation.settings().listen.rpartition(":")
@@ -132,7 +136,7 @@ GRACE: Final = 30.0
 @listening
 @click.pass_context
 def server(context: click.Context, **flags: Unpack[Flags]) -> int | None:
-    """Serve the HTTP API until SIGTERM or Ctrl-C. Runs are done by workers: see `foliot worker` and `foliot up`.
+    """Serve the HTTP API until SIGTERM or Ctrl-C. Workers do the runs: see `foliot worker` and `foliot up`.
 
     Commands of the same user with the same FOLIOT_HOME are let in by the key in its file `local.key`, which the server
     makes when it first starts. Everybody else needs a token: `foliot tokens create`.
@@ -165,7 +169,7 @@ def openapi() -> int:
     help="Where its worker is: for tasks that must run there.",
 )
 def up(capacity: int, region: str, **flags: Unpack[Flags]) -> int:
-    """Everything in one process: the HTTP API, a worker, and the scheduler, on the store of the settings."""
+    """Serve the HTTP API with a worker and the scheduler in one process, on the store of the settings."""
     take(**flags)
     return serve_until_told(partial(_up, capacity, region.strip(), insecure=flags["insecure"]))
 

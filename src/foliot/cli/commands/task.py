@@ -23,7 +23,7 @@ from foliot.cli.errors import say, tell, warn
 from foliot.cli.invocation import is_terminal
 from foliot.cli.reach import namespace, run
 from foliot.cli.runtimes import reached, whoami
-from foliot.cli.show.output import as_json, as_list, as_yaml, output_option
+from foliot.cli.show.output import as_json, as_list, as_yaml, json_option, output_option
 from foliot.cli.show.tables import since, table
 from foliot.cli.show.trace import WIDTH, Node, tree_of
 from foliot.cli.show.trace import as_data as trace_data
@@ -76,11 +76,13 @@ class Manner:
 @click.option("--priority", type=click.Choice(list(PRIORITIES)), metavar="WORD", help="low, normal, high or critical.")
 @click.option("--lane", metavar="LANE", help="A line of its own, for limits and fairness.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label of the task and its runs.")
-@click.option("--max-turns", type=click.IntRange(min=1), metavar="N", help="Messages along one line, at most.")
+@click.option(
+    "--max-turns", type=click.IntRange(min=1), metavar="N", help="The longest chain of messages between agents."
+)
 @click.option("--timeout", metavar="TIME", help="Cancel it after this long (30s, 5m, 1h).")
-@click.option("-d", "--detach", is_flag=True, help="Only have it accepted, and say its name.")
+@click.option("-d", "--detach", is_flag=True, help="Only submit it, and print its name.")
 @click.option("--here/--no-here", default=None, help="Do its work in this process.  [default: when no worker is alive]")
-@click.option("--json", "as_json", is_flag=True, help="One JSON line per event on stdout.")
+@json_option("text, or json: one JSON line per event on stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the result.")
 @wait_option()
 def task_run(
@@ -98,7 +100,7 @@ def task_run(
     timeout: str | None,
     **options: Any,
 ) -> int:
-    """Have a system or an agent do something, and watch its graph fill in.
+    """Run a task of a system or an agent, and watch its graph fill in.
 
     TARGET is the name of a system, an agent or a Task, or a manifest or folder of them, which is applied first.
     MESSAGE is what the first agents are told; without it, the input `topic` is.
@@ -110,7 +112,7 @@ def task_run(
     foliot task run report "…" > result.txt           progress on stderr, the result on stdout
 
     The work is done by whatever workers there are (`foliot worker`); when none is alive that could, by this process.
-    Ctrl-C cancels the task; twice leaves it as it is.
+    Ctrl-C cancels the task; twice within a second leaves it as it is.
 
     Exit code: 0 succeeded, 1 failed or dead-lettered, 8 waits for a person, 130 cancelled or Ctrl-C.
     """
@@ -167,11 +169,11 @@ def _detached(accepted: Accepted, *, as_json_: bool) -> int:
 @task_argument(required=False)
 @click.option("--timeout", metavar="TIME", help="Give up waiting after this long (30s, 5m, 1h).")
 @click.option("--here/--no-here", default=False, help="Also do its work in this process.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON line per event on stdout.")
+@json_option("text, or json: one JSON line per event on stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the result.")
 @wait_option()
 def task_wait(name: str | None, timeout: str | None, here: bool, as_json: bool, quiet: bool, wait: bool | None) -> int:
-    """Follow a task until it ends, and print its result. Ctrl-C cancels the task; twice leaves it.
+    """Follow a task until it ends, and print its result. Ctrl-C cancels it; twice within a second leaves it.
 
     Exit code: as `foliot task run`; 7 when the time is over.
     """
@@ -239,10 +241,10 @@ async def _batches(work: Groups, task: TaskInfo, cursor: str | None, *, follow: 
 @click.command(name="events")
 @task_argument(required=False)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the task has ended.")
-@click.option("--after", type=click.IntRange(min=0), default=0, metavar="N", help="Only behind event N.")
+@click.option("--after", type=click.IntRange(min=0), default=0, metavar="N", help="Only events after number N.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N.")
 def task_events(name: str | None, follow: bool, after: int, limit: int | None) -> int:
-    """The facts of the task itself as JSON lines: `{"seq", "at", "type", "data"}`. `seq` is where to go on."""
+    """Print the events of the task itself as JSON lines: `{"seq", "at", "type", "data"}`. `seq` is where to go on."""
     return run(_events(name, follow, after, limit))
 
 
@@ -295,7 +297,7 @@ async def _messages(name: str | None, audit: bool) -> int:
 @task_argument(required=False)
 @output_option("text", "mermaid", "dot", "json", default="text", help="text, mermaid, dot or json.")
 def task_graph(name: str | None, output: str) -> int:
-    """The graph of a task with how each agent stands."""
+    """Show the graph of a task with the state of each agent."""
     return run(_graph(name, output))
 
 
@@ -324,7 +326,7 @@ async def _graph(name: str | None, output: str) -> int:
 @output_option("text", "json", default="text", help="text, or json with nothing shortened.")
 @click.option("--full", is_flag=True, help="Whole texts, not one line of each.")
 def task_trace(name: str | None, output: str, full: bool) -> int:
-    """All runs of a task as one tree: who handed what to whom, every step and call with its timing."""
+    """Show all runs of a task as one tree: every message, step and call with its timing."""
     return run(_trace(name, output, full))
 
 
@@ -386,7 +388,7 @@ _WORDS = {word.lower(): phase for phase, word in API_PHASES.items()}
 
 @click.group()
 def task() -> None:
-    """Work that was asked for: have it done, follow it, end it, try it again.
+    """Run, follow, cancel and retry tasks: work for systems of agents.
 
     TASK is a name, or as much of its beginning or end as is unique. `foliot why TASK` says why one is where it is.
     """
@@ -505,7 +507,7 @@ def _last(info: TaskInfo, longest: int) -> str:
 @task_argument(required=False)
 @output_option("text", "json", "yaml", default="text", help="text, json or yaml.")
 def task_show(name: str | None, output: str) -> int:
-    """One task: what was asked for, its graph, its messages, how it stands. The newest when none is named."""
+    """Show one task: its order, graph, messages and state. The newest when none is named."""
     return run(_show(name, output))
 
 
@@ -630,7 +632,7 @@ def _lost(story: TaskStory, word: str) -> str:
 @task.command(name="requeue", hidden=True)  # what `retry` was called
 @click.argument("names", metavar="TASK…", nargs=-1, required=True)
 def task_requeue(names: tuple[str, ...]) -> int:
-    """Try tasks again that ended badly: a new attempt that goes on behind what had succeeded."""
+    """Retry tasks that failed: a new attempt that continues after what had succeeded."""
     return run(_again(names, {}))
 
 
@@ -644,7 +646,7 @@ def task_requeue(names: tuple[str, ...]) -> int:
     help="Send a failed message with this text instead. MESSAGE is its id, or the agent it is for.",
 )
 def task_retry(names: tuple[str, ...], edits: tuple[str, ...]) -> int:
-    """Try tasks again that ended badly: a new attempt that goes on behind what had succeeded.
+    """Retry tasks that failed: a new attempt that continues after what had succeeded.
 
     Failed messages can be changed first.
 
@@ -665,7 +667,7 @@ def task_retry(names: tuple[str, ...], edits: tuple[str, ...]) -> int:
 @click.option("-A", "--all-namespaces", is_flag=True, help="Look in every namespace.")
 @click.option("--limit", type=click.IntRange(1, 200), default=20, show_default=True, metavar="N", help="At most N.")
 def task_dead_letters(output: str, all_namespaces: bool, limit: int) -> int:
-    """Tasks that were given up: which message, why, and how to try again."""
+    """List tasks that were given up: which message, why, and how to retry."""
     return run(_dead_letters(output, None if all_namespaces else namespace(), limit))
 
 

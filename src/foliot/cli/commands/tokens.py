@@ -59,14 +59,14 @@ def create(
 @click.option("--all", "everything", is_flag=True, help="Also those that are revoked or expired.")
 @output_option("table", "json", default="table", help="table or json.")
 def list_tokens(everything: bool, output: str) -> int:
-    """Tokens, oldest first: what they may do, until when, and when they were last used."""
+    """List tokens, oldest first: their roles, when they expire, and when they were last used."""
     return run(_list(everything, output))
 
 
 @tokens.command()
 @click.argument("token", metavar="NAME")
 def revoke(token: str) -> int:
-    """Make a token worthless, by its name or id. Servers hear of it within a second."""
+    """Revoke a token by its name or id. Servers refuse it within a second."""
     return run(_revoke(token))
 
 

@@ -84,7 +84,7 @@ def cut(text: str, longest: int = 70) -> str:
 @click.argument("name")
 @output_option("yaml", "json", default="yaml", help="yaml or json.")
 def describe(name: str, output: str) -> int:
-    """One tool: what it takes, how it is run, and the rules that speak of it."""
+    """Show one tool: its arguments, how it is run, and the rules about it."""
     return run(_describe(name, output))
 
 
@@ -205,7 +205,7 @@ def _object(text: str) -> dict[str, Any]:
 
 @click.group()
 def tools() -> None:
-    """Tools, outside any run."""
+    """List, call, test and serve tools, outside any run."""
 
 
 for command in (list_tools, describe, call, test):
@@ -222,7 +222,7 @@ for command in (list_tools, describe, call, test):
 )
 @click.option("--tool", "names", multiple=True, metavar="NAME", help="Serve only this one. Can be repeated.")
 @click.option("--shared", is_flag=True, help="Other programs serve other tools: take only calls of one's own.")
-@click.option("--create-stream", is_flag=True, help="Make the JetStream stream AGENT when it is not there.")
+@click.option("--create-stream", is_flag=True, help="Create the JetStream stream AGENT if it does not exist.")
 @click.option("--concurrency", type=click.IntRange(1, 1000), default=3, show_default=True, help="Calls at a time.")
 @click.option("--drain", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds for the last calls.")
 def serve(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from foliot.cli.grants import EVERYWHERE, granted, granting, length, opened_store, record, shown_time
-from foliot.cli.invocation import is_terminal
+from foliot.cli.invocation import current, is_terminal
 from foliot.cli.reach import run
 from foliot.cli.show.output import as_json, output_option
 from foliot.cli.show.tables import table
@@ -27,7 +27,7 @@ _stdin_option = click.option(
 
 @click.group()
 def users() -> None:
-    """Accounts of people who log in to the server with a browser.
+    """Create, list and disable accounts of people who log in to the server with a browser.
 
     A password is asked for, or read from standard input; it never stands on the command line. The store keeps a slow
     hash of it (Argon2id).
@@ -49,7 +49,7 @@ def create(name: str, roles: tuple[str, ...], spaces: tuple[str, ...], admin: bo
 @users.command("list")
 @output_option("table", "json", default="table", help="table or json.")
 def list_users(output: str) -> int:
-    """Accounts by name: what they may do, and when they last logged in."""
+    """List accounts by name: their roles, and when they last logged in."""
     return run(_list(output))
 
 
@@ -73,14 +73,14 @@ def grant(name: str, roles: tuple[str, ...], spaces: tuple[str, ...], admin: boo
 @users.command()
 @click.argument("name")
 def disable(name: str) -> int:
-    """Let nobody in by an account. All its sessions end."""
+    """Disable an account. All its sessions end."""
     return run(_switch(name, enable=False))
 
 
 @users.command()
 @click.argument("name")
 def enable(name: str) -> int:
-    """Undo disable."""
+    """Enable a disabled account again."""
     return run(_switch(name, enable=True))
 
 
@@ -98,6 +98,7 @@ def _password(name: str, *, from_stdin: bool) -> str:
     """
     from foliot.server.auth.passwords import check_password
 
+    current().store_settings()  # a server is refused before anybody types a password
     if from_stdin:
         try:
             text = sys.stdin.readline().rstrip("\r\n")
@@ -107,7 +108,9 @@ def _password(name: str, *, from_stdin: bool) -> str:
     elif is_terminal(sys.stdin):
         text = prompt(f"Password for {name}", secret=True, twice=True)
     else:
-        raise UsageError("nobody is here to type a password", hint="give --password-stdin, and the password there")
+        raise UsageError(
+            "a password is typed on a terminal, and this is none", hint="give --password-stdin, and the password there"
+        )
     check_password(text, name)
     return text
 

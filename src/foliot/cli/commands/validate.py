@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.option("--strict", is_flag=True, help="Warnings count as errors.")
 @click.option("-q", "--quiet", is_flag=True, help="Only problems, no list of what is valid.")
 def validate(files: tuple[str, ...], output: str, strict: bool, quiet: bool) -> int:
-    """Check manifests without a store, and tell everything that is wrong at once.
+    """Check manifests without a store, and report every problem at once.
 
     References between the manifests are checked too; one to something that is not among them is a warning at most,
     because it may be in the store already. Exit code 5 when anything is invalid, 3 when only files are missing.

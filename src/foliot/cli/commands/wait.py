@@ -36,7 +36,7 @@ Test: TypeAlias = Callable[[Document | None], bool]
     "--timeout", default="5m", show_default=True, metavar="TIME", help="Give up after this long (30s, 5m, 1h)."
 )
 def wait(what: tuple[str, ...], condition: str, timeout: str) -> None:
-    """Wait until resources are there, are gone, or say something. Exit code 1 when the time is over.
+    """Wait until resources exist, are deleted, or reach a condition. Exit code 1 when the time is over.
 
     \b
     foliot wait task/report --for phase=Succeeded --timeout 10m

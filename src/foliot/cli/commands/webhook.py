@@ -45,7 +45,7 @@ _header = click.option("-H", "--header", "headers", multiple=True, metavar="NAME
 
 @click.group()
 def webhook() -> None:
-    """Tasks by signed calls from outside.
+    """List, test and serve webhooks, which make tasks from signed calls.
 
     \b
     foliot apply -f webhook.yaml       declare a TaskWebhook, after a Task with mode template
@@ -77,7 +77,7 @@ async def _list(output: str, space: str | None) -> int:
 @_name
 @output_option("text", "json", "yaml", default="text", help="text, json or yaml.")
 def show(name: str, output: str) -> int:
-    """One webhook: its address, who may call, what was counted, and the last deliveries."""
+    """Show one webhook: its address, who may call, its counts, and the last deliveries."""
     return run(_show(name, output))
 
 

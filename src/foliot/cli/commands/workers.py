@@ -41,7 +41,7 @@ def workers(context: click.Context, output: str) -> int | None:
 @workers.command()
 @output_option("table", "json", default="table", help="table or json.")
 def limits(output: str) -> int:
-    """How many runs of a namespace, an agent or a lane may be at work at once, over all workers."""
+    """List the limits on concurrent runs of a namespace, an agent or a lane, over all workers."""
     return run(_limits(output))
 
 
@@ -61,7 +61,7 @@ def limit(scope: Any, name: str, most: str) -> int:
 @workers.command()
 @output_option("table", "json", default="table", help="table or json.")
 def classes(output: str) -> int:
-    """Kinds of runs of which the last ones failed. After five in a row no more are begun, but one every minute.
+    """List classes of runs whose last runs failed. After five in a row only one a minute is started.
 
     A run that succeeds ends it; so does `foliot workers mend`.
     """
@@ -71,7 +71,7 @@ def classes(output: str) -> int:
 @workers.command()
 @click.argument("key", metavar="CLASS")
 def mend(key: str) -> int:
-    """Begin runs of a class again that was held back: you have mended what was broken."""
+    """Start runs of a held-back class again, after you have repaired the cause."""
     return run(_mend(key))
 
 

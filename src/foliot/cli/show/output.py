@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import click
 
@@ -25,6 +26,23 @@ def output_option(*formats: str, default: str, help: str) -> Callable[[F], F]:
     return click.option(
         "-o", "--output", type=click.Choice(formats), default=default, show_default=True, metavar="FORMAT", help=help
     )
+
+
+def json_option(help: str, *, name: str = "as_json") -> Callable[[F], F]:
+    """`-o json` for a command whose other output is for people; the command gets whether it was asked for as `name`.
+
+    `--json` is its older spelling, which scripts may use.
+    """
+
+    def decorate(command: F) -> F:
+        @functools.wraps(command)
+        def called(*args: Any, output: str, json_: bool, **options: Any) -> Any:
+            return command(*args, **{name: json_ or output == "json"}, **options)
+
+        older = click.option("--json", "json_", is_flag=True, hidden=True)(called)
+        return cast("F", output_option("text", "json", default="text", help=help)(older))
+
+    return decorate
 
 
 def word_of(kind: str) -> str:

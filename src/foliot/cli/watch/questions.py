@@ -34,7 +34,7 @@ def wait_option() -> Callable[[F], F]:
     return click.option(
         "--wait/--no-wait",
         default=None,
-        help="Stay while an approval or an answer is waited for, and go on then.  [default: on a terminal]",
+        help="Stay while the run waits for an approval or an answer.  [default: on a terminal]",
     )
 
 

@@ -120,6 +120,8 @@ WAITS: Final = 8
 FRAME: Final = 0.08
 # How often to look whether a run rests, when nothing tells of it.
 LOOK_EVERY: Final = 2.0
+# How long the first Ctrl-C waits for a second one before it cancels: what is cancelled cannot be resumed.
+SECOND_THOUGHT: Final = 1.0
 Begin: TypeAlias = Callable[[], Awaitable[RunInfo]] | None
 Client: TypeAlias = "LocalClient | RemoteClient"
 
@@ -359,7 +361,8 @@ class Watch:
         if times > 1 or not self.run_id:  # a run without an id has not begun
             task.cancel()
             return
-        self._view.note(f"Cancelling; Ctrl-C again leaves at once, and {_words(self._client).fate}.")
+        self._view.note(f"Cancelling. Ctrl-C again within a second leaves instead: {_words(self._client).fate}.")
+        await asyncio.sleep(SECOND_THOUGHT)
         try:
             await self._client.runs.cancel(self.run_id, by=whoami(), reason="Ctrl-C")
         except NotFound:  # not stored yet

@@ -23,7 +23,7 @@ from foliot.cli.local import LocalClient
 from foliot.cli.runtimes import whoami
 from foliot.cli.show.task import JsonTaskView, PlainTaskView, QuietTaskView, TaskView
 from foliot.cli.terminal import emit, live_console, out, paint
-from foliot.cli.watch.run import FRAME, WAITS, Client, aside, on_ctrl_c
+from foliot.cli.watch.run import FRAME, SECOND_THOUGHT, WAITS, Client, aside, on_ctrl_c
 from foliot.common.cancellation import stop_tasks
 from foliot.common.text import one_line
 from foliot.engine.driver.process import is_gone
@@ -272,7 +272,8 @@ async def _interrupt(following: _Following, times: int) -> None:
     if times > 1:
         following.leaving.set()
         return
-    following.view.note("Cancelling; Ctrl-C again leaves at once, and the task stays as it is.")
+    following.view.note("Cancelling. Ctrl-C again within a second leaves instead: the task stays as it is.")
+    await asyncio.sleep(SECOND_THOUGHT)
     try:
         await following.work.tasks.cancel(following.name, namespace=following.namespace, by=whoami(), reason="Ctrl-C")
     except FoliotError:  # it has ended this very moment

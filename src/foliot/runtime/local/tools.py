@@ -13,7 +13,14 @@ from foliot.runtime.answers import Called, Toolset
 from foliot.runtime.groups.work import ToolGroup
 from foliot.runtime.tools import Asker, Offered, capabilities
 from foliot.store.base import Document
-from foliot.tools.base import Parked, ToolDefinition, ToolDenied, ToolError
+from foliot.tools.base import (
+    Parked,
+    ToolDefinition,
+    ToolDenied,
+    ToolError,
+    ToolIsolationMissing,
+    ToolUnsupported,
+)
 from foliot.tools.governance.judge import Judgement
 from foliot.tools.registry import schema_digest
 
@@ -88,8 +95,9 @@ def _callable() -> Generator[None]:
     """A tool that cannot be called where it should run is no failure of the tool. Raises `Conflict`, `Denied`."""
     try:
         yield
-    except ToolDenied as error:
-        raise Denied(error.message, hint=error.hint, **error.details) from None
+    except (ToolDenied, ToolUnsupported, ToolIsolationMissing) as error:
+        hint = error.hint or "`foliot tools list` says which tools can be called"
+        raise Denied(error.message, hint=hint, **error.details) from None
     except ToolError as error:
         raise Conflict(error.message, hint=error.hint or "`foliot tools list` says which tools can be called") from None
 

@@ -148,7 +148,7 @@ class TokenAuth:
             return self._of_local_key(given, scope) if given.startswith(PREFIX) else await self._of_bearer(given)
         held = await self.session(scope)
         if held is None:
-            raise Unauthenticated("who are you?", hint=_SEND_ONE)
+            raise Unauthenticated("the request has no credentials", hint=_SEND_ONE)
         return held.caller
 
     def introduce(self, scope: MutableMapping[str, Any], nonce: str) -> tuple[Introduction, str] | None:
@@ -294,7 +294,7 @@ class Anonymous:
     async def identify(self, scope: MutableMapping[str, Any]) -> Caller:
         """Accepts any caller on this machine, and no other; see `Authenticator`."""
         if not _sits_here(scope):
-            raise Unauthenticated("who are you?", hint=_SEND_ONE)
+            raise Unauthenticated("the request has no credentials", hint=_SEND_ONE)
         return ANONYMOUS
 
     async def describe(self) -> str:

@@ -28,7 +28,7 @@ ROLES: Final[Mapping[Role, str]] = {
 NAMED_ONLY: Final[frozenset[Role]] = frozenset({"impersonator"})
 EVERYWHERE: Final = "*"
 # Said whether or not there is something: what is told depends only on who asks.
-HIDDEN: Final = "there is nothing of this name, or it is not yours to see"
+HIDDEN: Final = "there is nothing of this name that you can see"
 # By a token of this server, a session of a browser, a token of the identity provider, the local key, or not at all.
 HowKnown: TypeAlias = Literal["token", "session", "oidc", "local", "anonymous"]
 

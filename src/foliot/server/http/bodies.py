@@ -17,7 +17,7 @@ from foliot.common.threads import on_thread, unhurried
 from foliot.errors import InvalidInput, UsageError
 from foliot.kernel.arguments import repeated_name
 from foliot.kernel.json_texts import MOST_VALUES, deeper_than, has_more_values
-from foliot.resources.kinds import Kind
+from foliot.resources.kinds import KINDS, Kind
 from foliot.resources.problems import ManifestError
 
 if TYPE_CHECKING:
@@ -270,6 +270,12 @@ def _parsed(body: bytes, namespace: str | None, complete: Complete | None) -> Bu
 
 def _completed(kind: Kind, name: str | None, raw: dict[str, Any]) -> dict[str, Any]:
     """Completes a JSON body with the kind and the name that the path gives."""
+    said = raw.get("kind") or kind.name
+    if said != kind.name and said in KINDS:  # before its own rules are looked at, which are beside the point
+        raise UsageError(
+            f"kind is {said}, and /v1/{kind.plural} takes the kind {kind.name}",
+            hint=f"POST it to /v1/{KINDS[said].plural}, or several kinds at once to /v1/apply",
+        )
     if not raw.get("kind"):
         raw = {**raw, "kind": kind.name}
     metadata: Any = raw.get("metadata")

@@ -28,11 +28,13 @@ DEFAULT_PAGE: Final = 500
 KindName = Annotated[str, Path(alias="kind", description="The plural of a kind.", values=(*PLURALS,))]
 # What the store can keep as a name. What names should look like is for the resources to say.
 NAME: Final = r"^[^/\x00-\x1f\x7f]*$"
+# Namespaces are names of resources, or empty: a misspelt one is refused, and not an empty list.
+SPACE: Final = r"^([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?$"
 Name = Annotated[str, Path(min_length=1, max_length=253, pattern=NAME, description="The name of the resource.")]
 Namespace = Annotated[
     str | None,
     Query(
-        max_length=253, pattern=NAME, description="The namespace; for lists, all that the caller can see without it."
+        max_length=253, pattern=SPACE, description="The namespace; for lists, all that the caller can see without it."
     ),
 ]
 

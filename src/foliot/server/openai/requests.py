@@ -471,9 +471,17 @@ def _decoded(body: bytes, kind: type[S], known: Mapping[str, Parameter]) -> S:
     except msgspec.ValidationError as error:
         text, _, place = str(error).partition(" - at `$.")
         missing = text.partition("required field `")[2]
-        raise BadRequest(text, param=".".join(filter(None, (place.rstrip("`"), missing.rstrip("`"))))) from None
+        param = ".".join(filter(None, (place.rstrip("`"), missing.rstrip("`"))))
+        raise BadRequest(f"{param}: {_in_words(text)}" if param else _in_words(text), param=param) from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadRequest(f"the body is not JSON that can be read: {error}") from None
+
+
+def _in_words(text: str) -> str:
+    """Returns the complaint of the decoder with the names that JSON has for types."""
+    for name, word in (("array", "a list"), ("str", "text"), ("int", "a whole number"), ("object", "an object")):
+        text = text.replace(f"`{name}`", word)
+    return text.replace("Expected ", "expected ", 1)
 
 
 def _settings(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Final, Literal, cast
 
 import msgspec
 from msgspec import Struct
@@ -41,6 +41,7 @@ from foliot.tools.builtin.results import RESULT_PAGE, result_page, results_of
 from foliot.work.views.run_document import run_document
 
 router = new_router("runs")
+_LISTED: Final = "`foliot runs` lists them; over HTTP: GET /v1/runs"
 
 RunId = Annotated[str, Path(min_length=1, max_length=253, description="The id of the run.")]
 Alike = Annotated[bool, Query(description="Also the only one whose id begins so.")]
@@ -172,7 +173,7 @@ async def get_run(run_id: RunId, services: ServicesDep, caller: CallerDep, alike
         return _answer(await _seen(services, caller, "reader", run_id))
     found = await _found(services, caller, run_id)
     if found is None:
-        raise NotFound(f"there is no run {run_id!r}", hint="`foliot runs` lists them")
+        raise NotFound(f"there is no run {run_id!r}", hint=_LISTED)
     return _answer(found)
 
 
@@ -378,11 +379,14 @@ def _messages(sent: Sequence[dict[str, Any]]) -> tuple[Message, ...]:
 
 async def _seen(services: Services, caller: Caller, role: Any, run_id: str) -> RunInfo:
     """Returns the run if the caller may do this with it. One that is hidden is missing."""
+    missing = f"there is no run {run_id[:80]!r} that you can see"
     try:
         info = await services.runtime.inside.runs.journal.get(run_id)
     except NotFound:
-        raise NotFound(HIDDEN) from None
-    caller.require(role, info.namespace, missing=HIDDEN)
+        raise NotFound(missing, hint=_LISTED) from None
+    if not caller.sees(info.namespace):
+        raise NotFound(missing, hint=_LISTED)
+    caller.require(role, info.namespace)
     return info
 
 

@@ -115,7 +115,10 @@ def _rate(limit: RateLimit) -> Rate:
 def too_often(key: str, wait: float) -> ToolRateLimited:
     """The refusal of a call for which there is no place in time."""
     tool = key.rpartition("/")[2]
-    error = ToolRateLimited(f'tool "{tool}" rate limit exceeded', layer="rate", retry_after_ms=round(wait * 1000))
+    again = f"; there is room again in {wait:.3g} s" if wait else ""
+    error = ToolRateLimited(
+        f'tool "{tool}" rate limit exceeded{again}', layer="rate", retry_after_ms=round(wait * 1000)
+    )
     error.retry_after = wait
     return error
 
