@@ -14,7 +14,11 @@ from foliot.kernel.graph.lifecycle import API_PHASES as PHASES
 from foliot.resources.reader import parse_text
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# The page of words lists the older spellings.
+PAGES = [
+    ROOT / "README.md",
+    *sorted(each for each in (ROOT / "docs").glob("*.md") if each.name != "words.md"),
+]
 EXAMPLES = sorted(each for each in (ROOT / "examples").rglob("*") if each.suffix in {".yaml", ".yml", ".md", ".py"})
 
 # A spelling that is still read, and the one that pages and examples write.

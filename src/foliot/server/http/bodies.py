@@ -273,7 +273,7 @@ def _completed(kind: Kind, name: str | None, raw: dict[str, Any]) -> dict[str, A
     said = raw.get("kind") or kind.name
     if said != kind.name and said in KINDS:  # before its own rules are looked at, which are beside the point
         raise UsageError(
-            f"kind is {said}, and /v1/{kind.plural} takes the kind {kind.name}",
+            f"unsupported kind {said!r} for {kind.plural}: /v1/{kind.plural} takes the kind {kind.name}",
             hint=f"POST it to /v1/{KINDS[said].plural}, or several kinds at once to /v1/apply",
         )
     if not raw.get("kind"):
