@@ -26,6 +26,7 @@ from msgspec import Struct
 from foliot.client import wire
 from foliot.client.errors import error_of
 from foliot.client.local_access import LocalAccess
+from foliot.common.pages import read_all
 from foliot.errors import FoliotError, OutcomeUnknown, Unavailable, UsageError
 from foliot.kernel.backoff import backoff
 from foliot.store.base import Document
@@ -447,14 +448,13 @@ class Asking:
 
     async def _all(self, path: str, namespace: str | None, **params: Any) -> list[Document]:
         """Returns the documents of every page of a list."""
-        found: list[Document] = []
-        cursor: str | None = None
-        while True:
-            page = await self._get(path, wire.Items, namespace=namespace, **{"continue": cursor}, **params)
-            found += page.items
-            cursor = page.cursor
-            if cursor is None:
-                return found
+        return await read_all(self._page, path, namespace=namespace, **params)
+
+    async def _page(
+        self, path: str, *, cursor: str | None = None, behind: str = "continue", **params: Any
+    ) -> wire.Items:
+        """Returns one page of a list; `behind` is the parameter that takes the cursor."""
+        return await self._get(path, wire.Items, **{behind: cursor}, **params)
 
     async def _post(
         self,

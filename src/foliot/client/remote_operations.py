@@ -6,13 +6,15 @@ See runtime/groups/.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, Final
 from urllib.parse import quote
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from foliot.client import wire
 from foliot.client.http import Asking
+from foliot.common.pages import read_first
 from foliot.engine.audit.metering import By, Total
 from foliot.runtime.answers import (
     MOST_JUDGED,
@@ -45,7 +47,14 @@ PATIENCE: Final = 600.0
 
 
 class Records(Struct, frozen=True):
+    """A page of records, as a `Paged`."""
+
     records: list[AuditRecord]
+    cursor: str | None = field(default=None, name="continue")
+
+    @property
+    def items(self) -> list[AuditRecord]:
+        return self.records
 
 
 class Totals(Struct, frozen=True):
@@ -70,7 +79,13 @@ class RemoteAudit(Asking, AuditGroup):
     async def list(
         self, wanted: AuditFilter | None = None, *, limit: int = 50, before: int | None = None
     ) -> Rows[AuditRecord]:
-        return (await self._get(AUDIT, Records, **_params(wanted), limit=limit, before=before)).records
+        params = _params(wanted)
+
+        async def ask(*, cursor: str | None, limit: int) -> Records:
+            return await self._get(AUDIT, Records, **params, limit=limit, before=cursor)
+
+        behind = None if before is None else str(before)
+        return (await read_first(limit, ask, cursor=behind)).items
 
     async def get(self, number: int) -> AuditRecord:
         return await self._get(f"{AUDIT}/{number}", AuditRecord)
@@ -94,17 +109,8 @@ class RemoteAudit(Asking, AuditGroup):
 def _params(wanted: AuditFilter | None) -> dict[str, Any]:
     if wanted is None:
         return {}
-    given = {
-        "namespace": wanted.namespace,
-        "agent": wanted.agent,
-        "tool": wanted.tool,
-        "run": wanted.run_id,
-        "call": wanted.call_id,
-        "moment": wanted.moment,
-        "outcome": wanted.outcome,
-        "since": wanted.since,
-    }
-    return {name: value for name, value in given.items() if value}
+    said = [(each, getattr(wanted, each.name)) for each in fields(wanted)]
+    return {each.metadata.get("called", each.name): value for each, value in said if value != each.default}
 
 
 class RemoteBudgets(Asking, BudgetGroup):

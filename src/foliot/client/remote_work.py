@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from foliot.client import wire
 from foliot.client.http import Asking, new_key
+from foliot.common.pages import Part, read_first
 from foliot.engine.approval.questions import OpenQuestion
 from foliot.engine.approval.service import Decision, only_alike
 from foliot.engine.driver.ids import new_run_id
@@ -150,7 +151,7 @@ class RemoteRuns(_RunAsking, RunGroup):
         limit: int = 50,
     ) -> Rows[RunInfo]:
         shown = ",".join(phases) or None
-        found = await self._get(RUNS, wire.Items, namespace=namespace, agent=agent, phase=shown, limit=limit)
+        found = await read_first(limit, self._page, RUNS, behind="after", namespace=namespace, agent=agent, phase=shown)
         return wire.read_runs(found.items)
 
     async def events(self, run_id: str) -> Rows[tuple[float, Event]]:
@@ -232,14 +233,17 @@ class RemoteRuns(_RunAsking, RunGroup):
         self, *, namespace: str | None = "default", ended: bool = False, limit: int = 100, after: str | None = None
     ) -> DoubtPage:
         """Lists calls of unknown outcome, in pages: a server gives a thousand at most with one answer."""
-        calls: list[Doubt] = []
-        while True:
-            asked = {"ended": str(ended).lower(), "limit": str(limit - len(calls)), "after": after}
+        total = 0
+
+        async def ask(*, cursor: str | None, limit: int) -> Part[Doubt]:
+            nonlocal total
+            asked = {"ended": str(ended).lower(), "limit": str(limit), "after": cursor}
             page = await self._get("/v1/unknown-calls", DoubtPage, namespace=namespace, **asked)
-            calls += page.calls
-            if len(calls) >= limit or page.cursor is None:
-                return DoubtPage(calls, page.total, page.cursor)
-            after = page.cursor
+            total = page.total
+            return Part(page.calls, page.cursor)
+
+        found = await read_first(limit, ask, cursor=after)
+        return DoubtPage(found.items, total, found.cursor)
 
     async def interrupted(self, *, namespace: str | None = "default") -> Rows[RunInfo]:
         return wire.read_runs((await self._get("/v1/interrupted-runs", wire.Items, namespace=namespace)).items)
@@ -303,9 +307,11 @@ class RemoteTasks(Asking, TaskGroup):
         limit: int = 50,
         cursor: str | None = None,
     ) -> tuple[Rows[TaskInfo], str | None]:
-        found = await self._get(
+        found = await read_first(
+            limit,
+            self._page,
             TASKS,
-            wire.Items,
+            cursor=cursor,
             namespace=namespace,
             mode="run",
             target=target,
@@ -314,8 +320,6 @@ class RemoteTasks(Asking, TaskGroup):
             lane=lane,
             createdAfter=created_after,
             archived=archived,
-            limit=limit,
-            **{"continue": cursor},
         )
         return wire.read_tasks(found.items), found.cursor
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 from msgspec.structs import replace
 
+from foliot.common.pages import Part, read_first
 from foliot.engine.approval.questions import OpenQuestion
 from foliot.engine.approval.service import Decision
 from foliot.engine.driver.journal import summary_of
@@ -304,17 +305,21 @@ class LocalTasks(_Waking, TaskGroup):
         limit: int = 50,
         cursor: str | None = None,
     ) -> tuple[Rows[TaskInfo], str | None]:
-        return await self._tasking.tasks.list(
-            namespace=namespace,
-            target=target,
-            phases=phases,
-            labels=labels,
-            lane=lane,
-            created_after=created_after,
-            archived=archived,
-            limit=limit,
-            cursor=cursor,
-        )
+        async def ask(*, cursor: str | None, limit: int) -> Part[TaskInfo]:
+            page = await self._tasking.tasks.list(
+                namespace=namespace,
+                target=target,
+                phases=phases,
+                labels=labels,
+                lane=lane,
+                created_after=created_after,
+                archived=archived,
+                limit=limit,
+                cursor=cursor,
+            )
+            return Part(*page)
+
+        return await read_first(limit, ask, cursor=cursor)
 
     async def cancel(self, name: str, *, namespace: str = "default", by: str = "", reason: str = "") -> TaskInfo:
         return await self._tasking.tasks.cancel(namespace, name, by=by, reason=reason)

@@ -5,8 +5,9 @@
     async def get_agent(name: Name, services: ServicesDep, limit: Annotated[int, Query(ge=1)] = 50) -> Response:
 
 A signature is the only place where a parameter is said. A parameter is one text of the path, the query or a header, and
-becomes a `str`, `int`, `float`, `bool` or one of the words of a `Literal`; without a default it must be given. Other
-arguments are known by their type: the request, or a part of the server (`parts`).
+becomes a `str`, `int`, `float`, `bool` or one of the words of a `Literal`; without a default it must be given. An
+argument that is marked with `Fields` is one parameter for each field of a dataclass. Other arguments are known by
+their type: the request, or a part of the server (`parts`).
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from math import isfinite
+from dataclasses import MISSING, dataclass, fields, replace
+from math import inf, isfinite
 from types import NoneType, UnionType
 from typing import (
     Annotated,
@@ -103,6 +104,28 @@ class Header(Query):
         return self.alias or "-".join(word.capitalize() for word in argument.split("_"))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Fields:
+    """An argument that is a dataclass: each of its fields is a parameter of the query, with the marker of its type.
+
+    A field with a name of its own over HTTP has it in its metadata, as `called`. Every field has a default.
+    """
+
+    markers: Mapping[type, Query]
+
+    def parameters(self, made: type, words: Collection[str]) -> list[Parameter]:
+        """Return the parameters, one for each field of the class that is `made`."""
+        hints = get_type_hints(made)
+        found: list[Parameter] = []
+        for each in fields(made):
+            if each.default is MISSING:
+                raise TypeError(f"{made.__qualname__}.{each.name}: a field of a filter needs a default")
+            kind = _without_none(hints[each.name])
+            marker = replace(self.markers.get(kind, Query()), alias=each.metadata.get("called", ""))
+            found.append(_parameter(made, each.name, Annotated[kind, marker], each.default, words))
+        return found
+
+
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """One parameter of a handler. `name` is as it is sent, `default` is `REQUIRED` for one that must be given."""
@@ -124,7 +147,7 @@ class Parameter:
     def described(self) -> dict[str, Any]:
         """Return it as OpenAPI tells it."""
         schema = {**_schema(self.type), **self.marker.bounds()}
-        if self.default is not REQUIRED and self.default is not None:
+        if self.default not in (REQUIRED, None, inf):
             schema["default"] = self.default
         told: dict[str, Any] = {"name": self.name, "in": self.place, "required": self.default is REQUIRED}
         if self.marker.description:
@@ -147,10 +170,15 @@ class Signature:
         hints = get_type_hints(handler, include_extras=True)
         found: list[Parameter] = []
         self._parts: list[tuple[str, Callable[[Request], Any]]] = []
+        self._made: list[tuple[str, type, tuple[str, ...]]] = []
         for each in inspect.signature(handler).parameters.values():
             hint = hints.get(each.name, Any)
             if (part := parts.get(hint)) is not None:
                 self._parts.append((each.name, part))
+            elif (marked := _marked(hint)) is not None:
+                made, marker = marked
+                found += (parameters := marker.parameters(made, words))
+                self._made.append((each.name, made, tuple(one.argument for one in parameters)))
             else:
                 found.append(_parameter(handler, each.name, hint, each.default, words))
         order = (Path.place, Query.place, Header.place)
@@ -184,6 +212,8 @@ class Signature:
                 wrong.append(missing)
         if wrong:
             raise InvalidParameters(wrong)
+        for name, made, arguments in self._made:
+            values[name] = made(**{argument: values.pop(argument) for argument in arguments})
         for name, part in self._parts:
             values[name] = part(request)
         return values
@@ -202,6 +232,14 @@ def _take(parameter: Parameter, text: str, values: dict[str, Any], wrong: list[P
         values[parameter.argument] = parameter.read(text)
     except ValueError as error:
         wrong.append(parameter.fault(str(error)))
+
+
+def _marked(hint: Any) -> tuple[type, Fields] | None:
+    """Return the dataclass and its marker, for an argument that is made of several parameters."""
+    if get_origin(hint) is not Annotated:
+        return None
+    made, *said = get_args(hint)
+    return next(((made, each) for each in said if isinstance(each, Fields)), None)
 
 
 def _parameter(handler: Callable[..., Any], name: str, hint: Any, default: Any, words: Collection[str]) -> Parameter:

@@ -260,7 +260,7 @@ OPERATIONS_SHAPES: Final[dict[str, Schema]] = {
     "AuditRecord": shape(
         {"seq": COUNT, "hash": TEXT, "body": ANYTHING}, about="One record; `body` has the hash of the one before."
     ),
-    "AuditRecords": shape({"records": listof(ref("AuditRecord"))}),
+    "AuditRecords": shape({"records": listof(ref("AuditRecord"))}, optional={"continue": TEXT}),
     "AuditVerified": shape(
         {"records": COUNT, "head": shape({"seq": COUNT, "hash": TEXT}), "broken": maybe(ANYTHING)},
         optional={"first": COUNT, "missing": listof(TEXT)},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -14,8 +15,8 @@ from foliot.server.auth.guard import HIDDEN, new_router
 from foliot.server.auth.identity import Caller
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.http.bodies import form
-from foliot.server.http.names import MOST, Limit, Namespace
-from foliot.server.http.parameters import Path, Query
+from foliot.server.http.names import MOST, Limit
+from foliot.server.http.parameters import Fields, Path, Query
 from foliot.server.http.responses import Json
 from foliot.store.audit.chain import Head
 from foliot.store.audit.log import AuditFilter, AuditRecord
@@ -25,8 +26,9 @@ router = new_router("audit")
 WAYS: Final = ("tool", "agent", "day", "run")
 LARGEST: Final = 2**62
 Number = Annotated[int, Path(ge=1, lt=LARGEST, description="The number of the record.")]
-Words = Annotated[str, Query(max_length=253)]
-Since = Annotated[float, Query(ge=0, description="Seconds since 1970.")]
+Wanted = Annotated[
+    AuditFilter, Fields({str: Query(max_length=253), float: Query(ge=0, description="Seconds since 1970.")})
+]
 Before = Annotated[int | None, Query(ge=1, lt=LARGEST, description="The last number of the page before.")]
 
 
@@ -38,49 +40,37 @@ class Anchor(msgspec.Struct, frozen=True):
 
 @router.get("/v1/audit")
 async def list_records(
-    services: ServicesDep,
-    caller: CallerDep,
-    namespace: Namespace = None,
-    agent: Words = "",
-    tool: Words = "",
-    run: Words = "",
-    call: Words = "",
-    moment: Words = "",
-    outcome: Words = "",
-    since: Since = 0.0,
-    limit: Limit = 50,
-    before: Before = None,
+    services: ServicesDep, caller: CallerDep, wanted: Wanted, limit: Limit = 50, before: Before = None
 ) -> Response:
-    """Records, newest first."""
-    count = min(limit, MOST)
+    """Records, newest first. `continue` is `before` of the next page; it is missing on the last one."""
     found: list[AuditRecord] = []
-    for where in _spaces(caller, namespace):
-        wanted = AuditFilter(where, agent, tool, run, call, moment, outcome, since)
-        found += await _operations(services).audit.list(wanted, limit=count, before=before)
-    return Json({"records": sorted(found, key=lambda record: -record.seq)[:count]})
+    for where in _spaces(caller, wanted.namespace):
+        found += await _operations(services).audit.list(
+            replace(wanted, namespace=where), limit=limit + 1, before=before
+        )
+    found.sort(key=lambda record: -record.seq)
+    answer: dict[str, Any] = {"records": found[:limit]}
+    if len(found) > limit:
+        answer["continue"] = str(found[limit - 1].seq)
+    return Json(answer)
 
 
 @router.get("/v1/audit/totals")
 async def totals(
     services: ServicesDep,
     caller: CallerDep,
-    namespace: Namespace = None,
-    agent: Words = "",
-    tool: Words = "",
-    run: Words = "",
-    since: Since = 0.0,
+    wanted: Wanted,
     by: Annotated[str, Query(values=(*WAYS,))] = "tool",
 ) -> Response:
     """Adds up calls by tool, agent, day or run."""
     if by not in WAYS:
         raise InvalidInput(f"nothing is added up by {by!r}", hint=f"one of {', '.join(WAYS)}")
-    spaces = _spaces(caller, namespace)
+    spaces = _spaces(caller, wanted.namespace)
     if len(spaces) > 1:
         raise InvalidInput("in which namespace?", hint="name one of those that you can see")
     found: list[Any] = []
     for where in spaces:
-        wanted = AuditFilter(where, agent, tool, run, since=since)
-        found = await _operations(services).audit.totals(wanted, by=by)
+        found = await _operations(services).audit.totals(replace(wanted, namespace=where), by=by)
     return Json({"totals": found})
 
 
@@ -124,9 +114,9 @@ def _operations(services: Services) -> LocalGroups:
     return services.runtime
 
 
-def _spaces(caller: Caller, namespace: str | None) -> list[str]:
+def _spaces(caller: Caller, namespace: str) -> list[str]:
     """Returns the namespaces to look in; empty text is everywhere."""
-    chosen = (namespace or "").strip()
+    chosen = namespace.strip()
     if chosen:
         return [chosen] if caller.sees(chosen) else []
     return [""] if caller.namespaces is None else [*caller.namespaces]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from operator import attrgetter, itemgetter
 from typing import Any, Final
 
@@ -30,13 +30,17 @@ NEWEST: Final = 2**62
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """Which records; what is empty does not matter. Times are in seconds since 1970, `until` excluded."""
+    """Which records; what is empty does not matter. Times are in seconds since 1970, `until` excluded.
+
+    The fields are the parameters of every list of records, over HTTP too, where `called` is the name of one if it is
+    another.
+    """
 
     namespace: str = ""
     agent: str = ""
     tool: str = ""
-    run_id: str = ""
-    call_id: str = ""
+    run_id: str = field(default="", metadata={"called": "run"})
+    call_id: str = field(default="", metadata={"called": "call"})
     moment: str = ""
     outcome: str = ""
     since: float = 0.0
@@ -90,20 +94,15 @@ class SqlAuditLog:
 
     async def find(self, filter: AuditFilter, *, limit: int = 50, before: int | None = None) -> list[AuditRecord]:
         """Newest first. `before` is the number of the last record of the page before."""
-        of_run = {"run_id": filter.run_id} if filter.run_id else {}
+        given: dict[str, Any] = {each.name: getattr(filter, each.name) for each in fields(filter)}
+        given["until"] = min(filter.until, 1e18)
+        if not filter.run_id:
+            del given["run_id"]
         found = await self._db.read(
-            "audit_find_run" if of_run else "audit_find",
+            "audit_find_run" if filter.run_id else "audit_find",
             before=NEWEST if before is None else before,
-            since=filter.since,
-            until=min(filter.until, 1e18),
-            namespace=filter.namespace,
-            agent=filter.agent,
-            tool=filter.tool,
-            call_id=filter.call_id,
-            moment=filter.moment,
-            outcome=filter.outcome,
             count=limit,
-            **of_run,
+            **given,
         )
         return [_record(row) for row in found]
 
