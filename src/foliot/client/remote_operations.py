@@ -272,7 +272,6 @@ class RemoteTools(Asking, ToolGroup):
         key: str = "",
         on_output: Callable[[str], None] | None = None,
     ) -> Called:
-        """Calls a tool. A call with a key is retried when the connection breaks."""
         body = {"arguments": arguments, "agent": agent, "user": user, "key": key}
         return await self._post(
             f"{_at(TOOLS, name)}/call",
@@ -280,7 +279,6 @@ class RemoteTools(Asking, ToolGroup):
             Called,
             namespace=namespace,
             timeout=CALL_PATIENCE,
-            repeatable=bool(key),
         )
 
     async def test(

@@ -217,7 +217,7 @@ class Inside:
         """The catalog of tools: what there is, whether it can be called here, and calls outside any run."""
         from foliot.runtime.tools import Offering  # runs do not need it
 
-        return Offering(self._assembly, self.clock)
+        return Offering(self._assembly, self.clock, lambda: self.database)
 
     @property
     def _assembly(self) -> Assembly:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -9,17 +10,21 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, Final, Literal, TypeAlias
 
+import msgspec
+
 from foliot.common.pages import read_all
 from foliot.common.suggestions import suggestion
 from foliot.engine.base import Clock
 from foliot.engine.definition.backends import can_fence
 from foliot.engine.definition.freeze import tool_definition
-from foliot.errors import FoliotError, InvalidDefinition, NotFound
+from foliot.errors import FoliotError, InvalidDefinition, NotFound, OutcomeUnknown
+from foliot.kernel.arguments import canonical
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import ToolResult
 from foliot.runtime.assembly import Assembly
 from foliot.settings.settings import Settings
-from foliot.store.base import Document, Filter, Key
+from foliot.store.access.request_keys import Kept, SqlRequestKeys
+from foliot.store.base import Database, Document, Filter, Key
 from foliot.store.resources.mcp_pins import held_tools
 from foliot.tools.base import Caller, Invocation, OnOutput, Parked, Tool, ToolDefinition, ToolError
 from foliot.tools.builtin.catalogue import NAMES
@@ -43,6 +48,7 @@ EXTRAS: Final[Mapping[str, str]] = {
     "pydantic-ai": "pydantic_ai",
     "opentelemetry": "opentelemetry",
 }
+_RESULT: Final = msgspec.json.Decoder(ToolResult)
 # Types of tools that need one of them.
 NEEDS: Final[Mapping[str, str]] = {"mcp": "mcp", "grpc": "grpc", "queue": "nats"}
 
@@ -73,8 +79,9 @@ class Asker:
 class Offering:
     """The tools of one runtime, as whoever runs it sees them."""
 
-    def __init__(self, assembly: Assembly, clock: Clock) -> None:
+    def __init__(self, assembly: Assembly, clock: Clock, database: Callable[[], Database]) -> None:
         self._assembly = assembly
+        self._database = database
         self._store = assembly.resources
         self._backends = assembly.backends
         self._clock = clock
@@ -151,15 +158,38 @@ class Offering:
     ) -> ToolResult | Parked:
         """One governed and recorded call. `Parked` when a rule asks for an approval that is not there: it is not run.
 
-        Raises `NotFound` for a tool or an agent that is not there, `FoliotError` for a tool that cannot be called here.
+        Calls of one asker with one `idempotency_key` are the same call: it is made once, and its result is returned
+        again. A call that was refused, or failed before it could act, leaves its key free.
+        Raises `NotFound` for a tool or an agent that is not there, `FoliotError` for a tool that cannot be called here,
+        `Conflict` for a key of another call, `OutcomeUnknown` for one whose `once` call broke off.
         """
         pipeline, call = await self._prepared(name, arguments, asker, idempotency_key)
-        admitted = await pipeline.admit(call)
-        if isinstance(admitted, Parked) and admitted.question is not None:
-            return failure_result(call, nobody_hears(call))
-        if isinstance(admitted, Parked | ToolResult):
-            return admitted
-        return await admitted.run(on_output=on_output)
+        if not idempotency_key:
+            return (await _made(pipeline, call, on_output))[0]
+        definition = pipeline.definition(call.tool)
+        repeatable = definition is not None and definition.effect != "once"
+        keys = SqlRequestKeys(self._database())
+        found = await keys.obtain(_owner(asker), idempotency_key, _digest(idempotency_key, call))
+        if isinstance(found, Kept):
+            return _RESULT.decode(found.body)
+        if found.broken and not repeatable:
+            await keys.give_up(found, changed_nothing=False)
+            raise OutcomeUnknown(
+                f"the call of {call.tool} with this key broke off: whether it took effect is not known",
+                hint="look whether it did; to make it again, use another key",
+            )
+        acted = True  # also when it is cancelled
+        try:
+            async with keys.kept_alive(found):
+                result, acted = await _made(pipeline, call, on_output)
+            if acted and isinstance(result, ToolResult) and (result.error is None or not repeatable):
+                await keys.answer(found, Kept(200, [], msgspec.json.encode(result)))
+                return result
+        except BaseException:
+            await keys.give_up(found, changed_nothing=repeatable)
+            raise
+        await keys.give_up(found, changed_nothing=True)
+        return result
 
     async def test(self, name: str, arguments: dict[str, Any], asker: Asker) -> Judgement:
         """Judges that call by every layer and gate. Nothing is run, taken or recorded.
@@ -237,6 +267,29 @@ class Offering:
         except FoliotError as error:
             return None, error.message
         return (made.definition, _uncontained(made)) if made is not None else (None, "it is not built in")
+
+
+async def _made(pipeline: Pipeline, call: Invocation, on_output: OnOutput | None) -> tuple[ToolResult | Parked, bool]:
+    """Make a call. Returns its result, and whether the tool can have acted."""
+    admitted = await pipeline.admit(call)
+    if isinstance(admitted, Parked) and admitted.question is not None:
+        return failure_result(call, nobody_hears(call)), False
+    if isinstance(admitted, Parked | ToolResult):
+        return admitted, False
+    result = await admitted.run(on_output=on_output)
+    return result, result.error is None or not result.error.before_effect
+
+
+def _owner(asker: Asker) -> str:
+    """Keys belong to a person in a namespace, by whichever way the call comes in."""
+    who = asker.identity
+    return f"tool\0{asker.namespace}\0{who.by or who.user}"
+
+
+def _digest(key: str, call: Invocation) -> str:
+    """Returns what tells calls apart. It is keyed with the key, which the store does not have: it may hold secrets."""
+    asked = msgspec.json.encode((call.tool, call.caller.agent, call.caller.user, canonical(call.arguments).decode()))
+    return hmac.digest(key.encode(), asked, "sha256").hex()
 
 
 def _uncontained(tool: Tool) -> str:

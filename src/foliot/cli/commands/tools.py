@@ -114,7 +114,7 @@ def _agent_option() -> Any:
 @click.argument("name")
 @_arguments_option()
 @_agent_option()
-@click.option("--key", default="", metavar="TEXT", help="Idempotency key: calls with one key are the same call.")
+@click.option("--key", default="", metavar="TEXT", help="Idempotency key: calls with one key are one call, for a day.")
 @output_option("text", "json", default="text", help="text or json.")
 def call(name: str, arguments: str, agent: str, key: str, output: str) -> int:
     """Call one tool, through the same rules as any other call, and record it.

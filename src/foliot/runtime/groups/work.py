@@ -404,9 +404,11 @@ class ToolGroup(ABC):
     ) -> Called:
         """Call a tool, governed and recorded as any call; with `agent` it has the roles and tools of that agent.
 
-        Calls with one `key` are the same call. `on_output` hears pieces as they come where the tool runs in this
-        process; from a server they are `printed`. Raises `NotFound`, `Conflict` for a tool that cannot be called there,
-        `Denied` when a rule asks for an approval that nobody gave in advance: the call is not made.
+        Calls with one `key` are one call for a day: it is made once, and its result returned again; a call that was
+        refused leaves its key free. `on_output` hears pieces as they come where the tool runs in this process; from a
+        server they are `printed`. Raises `NotFound`, `Conflict` for a tool that cannot be called there and for the key
+        of another call, `OutcomeUnknown` when the call with that key broke off and may have taken effect, `Denied` when
+        a rule asks for an approval that nobody gave in advance: the call is not made.
         """
 
     @abstractmethod

@@ -6,32 +6,25 @@ answer leaves when it is stored: whoever has heard it hears the same again.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import hmac
 import re
-import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
-from foliot.common.cancellation import stop_tasks
-from foliot.errors import Conflict, FoliotError, OutcomeUnknown
+from foliot.errors import FoliotError, OutcomeUnknown
 from foliot.server.context import CALLER, Services
 from foliot.server.errors import BadParameter
 from foliot.server.http.bodies import replayed
 from foliot.server.route_table import KeyRule
-from foliot.store.access.request_keys import HELD, Claimed, Kept, OtherRequest, SqlRequestKeys, UnderWay
+from foliot.store.access.request_keys import Claimed, Kept, SqlRequestKeys
 
 HEADER: Final = b"idempotency-key"
 REPEATED: Final = (b"idempotency-replayed", b"true")
 KEY: Final = r"[!-~]{1,255}"
 _KEY: Final = re.compile(KEY)
-# Whoever asks again while it is under way waits so long for the answer before hearing that it is.
-PATIENCE: Final = 10.0
-LOOK_EVERY: Final = 0.1
 # Where a route finds the claim under which its request is done.
 CLAIM: Final = "foliot.claim"
 # What is particular to one sending of an answer.
@@ -50,11 +43,12 @@ async def answer_once(rule: KeyRule, app: App, scope: Scope, receive: Receive, s
     body = await request.body()
     services: Services = scope["app"].state.services
     keys = SqlRequestKeys(services.database)
-    found = await _claimed(services, keys, scope[CALLER].principal, key, _digest(key, scope, body))
+    who, request_digest = scope[CALLER].principal, _digest(key, scope, body)
+    found = await keys.obtain(who, key, request_digest, stop=services.closing.is_set)
     if isinstance(found, Kept):
         await _send(found, send, REPEATED)
     elif found.broken and not rule.again:
-        await _give_up(keys, found)
+        await keys.give_up(found, changed_nothing=False)
         raise OutcomeUnknown(
             "a server stopped in the middle of this request: whether it was done is not known",
             hint="look whether it was; to ask for it again, use another key",
@@ -90,64 +84,25 @@ def _digest(key: str, scope: Scope, body: bytes) -> str:
     return hmac.digest(key.encode(), asked, "sha256").hex()
 
 
-async def _claimed(services: Services, keys: SqlRequestKeys, who: str, key: str, request: str) -> Kept | Claimed:
-    """The claim, or the answer; while somebody else is at it, that is waited for. Raises `Conflict`."""
-    until = time.monotonic() + PATIENCE
-    while True:
-        found = await keys.claim(who, key, request, now=keys.clock())
-        match found:
-            case Kept() | Claimed():
-                return found
-            case OtherRequest():
-                raise Conflict("this idempotency key was used for another request", hint="a key belongs to one request")
-            case UnderWay():
-                if time.monotonic() >= until or services.closing.is_set():
-                    raise Conflict(
-                        "the first request with this key is under way", hint="ask again in a moment", retryable=True
-                    )
-                await asyncio.sleep(LOOK_EVERY)
-
-
 async def _do(keys: SqlRequestKeys, claimed: Claimed, app: App, scope: Scope, receive: Receive, send: Send) -> None:
     gathered = _Gathered()
-    holding = asyncio.create_task(_hold(keys, claimed))
     try:
-        await app(scope, receive, gathered.send)
+        async with keys.kept_alive(claimed):
+            await app(scope, receive, gathered.send)
     except Exception as error:
-        await _give_up(keys, claimed, error.http if isinstance(error, FoliotError) else 500)
+        status = error.http if isinstance(error, FoliotError) else 500
+        await keys.give_up(claimed, changed_nothing=status < 500)
         raise
-    finally:
-        await stop_tasks(holding)
     answer = gathered.answer()
     if answer.status < 300:
         try:
             await keys.answer(claimed, answer)
         except FoliotError:
-            await _give_up(keys, claimed)
+            await keys.give_up(claimed, changed_nothing=False)
             raise
     else:
-        await _give_up(keys, claimed, answer.status)
+        await keys.give_up(claimed, changed_nothing=answer.status < 500)
     await _send(answer, send)
-
-
-async def _give_up(keys: SqlRequestKeys, claimed: Claimed, status: int = 500) -> None:
-    """Drops the claim of a refused request, which did nothing.
-
-    Any other is held as unknown: a retry need not wait for it.
-    """
-    with contextlib.suppress(FoliotError):  # then the claim lapses by itself
-        if status < 500:
-            await keys.drop(claimed)
-        else:
-            await keys.hold(claimed, until=0.0)
-
-
-async def _hold(keys: SqlRequestKeys, claimed: Claimed) -> None:
-    """Keep the claim alive for as long as this process does."""
-    while True:
-        await asyncio.sleep(HELD / 3)
-        with contextlib.suppress(FoliotError):  # the store may be back in time
-            await keys.hold(claimed, until=keys.clock() + HELD)
 
 
 class _Gathered:

@@ -32,7 +32,7 @@ LONGEST_OUTPUT: Final = 64 * 1024
 
 
 class ToolOrder(msgspec.Struct, frozen=True):
-    """One call. With `agent` it has the roles and tools of that agent; calls with one `key` are the same call."""
+    """One call. With `agent` it has the roles and tools of that agent; calls with one `key` are one call, for a day."""
 
     arguments: dict[str, Any] = {}
     agent: str = ""

@@ -6,12 +6,18 @@ whether the request may then be done again is for whoever claims it to say. Of t
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import secrets
+import time
+from collections.abc import AsyncGenerator, Callable
 from typing import Final, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
+from foliot.common.cancellation import stop_tasks
+from foliot.errors import Conflict, FoliotError
 from foliot.store.access.users import digest_of
 from foliot.store.base import Database
 from foliot.store.transaction import Row, Tx, one, run
@@ -20,6 +26,9 @@ Headers: TypeAlias = list[tuple[str, str]]
 # A claim is believed for so many seconds without a sign of life, and an answer kept for so many.
 HELD: Final = 60.0
 KEPT: Final = 86_400.0
+# A second request waits so long for the answer to the first before it is refused.
+PATIENCE: Final = 10.0
+LOOK_EVERY: Final = 0.1
 _headers: Final = msgspec.json.Decoder(Headers)
 
 
@@ -82,6 +91,53 @@ class SqlRequestKeys:
             return Claimed(id, claim, broken=True)
 
         return await self._db.write(body)
+
+    async def obtain(
+        self, who: str, key: str, request: str, *, stop: Callable[[], bool] = lambda: False
+    ) -> Kept | Claimed:
+        """The claim, or the answer; while another request with the key is in progress, that is waited for.
+
+        `stop` ends the waiting early. Raises `Conflict`.
+        """
+        until = time.monotonic() + PATIENCE
+        while True:
+            match await self.claim(who, key, request, now=self.clock()):
+                case Kept() | Claimed() as found:
+                    return found
+                case OtherRequest():
+                    raise Conflict(
+                        "this idempotency key was used for another request", hint="a key belongs to one request"
+                    )
+                case UnderWay():
+                    if time.monotonic() >= until or stop():
+                        raise Conflict(
+                            "the first request with this key is under way", hint="ask again in a moment", retryable=True
+                        )
+                    await asyncio.sleep(LOOK_EVERY)
+
+    @contextlib.asynccontextmanager
+    async def kept_alive(self, claimed: Claimed) -> AsyncGenerator[None]:
+        """Renew the claim for as long as this process works on the request."""
+
+        async def renew() -> None:
+            while True:
+                await asyncio.sleep(HELD / 3)
+                with contextlib.suppress(FoliotError):  # the store may be back in time
+                    await self.hold(claimed, until=self.clock() + HELD)
+
+        renewing = asyncio.create_task(renew())
+        try:
+            yield
+        finally:
+            await stop_tasks(renewing)
+
+    async def give_up(self, claimed: Claimed, *, changed_nothing: bool) -> None:
+        """Drop the claim of a request that changed nothing; mark any other as broken, so that nobody waits for it."""
+        with contextlib.suppress(FoliotError):  # then the claim lapses by itself
+            if changed_nothing:
+                await self.drop(claimed)
+            else:
+                await self.hold(claimed, until=0.0)
 
     async def hold(self, claimed: Claimed, *, until: float) -> bool:
         """Be believed until then; False when somebody else has it by now."""
