@@ -77,7 +77,7 @@ class Caller:
     async def declare(self) -> None:
         self._count += 1
 
-        def also(written: Any) -> Tx[None]:
+        def in_transaction(written: Any) -> Tx[None]:
             assert isinstance(written[0], Written)
             yield from append_records([recorded("resource")])
 
@@ -86,17 +86,17 @@ class Caller:
             "metadata": {"name": f"a-{self._number}", "namespace": "default"},
             "spec": {"prompt": str(self._count)},
         }
-        await self._store.write([Put(document)], also=also)
+        await self._store.write([Put(document)], in_transaction=in_transaction)
 
     async def post(self) -> None:
         self._count += 1
 
-        def also() -> Tx[None]:
+        def in_transaction() -> Tx[None]:
             yield from append_records([recorded("run")])
 
         run_id = f"{self._number}-{self._count}-{time.time_ns()}"
         new = NewRun(run_id, "default", "writer", "sha256:0", time.time(), content={"sha256:0": b"spec"})
-        await self._journal.create(new, [Entry(1, time.time(), "run.created", b"{}")], also=also)
+        await self._journal.create(new, [Entry(1, time.time(), "run.created", b"{}")], in_transaction=in_transaction)
 
 
 async def work(url: str, kinds: list[str], callers: int, seconds: float) -> None:

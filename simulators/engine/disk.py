@@ -13,7 +13,7 @@ from typing import Any
 
 from foliot.errors import FoliotError, Unavailable
 from foliot.kernel.run.codec import decode
-from foliot.store.journal.base import Beside, Entry, Lease, NewRun, Phase, Renewal, RunInfo, Signal
+from foliot.store.journal.base import Entry, Lease, NewRun, Phase, Renewal, RunInfo, Signal, TransactionBody
 from simulators.engine.history import Claimed, Stored
 from simulators.engine.process import Process
 from simulators.engine.world import at_once
@@ -36,7 +36,7 @@ class ProcessJournal:
         *,
         worker: str | None = None,
         lease_until: float | None = None,
-        also: Beside | None = None,
+        in_transaction: TransactionBody | None = None,
     ) -> Lease | None:
         def stored(lease: Lease | None) -> None:
             assert lease is not None, "the engine creates runs that it holds"
@@ -62,12 +62,12 @@ class ProcessJournal:
         summary: dict[str, Any] | None = None,
         taken: Sequence[str] = (),
         due: float | None = None,
-        also: Beside | None = None,
+        in_transaction: TransactionBody | None = None,
     ) -> None:
         operation = partial(self._truth.append, lease, entries, phase=phase, summary=summary, taken=list(taken))
         await self._write("append", lease.run_id, operation, lambda _: self._stored(lease, entries, phase))
 
-    async def signal(self, signal: Signal, *, also: Beside | None = None) -> None:
+    async def signal(self, signal: Signal, *, in_transaction: TransactionBody | None = None) -> None:
         await self._write("signal", signal.run_id, partial(self._truth.signal, signal), lambda _: None)
 
     async def put_blob(self, data: bytes, *, run_id: str = "") -> str:

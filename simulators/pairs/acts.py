@@ -83,7 +83,7 @@ def _recorded_task(name: str, uid: str) -> Tx[None]:
 
 @act("run.create")
 async def _create(t: Tools) -> Any:
-    return (await t.journal.create(new_run(f"new-{t.who}", t.now), [entry(1)], also=_recorded)) is None
+    return (await t.journal.create(new_run(f"new-{t.who}", t.now), [entry(1)], in_transaction=_recorded)) is None
 
 
 @act("run.create.same")
@@ -143,7 +143,7 @@ async def _park(t: Tools) -> Any:
 
 @act("run.append.end")
 async def _end(t: Tools) -> Any:
-    await t.journal.append(t.seed.leases["busy"], [entry(2)], phase="succeeded", summary={}, also=_recorded)
+    await t.journal.append(t.seed.leases["busy"], [entry(2)], phase="succeeded", summary={}, in_transaction=_recorded)
 
 
 @act("run.append.park-task")
@@ -177,7 +177,7 @@ def _cancel_of(t: Tools, run_id: str) -> Any:
 
 @act("run.signal.busy")
 async def _signal_busy(t: Tools) -> Any:
-    await t.journal.signal(_cancel_of(t, "busy"), also=_recorded)
+    await t.journal.signal(_cancel_of(t, "busy"), in_transaction=_recorded)
 
 
 @act("run.signal.held")
@@ -220,7 +220,7 @@ async def _forget(t: Tools) -> Any:
 
 @act("task.accept")
 async def _accept(t: Tools) -> Any:
-    accepted = await t.tasks.accept(t.command(f"new-{t.who}"), also=_recorded_task)
+    accepted = await t.tasks.accept(t.command(f"new-{t.who}"), in_transaction=_recorded_task)
     return accepted.duplicate
 
 
@@ -232,7 +232,7 @@ async def _accept_same(t: Tools) -> Any:
 
 @act("task.cancel")
 async def _cancel(t: Tools) -> Any:
-    return (await t.tasks.cancel("default", "held", by="ann", also=_recorded_task)).phase
+    return (await t.tasks.cancel("default", "held", by="ann", in_transaction=_recorded_task)).phase
 
 
 @act("task.cancel.fresh")
@@ -257,7 +257,7 @@ async def _end_ended_work(t: Tools) -> Any:
 
 @act("task.requeue")
 async def _requeue(t: Tools) -> Any:
-    return (await t.tasks.requeue("default", "lettered", by="ann", also=_recorded_task)).attempt
+    return (await t.tasks.requeue("default", "lettered", by="ann", in_transaction=_recorded_task)).attempt
 
 
 @act("task.requeue.ancient")
@@ -267,12 +267,12 @@ async def _requeue_ancient(t: Tools) -> Any:
 
 @act("task.archive")
 async def _archive(t: Tools) -> Any:
-    return (await t.tasks.archive("default", "lettered", also=_recorded_task)).archived_at is not None
+    return (await t.tasks.archive("default", "lettered", in_transaction=_recorded_task)).archived_at is not None
 
 
 @act("task.delete")
 async def _delete(t: Tools) -> Any:
-    await t.tasks.delete("default", "lettered", also=_recorded_task)
+    await t.tasks.delete("default", "lettered", in_transaction=_recorded_task)
 
 
 @act("task.timers")
@@ -497,7 +497,9 @@ async def _put(t: Tools) -> Any:
 
 @act("resource.create")
 async def _create_resource(t: Tools) -> Any:
-    written = await t.store.write([Put(document("Agent", "three", model="m"), expect="absent")], also=_recorded_writes)
+    written = await t.store.write(
+        [Put(document("Agent", "three", model="m"), expect="absent")], in_transaction=_recorded_writes
+    )
     return [each.action for each in written]
 
 
@@ -619,7 +621,7 @@ async def _prune_webhooks(t: Tools) -> Any:
 
 @act("user.create")
 async def _create_user(t: Tools) -> Any:
-    return (await t.users.create("bob", password="hash", grants=GRANTS, now=t.now, also=_recorded)).name
+    return (await t.users.create("bob", password="hash", grants=GRANTS, now=t.now, in_transaction=_recorded)).name
 
 
 @act("user.set-up")
@@ -644,17 +646,17 @@ async def _rehash(t: Tools) -> Any:
 
 @act("user.disable")
 async def _disable(t: Tools) -> Any:
-    return (await t.users.disable("ann", now=t.now, also=_recorded)).disabled_at
+    return (await t.users.disable("ann", now=t.now, in_transaction=_recorded)).disabled_at
 
 
 @act("user.enable")
 async def _enable(t: Tools) -> Any:
-    return (await t.users.enable("ann", also=_recorded)).disabled_at
+    return (await t.users.enable("ann", in_transaction=_recorded)).disabled_at
 
 
 @act("user.grant")
 async def _grant(t: Tools) -> Any:
-    return (await t.users.grant("ann", {"default": (f"role-{t.who}",)}, also=_recorded)).grants
+    return (await t.users.grant("ann", {"default": (f"role-{t.who}",)}, in_transaction=_recorded)).grants
 
 
 @act("session.begin")

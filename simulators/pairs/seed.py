@@ -20,7 +20,7 @@ from foliot.store.access.users import SqlUsers
 from foliot.store.access.users import UserAccount as UserAccount
 from foliot.store.audit.log import SqlAuditLog
 from foliot.store.base import Database, Document, Put
-from foliot.store.journal.base import Beside, Entry, Lease, NewRun
+from foliot.store.journal.base import Entry, Lease, NewRun, TransactionBody
 from foliot.store.journal.database import SqlJournal
 from foliot.store.ledger.budgets import Account, Act, Amount, Ceiling, SqlBudgetLedger
 from foliot.store.ledger.tool_limits import SqlLimits, ToolRate, Wish
@@ -114,7 +114,7 @@ class Tools:
         """The newest run of a task."""
         return (await self.db.read("task_runs", namespace="default", name=task))[-1]["run_id"]
 
-    async def ending(self, lease: Lease, last: Event) -> tuple[list[Entry], Beside | None]:
+    async def ending(self, lease: Lease, last: Event) -> tuple[list[Entry], TransactionBody | None]:
         """The last entries of a run, and what its task hears of it."""
         found = (await self.db.read("task_of_run", run_id=lease.run_id))[0]
         ref = await self.tasks.ref(found["namespace"], found["name"])
@@ -132,9 +132,9 @@ class Tools:
 
     async def end(self, lease: Lease, last: Event) -> None:
         """End a run of a task."""
-        entries, also = await self.ending(lease, last)
+        entries, in_transaction = await self.ending(lease, last)
         phase = "succeeded" if isinstance(last, RunSucceeded) else "failed"
-        await self.journal.append(lease, entries, phase=phase, summary={}, also=also)
+        await self.journal.append(lease, entries, phase=phase, summary={}, in_transaction=in_transaction)
 
 
 def _no_keyring() -> Any:

@@ -241,7 +241,7 @@ class Stage:
     async def close(self) -> None:
         await self._connection.close()
 
-    async def also(self, statement: str) -> None:
+    async def in_transaction(self, statement: str) -> None:
         """Change the seeded state (in the schema `seed`)."""
         await self._connection.execute(statement)
 

@@ -102,12 +102,14 @@ class ResourceStoreConformance:
         await put(store, agent("b"), agent("c"))
         told: list[str] = []
 
-        def also(written: Sequence[Written]) -> Tx[None]:
+        def in_transaction(written: Sequence[Written]) -> Tx[None]:
             told[:] = [each.action for each in written]
             yield from run("setting_put", name="dry", value="x")
 
         changes = [Put(agent()), Put(agent("b", spec={"model": "n"})), Put(agent("c")), Delete(key("c"))]
-        dry, others = await asyncio.gather(store.write(changes, also=also, dry=True), put(store, agent("d")))
+        dry, others = await asyncio.gather(
+            store.write(changes, in_transaction=in_transaction, dry=True), put(store, agent("d"))
+        )
 
         assert [each.action for each in dry] == told == ["created", "updated", "unchanged", "deleted"]
         assert not dry[0].document["metadata"].keys() & {"uid", "resourceVersion", "createdAt", "updatedAt"}
@@ -312,11 +314,11 @@ class ResourceStoreConformance:
             yield from run("setting_put", name="beside", value="second")
             raise Conflict("no")
 
-        await store.write([Put(agent("a")), Put(agent("a"))], also=beside)
+        await store.write([Put(agent("a")), Put(agent("a"))], in_transaction=beside)
         with pytest.raises(Conflict):
-            await store.write([Put(agent("b")), Delete(key("a"))], also=refusing)
+            await store.write([Put(agent("b")), Delete(key("a"))], in_transaction=refusing)
         with pytest.raises(Conflict):
-            await store.write([Put(agent("a"), expect="absent")], also=beside)
+            await store.write([Put(agent("a"), expect="absent")], in_transaction=beside)
 
         assert told == ["created", "unchanged"]
         assert [row["value"] for row in await database.read("setting_get", name="beside")] == ["first"]

@@ -178,7 +178,7 @@ async def test_two_processes_lock_the_same_rows_and_every_write_counts(databases
         document = {"kind": "Agent", "metadata": {"name": f"a{number}", "namespace": "default"}, "spec": {}}
         await asyncio.gather(
             ledger.settle(act, Amount(1), now=1.0),
-            SqlResourceStore(database, pytest.fail).write([Put(document)], also=record),
+            SqlResourceStore(database, pytest.fail).write([Put(document)], in_transaction=record),
             database.write(record),
         )
 
@@ -200,7 +200,7 @@ async def test_refusals_leave_the_writes_beside_them_whole(databases: list[Postg
     def document(name: str) -> dict[str, Any]:
         return {"kind": "Agent", "metadata": {"name": name, "namespace": "default"}, "spec": {}}
 
-    writes = [store.write([Put(document(f"a{number}"))], also=record) for number in range(30)]
+    writes = [store.write([Put(document(f"a{number}"))], in_transaction=record) for number in range(30)]
     stale = [store.write([Put(document(f"b{number}"), expect="7")]) for number in range(30)]
     results = await asyncio.gather(
         *(each for pair in zip(writes, stale, strict=True) for each in pair), return_exceptions=True
@@ -235,15 +235,15 @@ async def test_a_dry_run_undoes_nothing_of_others(databases: list[PostgresDataba
         yield from record()
         raise RuntimeError("taken back")
 
-    def act(also: Callable[[str, str], Tx[None]]) -> Tx[None]:
-        yield from also("a", "b")
+    def act(in_transaction: Callable[[str, str], Tx[None]]) -> Tx[None]:
+        yield from in_transaction("a", "b")
 
     dry = Alone(taken_back)
     results = await asyncio.gather(
-        *(store.write([Put(document(f"a{number}"))], also=record) for number in range(10)),
-        store.write([Put(document("dry"))], also=record, dry=True),
+        *(store.write([Put(document(f"a{number}"))], in_transaction=record) for number in range(10)),
+        store.write([Put(document("dry"))], in_transaction=record, dry=True),
         database.write(alone_with(dry, act), dry),
-        *(store.write([Put(document(f"b{number}"))], also=record) for number in range(10)),
+        *(store.write([Put(document(f"b{number}"))], in_transaction=record) for number in range(10)),
         return_exceptions=True,
     )
 

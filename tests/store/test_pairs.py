@@ -206,7 +206,7 @@ async def test_faults_are_found(postgres_url: str) -> None:
         theatre = playing.theatre
         lost = await theatre.explore(("lost", "lost"), (loses, loses), switches=2, most=50)
         assert lost.kinds == ["anomaly"], told(lost)
-        await playing.stage.also("INSERT INTO seed.login_attempt (subject, busy_until) VALUES ('bob', 1)")
+        await playing.stage.in_transaction("INSERT INTO seed.login_attempt (subject, busy_until) VALUES ('bob', 1)")
         crossed = await theatre.explore(("crossed", "crossed"), (crosses, crosses), switches=2, most=50)
         assert crossed.kinds == ["deadlock"], told(crossed)
         fine = await theatre.explore(("good", "good"), (good, good), switches=2, most=50)

@@ -185,7 +185,7 @@ async def _store(
     changes += _tool_states(server, plan, {tool["metadata"]["name"]: tool for tool in tools})
     changes.append(_status(current, _ready(plan, connections, server)))
     # The generated Tools are as much the work of whoever declared their server as if they had written them.
-    await store.write(changes, by=DeclaredBy.of(current), also=partial(keep_agreed, agreed, plan.agreed))
+    await store.write(changes, by=DeclaredBy.of(current), in_transaction=partial(keep_agreed, agreed, plan.agreed))
     return Synced(
         created=[tool["metadata"]["name"] for tool in plan.create],
         updated=[tool["metadata"]["name"] for tool in plan.update],

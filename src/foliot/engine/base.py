@@ -10,7 +10,7 @@ from foliot.kernel.run.events import ApprovalRequested, Event, RunRetried, Termi
 from foliot.kernel.run.spec import RunSpec
 from foliot.kernel.run.state import State
 from foliot.models.base import OnDelta
-from foliot.store.journal.base import Beside, Signal
+from foliot.store.journal.base import Signal, TransactionBody
 
 Clock: TypeAlias = Callable[[], float]
 
@@ -88,7 +88,7 @@ class Settlement(Protocol):
         """Returns the retry in place of this end; None lets the run end."""
         ...
 
-    def settle(self, state: State) -> Beside | None:
+    def settle(self, state: State) -> TransactionBody | None:
         """Returns the statements about the task to run in the transaction that ends the run or lets it wait."""
         ...
 

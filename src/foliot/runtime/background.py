@@ -16,7 +16,7 @@ from foliot.kernel.identity import Identity
 from foliot.kernel.messages import Message
 from foliot.resources.names import check_labels
 from foliot.runtime.agent import Agent
-from foliot.store.journal.base import TASK_LABEL, TERMINAL, Beside, Held, RunInfo, Signal
+from foliot.store.journal.base import TASK_LABEL, TERMINAL, Held, RunInfo, Signal, TransactionBody
 
 if TYPE_CHECKING:
     from foliot.runtime.inside import Input, Inside
@@ -60,12 +60,13 @@ class BackgroundRuns:
         labels: Mapping[str, str] | None,
         identity: Identity,
         history: Sequence[Message] = (),
-        also: Beside | None = None,
+        in_transaction: TransactionBody | None = None,
     ) -> RunInfo:
         """Start a run as `identity`, or resume the one of this id, as whoever began it; durable on return.
 
-        `agent` is an object, or the name of one that is declared in the namespace. What `also` writes is stored with a
-        new run. Raises `NotFound` (the agent), `Conflict` when the id belongs to other work, `InvalidInput`.
+        `agent` is an object, or the name of one that is declared in the namespace. What `in_transaction` writes is
+        stored with a new run. Raises `NotFound` (the agent), `Conflict` when the id belongs to other work,
+        `InvalidInput`.
         """
         check_labels(labels or {})
         if isinstance(agent, Agent):
@@ -88,7 +89,7 @@ class BackgroundRuns:
                 history=history,
                 stream=True,
                 check=False,
-                also=also,
+                in_transaction=in_transaction,
             )
             return await self._driven(run_id, drive)
         if (info.namespace, info.agent) != (namespace, name):
@@ -132,11 +133,11 @@ class BackgroundRuns:
         prompt: str | None = None,
         model: str | None = None,
         input: str | None = None,
-        also: Beside | None = None,
+        in_transaction: TransactionBody | None = None,
     ) -> RunInfo:
         """Start a run as `identity` that shares the past of another. Asking again with the same new id finds it.
 
-        What `also` writes is stored with a new one. Raises `Conflict`, `InvalidInput`.
+        What `in_transaction` writes is stored with a new one. Raises `Conflict`, `InvalidInput`.
         """
         if at < 1:
             raise InvalidInput(f"there is no step {at}")
@@ -153,7 +154,7 @@ class BackgroundRuns:
                 identity=identity,
                 stream=True,
                 check=False,
-                also=also,
+                in_transaction=in_transaction,
             )
             return await self._driven(new_id, drive)
         if (known.namespace, known.parent) != (info.namespace, info.id):

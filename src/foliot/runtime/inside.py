@@ -45,7 +45,7 @@ from foliot.runtime.composition import Parts, compose
 from foliot.runtime.results import RunFailedError, RunResult, Value, result_of
 from foliot.settings.settings import Settings, load_settings
 from foliot.store.base import Database, ResourceStore
-from foliot.store.journal.base import TASK_LABEL, Beside, Held, RunInfo, RunTaken, Signal
+from foliot.store.journal.base import TASK_LABEL, Held, RunInfo, RunTaken, Signal, TransactionBody
 from foliot.store.journal.chain import check as check_chain
 from foliot.tools.base import Tool
 
@@ -243,14 +243,14 @@ class Inside:
         adjust: Adjust | None = None,
         stream: bool = False,
         check: bool = True,
-        also: Beside | None = None,
+        in_transaction: TransactionBody | None = None,
     ) -> RunResult[Value]:
         """Run an agent until it ends, or waits for a person. Raises `RunFailedError` when it fails, if `check`.
 
         `user` is who it is run for, as budgets, conditions and records name him; a program that acts for callers of its
         own gives the whole `identity`. `history` is what was said before.
         `adjust` changes what this one run is pinned to. `stream` lets whoever watches see answers as they are written.
-        What `also` writes is stored together with a run that is new, or not at all.
+        What `in_transaction` writes is stored together with a run that is new, or not at all.
 
         With a `run_id` that exists already, that run is gone on with: calling again after a crash is always right.
         Raises `RunTaken`, a `Conflict`, when it is the run of another agent or began with another input.
@@ -274,7 +274,7 @@ class Inside:
             identity=identity or Identity(user, via="python"),
             tools=tools,
             stream=stream,
-            also=also,
+            in_transaction=in_transaction,
         )
         return await self._finish(driver, known, check, stream=stream)
 
@@ -355,7 +355,7 @@ class Inside:
         identity: Identity | None = None,
         stream: bool = False,
         check: bool = True,
-        also: Beside | None = None,
+        in_transaction: TransactionBody | None = None,
     ) -> RunResult:
         """A new run that shares the past of another before step `at`, with another prompt, endpoint or input.
 
@@ -386,7 +386,7 @@ class Inside:
             ancestors=base.created.ancestors,
             tools=await self._assembly.pipeline(spec),
             stream=stream,
-            also=also,
+            in_transaction=in_transaction,
         )
         return await self._finish(driver, self._assembly.known(spec.namespace, spec.agent), check, stream=stream)
 
@@ -424,12 +424,14 @@ class Inside:
 
     # --- from outside --------------------------------------------------------------------------------------------
 
-    async def cancel(self, run_id: str, *, by: str = "", reason: str = "", also: Beside | None = None) -> RunInfo:
+    async def cancel(
+        self, run_id: str, *, by: str = "", reason: str = "", in_transaction: TransactionBody | None = None
+    ) -> RunInfo:
         """Ask a run to end, wherever it is driven. One that nobody holds is ended here and now.
 
-        What `also` writes, here and below, is stored together with what is asked, or not at all.
+        What `in_transaction` writes, here and below, is stored together with what is asked, or not at all.
         """
-        return await self._tell(run_id, CancelRequested(by, reason), also=also)
+        return await self._tell(run_id, CancelRequested(by, reason), in_transaction=in_transaction)
 
     async def say(
         self,
@@ -439,7 +441,7 @@ class Inside:
         mode: InputMode = "steer",
         by: str = "",
         input_id: str | None = None,
-        also: Beside | None = None,
+        in_transaction: TransactionBody | None = None,
         background: bool = False,
     ) -> RunInfo:
         """Say something to a live run; it is heard at the next boundary between steps.
@@ -452,9 +454,9 @@ class Inside:
         said = InputReceived(input_id or new_run_id(self.clock()), user_message(text), mode, by)
         if background:
             message = signal(run_id, said, self.clock(), signal_id=input_id)
-            await self.runs.journal.signal(message, also=also)
+            await self.runs.journal.signal(message, in_transaction=in_transaction)
             return await self.background.wake(run_id, message)
-        return await self._tell(run_id, said, signal_id=input_id, also=also)
+        return await self._tell(run_id, said, signal_id=input_id, in_transaction=in_transaction)
 
     async def settle_call(
         self,
@@ -485,13 +487,15 @@ class Inside:
         result: str | None = None,
         by: str = "",
         reason: str = "",
-        also: Beside | None = None,
+        in_transaction: TransactionBody | None = None,
     ) -> Signal:
         """Leave word for a run of what became of a call of it, as `settle_call` does, for whoever takes the run up.
 
         Its record is stored with it. Raises `Conflict` when somebody was faster.
         """
-        return await self.unknown_calls.settle(state, call, decision, result=result, by=by, reason=reason, also=also)
+        return await self.unknown_calls.settle(
+            state, call, decision, result=result, by=by, reason=reason, in_transaction=in_transaction
+        )
 
     @property
     def unknown_calls(self) -> UnknownCalls:
@@ -508,7 +512,7 @@ class Inside:
         comment: str = "",
         arguments: dict[str, Any] | None = None,
         digest: str = "",
-        also: Beside | None = None,
+        in_transaction: TransactionBody | None = None,
     ) -> RunInfo:
         """Decide about a parked call (`approve`, `deny`, or `edit` its arguments), and go on with its run.
 
@@ -522,17 +526,25 @@ class Inside:
             comment=comment,
             arguments=arguments,
             digest=digest,
-            also=also,
+            in_transaction=in_transaction,
         )
         if decided.signal is None:
             return await self.runs.journal.get(decided.run_id)
         return await self._wake(decided.run_id, decided.signal)
 
     async def answer_question(
-        self, run_id: str, call_id: str | None, text: str, *, by: str = "", also: Beside | None = None
+        self,
+        run_id: str,
+        call_id: str | None,
+        text: str,
+        *,
+        by: str = "",
+        in_transaction: TransactionBody | None = None,
     ) -> RunInfo:
         """Answer what a run asks, and go on with it. Raises as `Questions.answer`."""
-        return await self._wake(run_id, await self.questions.answer(run_id, call_id, text, by=by, also=also))
+        return await self._wake(
+            run_id, await self.questions.answer(run_id, call_id, text, by=by, in_transaction=in_transaction)
+        )
 
     async def attend(self, run_id: str, *, stream: bool = False, check: bool = True) -> RunResult:
         """Stay with a run that waits for an approval, an answer or a budget; go on here as soon as there is one.
@@ -594,10 +606,10 @@ class Inside:
     # --- how it is done ------------------------------------------------------------------------------------------
 
     async def _tell(
-        self, run_id: str, event: Event, *, signal_id: str | None = None, also: Beside | None = None
+        self, run_id: str, event: Event, *, signal_id: str | None = None, in_transaction: TransactionBody | None = None
     ) -> RunInfo:
         message = signal(run_id, event, self.clock(), signal_id=signal_id)
-        await self.runs.journal.signal(message, also=also)
+        await self.runs.journal.signal(message, in_transaction=in_transaction)
         return await self._wake(run_id, message)
 
     async def _wake(self, run_id: str, message: Signal) -> RunInfo:

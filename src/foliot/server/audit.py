@@ -25,7 +25,6 @@ from foliot.runtime.runtime import Runtime
 from foliot.server.auth.identity import EVERYWHERE, HIDDEN, Caller, role_named
 from foliot.store.audit.log import AuditRecord, append_records
 from foliot.store.base import (
-    Also,
     Change,
     DeclaredBy,
     Delete,
@@ -38,6 +37,7 @@ from foliot.store.base import (
     ResourceStore,
     Revealed,
     Rotation,
+    WriteBody,
     Written,
 )
 from foliot.store.resources.documents import decode
@@ -115,7 +115,7 @@ class ActRecord:
         """`record_task`; of a dry run, alone."""
         return Alone(self.record_task) if self._dry else self.record_task
 
-    def record_beside(self, name: str, uid: str) -> Tx[None]:
+    def record_for(self, name: str, uid: str) -> Tx[None]:
         """Writes the record of an act that is not about the task it makes."""
         return self.record()
 
@@ -301,7 +301,7 @@ class RecordedStore:
         self,
         changes: Sequence[Put | Delete],
         *,
-        also: Also | None = None,
+        in_transaction: WriteBody | None = None,
         by: DeclaredBy | None = None,
         dry: bool = False,
     ) -> list[Written]:
@@ -311,13 +311,13 @@ class RecordedStore:
         """
         for _ in range(1, ATTEMPTS):
             try:
-                return await self._write(changes, also, by, dry)
+                return await self._write(changes, in_transaction, by, dry)
             except Overtaken:
                 continue
-        return await self._write(changes, also, by, dry)
+        return await self._write(changes, in_transaction, by, dry)
 
     async def _write(
-        self, changes: Sequence[Put | Delete], also: Also | None, by: DeclaredBy | None, dry: bool
+        self, changes: Sequence[Put | Delete], in_transaction: WriteBody | None, by: DeclaredBy | None, dry: bool
     ) -> list[Written]:
         kept: list[AuditRecord] = []
         look = await Look.at(self._store)
@@ -325,8 +325,8 @@ class RecordedStore:
 
         def recorded(written: Sequence[Written]) -> Tx[None]:
             yield from look.hold(written)
-            if also is not None:
-                yield from also(written)
+            if in_transaction is not None:
+                yield from in_transaction(written)
             done = [pair for pair in zip(judged, written, strict=True) if pair[1].action != "unchanged"]
             if not done:
                 return
@@ -335,7 +335,7 @@ class RecordedStore:
 
         declarer = by or self.declarer
         allowed = [self._with_rights(each) for each in changes]
-        written = await self._store.write(allowed, also=recorded, by=declarer, dry=dry)
+        written = await self._store.write(allowed, in_transaction=recorded, by=declarer, dry=dry)
         if kept and not dry:
             self._audit.appended(kept)
         return written

@@ -185,7 +185,7 @@ class Declaring:
                 version=version,
                 force=force,
                 dry_run=conditions.dry,
-                also=act.record_task,
+                in_transaction=act.record_task,
             )
         except InUse:
             raise

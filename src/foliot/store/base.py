@@ -223,7 +223,7 @@ class Revealed(dict[str, bytes]):
 
 
 # More of the same transaction: what it raises undoes the write. It may be run again from its start.
-Also: TypeAlias = Callable[[Sequence[Written]], Tx[None]]
+WriteBody: TypeAlias = Callable[[Sequence[Written]], Tx[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +301,7 @@ class ResourceStore(Protocol):
         self,
         changes: Sequence[Put | Delete],
         *,
-        also: Also | None = None,
+        in_transaction: WriteBody | None = None,
         by: DeclaredBy | None = None,
         dry: bool = False,
     ) -> list[Written]:
@@ -309,10 +309,10 @@ class ResourceStore(Protocol):
 
         A Put that changes nothing is "unchanged" and makes no version.
 
-        `also` is told what became of each, and what it writes is stored with them or not at all. `by` is recorded as
-        the declarer of each spec that is new or differs, by default the process itself; other writes leave it.
-        `dry` does all of it, `also` included, and takes it back: it returns and raises what the write would. What only
-        the write could give (version, time, and uid of what would be new) is left out of the documents.
+        `in_transaction` gets what became of each, and what it writes is stored with them or not at all. `by` is
+        recorded as the declarer of each spec that is new or differs, by default the process itself; other writes leave
+        it. `dry` does all of it, `in_transaction` included, and takes it back: it returns and raises what the write
+        would. What only the write could give (version, time, and uid of what would be new) is left out of them.
 
         Raises `Conflict` (stale or present), `NotFound` (expected but absent); the error names the key.
         """

@@ -114,7 +114,7 @@ class Guarded:
 class Alone:
     """A body that shares no transaction with those of other callers: it always raises, after it has changed something.
 
-    That is a dry run. As a part of another body, such as an `also`, it says so of that one (`alone_with`).
+    That is a dry run. As a part of another body, such as an `in_transaction`, it says so of that one (`alone_with`).
     """
 
     __slots__ = ("body",)

@@ -30,7 +30,7 @@ from foliot.engine.approval.documents import (
 from foliot.engine.base import Clock
 from foliot.errors import Conflict, Denied, FoliotError, InvalidInput, NotFound
 from foliot.kernel.identity import Person
-from foliot.store.base import Also, Document, Filter, Put, Requirement, ResourceStore
+from foliot.store.base import Document, Filter, Put, Requirement, ResourceStore, WriteBody
 from foliot.tools.governance.cel import Expression
 from foliot.tools.governance.rules import StandingGrant, tool_token
 
@@ -161,7 +161,7 @@ async def give_standing(
     max_uses: int | None = None,
     comment: str = "",
     name: str = "",
-    also: Also | None = None,
+    in_transaction: WriteBody | None = None,
 ) -> Document:
     """Let calls of a tool pass without a question for `seconds`. Raises `InvalidInput`."""
     if not by.strip():
@@ -188,7 +188,7 @@ async def give_standing(
     document["spec"]["ttl"] = canonical(f"{max(1, round(seconds))}s")
     document["status"]["granted_digest"] = scope_digest(document["spec"])
     await _check_giver(store, namespace, tool, by)
-    written = await store.write(creation(document), also=also)
+    written = await store.write(creation(document), in_transaction=in_transaction)
     return written[-1].document
 
 
@@ -208,7 +208,13 @@ async def _check_giver(store: ResourceStore, namespace: str, tool: str, by: str)
 
 
 async def revoke_standing(
-    store: ResourceStore, name: str, *, by: str, now: float, namespace: str = "default", also: Also | None = None
+    store: ResourceStore,
+    name: str,
+    *,
+    by: str,
+    now: float,
+    namespace: str = "default",
+    in_transaction: WriteBody | None = None,
 ) -> Document:
     """End a standing grant now. Raises `NotFound`; `Conflict` when it is none, or has ended already."""
     for _ in range(TRIES):
@@ -223,7 +229,7 @@ async def revoke_standing(
         version = document["metadata"]["resourceVersion"]
         try:
             (written,) = await store.write(
-                [Put({**document, "status": status}, expect=version, only="status")], also=also
+                [Put({**document, "status": status}, expect=version, only="status")], in_transaction=in_transaction
             )
         except Conflict:
             continue

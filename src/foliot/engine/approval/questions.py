@@ -20,7 +20,7 @@ from foliot.kernel.messages import Media
 from foliot.kernel.run.codec import decode
 from foliot.kernel.run.events import QuestionAnswered, QuestionAsked
 from foliot.kernel.run.state import State
-from foliot.store.journal.base import TERMINAL, Beside, Journal, RunInfo, Signal
+from foliot.store.journal.base import TERMINAL, Journal, RunInfo, Signal, TransactionBody
 from foliot.tools.secrets.masking import Masker
 
 LONGEST_ANSWER: Final = 100_000
@@ -146,14 +146,14 @@ class Questions:
         *,
         by: str = "",
         actor: str = "",
-        also: Beside | None = None,
+        in_transaction: TransactionBody | None = None,
         files: tuple[Media, ...] = (),
     ) -> Signal:
         """Answer what a run asks; the signal that it has been left. `call` may be None when it asks one thing only.
 
         `actor` is who answers in the name of `by`. `files` come with the result of a client's own call. The record of
-        it, and what `also` writes, are stored with it or not at all. Raises `NotFound`, `InvalidInput`, and `Conflict`
-        when it asks nothing or somebody was faster.
+        it, and what `in_transaction` writes, are stored with it or not at all. Raises `NotFound`, `InvalidInput`, and
+        `Conflict` when it asks nothing or somebody was faster.
         """
         info, state = await load_run(self._journal, run_id)
         asked = find_question(info, state, call)
@@ -161,10 +161,10 @@ class Questions:
         said = self._masker.mask(said) if self._masker is not None and not asked.choices else said
         fact = QuestionAnswered(asked.call_id, said, by, files=files if asked.client else ())
         message = signal(run_id, fact, self._clock(), signal_id=answer_id(run_id, asked.call_id))
-        record = self._log.new("answered", by, self._clock(), actor=actor, also=also)
+        record = self._log.new("answered", by, self._clock(), actor=actor, in_transaction=in_transaction)
         answered = state.call(asked.call_id)
         assert answered is not None, "what is asked belongs to a call"
-        await self._journal.signal(message, also=record.beside(call_document(state, answered, message.id)))
+        await self._journal.signal(message, in_transaction=record.body_for(call_document(state, answered, message.id)))
         await self._check_won(message, fact)
         record.tell()
         return message

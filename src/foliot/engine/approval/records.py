@@ -16,7 +16,7 @@ from foliot.errors import InvalidInput, Unavailable
 from foliot.kernel.run.state import Call, State
 from foliot.store.audit.log import AuditRecord, append_records
 from foliot.store.base import Document, Written
-from foliot.store.journal.base import Beside, InTurn
+from foliot.store.journal.base import LockingBody, TransactionBody
 from foliot.store.transaction import Tx
 
 SYSTEM: Final = "system"
@@ -28,48 +28,58 @@ class DecisionLog:
     def __init__(self, trail: AuditTrail | None = None) -> None:
         self._trail = trail
 
-    def new(self, outcome: str, by: str, at: float, *, actor: str = "", also: Beside | None = None) -> DecisionRecord:
-        """The record of a decision that is about to be stored, in the name of `by`. `also` is written beside it.
+    def new(
+        self, outcome: str, by: str, at: float, *, actor: str = "", in_transaction: TransactionBody | None = None
+    ) -> DecisionRecord:
+        """The record of a decision that is about to be stored, in the name of `by`.
 
-        `actor` is who made it when that is somebody else.
+        `in_transaction` is written with it. `actor` is who made it when that is somebody else.
         """
-        return DecisionRecord(self._trail, outcome, by, at, actor, also)
+        return DecisionRecord(self._trail, outcome, by, at, actor, in_transaction)
 
 
 class DecisionRecord:
-    """Hand `beside` or `stored` to whoever stores the decision; afterwards `tell` those who listen to the log."""
+    """Hand `body_for` or `stored` to whoever stores the decision; afterwards `tell` those who listen to the log."""
 
     def __init__(
-        self, trail: AuditTrail | None, outcome: str, by: str, at: float, actor: str, also: Beside | None
+        self,
+        trail: AuditTrail | None,
+        outcome: str,
+        by: str,
+        at: float,
+        actor: str,
+        in_transaction: TransactionBody | None,
     ) -> None:
         self._trail = trail
         self._outcome = outcome
         self._by = by
         self._at = at
         self._actor = actor
-        self._also = also
+        self._in_transaction = in_transaction
         self._kept: list[AuditRecord] = []
 
     def stored(self, written: Sequence[Written]) -> Tx[None]:
         """Appends the record with the approval as it is stored, inside the store's transaction."""
         return self._append(written[-1].document)
 
-    def beside(self, document: Document) -> Beside | None:
+    def body_for(self, document: Document) -> TransactionBody | None:
         """Returns the record of a decision that is stored apart from this document; None when there is nothing to
         write.
         """
-        if self._trail is None and self._also is None:
+        if self._trail is None and self._in_transaction is None:
             return None
         append = partial(self._append, document)
-        return InTurn(self._also.locks, append) if isinstance(self._also, InTurn) else append
+        return (
+            LockingBody(self._in_transaction.locks, append) if isinstance(self._in_transaction, LockingBody) else append
+        )
 
     def tell(self) -> None:
         if self._kept and self._trail is not None:
             self._trail.appended(self._kept)
 
     def _append(self, document: Document) -> Tx[None]:
-        if self._also is not None:
-            yield from self._also()
+        if self._in_transaction is not None:
+            yield from self._in_transaction()
         if self._trail is not None:
             entry = decision_entry(document, self._outcome, self._by, self._at, self._actor)
             try:

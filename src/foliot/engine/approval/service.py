@@ -42,7 +42,7 @@ from foliot.kernel.run.events import ApprovalDecided, ApprovalRequested
 from foliot.kernel.run.state import Call, State
 from foliot.resources.validators import validator_of
 from foliot.store.base import Document, Filter, Put, Requirement, ResourceStore
-from foliot.store.journal.base import TERMINAL, Beside, Journal, RunInfo, Signal
+from foliot.store.journal.base import TERMINAL, Journal, RunInfo, Signal, TransactionBody
 from foliot.tools.secrets.masking import Masker
 
 Decision: TypeAlias = Literal["approve", "deny", "edit"]
@@ -246,7 +246,7 @@ class ApprovalService:
         arguments: dict[str, Any] | None = None,
         digest: str = "",
         actor: str = "",
-        also: Beside | None = None,
+        in_transaction: TransactionBody | None = None,
     ) -> Decided:
         """Decide, and tell the run. `arguments` are what is run instead when the decision is "edit".
 
@@ -254,7 +254,7 @@ class ApprovalService:
         arguments: those that were given before count no more. `digest` is that of the arguments which were looked at:
         it must be given where several have to approve, and where somebody has edited them.
         Masked values that were left as shown stand for the real ones. `actor` is who decides in the name of `by`, here
-        and below; it is recorded too. The record of it, and what `also` writes, are stored with it or not at all.
+        and below; it is recorded too. The record, and what `in_transaction` writes, are stored with it or not at all.
         Raises `Conflict` when it was decided before (the error says by whom and when), has expired, the run no longer
         waits for it, `by` has voted already, or the arguments are no longer those of `digest`; `Denied` when `by` is
         not one of the approvers, or is who asks; `InvalidInput` for arguments that do not fit the tool; `NotFound`.
@@ -292,7 +292,7 @@ class ApprovalService:
             status = self._decision_status(document, decision, voter, comment, granted, asked.required)
             done = status["phase"] != "Pending"
             outcome = status["decision"] if done else "voted"
-            record = self._log.new(outcome, by, self._clock(), actor=actor, also=also)
+            record = self._log.new(outcome, by, self._clock(), actor=actor, in_transaction=in_transaction)
             written = await self._put_status(document, status, record)
             if written is not None:
                 record.tell()
@@ -307,25 +307,40 @@ class ApprovalService:
         seconds: float,
         namespace: str = "default",
         actor: str = "",
-        also: Beside | None = None,
+        in_transaction: TransactionBody | None = None,
         **scope: Any,
     ) -> Document:
         """Approve in advance; see `give_standing`."""
         now = self._clock()
-        record = self._log.new("granted", by, now, actor=actor, also=also)
+        record = self._log.new("granted", by, now, actor=actor, in_transaction=in_transaction)
         document = await give_standing(
-            self._store, tool=tool, by=by, now=now, seconds=seconds, namespace=namespace, also=record.stored, **scope
+            self._store,
+            tool=tool,
+            by=by,
+            now=now,
+            seconds=seconds,
+            namespace=namespace,
+            in_transaction=record.stored,
+            **scope,
         )
         record.tell()
         return document
 
     async def revoke(
-        self, name: str, *, by: str, namespace: str = "default", actor: str = "", also: Beside | None = None
+        self,
+        name: str,
+        *,
+        by: str,
+        namespace: str = "default",
+        actor: str = "",
+        in_transaction: TransactionBody | None = None,
     ) -> Document:
         """End a standing grant; see `revoke_standing`."""
         now = self._clock()
-        record = self._log.new("revoked", by, now, actor=actor, also=also)
-        document = await revoke_standing(self._store, name, by=by, now=now, namespace=namespace, also=record.stored)
+        record = self._log.new("revoked", by, now, actor=actor, in_transaction=in_transaction)
+        document = await revoke_standing(
+            self._store, name, by=by, now=now, namespace=namespace, in_transaction=record.stored
+        )
         record.tell()
         return document
 
@@ -461,7 +476,7 @@ class ApprovalService:
         """The object as it is now; None when somebody else changed it meanwhile."""
         change = Put({**document, "status": status}, expect=document["metadata"]["resourceVersion"], only="status")
         try:
-            (written,) = await self._store.write([change], also=None if record is None else record.stored)
+            (written,) = await self._store.write([change], in_transaction=None if record is None else record.stored)
         except Conflict:
             return None
         return written.document

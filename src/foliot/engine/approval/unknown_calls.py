@@ -21,7 +21,7 @@ from foliot.kernel.run.calls import key_of
 from foliot.kernel.run.codec import decode
 from foliot.kernel.run.events import UnknownDecided
 from foliot.kernel.run.state import Call, State
-from foliot.store.journal.base import TERMINAL, Beside, Signal
+from foliot.store.journal.base import TERMINAL, Signal, TransactionBody
 from foliot.store.ledger.doubts import START, Doubt, LateDecision, Position, Word, refuse_contradiction
 
 Settling: TypeAlias = Literal["happened", "run", "fail"]
@@ -61,7 +61,7 @@ class UnknownCalls:
         result: str | None = None,
         by: str = "",
         reason: str = "",
-        also: Beside | None = None,
+        in_transaction: TransactionBody | None = None,
     ) -> Signal:
         """Leave word for a run of what became of a call of it, for whoever takes the run up.
 
@@ -71,7 +71,9 @@ class UnknownCalls:
         if doubts is not None and call.effect == "once":
             others = await doubts.table.of_keys(namespace, [key])
             refuse_contradiction((each for each in others if each.run_id != state.run_id), decision)
-        message = await self._leave_word(state, call, decision, result=result, by=by, reason=reason, also=also)
+        message = await self._leave_word(
+            state, call, decision, result=result, by=by, reason=reason, in_transaction=in_transaction
+        )
         if doubts is not None and call.effect == "once" and decision != "fail":
             await doubts.table.settle_ended(Word(namespace, key, decision, by, self._clock(), reason, result))
             if decision == "happened":
@@ -87,7 +89,7 @@ class UnknownCalls:
         result: str | None = None,
         by: str = "",
         reason: str = "",
-        also: Beside | None = None,
+        in_transaction: TransactionBody | None = None,
     ) -> Doubt:
         """Say what became of a call whose run has ended, by its id or its tool. The run stays as it is.
 
@@ -99,10 +101,10 @@ class UnknownCalls:
         assert self._runs.doubts is not None, "somebody has listed it"
         _, state = await self._runs.load(run_id)
         call = Call(ToolCall(doubt.call_id, doubt.tool, "{}"), None)
-        record = self._decisions.new(decision, by, self._clock(), also=also)
+        record = self._decisions.new(decision, by, self._clock(), in_transaction=in_transaction)
         document = call_document(state, call, _name(run_id, f"{doubt.key}/late"), reason=reason)
         said = Word(doubt.namespace, doubt.key, decision, by, self._clock(), reason, result)
-        await self._runs.doubts.table.settle(said, run_id=run_id, also=record.beside(document))
+        await self._runs.doubts.table.settle(said, run_id=run_id, in_transaction=record.body_for(document))
         record.tell()
         if decision == "happened":
             await self._tell_others(doubt.namespace, doubt.key, run_id, result=result, by=by, reason=reason)
@@ -131,7 +133,7 @@ class UnknownCalls:
         result: str | None,
         by: str,
         reason: str,
-        also: Beside | None = None,
+        in_transaction: TransactionBody | None = None,
     ) -> Signal:
         happened = decision == "happened" and result is not None
         given = ToolResult(call.id, call.name, (Text(result or ""),)) if happened else None
@@ -139,9 +141,9 @@ class UnknownCalls:
         # The same for the same attempt: of several decisions at once the store keeps the first, with its record.
         name = _name(state.run_id, f"{call.id}/{call.attempts}")
         message = signal(state.run_id, fact, self._clock(), signal_id=name)
-        record = self._decisions.new(decision, by, self._clock(), also=also)
+        record = self._decisions.new(decision, by, self._clock(), in_transaction=in_transaction)
         journal = self._runs.journal
-        await journal.signal(message, also=record.beside(call_document(state, call, name, reason=reason)))
+        await journal.signal(message, in_transaction=record.body_for(call_document(state, call, name, reason=reason)))
         left = [each for each in await journal.signals([state.run_id]) if each.id == name]
         if left and left[0].data != message.data:
             earlier = decode(left[0].data)

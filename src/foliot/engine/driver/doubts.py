@@ -26,7 +26,7 @@ from foliot.kernel.run.calls import is_repeatable, key_of
 from foliot.kernel.run.contract import signature_of
 from foliot.kernel.run.events import Event, ToolHeld, UnknownDecided, Unsettled
 from foliot.kernel.run.state import Call, State
-from foliot.store.journal.base import Beside, InTurn, Journal
+from foliot.store.journal.base import Journal, LockingBody, TransactionBody
 from foliot.store.ledger.doubts import DoubtTable, Family, Happened, NewDoubt, Obstacle, note
 from foliot.store.transaction import Tx
 from foliot.tools.backends.agent import DELEGATING, PREFIX, SPAWNING
@@ -199,7 +199,7 @@ def _noted(
 
 def noting(
     before: Mapping[str, NewDoubt], after: Mapping[str, NewDoubt], facts: Iterable[Event], state: State
-) -> Beside | None:
+) -> TransactionBody | None:
     """Make the rows to write beside an append, after which other calls of a run are in doubt than before it."""
     opened = [each for key, each in after.items() if before.get(key) != each]
     closed = [each for key, each in before.items() if key not in after]
@@ -221,8 +221,8 @@ def noting(
     return body
 
 
-def both(first: Beside | None, second: Beside) -> Beside:
-    """Two things beside one append."""
+def both(first: TransactionBody | None, second: TransactionBody) -> TransactionBody:
+    """Return one body that runs both, in this order."""
     if first is None:
         return second
     before = first
@@ -231,4 +231,4 @@ def both(first: Beside | None, second: Beside) -> Beside:
         yield from before()
         yield from second()
 
-    return InTurn(first.locks, body) if isinstance(first, InTurn) else body
+    return LockingBody(first.locks, body) if isinstance(first, LockingBody) else body

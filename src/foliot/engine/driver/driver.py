@@ -72,7 +72,7 @@ from foliot.models.routing import usage as spending
 from foliot.models.routing.limits import ASKER
 from foliot.models.routing.usage import AnswerUsage
 from foliot.store.base import Document
-from foliot.store.journal.base import Beside, Entry, Journal, Lease, LeaseLost, Phase, Signal, SignalsPending
+from foliot.store.journal.base import Entry, Journal, Lease, LeaseLost, Phase, Signal, SignalsPending, TransactionBody
 from foliot.store.ledger.doubts import NewDoubt
 from foliot.tools.base import Admitted, KeepsRecords, Toolbox, ToolDefinition
 
@@ -432,18 +432,27 @@ class Driver:
         taken = tuple(self._taken) if self._taken else ()
         rest: dict[str, Any] = _NOTHING_ELSE
         if phase is not None:
-            rest = {"phase": phase, "summary": summary_of(self.state), "due": due, "also": self._beside(phase)}
+            rest = {
+                "phase": phase,
+                "summary": summary_of(self.state),
+                "due": due,
+                "in_transaction": self._transaction_body(phase),
+            }
         elif not entries and not taken:
             return
         noted = self._noted
         if self._doubts is not None and (noted or self.state.doubts != self._doubts_noted):
             noted = doubts_of(self.state, noted)
             if (written := noting(self._noted, noted, facts, self.state)) is not None:
-                rest = {**rest, "also": both(rest.get("also"), written)}
+                rest = {**rest, "in_transaction": both(rest.get("in_transaction"), written)}
         records: list[DecisionRecord] = []
         for document in expired:
-            records.append(record := self._decisions.new("expired", SYSTEM, self._clock(), also=rest.get("also")))
-            rest = {**rest, "also": record.beside(document)}
+            records.append(
+                record := self._decisions.new(
+                    "expired", SYSTEM, self._clock(), in_transaction=rest.get("in_transaction")
+                )
+            )
+            rest = {**rest, "in_transaction": record.body_for(document)}
         journal, lease = self._journal, self.lease
         try:
             await journal.append(lease, entries, taken=taken, **rest)
@@ -483,7 +492,7 @@ class Driver:
                 for fact in await self._doubts.settled(self.state, new):
                     self._post(fact)
 
-    def _beside(self, phase: Phase) -> Beside | None:
+    def _transaction_body(self, phase: Phase) -> TransactionBody | None:
         return None if self._settlement is None else self._settlement.settle(self.state)
 
     # --- effects -------------------------------------------------------------------------------------------------

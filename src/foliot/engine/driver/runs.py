@@ -42,7 +42,6 @@ from foliot.kernel.run.spec import RunSpec, digest, encode_spec
 from foliot.kernel.run.state import State
 from foliot.kernel.traces import new_trace
 from foliot.store.journal.base import (
-    Beside,
     Entry,
     Held,
     Journal,
@@ -52,6 +51,7 @@ from foliot.store.journal.base import (
     RunInfo,
     Signal,
     StoreSetBack,
+    TransactionBody,
     identity_labels,
 )
 from foliot.tools.base import Toolbox
@@ -138,14 +138,14 @@ class Runs:
         ancestors: tuple[str, ...] = (),
         tools: Toolbox | None = None,
         stream: bool = False,
-        also: Beside | None = None,
+        in_transaction: TransactionBody | None = None,
     ) -> Driver:
         """Store a new run, held by this process. Raises `Conflict` when `run_id` is taken, and `InvalidInput`.
 
         `parent` is the run that delegated to it, `depth` how many such runs stand above it. `trace` is the context it
         is traced under, by default one of its own if this process traces. `identity` is on whose behalf it acts; a
-        delegate has the `task`, `system`, `template`, `root` and `ancestors` of what stands above it. `also` is written
-        with it.
+        delegate has the `task`, `system`, `template`, `root` and `ancestors` of what stands above it. `in_transaction`
+        is written with it.
         """
         now = self._clock()
         if run_id is None:
@@ -200,7 +200,7 @@ class Runs:
             entries,
             worker=self.worker,
             lease_until=self.lease_clock() + self.lease_seconds,
-            also=also,
+            in_transaction=in_transaction,
         )
         lease = await self._held(creating)
         for seq, event in enumerate(facts, 1):

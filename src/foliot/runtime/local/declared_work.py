@@ -15,7 +15,7 @@ from foliot.kernel.identity import Identity
 from foliot.runtime.outcomes import Ends, Taken
 from foliot.store.base import Database, Document, Key
 from foliot.store.tasks import ENDED
-from foliot.work.tasks.base import Also
+from foliot.work.tasks.base import TaskBody
 from foliot.work.tasks.commands import command_of, is_declared_by
 from foliot.work.tasks.list import TaskList
 from foliot.work.views.document import outline, status_outline
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 # Told the namespace of a task that is about to be accepted; gives more of its transaction.
-Recorded: TypeAlias = Callable[[str], Also]
+Recorded: TypeAlias = Callable[[str], TaskBody]
 
 
 class InUse(Conflict):
@@ -97,8 +97,8 @@ class DeclaredWork:
             for document in wanted:
                 space, name = document["metadata"]["namespace"], document["metadata"]["name"]
                 try:
-                    also = recorded(space) if recorded is not None else None
-                    accepted = await tasks.accept_declared(document, identity=identity, also=also)
+                    in_transaction = recorded(space) if recorded is not None else None
+                    accepted = await tasks.accept_declared(document, identity=identity, in_transaction=in_transaction)
                 except FoliotError as error:
                     taken.append(Taken(space, name, error=error))
                 else:
@@ -151,16 +151,18 @@ class DeclaredWork:
             return ""
         return "archived" if info.phase in ENDED else "cancelled"
 
-    async def end(self, namespace: str, name: str, *, by: str = "", also: Also | None = None) -> Document | None:
+    async def end(
+        self, namespace: str, name: str, *, by: str = "", in_transaction: TaskBody | None = None
+    ) -> Document | None:
         """Cancel the work of this name if it is live, and archive it. None when there is none.
 
-        What `also` writes is stored with the first of what is done.
+        What `in_transaction` writes is stored with the first of what is done.
         """
         try:
             info = await self._list.get(namespace, name)
             if info.archived_at is None:
                 async with self._tasks() as tasks:
-                    info = await tasks.end(namespace, name, by=by, also=also)
+                    info = await tasks.end(namespace, name, by=by, in_transaction=in_transaction)
         except NotFound:
             return None
         return outline(info)

@@ -31,7 +31,7 @@ from foliot.store.base import (
 if TYPE_CHECKING:
     from foliot.catalog.apply import Applier
     from foliot.runtime.local.declared_work import DeclaredWork, Recorded
-    from foliot.work.tasks.base import Also
+    from foliot.work.tasks.base import TaskBody
 
 
 # Where a verb is called `list`, the type of that name is hidden.
@@ -263,9 +263,9 @@ class LocalResources(ResourceGroup):
         version: str | None = None,
         force: bool = False,
         dry_run: bool = False,
-        also: Also | None = None,
+        in_transaction: TaskBody | None = None,
     ) -> Document:
-        """Do as `delete`. `also` is as in `DeclaredWork.end`, for work that no resource declares."""
+        """Do as `delete`. `in_transaction` is as in `DeclaredWork.end`, for work that no resource declares."""
         key = Key(kind, namespace, name)
         if not force:
             await self._check_unused([key])
@@ -275,7 +275,11 @@ class LocalResources(ResourceGroup):
         except NotFound:
             if dry_run and kind == "Task" and self._work and (alone := await self._work().alone(namespace, name)):
                 return as_written(alone)
-            ended = await self._work().end(namespace, name, also=also) if kind == "Task" and self._work else None
+            ended = (
+                await self._work().end(namespace, name, in_transaction=in_transaction)
+                if kind == "Task" and self._work
+                else None
+            )
             if ended is None:
                 raise await not_found(key, self._store.list) from None
             return as_written(ended)

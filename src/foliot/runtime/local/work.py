@@ -30,7 +30,7 @@ from foliot.runtime.groups.work import ApprovalGroup, QuestionGroup, RunGroup, S
 from foliot.runtime.inside import Input, Inside
 from foliot.runtime.results import result_of
 from foliot.store.base import Document
-from foliot.store.journal.base import TASK_LABEL, TERMINAL, Beside, Phase, RunInfo, Signal
+from foliot.store.journal.base import TASK_LABEL, TERMINAL, Phase, RunInfo, Signal, TransactionBody
 from foliot.store.ledger.doubts import DoubtPage, LateDecision, page_of, position_of
 from foliot.store.tasks import ENDED
 from foliot.tools.builtin.results import RESULT_PAGE, CallResult, ResultPage, result_page, results_of
@@ -236,11 +236,11 @@ class LocalRuns(_Waking, RunGroup):
         result: str | None = None,
         by: str = "",
         reason: str = "",
-        also: Beside | None = None,
+        in_transaction: TransactionBody | None = None,
     ) -> Signal | None:
-        """Do as `settle`, and leave word of it for whoever takes the run up. `also` is as in `Journal.signal`."""
+        """Do as `settle`, and leave word of it for whoever resumes the run. `in_transaction`: see `Journal.signal`."""
         info, state = await self._inside.runs.load(run_id)
-        said: dict[str, Any] = {"result": result, "by": by, "reason": reason, "also": also}
+        said: dict[str, Any] = {"result": result, "by": by, "reason": reason, "in_transaction": in_transaction}
         if info.phase in TERMINAL:
             if decision not in get_args(LateDecision):
                 raise Conflict(

@@ -200,7 +200,7 @@ async def cancel_response(runtime: Runtime, caller: Caller, id: str, *, request:
         caller.require("operator", ref.namespace, missing=no_response(id).message)
         act = ActRecord(runtime, caller, "task_cancelled", "Task", ref.namespace, ref.name, request=request)
         tasks = runtime.inside.tasking.tasks
-        await tasks.cancel(ref.namespace, ref.name, by=caller.name, reason=CANCELLED, also=act.record_task)
+        await tasks.cancel(ref.namespace, ref.name, by=caller.name, reason=CANCELLED, in_transaction=act.record_task)
         act.tell()
         return
     info, state = await load_visible(runtime, caller, ref.name)
@@ -208,7 +208,7 @@ async def cancel_response(runtime: Runtime, caller: Caller, id: str, *, request:
     if state.ended is not None:
         raise Conflict(f"run {info.id} has ended ({info.phase})")
     act = ActRecord(runtime, caller, "run_cancelled", "Run", info.namespace, info.id, request=request, run_id=info.id)
-    await runtime.inside.cancel(info.id, by=caller.name, reason=CANCELLED, also=act.record)
+    await runtime.inside.cancel(info.id, by=caller.name, reason=CANCELLED, in_transaction=act.record)
     act.tell()
 
 

@@ -104,7 +104,7 @@ async def grant(request: Request, services: ServicesDep, caller: CallerDep, name
         seconds=given.seconds,
         namespace=where,
         name=name,
-        also=act.record,
+        in_transaction=act.record,
         **msgspec.structs.asdict(given.scope),
     )
     act.tell()
@@ -120,7 +120,7 @@ async def revoke(
     where = space(namespace)
     act = _act(services, caller, request, "revoked", where, name)
     approvals = services.runtime.inside.approvals
-    document = await approvals.revoke(name, by=caller.name, namespace=where, also=act.record)
+    document = await approvals.revoke(name, by=caller.name, namespace=where, in_transaction=act.record)
     act.tell()
     return resource(document)
 
@@ -146,7 +146,7 @@ async def _decide(
         comment=reason,
         arguments=arguments,
         digest=digest,
-        also=act.record,
+        in_transaction=act.record,
     )
     act.tell()
     if decided.signal is not None:

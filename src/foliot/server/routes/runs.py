@@ -123,7 +123,7 @@ async def begin(request: Request, services: ServicesDep, caller: CallerDep, name
         labels=order.labels,
         identity=identity,
         history=_messages(order.history),
-        also=done.record,
+        in_transaction=done.record,
     )
     done.tell()
     return _answer(info)
@@ -231,7 +231,7 @@ async def cancel(run_id: RunId, request: Request, services: ServicesDep, caller:
     body = await form(request, Reason)
     info = await _seen(services, caller, request.scope[ROLE], run_id)
     act = _act(services, caller, request, "run_cancelled", info.namespace, run_id)
-    info = await services.runtime.inside.cancel(run_id, by=caller.name, reason=body.reason, also=act.record)
+    info = await services.runtime.inside.cancel(run_id, by=caller.name, reason=body.reason, in_transaction=act.record)
     act.tell()
     return _answer(info)
 
@@ -248,7 +248,7 @@ async def say(run_id: RunId, request: Request, services: ServicesDep, caller: Ca
         mode=body.mode,
         by=caller.name,
         input_id=id_by_key(request.scope),
-        also=act.record,
+        in_transaction=act.record,
     )
     act.tell()
     return _answer(info, 202)
@@ -260,7 +260,9 @@ async def answer(run_id: RunId, request: Request, services: ServicesDep, caller:
     body = await form(request, Answered)
     info = await _seen(services, caller, request.scope[ROLE], run_id)
     act = _act(services, caller, request, "run_answered", info.namespace, run_id)
-    await services.runtime.inside.questions.answer(run_id, body.call_id, body.text, by=caller.name, also=act.record)
+    await services.runtime.inside.questions.answer(
+        run_id, body.call_id, body.text, by=caller.name, in_transaction=act.record
+    )
     act.tell()
     await go_on(services, run_id)
     return _answer(await services.runtime.inside.runs.journal.get(run_id), 202)
@@ -322,7 +324,7 @@ async def fork(run_id: RunId, request: Request, services: ServicesDep, caller: C
         prompt=order.prompt,
         model=order.model,
         input=order.input,
-        also=done.record,
+        in_transaction=done.record,
     )
     done.tell()
     return _answer(forked)
@@ -356,7 +358,7 @@ async def settle(run_id: RunId, request: Request, services: ServicesDep, caller:
         result=said.result,
         by=caller.name,
         reason=said.reason,
-        also=done.record,
+        in_transaction=done.record,
     )
     done.tell()
     with contextlib.suppress(FoliotError):  # decided is decided: who resumes the run hears what keeps it

@@ -146,7 +146,9 @@ async def accept(
         command = msgspec.structs.replace(command, idempotency_key=key)
     act = _act(services, caller, request, "task_accepted", where, dry=is_dry(dryRun))
     try:
-        accepted = await services.runtime.inside.tasking.tasks.accept(command, also=act.part, keyed_by=caller.principal)
+        accepted = await services.runtime.inside.tasking.tasks.accept(
+            command, in_transaction=act.part, keyed_by=caller.principal
+        )
     except TakenBack:
         return resource(document, 201)
     act.tell()
@@ -175,7 +177,9 @@ async def submit(
         command, by=caller.name, user="", identity=identity, idempotency_key=key, written={}
     )
     act = _act(services, caller, request, "task_accepted", command.namespace)
-    accepted = await services.runtime.inside.tasking.tasks.accept(command, also=act.part, keyed_by=caller.principal)
+    accepted = await services.runtime.inside.tasking.tasks.accept(
+        command, in_transaction=act.part, keyed_by=caller.principal
+    )
     act.tell()
     return resource(outline(accepted.task), 200 if accepted.duplicate else 201)
 
@@ -294,7 +298,7 @@ async def _cancelled(
 ) -> Response:
     act = _act(services, caller, request, "task_cancelled", namespace, dry=dry)
     tasks = services.runtime.inside.tasking.tasks
-    info = await tasks.cancel(namespace, name, by=caller.name, reason=reason, also=act.part)
+    info = await tasks.cancel(namespace, name, by=caller.name, reason=reason, in_transaction=act.part)
     act.tell()
     return resource(outline(info))
 
@@ -316,7 +320,7 @@ async def requeue(
     body = await form(request, Requeue)
     tasks, where = services.runtime.inside.tasking.tasks, space(namespace)
     act = _act(services, caller, request, "task_requeued", where)
-    info = await tasks.requeue(where, name, by=caller.name, payloads=body.payloads, also=act.record_task)
+    info = await tasks.requeue(where, name, by=caller.name, payloads=body.payloads, in_transaction=act.record_task)
     act.tell()
     return resource(outline(info))
 
@@ -328,7 +332,7 @@ async def archive(
     """Hide a task from lists; a live one is cancelled first."""
     tasks, where = services.runtime.inside.tasking.tasks, space(namespace)
     act = _act(services, caller, request, "task_archived", where)
-    info = await tasks.archive(where, name, by=caller.name, also=act.record_task)
+    info = await tasks.archive(where, name, by=caller.name, in_transaction=act.record_task)
     act.tell()
     return resource(outline(info))
 
@@ -339,7 +343,7 @@ async def forget(
 ) -> Response:
     """Forget an ended task with its events."""
     act = _act(services, caller, request, "task_deleted", space(namespace))
-    await services.runtime.inside.tasking.tasks.delete(space(namespace), name, also=act.record_task)
+    await services.runtime.inside.tasking.tasks.delete(space(namespace), name, in_transaction=act.record_task)
     act.tell()
     return Response(status_code=204)
 

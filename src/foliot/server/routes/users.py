@@ -64,7 +64,7 @@ async def create_user(request: Request, services: ServicesDep, caller: CallerDep
     kept = await logins.passwords.hash(body.password)
     act = _act(services, caller, request, "user_created", name, roles=grants)
     info = await logins.users.create(
-        name, password=kept, grants=grants, now=time.time(), by=caller.name, also=act.record
+        name, password=kept, grants=grants, now=time.time(), by=caller.name, in_transaction=act.record
     )
     act.tell()
     return Json(as_data(info), 201)
@@ -76,7 +76,7 @@ async def set_roles(username: Username, request: Request, services: ServicesDep,
     grants = asked_grants((await form(request, UserRoles)).roles)
     auth, name = _auth(services), _anothers(caller, username)
     act = _act(services, caller, request, "user_granted", name, roles=grants)
-    info = await auth.logins.users.grant(name, grants, also=act.record)
+    info = await auth.logins.users.grant(name, grants, in_transaction=act.record)
     return _done(auth, act, info)
 
 
@@ -85,7 +85,7 @@ async def disable_user(username: Username, request: Request, services: ServicesD
     """Let nobody in by an account. All its sessions end."""
     auth, name = _auth(services), _anothers(caller, username)
     act = _act(services, caller, request, "user_disabled", name)
-    info = await auth.logins.users.disable(name, now=time.time(), also=act.record)
+    info = await auth.logins.users.disable(name, now=time.time(), in_transaction=act.record)
     return _done(auth, act, info)
 
 
@@ -94,7 +94,7 @@ async def enable_user(username: Username, request: Request, services: ServicesDe
     """Undo disable."""
     auth, name = _auth(services), _anothers(caller, username)
     act = _act(services, caller, request, "user_enabled", name)
-    info = await auth.logins.users.enable(name, also=act.record)
+    info = await auth.logins.users.enable(name, in_transaction=act.record)
     return _done(auth, act, info)
 
 

@@ -113,7 +113,7 @@ class RunEngagement:
                     adjust=turn.adjust,
                     stream=True,
                     check=False,
-                    also=turn.act.record if turn.act is not None else None,
+                    in_transaction=turn.act.record if turn.act is not None else None,
                 )
             except RunTaken:
                 raise
@@ -227,7 +227,7 @@ class TaskEngagement:
                 by=turn.by,
                 identity=turn.identity,
             ),
-            also=turn.act.record_beside if turn.act is not None else None,
+            in_transaction=turn.act.record_for if turn.act is not None else None,
         )
         return cls(runtime, target.namespace, accepted.task.name, by=turn.by)
 

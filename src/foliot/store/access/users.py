@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from foliot.errors import Conflict, Denied, InvalidInput, NotFound
 from foliot.store.base import Database
-from foliot.store.journal.base import Beside
+from foliot.store.journal.base import TransactionBody
 from foliot.store.transaction import Row, Tx, one, rows, run, value
 
 # Roles by namespace; `*` is all of them.
@@ -66,13 +66,20 @@ def user_name(text: str) -> str:
 
 
 class SqlUsers:
-    """The accounts, on either database. What `also` writes is stored together with the change, or not at all."""
+    """The accounts, on either database. What `in_transaction` writes is stored with the change, or not at all."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
     async def create(
-        self, name: str, *, password: str, grants: Grants, now: float, by: str = "", also: Beside | None = None
+        self,
+        name: str,
+        *,
+        password: str,
+        grants: Grants,
+        now: float,
+        by: str = "",
+        in_transaction: TransactionBody | None = None,
     ) -> UserInfo:
         """A new account; `password` is a hash. Raises `Conflict` for a name in use, `InvalidInput`."""
         info = _new(name, grants, now, by)
@@ -81,7 +88,7 @@ class SqlUsers:
             yield from take_name(info.name, "account")
             if not (yield from _add(info, password)):
                 raise Conflict(f"there is already a user {info.name!r}", hint="choose another name")
-            yield from _beside(also)
+            yield from _run_body(in_transaction)
 
         await self._db.write(body)
         return info
@@ -152,7 +159,7 @@ class SqlUsers:
         """The same password, hashed as is done now. Does nothing when it was changed meanwhile."""
         await self._db.write(run, "user_rehash", id=account.info.id, password=password, old=account.password)
 
-    async def disable(self, name: str, *, now: float, also: Beside | None = None) -> UserInfo:
+    async def disable(self, name: str, *, now: float, in_transaction: TransactionBody | None = None) -> UserInfo:
         """Let nobody in by this account; its sessions end. Doing it again changes nothing. Raises `NotFound`."""
 
         def body() -> Tx[UserInfo]:
@@ -161,29 +168,29 @@ class SqlUsers:
                 return _info(row)
             yield from run("user_disable", id=row["id"], now=now)
             yield from run("session_end_all", user_id=row["id"])
-            yield from _beside(also)
+            yield from _run_body(in_transaction)
             return msgspec.structs.replace(_info(row), disabled_at=now)
 
         return await self._db.write(body)
 
-    async def enable(self, name: str, *, also: Beside | None = None) -> UserInfo:
+    async def enable(self, name: str, *, in_transaction: TransactionBody | None = None) -> UserInfo:
         """Undo `disable`. Raises `NotFound`."""
 
         def body() -> Tx[UserInfo]:
             row = yield from _locked(name)
             if (yield from run("user_enable", id=row["id"])):
-                yield from _beside(also)
+                yield from _run_body(in_transaction)
             return _info(row)
 
         return msgspec.structs.replace(await self._db.write(body), disabled_at=None)
 
-    async def grant(self, name: str, grants: Grants, *, also: Beside | None = None) -> UserInfo:
+    async def grant(self, name: str, grants: Grants, *, in_transaction: TransactionBody | None = None) -> UserInfo:
         """Other roles instead of those it had; sessions have them at once. Raises `NotFound`."""
 
         def body() -> Tx[UserInfo]:
             row = yield from _locked(name)
             yield from run("user_grant", id=row["id"], grants=encoded(grants))
-            yield from _beside(also)
+            yield from _run_body(in_transaction)
             return _info(row)
 
         info = await self._db.write(body)
@@ -233,9 +240,9 @@ def _add(info: UserInfo, password: str) -> Tx[int]:
     )
 
 
-def _beside(also: Beside | None) -> Tx[None]:
-    if also is not None:
-        yield from also()
+def _run_body(in_transaction: TransactionBody | None) -> Tx[None]:
+    if in_transaction is not None:
+        yield from in_transaction()
 
 
 def _locked(name: str) -> Tx[Row]:

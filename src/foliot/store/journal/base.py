@@ -26,18 +26,18 @@ TASK_LABEL = "foliot.dev/task"
 # What listings show of a run's identity, which stands in its first event. Nothing is decided by these labels.
 USER_LABEL = "foliot.dev/user"
 BY_LABEL = "foliot.dev/by"
-# What commits together with an append: a transaction body that is run inside the append's own.
-Beside: TypeAlias = Callable[[], Tx[None]]
+# A transaction body that is run inside that of an append: both commit, or neither does.
+TransactionBody: TypeAlias = Callable[[], Tx[None]]
 
 
-class InTurn(Struct, frozen=True):
-    """A `Beside` that also needs rows which are locked ahead of the run (see the order in transaction.py).
+class LockingBody(Struct, frozen=True):
+    """A `TransactionBody` that also needs rows which are locked ahead of the run (see the order in transaction.py).
 
     `locks` is run before the statements of the append, and `then` behind them.
     """
 
-    locks: Beside
-    then: Beside | None = None
+    locks: TransactionBody
+    then: TransactionBody | None = None
 
     def __call__(self) -> Tx[None]:
         if self.then is not None:
@@ -187,11 +187,11 @@ class Journal(Protocol):
         *,
         worker: str | None = None,
         lease_until: float | None = None,
-        also: Beside | None = None,
+        in_transaction: TransactionBody | None = None,
     ) -> Lease | None:
         """Store a new run with its first events; with `worker`, claimed by it from birth.
 
-        What `also` writes is stored with it or not at all. Raises `Conflict` when the id is taken.
+        What `in_transaction` writes is stored with it or not at all. Raises `Conflict` when the id is taken.
         """
         ...
 
@@ -218,13 +218,14 @@ class Journal(Protocol):
         summary: dict[str, Any] | None = None,
         taken: Sequence[str] = (),
         due: float | None = None,
-        also: Beside | None = None,
+        in_transaction: TransactionBody | None = None,
     ) -> Awaitable[None]:
         """Add entries, all or none; durable when awaited. Any `phase` but "running" also gives the lease back.
 
         `taken` are ids of signals that these entries carry; they are removed in the same transaction. `due` is when a
-        queued run that is let go may be taken again (None: as soon as it can go on). `also` commits with the entries.
-        Raises `LeaseLost`, `JournalConflict`; `SignalsPending` when `phase` is "waiting" and a signal is not taken.
+        queued run that is let go may be taken again (None: as soon as it can go on). `in_transaction` commits with the
+        entries. Raises `LeaseLost`, `JournalConflict`; `SignalsPending` when `phase` is "waiting" and a signal is not
+        taken.
         """
         ...
 
@@ -252,10 +253,10 @@ class Journal(Protocol):
         """Newest first; `before` is the id of the last one already seen."""
         ...
 
-    async def signal(self, signal: Signal, *, also: Beside | None = None) -> None:
+    async def signal(self, signal: Signal, *, in_transaction: TransactionBody | None = None) -> None:
         """Leave a signal for the holder. Raises `NotFound`; `Conflict` when the run has ended.
 
-        What `also` writes is stored with it or not at all, and not when a signal of this id waits already.
+        What `in_transaction` writes is stored with it or not at all, and not when a signal of this id waits already.
         """
         ...
 

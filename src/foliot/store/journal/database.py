@@ -18,13 +18,12 @@ from foliot.store.base import Database
 from foliot.store.journal import database as large
 from foliot.store.journal.base import (
     TERMINAL,
-    Beside,
     Entry,
     Held,
-    InTurn,
     JournalConflict,
     Lease,
     LeaseLost,
+    LockingBody,
     NewRun,
     Phase,
     Renewal,
@@ -32,6 +31,7 @@ from foliot.store.journal.base import (
     Signal,
     SignalsPending,
     StoreSetBack,
+    TransactionBody,
 )
 from foliot.store.journal.chain import JournalChanged, changed_journal
 from foliot.store.queue import queue
@@ -128,9 +128,9 @@ class SqlJournal:
         *,
         worker: str | None = None,
         lease_until: float | None = None,
-        also: Beside | None = None,
+        in_transaction: TransactionBody | None = None,
     ) -> Lease | None:
-        key = await self._db.write(_create, run, first, worker, lease_until, also)
+        key = await self._db.write(_create, run, first, worker, lease_until, in_transaction)
         return None if worker is None else Lease(run.id, key, 1, worker, lease_until or 0.0)
 
     async def claim(self, run_id: str, *, worker: str, now: float, until: float, dead: int | None = None) -> Lease:
@@ -149,13 +149,13 @@ class SqlJournal:
         summary: dict[str, Any] | None = None,
         taken: Sequence[str] = (),
         due: float | None = None,
-        also: Beside | None = None,
+        in_transaction: TransactionBody | None = None,
     ) -> Awaitable[None]:
-        if phase is None and entries and not taken and also is None:
+        if phase is None and entries and not taken and in_transaction is None:
             return self._db.write(_ADVANCE, lease, entries)
         if lease.queued and phase is not None and phase != "running":
-            return self._db.write(_let_go, lease, entries, phase, summary, taken, due, also)
-        return self._db.write(_append, lease, entries, phase, summary, taken, also)
+            return self._db.write(_let_go, lease, entries, phase, summary, taken, due, in_transaction)
+        return self._db.write(_append, lease, entries, phase, summary, taken, in_transaction)
 
     async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> list[Entry]:
         found = await self._db.read("event_read", id=run_id, after=after, count=NO_LIMIT if limit is None else limit)
@@ -211,8 +211,8 @@ class SqlJournal:
         )
         return [_info(row) for row in found]
 
-    async def signal(self, signal: Signal, *, also: Beside | None = None) -> None:
-        await self._db.write(_signal, signal, also)
+    async def signal(self, signal: Signal, *, in_transaction: TransactionBody | None = None) -> None:
+        await self._db.write(_signal, signal, in_transaction)
 
     async def signals(self, run_ids: Sequence[str]) -> list[Signal]:
         if not run_ids:
@@ -264,11 +264,15 @@ class SqlJournal:
 
 
 def _create(
-    new: NewRun, first: Sequence[Entry], worker: str | None, lease_until: float | None, also: Beside | None
+    new: NewRun,
+    first: Sequence[Entry],
+    worker: str | None,
+    lease_until: float | None,
+    in_transaction: TransactionBody | None,
 ) -> Tx[int]:
     key = yield from create_run(new, first, worker, lease_until)
-    if also is not None:
-        yield from also()
+    if in_transaction is not None:
+        yield from in_transaction()
     return key
 
 
@@ -382,10 +386,10 @@ def _append(
     phase: Phase | None,
     summary: dict[str, Any] | None,
     taken: Sequence[str],
-    also: Beside | None = None,
+    in_transaction: TransactionBody | None = None,
 ) -> Tx[None]:
-    if isinstance(also, InTurn):
-        yield from also.locks()
+    if isinstance(in_transaction, LockingBody):
+        yield from in_transaction.locks()
     yield from _pass_fence(lease, entries, phase, summary)
     yield from _add_events(lease.key, entries)
     if taken:
@@ -394,8 +398,8 @@ def _append(
         raise SignalsPending(f"run {lease.run_id} has signals to take")
     if phase in TERMINAL:
         yield from run("purge_signals", id=lease.run_id)
-    if also is not None:
-        yield from also()
+    if in_transaction is not None:
+        yield from in_transaction()
 
 
 def _let_go(
@@ -405,11 +409,11 @@ def _let_go(
     summary: dict[str, Any] | None,
     taken: Sequence[str],
     due: float | None,
-    also: Beside | None,
+    in_transaction: TransactionBody | None,
 ) -> Tx[None]:
     """An append after which a run of a task is held by nobody: the queue and the task hear of it in the same breath."""
-    if isinstance(also, InTurn):
-        yield from also.locks()
+    if isinstance(in_transaction, LockingBody):
+        yield from in_transaction.locks()
     yield from _append(lease, entries, phase, summary, taken)
     if phase in TERMINAL:
         yield from queue.remove(lease.key)
@@ -417,8 +421,8 @@ def _let_go(
         if due is None and phase == "pending":
             due = 0.0
         yield from queue.let_go(lease.key, due)
-    if also is not None:
-        yield from also()
+    if in_transaction is not None:
+        yield from in_transaction()
 
 
 def _pass_fence(
@@ -492,7 +496,7 @@ def _add_events(key: int, entries: Sequence[Entry]) -> Tx[None]:
     yield from many("event_add", added)
 
 
-def _signal(signal: Signal, also: Beside | None) -> Tx[None]:
+def _signal(signal: Signal, in_transaction: TransactionBody | None) -> Tx[None]:
     """Leave a signal. A run that is being let go right now is waited for: either it sees the signal, or it is woken."""
     there = yield from one("run_get", id=signal.run_id)
     found = (yield from lock_runs([there["key"]])) if there is not None else []
@@ -504,8 +508,8 @@ def _signal(signal: Signal, also: Beside | None) -> Tx[None]:
     new = yield from run("signal_add", **msgspec.structs.asdict(signal))
     if phase in ("waiting", "pending"):
         yield from queue.wake(signal.run_id, signal.at)
-    if also is not None and new:
-        yield from also()
+    if in_transaction is not None and new:
+        yield from in_transaction()
 
 
 def lock_runs(keys: Sequence[int]) -> Tx[list[Row]]:

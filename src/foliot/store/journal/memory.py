@@ -13,7 +13,6 @@ import msgspec
 from foliot.errors import Conflict, NotFound
 from foliot.store.journal.base import (
     TERMINAL,
-    Beside,
     Entry,
     Held,
     JournalConflict,
@@ -25,6 +24,7 @@ from foliot.store.journal.base import (
     RunInfo,
     Signal,
     SignalsPending,
+    TransactionBody,
 )
 
 
@@ -55,9 +55,9 @@ class MemoryJournal:
         *,
         worker: str | None = None,
         lease_until: float | None = None,
-        also: Beside | None = None,
+        in_transaction: TransactionBody | None = None,
     ) -> Lease | None:
-        assert also is None, "what is recorded needs a database"
+        assert in_transaction is None, "what is recorded needs a database"
         if run.id in self._runs:
             raise Conflict(f"there is already a run {run.id!r}")
         info = RunInfo(
@@ -112,9 +112,9 @@ class MemoryJournal:
         summary: dict[str, Any] | None = None,
         taken: Sequence[str] = (),
         due: float | None = None,
-        also: Beside | None = None,
+        in_transaction: TransactionBody | None = None,
     ) -> None:
-        assert also is None, "tasks need a database"
+        assert in_transaction is None, "tasks need a database"
         run = self._get(lease.run_id)
         if (run.info.epoch, run.info.worker) != (lease.epoch, lease.worker):
             raise LeaseLost(f"run {lease.run_id} is no longer held by {lease.worker}")
@@ -180,8 +180,8 @@ class MemoryJournal:
         ]
         return chosen[:limit]
 
-    async def signal(self, signal: Signal, *, also: Beside | None = None) -> None:
-        assert also is None, "what is recorded needs a database"
+    async def signal(self, signal: Signal, *, in_transaction: TransactionBody | None = None) -> None:
+        assert in_transaction is None, "what is recorded needs a database"
         run = self._get(signal.run_id)
         if run.info.phase in TERMINAL:
             raise Conflict(f"run {signal.run_id} has ended ({run.info.phase})")

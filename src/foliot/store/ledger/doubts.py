@@ -19,7 +19,7 @@ from msgspec import Struct
 from foliot.common.cursors import read_cursor, write_cursor
 from foliot.errors import Conflict, NotFound
 from foliot.store.base import Database
-from foliot.store.journal.base import TERMINAL, Beside, Phase
+from foliot.store.journal.base import TERMINAL, Phase, TransactionBody
 from foliot.store.journal.database import lock_runs
 from foliot.store.transaction import Row, Tx, many, one, rows, run
 
@@ -202,12 +202,12 @@ class DoubtTable:
         """Returns all doubts that runs of a namespace have about these effects."""
         return [Doubt(**row) for row in await self._db.read("doubt_of_keys", namespace=namespace, keys=_listed(keys))]
 
-    async def settle(self, word: Word, *, run_id: str, also: Beside | None = None) -> None:
+    async def settle(self, word: Word, *, run_id: str, in_transaction: TransactionBody | None = None) -> None:
         """Keep what a person says of an effect, by the call of a run that has ended. Raises `Conflict`, `NotFound`.
 
         It holds for all runs that have ended in doubt about it.
         """
-        await self._db.write(_settle, word, run_id, also)
+        await self._db.write(_settle, word, run_id, in_transaction)
 
     async def settle_ended(self, word: Word) -> None:
         """Keep what a person has said of an effect to a run that waits for it, for those that have ended."""
@@ -250,7 +250,7 @@ def note(opened: Sequence[NewDoubt], happened: Sequence[Happened], gone: Sequenc
         yield from many("doubt_remove", [{"run_id": run_id, "key": key} for run_id, key in gone])
 
 
-def _settle(word: Word, run_id: str, also: Beside | None) -> Tx[None]:
+def _settle(word: Word, run_id: str, in_transaction: TransactionBody | None) -> Tx[None]:
     if (yield from one("run_get", id=run_id)) is None:
         raise NotFound(f"there is no run {run_id!r}", hint="`foliot runs` lists them")
     found, known = yield from _all_of(word)
@@ -263,8 +263,8 @@ def _settle(word: Word, run_id: str, also: Beside | None) -> Tx[None]:
         said = f"{mine.decided_by or 'somebody'} has said that it {_SAID[mine.decision]}" if mine else "never lost"
         raise Conflict(f"none of the calls of run {run_id} waits for a word about {word.key}: {said}")
     yield from run("doubt_settle", **msgspec.structs.asdict(word))
-    if also is not None:
-        yield from also()
+    if in_transaction is not None:
+        yield from in_transaction()
 
 
 def _settle_ended(word: Word) -> Tx[None]:

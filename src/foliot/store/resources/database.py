@@ -20,7 +20,6 @@ from foliot.resources.field_owners import decode_owners, leaves
 from foliot.resources.references import Reference
 from foliot.store.base import (
     THE_PROCESS,
-    Also,
     Change,
     Database,
     DeclaredBy,
@@ -33,6 +32,7 @@ from foliot.store.base import (
     Put,
     Revealed,
     Rotation,
+    WriteBody,
     Written,
 )
 from foliot.store.ledger.pushes import reseal_key
@@ -122,7 +122,7 @@ class SqlResourceStore:
         self,
         changes: Sequence[Put | Delete],
         *,
-        also: Also | None = None,
+        in_transaction: WriteBody | None = None,
         by: DeclaredBy | None = None,
         dry: bool = False,
     ) -> list[Written]:
@@ -132,16 +132,18 @@ class SqlResourceStore:
         ring = await self.keys.sealing() if any(each.key.kind == secrets.KIND for each in prepared) else None
         now, uids, declarer = iso(self._now()), _uids(len(prepared)), by or THE_PROCESS
         if found := crossing(prepared):
-            also = partial(_check_with, prepared, found, also)
+            in_transaction = partial(_check_with, prepared, found, in_transaction)
         if dry:
-            also = partial(_take_back, also)
+            in_transaction = partial(_take_back, in_transaction)
             try:
-                return await self._database.write(Alone(_apply_with), prepared, now, uids, ring, declarer, also)
+                return await self._database.write(
+                    Alone(_apply_with), prepared, now, uids, ring, declarer, in_transaction
+                )
             except _TakenBack as undone:
                 return [_foreseen(each) for each in undone.written]
-        if also is None:
+        if in_transaction is None:
             return await self._database.write(apply_changes, prepared, now, uids, ring, declarer)
-        return await self._database.write(_apply_with, prepared, now, uids, ring, declarer, also)
+        return await self._database.write(_apply_with, prepared, now, uids, ring, declarer, in_transaction)
 
     def watch(self, filter: Filter, *, after: int) -> AsyncIterator[Change]:
         key_range(filter)  # refuses what cannot be a kind or a namespace now, not at the first change
@@ -260,10 +262,15 @@ class SqlResourceStore:
 
 
 def _apply_with(
-    changes: Sequence[Keyed], now: str, uids: Sequence[str], ring: secrets.Sealer | None, by: DeclaredBy, also: Also
+    changes: Sequence[Keyed],
+    now: str,
+    uids: Sequence[str],
+    ring: secrets.Sealer | None,
+    by: DeclaredBy,
+    in_transaction: WriteBody,
 ) -> Tx[list[Written]]:
     written = yield from apply_changes(changes, now, uids, ring, by)
-    yield from also(written)
+    yield from in_transaction(written)
     return written
 
 
@@ -275,9 +282,9 @@ class _TakenBack(Exception):
         self.written = written
 
 
-def _take_back(also: Also | None, written: Sequence[Written]) -> Tx[None]:
-    if also is not None:
-        yield from also(written)
+def _take_back(in_transaction: WriteBody | None, written: Sequence[Written]) -> Tx[None]:
+    if in_transaction is not None:
+        yield from in_transaction(written)
     raise _TakenBack(written)
 
 
@@ -291,11 +298,14 @@ def _foreseen(written: Written) -> Written:
 
 
 def _check_with(
-    changes: Sequence[Keyed], found: dict[int, list[Reference]], also: Also | None, written: Sequence[Written]
+    changes: Sequence[Keyed],
+    found: dict[int, list[Reference]],
+    in_transaction: WriteBody | None,
+    written: Sequence[Written],
 ) -> Tx[None]:
     yield from check_crossing(changes, written, found)
-    if also is not None:
-        yield from also(written)
+    if in_transaction is not None:
+        yield from in_transaction(written)
 
 
 def _prepared(change: Put | Delete) -> Keyed:

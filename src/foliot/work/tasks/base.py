@@ -128,16 +128,16 @@ class Accepted(Struct, frozen=True):
 
 
 # More of the transaction that does something to a task, told its name and uid: what it raises undoes all of it.
-Also: TypeAlias = Callable[[str, str], Tx[None]]
+TaskBody: TypeAlias = Callable[[str, str], Tx[None]]
 
 
 class Tasks(Protocol):
     """The tasks as schedules, webhooks, the command line and the server use them.
 
-    What `also` writes is stored together with what is done, or not at all; when nothing is done, it is not asked.
+    What `in_transaction` writes is stored with what is done, or not at all. When nothing is done, it is not run.
     """
 
-    async def accept(self, command: Command, *, also: Also | None = None, keyed_by: str = "") -> Accepted:
+    async def accept(self, command: Command, *, in_transaction: TaskBody | None = None, keyed_by: str = "") -> Accepted:
         """Durable on return. Raises `InvalidInput`, `NotFound` (the target), `Conflict` (same key, other content).
 
         `keyed_by` is whoever the idempotency key belongs to: the same key of somebody else is another key.
@@ -178,12 +178,14 @@ class Tasks(Protocol):
         ...
 
     async def cancel(
-        self, namespace: str, name: str, *, by: str = "", reason: str = "", also: Also | None = None
+        self, namespace: str, name: str, *, by: str = "", reason: str = "", in_transaction: TaskBody | None = None
     ) -> TaskInfo:
         """Ask it to end; runs that nobody holds end now. Raises `NotFound`, `Conflict` when it has ended."""
         ...
 
-    async def archive(self, namespace: str, name: str, *, by: str = "", also: Also | None = None) -> TaskInfo:
+    async def archive(
+        self, namespace: str, name: str, *, by: str = "", in_transaction: TaskBody | None = None
+    ) -> TaskInfo:
         """Hide an ended task from lists; a live one is cancelled first. Doing it again changes nothing."""
         ...
 
@@ -194,14 +196,14 @@ class Tasks(Protocol):
         *,
         by: str = "",
         payloads: dict[str, str] | None = None,
-        also: Also | None = None,
+        in_transaction: TaskBody | None = None,
     ) -> TaskInfo:
         """A new attempt of a task that ended badly, behind what had succeeded. Raises `NotFound`, `Conflict`."""
         ...
 
     async def events(self, namespace: str, name: str, *, after: int = 0, limit: int = 500) -> list[TaskRecord]: ...
 
-    async def delete(self, namespace: str, name: str, *, also: Also | None = None) -> None:
+    async def delete(self, namespace: str, name: str, *, in_transaction: TaskBody | None = None) -> None:
         """Forget an ended task with its events. Its runs stay until they are purged. Raises `Conflict` when live."""
         ...
 

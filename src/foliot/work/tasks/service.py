@@ -50,10 +50,10 @@ from foliot.work.tasks.advance import InDoubt, TaskRef, begin_runs, deadline_of,
 from foliot.work.tasks.base import (
     PRIORITIES,
     Accepted,
-    Also,
     Begun,
     Command,
     Definitions,
+    TaskBody,
     TaskInfo,
     TaskRecord,
 )
@@ -110,7 +110,7 @@ class TaskService(TaskList):
 
     # --- accepting -----------------------------------------------------------------------------------------------
 
-    async def accept(self, command: Command, *, also: Also | None = None, keyed_by: str = "") -> Accepted:
+    async def accept(self, command: Command, *, in_transaction: TaskBody | None = None, keyed_by: str = "") -> Accepted:
         """Accepts a task, durably; see `Tasks.accept`."""
         command = normalise(command)
         content = content_digest(command)
@@ -165,11 +165,11 @@ class TaskService(TaskList):
                 yield from many("blob_put", [{"digest": pinned.digest, "data": data, "at": now}])
             ref = TaskRef(key, uid, command.namespace, name, task.priority, task.lane, command, pinned)
             tickets = yield from begin_runs(ref, moves.activate, now)
-            if also is not None:
-                yield from also(name, uid)
+            if in_transaction is not None:
+                yield from in_transaction(name, uid)
             return key, tickets
 
-        made = await self._db.write(alone_with(also, body))
+        made = await self._db.write(alone_with(in_transaction, body))
         if made is None:  # it was accepted before, or the key or the name is another task's
             if (known := await self._known(command, content, stored_key)) is not None:
                 return known
@@ -196,7 +196,7 @@ class TaskService(TaskList):
         return await self.accept(made)
 
     async def accept_declared(
-        self, document: dict[str, Any], *, identity: Identity = NOBODY, also: Also | None = None
+        self, document: dict[str, Any], *, identity: Identity = NOBODY, in_transaction: TaskBody | None = None
     ) -> Accepted | None:
         """The task that a Task resource asks for; None for a template. Applying it again finds the same task."""
         if document.get("spec", {}).get("mode", "run") == "template":
@@ -213,12 +213,12 @@ class TaskService(TaskList):
                 raise Conflict(f"there is no Task {name!r}, or no longer", hint="apply it, then have it done")
             if not _declares(decode(stored["document"]), asked):
                 raise Conflict(f"the Task {name!r} was changed meanwhile", hint="read it again, and apply it again")
-            if also is not None:
-                yield from also(name, uid)
+            if in_transaction is not None:
+                yield from in_transaction(name, uid)
 
         # A manifest is shared: whoever applies it again finds the task of the first, whatever its labels are by now.
         try:
-            return await self.accept(command, also=unchanged, keyed_by="manifest")
+            return await self.accept(command, in_transaction=unchanged, keyed_by="manifest")
         except Conflict:
             found = await self._db.read("task_identity", namespace=command.namespace, name=command.name)
             if not found or not is_declared_by(found[0], asked):
@@ -255,10 +255,12 @@ class TaskService(TaskList):
     # --- what people ask of a task -------------------------------------------------------------------------------
 
     async def cancel(
-        self, namespace: str, name: str, *, by: str = "", reason: str = "", also: Also | None = None
+        self, namespace: str, name: str, *, by: str = "", reason: str = "", in_transaction: TaskBody | None = None
     ) -> TaskInfo:
         """Cancels a task and its child tasks; see `Tasks.cancel`."""
-        await self._tell(namespace, name, TaskCancelRequested(by, reason or "cancelled by user"), "cancelled", also)
+        await self._tell(
+            namespace, name, TaskCancelRequested(by, reason or "cancelled by user"), "cancelled", in_transaction
+        )
         await self._cancel_below(namespace, name, by)
         return await self.get(namespace, name)
 
@@ -300,14 +302,14 @@ class TaskService(TaskList):
         *,
         by: str = "",
         payloads: dict[str, str] | None = None,
-        also: Also | None = None,
+        in_transaction: TaskBody | None = None,
     ) -> TaskInfo:
         """Queues an ended task again as a new attempt; see `Tasks.requeue`."""
         info = await self.get(namespace, name)
         if info.phase not in ENDED:  # what its runs have made is not known before
             raise Conflict(f"task {name} cannot be requeued (state: {info.phase})")
         again = TaskRequeued(info.attempt + 1, by, payloads=payloads or {})
-        await self._tell(namespace, name, again, "requeued", also, await self.in_doubt(namespace, name))
+        await self._tell(namespace, name, again, "requeued", in_transaction, await self.in_doubt(namespace, name))
         return await self.get(namespace, name)
 
     async def in_doubt(self, namespace: str, name: str) -> InDoubt:
@@ -339,7 +341,9 @@ class TaskService(TaskList):
         left = {agent: [each for each in calls.values() if each.key not in settled] for agent, calls in found.items()}
         return {agent: tuple(calls) for agent, calls in left.items() if calls}
 
-    async def archive(self, namespace: str, name: str, *, by: str = "", also: Also | None = None) -> TaskInfo:
+    async def archive(
+        self, namespace: str, name: str, *, by: str = "", in_transaction: TaskBody | None = None
+    ) -> TaskInfo:
         """Archives a task. A live one is cancelled and marked in the same transaction; it ends as its runs do."""
         info = await self.get(namespace, name)
         if info.archived_at is not None:
@@ -348,30 +352,32 @@ class TaskService(TaskList):
 
         def mark(name: str, uid: str) -> Tx[None]:
             yield from run("task_archive", key=key, now=now)
-            if also is not None:
-                yield from also(name, uid)
+            if in_transaction is not None:
+                yield from in_transaction(name, uid)
 
         if info.phase not in ENDED:
             try:
-                return await self.cancel(namespace, name, by=by, reason="archived", also=mark)
+                return await self.cancel(namespace, name, by=by, reason="archived", in_transaction=mark)
             except Conflict:
                 if (await self.get(namespace, name)).phase not in ENDED:
                     raise
         await self._db.write(mark, name, uid)
         return await self.get(namespace, name)
 
-    async def end(self, namespace: str, name: str, *, by: str = "", also: Also | None = None) -> TaskInfo:
+    async def end(self, namespace: str, name: str, *, by: str = "", in_transaction: TaskBody | None = None) -> TaskInfo:
         """Cancel the work of a Task that was deleted, if it is live, and archive it. Raises `NotFound`.
 
-        What `also` writes is stored with the first of what is done. Until all is done the store keeps a note of it
-        (`task_ending_add`), by which `timers` does it again.
+        What `in_transaction` writes is stored with the first of what is done. Until all is done the store keeps a note
+        of it (`task_ending_add`), by which `timers` does it again.
         """
         info = await self.get(namespace, name)
         if info.archived_at is None:
             if info.phase not in ENDED:
                 try:
-                    info = await self.cancel(namespace, name, by=by, reason="its Task was deleted", also=also)
-                    also = None
+                    info = await self.cancel(
+                        namespace, name, by=by, reason="its Task was deleted", in_transaction=in_transaction
+                    )
+                    in_transaction = None
                 except Conflict:
                     info = await self.get(namespace, name)
                     if info.phase not in ENDED:
@@ -380,11 +386,11 @@ class TaskService(TaskList):
                 await self._cancel_below(namespace, name, by)  # whoever cancelled it may not have come so far
             if info.phase not in ENDED:  # a worker is ending it: it stays in the lists until then, and the note with it
                 return info
-            info = await self.archive(namespace, name, by=by, also=also)
+            info = await self.archive(namespace, name, by=by, in_transaction=in_transaction)
         await self._db.write(_ended_with_its_task, info.uid)
         return info
 
-    async def delete(self, namespace: str, name: str, *, also: Also | None = None) -> None:
+    async def delete(self, namespace: str, name: str, *, in_transaction: TaskBody | None = None) -> None:
         """Deletes a task that has ended; raises `Conflict` for a live one."""
         info = await self.get(namespace, name)
 
@@ -393,8 +399,8 @@ class TaskService(TaskList):
             if row["phase"] not in ENDED:
                 raise Conflict(f"task {name} has not ended ({row['phase']})", hint="cancel it first")
             yield from rows.forget([info.key])
-            if also is not None:
-                yield from also(name, info.uid)
+            if in_transaction is not None:
+                yield from in_transaction(name, info.uid)
 
         await self._db.write(body)
 
@@ -404,7 +410,7 @@ class TaskService(TaskList):
         name: str,
         fact: TaskEvent,
         done: str,
-        also: Also | None,
+        in_transaction: TaskBody | None,
         in_doubt: InDoubt | None = None,
     ) -> None:
         ref = await self.ref(namespace, name)
@@ -412,12 +418,12 @@ class TaskService(TaskList):
 
         def body() -> Tx[list[Ticket]]:
             tickets = yield from tell(ref, fact, now, in_doubt=in_doubt)
-            if also is not None:
-                yield from also(name, ref.uid)
+            if in_transaction is not None:
+                yield from in_transaction(name, ref.uid)
             return tickets
 
         try:
-            tickets = await self._db.write(alone_with(also, body))
+            tickets = await self._db.write(alone_with(in_transaction, body))
         except IllegalEvent as wrong:
             phase = (await self.get(namespace, name)).phase
             raise Conflict(f"task {name} cannot be {done} (state: {phase})") from wrong

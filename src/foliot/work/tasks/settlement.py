@@ -20,7 +20,7 @@ from foliot.kernel.graph.retry import BUSY_FOR, FINAL_CODES, busy_delay, delay, 
 from foliot.kernel.run.events import RunCancelled, RunDeadLettered, RunFailed, RunRetried, RunSucceeded, Terminal
 from foliot.kernel.run.state import State
 from foliot.store import tasks
-from foliot.store.journal.base import Beside, InTurn
+from foliot.store.journal.base import LockingBody, TransactionBody
 from foliot.store.queue.limits import class_failed, class_succeeded
 from foliot.store.transaction import Row, Tx
 from foliot.tools.governance.cel import ConditionFailed
@@ -156,14 +156,14 @@ class TaskSettlement:
             case "end":
                 return None
 
-    def settle(self, state: State) -> Beside | None:
+    def settle(self, state: State) -> TransactionBody | None:
         """Tell the task of a run that has ended, and its execution class of how it went. A wait is news to neither."""
         now = self._clock()
         if state.ended is None:
-            return InTurn(partial(self._failed, state.spec.agent, now)) if state.retried is not None else None
+            return LockingBody(partial(self._failed, state.spec.agent, now)) if state.retried is not None else None
         fact = self._fact(state, state.ended)
         turn = _Turn()
-        return InTurn(
+        return LockingBody(
             partial(self._lock, turn, fact, state.spec.agent, now),
             partial(self._tell, turn, fact, now, state.started_at),
         )

@@ -22,7 +22,7 @@ from foliot.kernel.errors import UnknownEvent
 from foliot.kernel.run.events import Event, RunClaimed, RunDeadLettered
 from foliot.kernel.run.spec import RunSpec
 from foliot.store.base import Database
-from foliot.store.journal.base import Beside, Entry, Lease, LeaseLost, Phase
+from foliot.store.journal.base import Entry, Lease, LeaseLost, Phase, TransactionBody
 from foliot.store.queue.queue import leave_to_others
 from foliot.store.transaction import Row
 from foliot.tools.base import Toolbox
@@ -246,7 +246,7 @@ class TaskPerformer:
         """This process cannot do the run: whoever can goes on. No attempt of it is counted."""
         elsewhere = partial(leave_to_others, lease.key, lease.worker, lacks)
         try:
-            await self._append(lease, [], "pending", due=self._clock(), also=elsewhere, patient=True)
+            await self._append(lease, [], "pending", due=self._clock(), in_transaction=elsewhere, patient=True)
         except FoliotError as error:
             log.warning("run %s was not given back: %s", lease.run_id, error.message)
 
@@ -264,10 +264,10 @@ class TaskPerformer:
             )
             entries = [recorded(state, fact, self._clock()) for fact in facts]
             settlement = await self.settlement(lease)
-            also = settlement.settle(state)
+            in_transaction = settlement.settle(state)
             if (written := noting(before, doubts_of(state, before), facts, state)) is not None:
-                also = both(also, written)
-            await self._append(lease, entries, "failed", also=also, patient=True)
+                in_transaction = both(in_transaction, written)
+            await self._append(lease, entries, "failed", in_transaction=in_transaction, patient=True)
             await settlement.settled()
         except FoliotError as again:
             log.warning(
@@ -281,11 +281,11 @@ class TaskPerformer:
         phase: Phase,
         *,
         due: float | None = None,
-        also: Beside | None = None,
+        in_transaction: TransactionBody | None = None,
         patient: bool,
     ) -> None:
         journal = self._runs.journal
-        append = partial(journal.append, lease, entries, phase=phase, due=due, also=also)
+        append = partial(journal.append, lease, entries, phase=phase, due=due, in_transaction=in_transaction)
         try:
             await append()
         except Unavailable as error:
