@@ -80,3 +80,15 @@ def test_a_call_of_a_tool_that_nothing_runs_is_refused(foliot, tmp_path):
 )
 def test_a_message_says_what_to_do(foliot, words, says):
     assert says in foliot(*words).err
+
+
+@pytest.mark.parametrize("command", [("run",), ("task", "run")])
+def test_what_was_typed_is_understood_before_anything_is_stored(foliot, tmp_path, command):
+    one = "kind: Agent\nmetadata: {name: %s}\nspec: {model_ref: m, prompt: p}\n"
+    (tmp_path / "two.yaml").write_text(f"{one % 'first'}---\n{one % 'second'}")
+
+    said = foliot(*command, str(tmp_path / "two.yaml"), "hi")
+
+    assert said.code == 2
+    assert "declares 2 agents" in said.err
+    assert foliot("get", "agent", "first").code == 3

@@ -75,6 +75,13 @@ def test_help_begins_with_a_verb_and_explains_each_option(path: str) -> None:
     assert [each.opts[0] for each in options if not each.help] == []
 
 
+@pytest.mark.parametrize("path", [path for path, each in COMMANDS.items() if isinstance(each, click.Group)])
+def test_the_lines_of_a_group_are_not_cut(path: str) -> None:
+    command = COMMANDS[path]
+    text = command.get_help(click.Context(command, info_name=path, terminal_width=80))
+    assert not re.search(r"[a-z,]\.\.\.$", text, re.MULTILINE), text
+
+
 def test_json_is_asked_for_in_one_way() -> None:
     for path, command in COMMANDS.items():
         options = {name: each for each in command.params if isinstance(each, click.Option) for name in each.opts}

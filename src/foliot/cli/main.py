@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -135,7 +136,14 @@ def add_global_options(command: click.Command) -> None:
     command.context_settings.setdefault("help_option_names", ["-h", "--help"])
     if isinstance(command, click.Group):
         for each in command.commands.values():
+            each.short_help = each.short_help or _brief(each.help or "")
             add_global_options(each)
+
+
+def _brief(help: str) -> str:
+    """The line of a command in the list of its group: the first sentence, up to what it enumerates, and never cut."""
+    first = " ".join(help.split("\n\n")[0].split())
+    return re.split(r"[:;.](?:\s|$)", first, maxsplit=1)[0]
 
 
 # --- main ------------------------------------------------------------------------------------------------------------

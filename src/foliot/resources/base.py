@@ -282,7 +282,7 @@ class Resource(Model, Generic[SpecT, StatusT]):
     )
     kind: str = Field(default="", description="What this document declares.")
     metadata: Metadata = Field(description="What names and marks this resource.")
-    spec: SpecT = Field(description="What is wanted.")
+    spec: SpecT = Field(description="The specification")
     status: StatusT | None = Field(default=None, description="What was observed; written by Foliot.")
 
     @field_validator("api_version")

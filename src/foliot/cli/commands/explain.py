@@ -210,6 +210,7 @@ def _tree(children: Sequence[Node], indent: int) -> list[str]:
     lines: list[str] = []
     for each in children:
         lines.append(f"{' ' * indent}{paint(each.name, bold=True)}  <{each.type()}>{_aside(each)}")
+        lines += _wrapped(str(each.resolved().get("description") or ""), indent + 4)
         if indent < 20:
             lines += _tree(each.children(), indent + 2)
     return lines

@@ -20,6 +20,7 @@ from foliot.cli.reach import namespace
 from foliot.cli.terminal import out, paint
 from foliot.common.text import counted
 from foliot.errors import FoliotError, NotFound, UsageError
+from foliot.resources.reader import Loaded
 from foliot.runtime.groups.groups import Groups, StoreGroups
 from foliot.store.base import Document
 from foliot.store.tasks import ENDED
@@ -52,7 +53,9 @@ async def understand(client: StoreGroups, order: Order, *, quiet: bool) -> tuple
     Raises `NotFound`, `UsageError`, `ManifestError`.
     """
     if looks_like_files(order.target):
-        document = _only(await _applied(client, order.target, quiet=quiet), order.target)
+        loaded = load((order.target,))
+        document = _only([item.document for item in loaded], order.target)  # before anything is stored
+        await _apply(client, loaded, order.target, quiet=quiet)
     else:
         document = await _named(client, order.target)
     kind, metadata = document["kind"], document["metadata"]
@@ -90,8 +93,7 @@ def _changed(base: Command, order: Order) -> Command:
     )
 
 
-async def _applied(client: StoreGroups, path: str, *, quiet: bool) -> list[Document]:
-    loaded = load((path,))
+async def _apply(client: StoreGroups, loaded: Sequence[Loaded], path: str, *, quiet: bool) -> None:
     try:
         applied = await client.resources.apply([item.given for item in loaded])
     except FoliotError as error:
@@ -102,7 +104,6 @@ async def _applied(client: StoreGroups, path: str, *, quiet: bool) -> list[Docum
         changed = sum(outcome.action != "unchanged" for outcome in applied.outcomes)
         text = f"applied {path}: {counted(len(applied.outcomes), 'resource')}, {changed} changed"
         out(paint(text, dim=True), err=True)
-    return [item.document for item in loaded]
 
 
 def _only(documents: Sequence[Document], path: str) -> Document:
@@ -112,7 +113,7 @@ def _only(documents: Sequence[Document], path: str) -> Document:
             names = ", ".join(document["metadata"]["name"] for document in found)
             raise UsageError(
                 f"{path} declares {len(found)} {plural}: {names}.",
-                hint=f"Name the one you mean: `foliot task run {found[0]['metadata']['name']}`.",
+                hint=f"`foliot apply -f {path}`, then `foliot task run {found[0]['metadata']['name']}`.",
             )
         if found:
             return found[0]
@@ -133,7 +134,7 @@ async def _named(client: StoreGroups, word: str) -> Document:
         try:
             return await client.resources.get(kind, name, namespace=space or namespace())
         except NotFound as missing:
-            hints += [missing.hint] if missing.hint else []
+            hints += [missing.hint] if missing.hint and not missing.hint.startswith("`") else []
     raise NotFound(
         f"There is no system, agent or task {name!r} in namespace {space or namespace()}.",
         hint=hints[0] if hints else "`foliot get systems,agents` lists what there is; a folder of manifests works too.",
