@@ -27,14 +27,14 @@ RIDDLING_DOCSTRINGS = 0
 
 # Word: its plain counterpart, and how often messages, help texts and pages may still use it.
 WORDS = {
-    r"whoever": ("the caller, the owner, anyone who", 88),
-    r"gone on with|go(?:es|ing)? on with": ("resumed, continued", 35),
-    r"let(?:s|ting)? go": ("released", 4),
+    r"whoever": ("the caller, the owner, anyone who", 75),
+    r"gone on with|go(?:es|ing)? on with": ("resumed, continued", 30),
+    r"let(?:s|ting)? go": ("released", 2),
     r"under way": ("in progress", 28),
-    r"nobody": ("no one; better: name what is missing", 150),
-    r"told": ("notified, reported; or: given", 79),
-    r"is not there|are not there": ("does not exist", 25),
-    r"taken up": ("resumed, claimed", 7),
+    r"nobody": ("no one; better: name what is missing", 132),
+    r"told": ("notified, reported; or: given", 70),
+    r"is not there|are not there": ("does not exist", 22),
+    r"taken up": ("resumed, claimed", 6),
 }
 
 
