@@ -254,7 +254,7 @@ async def test_a_task_is_cancelled_requeued_and_deleted(http: httpx.AsyncClient)
     assert (await http.delete("/v1/tasks/t1")).status_code == 204
     assert (await http.post("/v1/tasks/nobody/cancel")).status_code == 404
     missing = await http.post("/v1/tasks", json=task("t2", "no-such-agent"))
-    assert missing.status_code == 404
+    assert (missing.status_code, missing.json()["status"]["phase"]) == (201, "Failed")
 
 
 @pytest.mark.usefixtures("worker")

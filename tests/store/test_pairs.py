@@ -151,7 +151,7 @@ def all_written() -> set[str]:
 
 def test_source_is_searched_for_transactions() -> None:
     found = all_written()
-    assert {"store.journal.database._signal", "work.tasks.service.TaskService.accept.body", "run(token_used)"} <= found
+    assert {"store.journal.database._signal", "work.tasks.service.TaskService._add.body", "run(token_used)"} <= found
     assert len(found) > 70
 
 

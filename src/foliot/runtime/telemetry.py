@@ -115,9 +115,11 @@ def measured(runtime: Runtime) -> Generator[Metrics]:
     if not isinstance(watcher, Hub):
         raise TypeError("the runs of a runtime are watched by its hub")
     stop = watcher.observe(metrics.tally.recorded)
+    tasking.performer.counts = tasking.tasks.counts = metrics.tasks
     try:
         yield metrics
     finally:
+        tasking.performer.counts = tasking.tasks.counts = None
         stop()
 
 

@@ -88,6 +88,11 @@ def add_task(task: NewTask, facts: Sequence[tuple[str, bytes]]) -> Tx[int | None
     return row["key"]
 
 
+def end_task(key: int, phase: str, now: float) -> Tx[None]:
+    """End a task that was just added, with the facts that say so."""
+    yield from run("task_end_new", key=key, phase=phase, now=now)
+
+
 def lock(key: int) -> Tx[Row]:
     """The task as it is, and nobody else changes it before this transaction ends. Raises `Conflict` when it is gone."""
     return present((yield from turn(key)))

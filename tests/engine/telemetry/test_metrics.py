@@ -256,3 +256,22 @@ async def test_commits_in_groups_are_counted_by_size(tmp_path) -> None:
         await database.close()
     assert transactions == 40
     assert 1 <= sum(sizes) <= 40
+
+
+async def test_messages_that_are_tried_again_and_given_up_are_counted() -> None:
+    metrics = Metrics(None)
+    metrics.tasks.messages_sent(["writer"])
+    metrics.tasks.message_begun("writer")
+    metrics.tasks.message_ended("writer", "retried", None)
+    metrics.tasks.message_ended("writer", "failed", 2.0)
+    metrics.tasks.task_ended("default", "team", "failed", 2.5)
+
+    text = (await metrics.render()).decode()
+
+    for prefix in ("foliot", "orloj"):
+        assert f'{prefix}_retries_total{{agent="writer"}} 1.0' in text
+        assert f'{prefix}_deadletters_total{{agent="writer"}} 1.0' in text
+        for phase in ("queued", "running", "retrypending", "deadletter"):
+            assert f'{prefix}_messages_total{{agent="writer",phase="{phase}"}} 1.0' in text
+        assert f'{prefix}_task_duration_seconds_sum{{namespace="default",status="failed",system="team"}} 2.5' in text
+    assert 'foliot_message_latency_seconds_count{agent="writer"} 1.0' in text

@@ -59,7 +59,9 @@ def apply(files: tuple[str, ...], dry_run: bool, applying: Applying, output: str
     out(_render(applied, output, dry_run=dry_run))
     for each in taken:
         _tell_taken(each, quiet=output != "text")
-    return max((each.error.exit_code for each in taken if each.error is not None), default=0)
+    return max(
+        (each.error.exit_code if each.error is not None else int(_failed_now(each)) for each in taken), default=0
+    )
 
 
 async def _apply(loaded: Sequence[Loaded], dry_run: bool, applying: Applying) -> tuple[Applied, Sequence[Taken]]:
@@ -80,6 +82,11 @@ def _refuse(opposed: Sequence[Taken]) -> None:
         raise Conflict(f"{message}\nNothing was applied.", hint=errors[0].hint)
 
 
+def _failed_now(taken: Taken) -> bool:
+    """Whether the work failed as soon as it was accepted: what it is for is not there."""
+    return taken.new and taken.task is not None and taken.task.phase == "failed"
+
+
 def _tell_taken(taken: Taken, *, quiet: bool) -> None:
     """Reports the outcome for the work of an applied Task."""
     if taken.error is not None:
@@ -91,6 +98,9 @@ def _tell_taken(taken: Taken, *, quiet: bool) -> None:
             f"task/{taken.name} {ended} before, and is not done again.\n"
             f"`foliot task delete {taken.name}` frees its name; then apply it once more."
         )
+    elif task is not None and _failed_now(taken):
+        again = "apply it again when it exists"
+        warn(f"task/{taken.name} was accepted and has failed: {task.summary.get('error', '')}\n{again}")
     elif taken.new and not quiet:
         out(f"task/{taken.name} accepted: `foliot task wait {taken.name}` follows it")
 

@@ -60,6 +60,7 @@ MOST_VALUES: Final = 200
 MOST_QUESTIONS: Final = 10_000
 
 SHORT: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+LONG_WORK: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 24 * 3600.0)
 LONG: Final = (1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 24 * 3600.0, 7 * 24 * 3600.0)
 
 Labels: TypeAlias = tuple[str, ...]
@@ -244,9 +245,54 @@ class Tally:
             self.approval_wait.add(max(0.0, at - asked))
 
 
+class TaskCounts:
+    """Counts the tasks that ended in this process, and the messages between agents that it sent and dealt with.
+
+    Told by whoever stored it, once it is stored. `phase` of a message is one that its document can have.
+    """
+
+    def __init__(self) -> None:
+        self.durations: defaultdict[Labels, Spread] = defaultdict(lambda: Spread(LONG_WORK))
+        self.messages: defaultdict[Labels, int] = defaultdict(int)
+        self.latencies: defaultdict[Labels, Spread] = defaultdict(lambda: Spread(SHORT))
+        self.retries: defaultdict[Labels, int] = defaultdict(int)
+        self.dead_letters: defaultdict[Labels, int] = defaultdict(int)
+        self._agents, self._namespaces, self._systems = BoundedLabel(), BoundedLabel(), BoundedLabel()
+
+    def messages_sent(self, agents: Iterable[str]) -> None:
+        """Messages to these agents were queued."""
+        for agent in agents:
+            self.messages["queued", self._agents(agent)] += 1
+
+    def message_begun(self, agent: str) -> None:
+        """An attempt at a message began."""
+        self.messages["running", self._agents(agent)] += 1
+
+    def message_ended(self, agent: str, how: str, waited: float | None) -> None:
+        """An attempt at a message ended: `how` is succeeded, failed, cancelled, or retried, when it is tried again.
+
+        `waited` is how long the message was in flight, from where it was sent.
+        """
+        agent = self._agents(agent)
+        if how == "retried":
+            self.retries[agent,] += 1
+        if how == "failed":
+            self.dead_letters[agent,] += 1
+        phase = {"retried": "retrypending", "failed": "deadletter"}.get(how, how)
+        self.messages[phase, agent] += 1
+        if waited is not None:
+            self.latencies[agent,].add(waited)
+
+    def task_ended(self, namespace: str, target: str, status: str, seconds: float) -> None:
+        """A task ended, so long after it was accepted or requeued."""
+        self.durations[self._namespaces(namespace), self._systems(target), status].add(seconds)
+
+
 # --- metrics ---------------------------------------------------------------------------------------------------------
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+# What was counted under the same name by the older system is served under both.
+PREFIXES: Final = ("foliot", "orloj")
 _QUEUE_STATES: Final = ("due", "later", "parked", "held")
 _LIVE: Final = ("pending", "running", "waiting")
 
@@ -280,11 +326,12 @@ class Metrics:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.tally = Tally()
+        self.tasks = TaskCounts()
         self._database = database
         self._resources = resources
         self._transport = transport
         self._clock = clock
-        self._namespaces, self._workers = BoundedLabel(), BoundedLabel()
+        self._namespaces, self._workers, self._agents = BoundedLabel(), BoundedLabel(), BoundedLabel()
 
     async def render(self) -> bytes:
         """Everything, in the text format. A store that does not answer is told by `foliot_store_up`, not raised.
@@ -321,6 +368,7 @@ class Metrics:
         still = {(tool,): count for tool, count in Counter(each.tool for each in going_on()).items()}
         yield _gauge("tool_calls_going_on", "Calls here that were told to end and have not.", still, ("tool",))
         yield from _counted(self.tally)
+        yield from _of_tasks(self.tasks)
         yield from self._commits()
         if self._transport is not None:
             name, connected = self._transport()
@@ -332,6 +380,7 @@ class Metrics:
             )
         if standing is not None:
             yield from self._queue(standing)
+            yield from self._in_flight(standing)
             yield from _stood(standing)
             yield from self._staff(standing)
 
@@ -358,6 +407,13 @@ class Metrics:
             ("namespace", "state"),
         )
         yield _gauge("queue_oldest_due_seconds", "How long the first in line has been due.", ages, ("namespace",))
+
+    def _in_flight(self, standing: Standing) -> Iterable[Metric]:
+        flying: dict[Labels, float] = {}
+        for agent, number in standing.in_flight.items():
+            flying[self._agents(agent),] = flying.get((self._agents(agent),), 0) + number
+        for prefix in PREFIXES:
+            yield _gauge("inflight_messages", "Messages that have not ended.", flying, ("agent",), prefix)
 
     def _staff(self, standing: Standing) -> Iterable[Metric]:
         states = {(state,): 0 for state in ("ready", "draining", "stopped", "lost")}
@@ -408,6 +464,30 @@ def _counted(tally: Tally) -> Iterable[Metric]:
     )
 
 
+def _of_tasks(counts: TaskCounts) -> Iterable[Metric]:
+    """Yields the metrics of tasks and messages, each also under the name that dashboards of the older system read."""
+    for prefix in PREFIXES:
+        yield _histogram(
+            "task_duration_seconds",
+            "From accepting or requeuing a task to its end here.",
+            counts.durations,
+            ("namespace", "system", "status"),
+            prefix,
+        )
+        yield _counter(
+            "messages",
+            "Messages to agents, by phase.",
+            counts.messages,
+            ("phase", "agent"),
+            prefix,
+        )
+        yield _counter("retries", "Messages that are tried again.", counts.retries, ("agent",), prefix)
+        yield _counter("deadletters", "Messages that were given up.", counts.dead_letters, ("agent",), prefix)
+    yield _histogram(
+        "message_latency_seconds", "From sending a message to the end of its run.", counts.latencies, ("agent",)
+    )
+
+
 def _stood(standing: Standing) -> Iterable[Metric]:
     """How things stand in the store, whoever did it."""
     at = standing.at
@@ -436,28 +516,32 @@ class _Collected:
         return self._families
 
 
-def _gauge(name: str, help: str, values: Mapping[Labels, float], labels: Labels = ()) -> Metric:
+def _gauge(name: str, help: str, values: Mapping[Labels, float], labels: Labels = (), prefix: str = "foliot") -> Metric:
     from prometheus_client.core import GaugeMetricFamily
 
-    family = GaugeMetricFamily(f"foliot_{name}", help, labels=labels)
+    family = GaugeMetricFamily(f"{prefix}_{name}", help, labels=labels)
     for key, value in values.items():
         family.add_metric(key, value)
     return family
 
 
-def _counter(name: str, help: str, values: Mapping[Labels, float], labels: Labels = ()) -> Metric:
+def _counter(
+    name: str, help: str, values: Mapping[Labels, float], labels: Labels = (), prefix: str = "foliot"
+) -> Metric:
     from prometheus_client.core import CounterMetricFamily
 
-    family = CounterMetricFamily(f"foliot_{name}", help, labels=labels)
+    family = CounterMetricFamily(f"{prefix}_{name}", help, labels=labels)
     for key, value in values.items():
         family.add_metric(key, value)
     return family
 
 
-def _histogram(name: str, help: str, values: Mapping[Labels, Spread], labels: Labels = ()) -> Metric:
+def _histogram(
+    name: str, help: str, values: Mapping[Labels, Spread], labels: Labels = (), prefix: str = "foliot"
+) -> Metric:
     from prometheus_client.core import HistogramMetricFamily
 
-    family = HistogramMetricFamily(f"foliot_{name}", help, labels=labels)
+    family = HistogramMetricFamily(f"{prefix}_{name}", help, labels=labels)
     for key, spread in values.items():
         bounds = [*(f"{bound:g}" for bound in spread.bounds), "+Inf"]
         family.add_metric(key, list(zip(bounds, accumulate(spread.counts), strict=True)), spread.sum)

@@ -47,6 +47,7 @@ class Standing(Struct, frozen=True):
     workers: list[WorkerInfo]
     budgets: dict[tuple[str, str], float]
     store_bytes: dict[str, int] = {}
+    in_flight: dict[str, int] = {}
 
 
 class _Wait(Struct, frozen=True):
@@ -72,6 +73,7 @@ async def look(database: Database, resources: ResourceStore | None, *, now: floa
         waiting_since=since,
         workers=await list_workers(database),
         store_bytes=await _bytes(database),
+        in_flight={row["agent"]: row["messages"] for row in await database.read("telemetry_in_flight")},
         budgets={} if resources is None else await _budgets(database, resources, now),
     )
 

@@ -207,7 +207,10 @@ class TaskGroup(ABC):
 
     @abstractmethod
     async def submit(self, command: Command) -> Accepted:
-        """Submit a task; durable on return. Raises `InvalidInput`, `NotFound` (the target), `Conflict`."""
+        """Submit a task; durable on return. Raises `InvalidInput`, `Conflict`.
+
+        A task whose target is not there is accepted, and has failed with that reason.
+        """
 
     @abstractmethod
     async def get(self, name: str, *, namespace: str = "default") -> TaskInfo:

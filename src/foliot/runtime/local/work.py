@@ -280,7 +280,7 @@ class LocalTasks(_Waking, TaskGroup):
     """Implements `TaskGroup`."""
 
     async def submit(self, command: Command) -> Accepted:
-        return await self._tasking.tasks.accept(command)
+        return await self._tasking.tasks.accept(command, may_fail=True)
 
     @property
     def _tasking(self) -> Tasking:

@@ -147,14 +147,14 @@ async def accept(
     act = _act(services, caller, request, "task_accepted", where, dry=is_dry(dryRun))
     try:
         accepted = await services.runtime.inside.tasking.tasks.accept(
-            command, in_transaction=act.part, keyed_by=caller.principal
+            command, in_transaction=act.part, keyed_by=caller.principal, may_fail=True
         )
     except TakenBack:
         return resource(document, 201)
     act.tell()
     if accepted.begun is not None:
         return resource(task_document(story_of_new(accepted.task, accepted.begun)), 201)
-    return resource(await _shown(services, where, accepted.task.name))
+    return resource(await _shown(services, where, accepted.task.name), 200 if accepted.duplicate else 201)
 
 
 @router.post("/v1/tasks/submit")
@@ -178,7 +178,7 @@ async def submit(
     )
     act = _act(services, caller, request, "task_accepted", command.namespace)
     accepted = await services.runtime.inside.tasking.tasks.accept(
-        command, in_transaction=act.part, keyed_by=caller.principal
+        command, in_transaction=act.part, keyed_by=caller.principal, may_fail=True
     )
     act.tell()
     return resource(outline(accepted.task), 200 if accepted.duplicate else 201)

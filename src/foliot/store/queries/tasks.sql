@@ -11,6 +11,11 @@ VALUES (:uid, :namespace, :name, :target_kind, :target, :idempotency_key, :diges
 ON CONFLICT DO NOTHING
 RETURNING key;
 
+-- name: task_end_new
+-- locks: -
+-- Of a row that the same transaction has added.
+UPDATE task SET phase = :phase, ended_at = :now WHERE key = :key;
+
 -- name: task_by_command
 SELECT namespace, name, digest, command FROM task
  WHERE namespace = :namespace AND target_kind = :target_kind AND target = :target AND idempotency_key = :idempotency_key;
@@ -21,7 +26,8 @@ SELECT key, uid, namespace, name, target_kind, target, phase, revision, attempt,
   FROM task WHERE namespace = :namespace AND name = :name;
 
 -- name: task_content
-SELECT key, uid, priority, lane, command, plan FROM task WHERE namespace = :namespace AND name = :name;
+SELECT key, uid, priority, lane, command, plan, digest, idempotency_key
+  FROM task WHERE namespace = :namespace AND name = :name;
 
 -- name: task_list
 -- Newest first. Empty texts mean any; :phases and :labels are JSON arrays of strings; a label is looked for as

@@ -9,6 +9,9 @@ SELECT namespace,
        MIN(CASE WHEN held = 0 AND due_at <= :now THEN due_at END) AS oldest_due
   FROM queue GROUP BY namespace ORDER BY namespace;
 
+-- name: telemetry_in_flight
+SELECT agent, COUNT(*) AS messages FROM queue GROUP BY agent ORDER BY agent;
+
 -- name: telemetry_runs
 SELECT phase, COUNT(*) AS runs FROM run WHERE phase IN ('pending', 'running', 'waiting') GROUP BY phase ORDER BY phase;
 

@@ -24,6 +24,7 @@ from foliot.engine.driver.journal import preview, signal
 from foliot.kernel.graph.advance import Moves, advance, decode_state, encode_state, phase
 from foliot.kernel.graph.events import (
     Envelope,
+    MessageEnded,
     TaskCancelled,
     TaskCancelRequested,
     TaskDeadLettered,
@@ -165,6 +166,17 @@ def tell(
     return (yield from tell_locked(task, row, fact, now, started, in_doubt))
 
 
+class Outcome(Struct):
+    """The part of a fact's outcome that is counted: how long its message was in flight, and how the task ended.
+
+    `waited` and `took` are in seconds; the latter from where the attempt at the task began.
+    """
+
+    waited: float | None = None
+    status: str = ""
+    took: float = 0.0
+
+
 def tell_locked(
     task: TaskRef,
     row: Row,
@@ -172,12 +184,18 @@ def tell_locked(
     now: float,
     started: float | None = None,
     in_doubt: InDoubt | None = None,
+    outcome: Outcome | None = None,
 ) -> Tx[list[Ticket]]:
-    """Applies the fact like `tell`, when the caller has already locked the row."""
+    """Applies the fact like `tell`, when the caller has already locked the row. `outcome` is filled in."""
     plan = task.pinned.plan_for(task.id)
     state = decode_state(row["graph"])
+    flying = state.running.get(fact.message_id) if outcome is not None and isinstance(fact, MessageEnded) else None
     moves = advance(plan, state, fact, now)
     ended = moves.ended is not None
+    if outcome is not None:
+        outcome.waited = None if flying is None else max(0.0, now - flying.since)
+        outcome.status = phase(state) if ended else ""
+        outcome.took = max(0.0, now - (state.since or row["created_at"]))
     # A task that is ending waits for its runs, which were told: to be told again at every look would not help them.
     deadline = None if state.ending is not None else deadline_of(task.command, state.since or row["created_at"])
     yield from tasks.change(

@@ -137,10 +137,14 @@ class Tasks(Protocol):
     What `in_transaction` writes is stored with what is done, or not at all. When nothing is done, it is not run.
     """
 
-    async def accept(self, command: Command, *, in_transaction: TaskBody | None = None, keyed_by: str = "") -> Accepted:
+    async def accept(
+        self, command: Command, *, in_transaction: TaskBody | None = None, keyed_by: str = "", may_fail: bool = False
+    ) -> Accepted:
         """Durable on return. Raises `InvalidInput`, `NotFound` (the target), `Conflict` (same key, other content).
 
-        `keyed_by` is whoever the idempotency key belongs to: the same key of somebody else is another key.
+        `keyed_by` is whoever the idempotency key belongs to: the same key of somebody else is another key. `may_fail`:
+        a task whose target is not there is accepted, and fails at once with that reason; once the target is there, the
+        same task is begun when it is retried or asked for again.
         """
         ...
 

@@ -279,6 +279,12 @@ class Pinner:
         return document, {f"AgentSystem/{command.target}": definition}, names
 
 
+def without_target(command: Command) -> tuple[Pinned, bytes]:
+    """The bundle of a task whose target is not there: a plan in which there is nothing to do."""
+    system = command.target if command.target_kind == "system" else ""
+    return pack(Plan("", {}, (), system=system, retry=command.retry), {})
+
+
 # --- inbox -----------------------------------------------------------------------------------------------------------
 
 # The input of an agent when a message reaches it.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -20,17 +20,19 @@ from foliot.engine.driver.journal import Specs, load_state
 from foliot.engine.telemetry.context import callers_trace
 from foliot.errors import Conflict, Denied, FoliotError, NotFound, Unavailable
 from foliot.kernel.errors import IllegalEvent, KernelError
-from foliot.kernel.graph.advance import advance, decode_state, encode_state, new_state
+from foliot.kernel.graph.advance import GraphState, Moves, advance, apply, decode_state, encode_state, new_state
 from foliot.kernel.graph.events import (
     TaskAccepted,
     TaskCancelRequested,
     TaskEvent,
+    TaskFailed,
     TaskRequeued,
     TimerWentOff,
     decode_fact,
     encode_fact,
     fact_type,
 )
+from foliot.kernel.graph.plan import Plan
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.run.calls import unsettled_of
 from foliot.kernel.run.events import Unsettled
@@ -71,10 +73,15 @@ from foliot.work.tasks.commands import (
     spec_of,
 )
 from foliot.work.tasks.list import LIVE, TaskList, no_task
-from foliot.work.tasks.plan import Bundles, Pinner, first_words
+from foliot.work.tasks.plan import Bundles, Pinned, Pinner, first_words, without_target
+
+if TYPE_CHECKING:
+    from foliot.engine.telemetry.metrics import TaskCounts
 
 log = logging.getLogger(__name__)
 
+# Why a task failed whose system or agent was not there when it was accepted.
+TARGET_MISSING: Final = "target_missing"
 # How many tasks one look at the timers deals with.
 TIMERS_AT_ONCE = 100
 CHILDREN_AT_ONCE = 200
@@ -106,22 +113,57 @@ class TaskService(TaskList):
         self._new_id = new_id
         # Whether tasks that are accepted here are traced, unless who asks for one says so.
         self.traced = False
+        # Counts what becomes of messages and tasks, while somebody measures.
+        self.counts: TaskCounts | None = None
         self._unreadable: set[int] = set()  # tasks whose timers this process cannot deal with, and has said so
 
     # --- accepting -----------------------------------------------------------------------------------------------
 
-    async def accept(self, command: Command, *, in_transaction: TaskBody | None = None, keyed_by: str = "") -> Accepted:
+    async def accept(
+        self, command: Command, *, in_transaction: TaskBody | None = None, keyed_by: str = "", may_fail: bool = False
+    ) -> Accepted:
         """Accepts a task, durably; see `Tasks.accept`."""
         command = normalise(command)
         content = content_digest(command)
         stored_key = owned_key(keyed_by, command.idempotency_key)
+        missing: NotFound | None = None
         try:
             pinned, data = await self._pinner.pin(command)
-        except FoliotError:
+        except FoliotError as error:
             # What it was pinned to when it was accepted may be gone by now.
             if (known := await self._known(command, content, stored_key)) is not None:
                 return known
-            raise
+            if not may_fail or not isinstance(error, NotFound):
+                raise
+            missing = error
+            pinned, data = without_target(command)
+        made = await self._add(command, content, stored_key, pinned, data, in_transaction, missing=missing)
+        if made is not None:
+            return made
+        # It was accepted before, or the key or the name is another task's.
+        known = await self._known(command, content, stored_key)
+        if known is None:
+            raise Conflict(f"there is already a task {command.name!r}", hint="choose another name, or none")
+        if missing is None and _is_unbegun(known.task):
+            return await self._begin_after_all(known.task, in_transaction)
+        return known
+
+    async def _add(
+        self,
+        command: Command,
+        content: str,
+        stored_key: str | None,
+        pinned: Pinned,
+        data: bytes,
+        in_transaction: TaskBody | None,
+        *,
+        missing: NotFound | None = None,
+        instead_of: int | None = None,
+    ) -> Accepted | None:
+        """Stores a task with what it is pinned to, and begins it; None when its name or its key is taken.
+
+        `missing`: its target is not there, and it fails. `instead_of` is the task of this name that was never begun.
+        """
         self._bundles.keep(pinned)
         now = self._clock()
         uid = self._new_id(now)
@@ -132,8 +174,12 @@ class TaskService(TaskList):
         command = msgspec.structs.replace(command, name=name, trace=trace)
         plan = pinned.plan_for(f"{command.namespace}/{name}")
         state = new_state()
-        moves = advance(plan, state, TaskAccepted(first_words(command), command.input, command.by), now)
-        timer = earliest(moves.timer, deadline_of(command, now), command.expires_at)
+        accepting = TaskAccepted(first_words(command), command.input, command.by)
+        if missing is None:
+            moves = advance(plan, state, accepting, now)
+        else:
+            moves = _failed_at_once(plan, state, accepting, missing, now)
+        timer = None if missing else earliest(moves.timer, deadline_of(command, now), command.expires_at)
         task = NewTask(
             uid=uid,
             namespace=command.namespace,
@@ -157,9 +203,13 @@ class TaskService(TaskList):
         facts = [(fact_type(fact), encode_fact(fact)) for fact in moves.facts]
 
         def body() -> Tx[tuple[int, list[Ticket]] | None]:
+            if instead_of is not None and not (yield from _forget_unbegun(instead_of)):
+                return None
             key = yield from rows.add_task(task, facts)
             if key is None:
                 return None
+            if missing is not None:
+                yield from rows.end_task(key, "failed", now)
             yield from many("blob_put", [{"digest": pinned.digest, "data": data, "at": now}])
             while not (yield from keep_alive(pinned.digest)):  # it was there, and has been purged since
                 yield from many("blob_put", [{"digest": pinned.digest, "data": data, "at": now}])
@@ -170,12 +220,16 @@ class TaskService(TaskList):
             return key, tickets
 
         made = await self._db.write(alone_with(in_transaction, body))
-        if made is None:  # it was accepted before, or the key or the name is another task's
-            if (known := await self._known(command, content, stored_key)) is not None:
-                return known
-            raise Conflict(f"there is already a task {name!r}", hint="choose another name, or none")
+        if made is None:
+            return None
         key, tickets = made
         await self._transport.publish(tickets)
+        if self.counts is not None:
+            self.counts.messages_sent(ticket.agent for ticket in tickets)
+            if missing is not None:
+                self.counts.task_ended(command.namespace, command.target, "failed", 0.0)
+        if missing is not None:
+            return Accepted(await self.get(command.namespace, name), duplicate=False)
         begun = Begun(command, plan, state, moves.facts, tickets)
         return Accepted(_accepted(key, task, command, len(facts)), duplicate=False, begun=begun)
 
@@ -218,7 +272,7 @@ class TaskService(TaskList):
 
         # A manifest is shared: whoever applies it again finds the task of the first, whatever its labels are by now.
         try:
-            return await self.accept(command, in_transaction=unchanged, keyed_by="manifest")
+            return await self.accept(command, in_transaction=unchanged, keyed_by="manifest", may_fail=True)
         except Conflict:
             found = await self._db.read("task_identity", namespace=command.namespace, name=command.name)
             if not found or not is_declared_by(found[0], asked):
@@ -308,9 +362,25 @@ class TaskService(TaskList):
         info = await self.get(namespace, name)
         if info.phase not in ENDED:  # what its runs have made is not known before
             raise Conflict(f"task {name} cannot be requeued (state: {info.phase})")
+        if _is_unbegun(info):
+            return (await self._begin_after_all(info, in_transaction)).task
         again = TaskRequeued(info.attempt + 1, by, payloads=payloads or {})
         await self._tell(namespace, name, again, "requeued", in_transaction, await self.in_doubt(namespace, name))
         return await self.get(namespace, name)
+
+    async def _begin_after_all(self, task: TaskInfo, in_transaction: TaskBody | None) -> Accepted:
+        """Begins a task that failed because its target was not there. Raises `NotFound` when it still is not."""
+        found = await self._db.read("task_content", namespace=task.namespace, name=task.name)
+        if found:
+            (row,) = found
+            command = decode_command(row["command"])
+            pinned, data = await self._pinner.pin(command)
+            made = await self._add(
+                command, row["digest"], row["idempotency_key"], pinned, data, in_transaction, instead_of=row["key"]
+            )
+            if made is not None:
+                return made
+        return Accepted(await self.get(task.namespace, task.name), duplicate=True)  # somebody else was faster
 
     async def in_doubt(self, namespace: str, name: str) -> InDoubt:
         """Calls of a task that has ended which may have acted, by agent: a new run must not make them beside that.
@@ -548,6 +618,28 @@ def _has_expired(row: Row, command: Command, now: float) -> Tx[bool]:
     if row["phase"] != "queued" or command.expires_at is None or command.expires_at > now:
         return False
     return (yield from one("task_begun", key=row["key"])) is None
+
+
+def _failed_at_once(plan: Plan, state: GraphState, accepted: TaskAccepted, missing: NotFound, now: float) -> Moves:
+    """Returns the facts of a task whose target is not there: it is accepted, and fails before anything began."""
+    failed = TaskFailed("not_found", TARGET_MISSING, f"{missing.message}; declare it, then retry the task")
+    for fact in (accepted, failed):
+        apply(plan, state, fact, now)
+    return Moves([accepted, failed], [], [], None, failed)
+
+
+def _is_unbegun(task: TaskInfo) -> bool:
+    """Whether it failed because its target was not there, so that nothing of it was ever begun."""
+    return task.phase == "failed" and task.summary.get("reason") == TARGET_MISSING
+
+
+def _forget_unbegun(key: int) -> Tx[bool]:
+    """Forgets such a task, so that it can be accepted anew. False when somebody else just did."""
+    row = yield from rows.turn(key)
+    if row is None or row["phase"] != "failed":
+        return False
+    yield from rows.forget([key])
+    return True
 
 
 def _accepted(key: int, task: NewTask, command: Command, revision: int) -> TaskInfo:

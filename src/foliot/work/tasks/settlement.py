@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from msgspec import Struct
 
@@ -24,7 +24,10 @@ from foliot.store.journal.base import LockingBody, TransactionBody
 from foliot.store.queue.limits import class_failed, class_succeeded
 from foliot.store.transaction import Row, Tx
 from foliot.tools.governance.cel import ConditionFailed
-from foliot.work.tasks.advance import TaskRef, lock_live_runs, tell_locked
+from foliot.work.tasks.advance import Outcome, TaskRef, lock_live_runs, tell_locked
+
+if TYPE_CHECKING:
+    from foliot.engine.telemetry.metrics import TaskCounts
 
 # --- routes ----------------------------------------------------------------------------------------------------------
 
@@ -129,8 +132,13 @@ class _Turn:
 class TaskSettlement:
     """The `Settlement` of one run of a task."""
 
-    def __init__(self, task: TaskRef, message_id: str, transport: Transport, *, clock: Clock) -> None:
+    def __init__(
+        self, task: TaskRef, message_id: str, transport: Transport, *, clock: Clock, counts: TaskCounts | None = None
+    ) -> None:
         self._tickets: list[Ticket] = []
+        self._counts = counts
+        # What became of the run, until it is stored: its agent, how it ended, and what that brought about.
+        self._outcome: tuple[str, str, Outcome] | None = None
         self._transport = transport
         self._task = task
         self._message_id = message_id
@@ -159,10 +167,14 @@ class TaskSettlement:
     def settle(self, state: State) -> TransactionBody | None:
         """Tell the task of a run that has ended, and its execution class of how it went. A wait is news to neither."""
         now = self._clock()
+        self._outcome = None
         if state.ended is None:
+            if state.retried is not None:
+                self._outcome = state.spec.agent, "retried", Outcome()
             return LockingBody(partial(self._failed, state.spec.agent, now)) if state.retried is not None else None
         fact = self._fact(state, state.ended)
         turn = _Turn()
+        self._outcome = state.spec.agent, fact.outcome, Outcome()
         return LockingBody(
             partial(self._lock, turn, fact, state.spec.agent, now),
             partial(self._tell, turn, fact, now, state.started_at),
@@ -183,10 +195,19 @@ class TaskSettlement:
             yield from lock_live_runs(self._task)
 
     def _tell(self, turn: _Turn, fact: MessageEnded, now: float, started: float | None) -> Tx[None]:
-        self._tickets = yield from tell_locked(self._task, tasks.present(turn.task), fact, now, started)
+        outcome = None if self._outcome is None else self._outcome[2]
+        row = tasks.present(turn.task)
+        self._tickets = yield from tell_locked(self._task, row, fact, now, started, outcome=outcome)
 
     async def settled(self) -> None:
         """Tell workers of the runs that this one's end made due."""
+        if self._counts is not None and self._outcome is not None:
+            (agent, how, outcome), self._outcome = self._outcome, None
+            self._counts.message_ended(agent, how, outcome.waited)
+            self._counts.messages_sent(ticket.agent for ticket in self._tickets)
+            if outcome.status:
+                task = self._task
+                self._counts.task_ended(task.namespace, task.command.target, outcome.status, outcome.took)
         if self._tickets:
             tickets, self._tickets = self._tickets, []
             await self._transport.publish(tickets)

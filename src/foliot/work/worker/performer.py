@@ -7,6 +7,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import MsgspecError, Struct
@@ -30,6 +31,9 @@ from foliot.work.tasks.advance import TaskRef
 from foliot.work.tasks.base import Command
 from foliot.work.tasks.plan import Bundles
 from foliot.work.tasks.settlement import TaskSettlement
+
+if TYPE_CHECKING:
+    from foliot.engine.telemetry.metrics import TaskCounts
 
 # --- briefing --------------------------------------------------------------------------------------------------------
 
@@ -159,6 +163,8 @@ class TaskPerformer:
         self._clock = clock
         self._lacks: dict[str, float] = {}  # what this process has not, and until when it is not asked again
         self.stream = stream
+        # Counts what becomes of messages and tasks, while somebody measures.
+        self.counts: TaskCounts | None = None
 
     async def perform(self, lease: Lease) -> None:
         """Drives the claimed run to its end or its next wait.
@@ -177,6 +183,8 @@ class TaskPerformer:
             )
             if driver.state.fruitless >= MOST_FRUITLESS:
                 raise CrashLoop(f"{MOST_FRUITLESS} attempts in a row ended without a word: it may kill its workers")
+            if self.counts is not None:
+                self.counts.message_begun(driver.state.spec.agent)
             await self._runs.drive(driver)
         except LeaseLost as lost:
             log.info("%s", lost.message)
@@ -209,12 +217,12 @@ class TaskPerformer:
     async def settlement(self, lease: Lease) -> TaskSettlement:
         """Returns the settlement of this run with its task. Raises `NotFound`."""
         if (brief := self._briefs.of(lease)) is not None:
-            return TaskSettlement(brief.task, brief.message_id, self._transport, clock=self._clock)
+            return TaskSettlement(brief.task, brief.message_id, self._transport, clock=self._clock, counts=self.counts)
         found = await self._db.read("task_of_run", run_id=lease.run_id)
         if not found:
             raise NotFound(f"run {lease.run_id} belongs to no task")
         task = await self._briefs.task(found[0])
-        return TaskSettlement(task, found[0]["message"], self._transport, clock=self._clock)
+        return TaskSettlement(task, found[0]["message"], self._transport, clock=self._clock, counts=self.counts)
 
     async def _give_back(self, lease: Lease, due: float, *, patient: bool = False) -> None:
         """Let others have the run. Harmless when the driver has done so already, or the lease is lost.
