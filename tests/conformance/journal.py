@@ -259,6 +259,36 @@ class JournalConformance:
         with pytest.raises(NotFound):
             await journal.find("run-x%")
 
+    async def test_all_runs_that_begin_alike_are_found_by_id_in_the_namespaces_asked_for(
+        self, journal: Journal
+    ) -> None:
+        for run_id, namespace in (("ab2", "default"), ("ab1", "team"), ("ab3", "other"), ("b", "default")):
+            await born(journal, run_id, namespace=namespace)
+
+        assert [info.id for info in await journal.alike("ab", limit=9)] == ["ab1", "ab2", "ab3"]
+        assert [info.id for info in await journal.alike("ab", limit=2)] == ["ab1", "ab2"]
+        assert [info.id for info in await journal.alike("ab", namespaces=["team", "other"], limit=9)] == ["ab1", "ab3"]
+        assert await journal.alike("ab%", limit=9) == []
+        assert [info.id for info in await journal.many(["b", "none", "ab2"])] == ["ab2", "b"]
+
+    async def test_runs_that_ask_people_come_oldest_first_with_what_they_ask(self, journal: Journal) -> None:
+        for n, reason in enumerate(("input", "timer", "approval", "input", "budget")):
+            lease = await born(journal, f"r{9 - n}", namespace="team" if n == 3 else "default")
+            said = [entry(2, type="step.started"), entry(3, type="tool.started"), entry(4, type="question.asked")]
+            waiting = {"reason": reason, "owner": "", "until": None}
+            await journal.append(lease, said, phase="waiting", summary={"waiting": waiting})
+        await journal.append(
+            await born(journal, "over"), [entry(2, b"x" * 50_000, type="question.asked")], phase="succeeded"
+        )
+
+        found = await journal.asking(limit=9)
+        assert [info.id for info, _ in found] == ["r9", "r7", "r6"]
+        told = [[each.type for each in entries if each.seq > 1] for _, entries in found]
+        assert told == [["step.started", "question.asked"]] * 3
+        behind = await journal.asking(after=found[0][0].key, limit=1)
+        assert [info.id for info, _ in behind] == ["r7"]
+        assert [info.id for info, _ in await journal.asking(namespaces=["team"], limit=9)] == ["r6"]
+
     async def test_purging_forgets_only_what_ended_long_ago(self, journal: Journal) -> None:
         large = b'"' + b"y" * 300_000 + b'"'
         shared, own = {digest_of(b"spec"): b"spec"}, {digest_of(b"mine"): b"mine"}

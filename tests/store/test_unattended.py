@@ -25,7 +25,8 @@ class Shop:
         self.journal = SqlJournal(database)
 
     async def held(self, run_id: str, *, until: float, worker: str = "alive", **more: object) -> Lease:
-        run = NewRun(run_id, "default", "writer", "sha256:0", NOW, **more)  # type: ignore[arg-type]  # of the test
+        namespace = str(more.pop("namespace", "default"))
+        run = NewRun(run_id, namespace, "writer", "sha256:0", NOW, **more)  # type: ignore[arg-type]  # of the test
         first = [Entry(1, NOW, "run.created", b"{}")]
         lease = await self.journal.create(run, first, worker=worker, lease_until=until)
         assert lease is not None
@@ -36,8 +37,10 @@ class Shop:
         asked = {"reason": "approval", "owner": "person", "until": until}
         await self.journal.append(lease, [], phase="waiting", summary={"steps": 1, "waiting": asked})
 
-    async def found(self) -> list[str]:
-        found = await unattended(self._database, now=NOW, is_gone=lambda worker: worker == "dead")
+    async def found(self, *namespaces: str) -> list[str]:
+        found = await unattended(
+            self._database, now=NOW, is_gone=lambda worker: worker == "dead", namespaces=namespaces
+        )
         return [each.run_id for each in found]
 
 
@@ -67,6 +70,12 @@ class Unattended:
         await shop.held("fork", until=NOW - 1, parent="boss", parent_seq=3)
 
         assert await shop.found() == ["fork"]
+
+    async def test_only_those_of_the_namespaces_asked_for_are_found(self, shop: Shop) -> None:
+        for name in ("a", "b", "c"):
+            await shop.held(f"in-{name}", until=NOW - 1, namespace=name)
+
+        assert await shop.found("a", "c") == ["in-a", "in-c"]
 
     async def test_more_than_a_page_of_them_are_found_oldest_first(self, shop: Shop) -> None:
         names = [f"r{number}" for number in range(PAGE + 3)]

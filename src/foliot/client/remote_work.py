@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from foliot.client import wire
 from foliot.client.http import Asking, new_key
-from foliot.common.pages import Part, read_first
+from foliot.common.pages import Part, read_all, read_first
 from foliot.engine.approval.questions import OpenQuestion
 from foliot.engine.approval.service import Decision, only_alike
 from foliot.engine.driver.ids import new_run_id
@@ -59,6 +59,7 @@ class _Results(Struct, frozen=True):
 
 class _Questions(Struct, frozen=True):
     items: list[OpenQuestion]
+    cursor: str | None = msgspec.field(default=None, name="continue")
 
 
 class _Event(Struct, frozen=True):
@@ -246,7 +247,7 @@ class RemoteRuns(_RunAsking, RunGroup):
         return DoubtPage(found.items, total, found.cursor)
 
     async def interrupted(self, *, namespace: str | None = "default") -> Rows[RunInfo]:
-        return wire.read_runs((await self._get("/v1/interrupted-runs", wire.Items, namespace=namespace)).items)
+        return wire.read_runs(await self._all("/v1/interrupted-runs", namespace))
 
 
 def declared_name(agent: Agent | str) -> str:
@@ -430,8 +431,11 @@ class RemoteApprovals(Asking, ApprovalGroup):
 class RemoteQuestions(_RunAsking, QuestionGroup):
     """Implements `QuestionGroup`."""
 
-    async def list(self, *, namespace: str | None = "default") -> Rows[OpenQuestion]:
-        return (await self._get("/v1/questions", _Questions, namespace=namespace)).items
+    async def list(self, *, namespace: str | None = "default", run: str | None = None) -> Rows[OpenQuestion]:
+        async def ask(*, cursor: str | None = None) -> _Questions:
+            return await self._get("/v1/questions", _Questions, namespace=namespace, run=run, **{"continue": cursor})
+
+        return sorted(await read_all(ask), key=lambda each: each.since)
 
     async def answer(self, run_id: str, text: str, *, call: str | None = None, by: str = "") -> RunInfo:
         return await self._changed_run(run_id, "answer", {"call_id": call, "text": text})

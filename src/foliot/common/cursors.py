@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from foliot.errors import InvalidInput
 
 Place = TypeVar("Place")
+# No key is larger, and every database can hold it.
+LARGEST_KEY: Final = 2**62
 
 
 def write_cursor(place: Any, *, kind: str = "") -> str:
@@ -33,6 +35,14 @@ def read_cursor(cursor: str, type: type[Place], *, kind: str = "") -> Place:
     except (binascii.Error, ValueError, msgspec.MsgspecError):
         pass
     raise foreign_cursor()
+
+
+def read_key(cursor: str, *, kind: str) -> int:
+    """Return the place in a list that is in the order of a key. Raises `InvalidInput` as `read_cursor`."""
+    key = read_cursor(cursor, int, kind=kind)
+    if not 0 <= key <= LARGEST_KEY:
+        raise foreign_cursor()
+    return key
 
 
 def foreign_cursor() -> InvalidInput:

@@ -343,9 +343,7 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
     ("POST", "/v1/runs"): Row(
         OPERATE, Operation("startRun", _RUN, body=form("runtime.answers:RunOrder"), fails=(404, 409)), AGAIN
     ),
-    ("GET", "/v1/interrupted-runs"): Row(
-        LISTED, Operation("listInterruptedRuns", shape({"items": listof(_RUN)}), fails=(422,))
-    ),
+    ("GET", "/v1/interrupted-runs"): Row(LISTED, Operation("listInterruptedRuns", ref("RunList"), fails=(422,))),
     ("GET", "/v1/unknown-calls"): Row(LISTED, Operation("listUnknownCalls", ref("DoubtPage"), fails=(422,))),
     ("GET", "/v1/runs/{run_id}/standing"): Row(
         LOOK, Operation("getRunStanding", shape({"run": _RUN, "result": ANYTHING, "seq": COUNT}), fails=_SOUGHT)
@@ -385,7 +383,14 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
         ),
         AGAIN,
     ),
-    ("GET", "/v1/questions"): Row(LISTED, Operation("listQuestions", shape({"items": listof(ref("OpenQuestion"))}))),
+    ("GET", "/v1/questions"): Row(
+        LISTED,
+        Operation(
+            "listQuestions",
+            shape({"items": listof(ref("OpenQuestion"))}, optional={"continue": TEXT}),
+            fails=(404, 422),
+        ),
+    ),
     # --- records: of the namespaces that the caller can see; the log as a whole concerns the installation
     ("GET", "/v1/audit"): Row(LISTED, Operation("listAuditRecords", ref("AuditRecords"))),
     ("GET", "/v1/audit/totals"): Row(

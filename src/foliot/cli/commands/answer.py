@@ -104,7 +104,7 @@ async def _answer(word: str, call: str | None, text: str | None, by: str, *, res
     async with reached() as client:
         info = await run_of(client, word)
         if text is None:
-            asked = [each for each in await client.questions.list(namespace=info.namespace) if each.run_id == info.id]
+            asked = await client.questions.list(namespace=info.namespace, run=info.id)
             text = _ask(choose_question(info, asked, call))
         run_id = (await client.questions.answer(info.id, text, call=call, by=by)).id
         if not resume:

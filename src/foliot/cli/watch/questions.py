@@ -58,8 +58,7 @@ async def answered_here(work: Groups, run_id: str) -> bool:
 
     False when the person ends the input (Ctrl-D).
     """
-    space = (await work.runs.find(run_id)).namespace
-    for asked in [each for each in await work.questions.list(namespace=space) if each.run_id == run_id]:
+    for asked in await work.questions.list(namespace=None, run=run_id):
         if not await _ask(work, asked):
             return False
     return True
@@ -124,8 +123,8 @@ async def _line_unless(over: Callable[[], Awaitable[bool]]) -> str | None:
 async def note_what_is_asked(work: Groups, view: View, run_id: str, told: set[str]) -> None:
     """Notes the commands by which people answer a waiting run, each once: ids that were noted are added to `told`."""
     space = (await work.runs.find(run_id)).namespace
-    for asked in await work.questions.list(namespace=space):
-        if asked.run_id == run_id and asked.call_id not in told:
+    for asked in await work.questions.list(namespace=None, run=run_id):
+        if asked.call_id not in told:
             told.add(asked.call_id)
             view.note(f'waiting for an answer: foliot answer {asked.run_id} {asked.call_id} "…"')
     where = "" if space == "default" else f" -n {space}"

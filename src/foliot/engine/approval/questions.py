@@ -1,31 +1,33 @@
 """Questions that runs ask people, and the one answer that each of them takes.
 
-A question is a fact of its run's journal and nothing else: who wants to see the open ones folds the journals of runs
-that wait. An answer is a signal whose id is made from the call, so of two at once the store keeps one, and whoever
-gave the other is told. It waits in the store until somebody takes the run up.
+A question is a fact of its run's journal and nothing else: who wants to see the open ones reads what runs that wait
+have asked in their last step. An answer is a signal whose id is made from the call, so of two at once the store keeps
+one, and whoever gave the other is told. It waits in the store until somebody takes the run up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from hashlib import sha256
-from typing import Any, Final, cast
+from typing import Final
 
 from msgspec import Struct
 
+from foliot.common.cursors import read_key, write_cursor
+from foliot.common.pages import Part, read_all
 from foliot.engine.approval.records import DecisionLog, call_document
 from foliot.engine.driver.journal import load_run, read_facts, signal
 from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.messages import Media
 from foliot.kernel.run.codec import decode
-from foliot.kernel.run.events import QuestionAnswered, QuestionAsked
+from foliot.kernel.run.events import QuestionAnswered, QuestionAsked, RunWaiting
 from foliot.kernel.run.state import State
-from foliot.store.journal.base import TERMINAL, Journal, RunInfo, Signal, TransactionBody
+from foliot.store.journal.base import TERMINAL, Entry, Journal, RunInfo, Signal, TransactionBody
 from foliot.tools.secrets.masking import Masker
 
 LONGEST_ANSWER: Final = 100_000
 LONGEST_RESULT: Final = 1_000_000
-MOST_WAITING: Final = 1000
+AT_ONCE: Final = 500
 TRIES: Final = 20
 
 
@@ -48,26 +50,46 @@ class OpenQuestion(Struct, frozen=True):
 def questions_of(state: State) -> list[OpenQuestion]:
     """Returns the open questions of a run."""
     return [
-        OpenQuestion(
-            state.run_id,
-            call.id,
-            state.spec.namespace,
-            state.spec.agent,
-            call.name,
-            asked.question,
-            asked.choices,
-            asked.default,
-            state.waiting_since,
-            asked.expires_at,
-            asked.client,
-        )
+        _question(state.run_id, state.spec.namespace, state.spec.agent, asked, state.waiting_since)
         for call in state.calls
         if isinstance(asked := call.awaited, QuestionAsked)
     ]
 
 
-def _waits_for_person(info: RunInfo) -> bool:
-    return cast("dict[str, Any]", info.summary.get("waiting") or {}).get("reason") in ("input", "approval")
+def _questions_in(info: RunInfo, entries: Sequence[Entry]) -> list[OpenQuestion]:
+    """Returns the same without a fold, for a run that waits: what it asked in its last step and nobody answered.
+
+    `entries` are those of its events that say so (`Journal.asking`).
+    """
+    asked: dict[str, QuestionAsked] = {}
+    since = 0.0
+    for entry in entries:
+        match decode(entry.data):
+            case QuestionAsked() as question:
+                asked[question.call_id] = question
+            case QuestionAnswered(call_id=call_id):
+                asked.pop(call_id, None)
+            case RunWaiting():
+                since = entry.at
+            case _:
+                asked.clear()  # the calls of the step before have their results
+    return [_question(info.id, info.namespace, info.agent, each, since) for each in asked.values()]
+
+
+def _question(run_id: str, namespace: str, agent: str, asked: QuestionAsked, since: float) -> OpenQuestion:
+    return OpenQuestion(
+        run_id,
+        asked.call_id,
+        namespace,
+        agent,
+        asked.tool,
+        asked.question,
+        asked.choices,
+        asked.default,
+        since,
+        asked.expires_at,
+        asked.client,
+    )
 
 
 def find_question(info: RunInfo, state: State, call: str | None) -> OpenQuestion:
@@ -129,14 +151,30 @@ class Questions:
         self._masker = masker
         self._log = log or DecisionLog()
 
-    async def open(self, namespace: str | None = None) -> list[OpenQuestion]:
-        """Returns the open questions of all waiting runs, the oldest question first."""
-        found: list[OpenQuestion] = []
-        for info in await self._journal.list(namespace=namespace, phases=("waiting",), limit=MOST_WAITING):
-            if _waits_for_person(info):
-                _, state = await load_run(self._journal, info.id)
-                found += questions_of(state)
+    async def open(self, namespace: str | None = None, *, run: str | None = None) -> list[OpenQuestion]:
+        """Returns the open questions of all runs that wait, or of one run, the oldest question first.
+
+        Raises `NotFound` for a `run` that there is not.
+        """
+        if run is not None:
+            info, state = await load_run(self._journal, run)
+            meant = info.phase == "waiting" and namespace in (None, info.namespace)
+            return questions_of(state) if meant else []
+        spaces = () if namespace is None else (namespace,)
+        found = await read_all(self.page, spaces, limit=AT_ONCE)
         return sorted(found, key=lambda each: each.since)
+
+    async def page(
+        self, namespaces: Sequence[str] = (), *, cursor: str | None = None, limit: int
+    ) -> Part[OpenQuestion]:
+        """Returns the open questions of the next `limit` runs that wait for people, the oldest run first.
+
+        Of some namespaces, or of all. Raises `InvalidInput` for a cursor that was not given out.
+        """
+        after = 0 if cursor is None else read_key(cursor, kind="question")
+        runs = await self._journal.asking(namespaces=namespaces, after=after, limit=limit + 1)
+        found = [each for info, entries in runs[:limit] for each in _questions_in(info, entries)]
+        return Part(found, write_cursor(runs[limit - 1][0].key, kind="question") if len(runs) > limit else None)
 
     async def answer(
         self,

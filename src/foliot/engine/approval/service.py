@@ -8,7 +8,7 @@ an object that was never made nor a decision whose signal was never sent, becaus
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, cast
 
 from msgspec import Struct
@@ -47,7 +47,7 @@ from foliot.tools.secrets.masking import Masker
 
 Decision: TypeAlias = Literal["approve", "deny", "edit"]
 TRIES = 20
-MOST_WAITING = 1000
+AT_ONCE = 500
 MOST_PROBLEMS = 5
 MOST_BELIEVED = 10_000
 # What a question says that is not told by the journal: how long it stands, and what its tool is declared to do.
@@ -225,10 +225,20 @@ class ApprovalService:
             for document in page.items:
                 yield await self.shown(document)
 
-    async def repair(self, namespace: str | None = None) -> None:
-        """Make the objects that a crash kept from being made: of every waiting run, for each parked call one."""
-        waiting = await self._journal.list(namespace=namespace, phases=("waiting",), limit=MOST_WAITING)
-        for info in waiting:
+    async def repair(self, namespace: str | None = None, *, run: str | None = None) -> None:
+        """Make the objects that a crash kept from being made: of every waiting run, or of one, for each parked call."""
+        if run is not None:
+            waiting = await self._journal.many([run])
+            await self._repair([info for info in waiting if namespace in (None, info.namespace)])
+            return
+        spaces = () if namespace is None else (namespace,)
+        after = 0
+        while page := await self._journal.asking(namespaces=spaces, after=after, limit=AT_ONCE):
+            await self._repair([info for info, _ in page])
+            after = page[-1][0].key
+
+    async def _repair(self, runs: Sequence[RunInfo]) -> None:
+        for info in runs:
             if cast("dict[str, Any]", info.summary.get("waiting") or {}).get("reason") == "approval":
                 _, state = await load_run(self._journal, info.id)
                 await self.answers(state)

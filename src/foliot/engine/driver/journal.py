@@ -75,9 +75,17 @@ async def load_run(
     journal: Journal, run_id: str, *, upto: int | None = None, trusting: bool = False
 ) -> tuple[RunInfo, State]:
     """The run and the fold of its journal (of the first `upto` events). Raises `NotFound`, `JournalChanged`."""
+    info, state, _ = await read_run(journal, run_id, upto=upto, trusting=trusting)
+    return info, state
+
+
+async def read_run(
+    journal: Journal, run_id: str, *, upto: int | None = None, trusting: bool = False
+) -> tuple[RunInfo, State, list[tuple[float, Event]]]:
+    """As `load_run`, with the facts that were folded, each with its time: the journal is read once for both."""
     info = await journal.get(run_id)
     told = await told_by(run_id, await journal.read(run_id, limit=upto), trusting=trusting)
-    return info, await load_state(journal, Specs(), run_id, told=told)
+    return info, await load_state(journal, Specs(), run_id, told=told), told.facts
 
 
 async def load_state(journal: Journal, specs: Specs, run_id: str, *, told: JournalFacts | None = None) -> State:

@@ -199,7 +199,7 @@ class RunGroup(ABC):
 
     @abstractmethod
     async def interrupted(self, *, namespace: str | None = "default") -> Rows[RunInfo]:
-        """List runs outside of tasks that could go on and that nobody drives, oldest first."""
+        """List all runs outside of tasks that could go on and that nobody drives, oldest first."""
 
 
 class TaskGroup(ABC):
@@ -371,8 +371,8 @@ class QuestionGroup(ABC):
     """Questions that runs ask people."""
 
     @abstractmethod
-    async def list(self, *, namespace: str | None = "default") -> Rows[OpenQuestion]:
-        """List open questions, oldest first."""
+    async def list(self, *, namespace: str | None = "default", run: str | None = None) -> Rows[OpenQuestion]:
+        """List all open questions, oldest first, or those of one run. Raises `NotFound` (the run)."""
 
     @abstractmethod
     async def answer(self, run_id: str, text: str, *, call: str | None = None, by: str = "") -> RunInfo:

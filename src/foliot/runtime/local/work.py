@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
+import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 from msgspec.structs import replace
 
-from foliot.common.pages import Part, read_first
+from foliot.common.cursors import read_key, write_cursor
+from foliot.common.pages import Part, read_all, read_first
 from foliot.engine.approval.questions import OpenQuestion
 from foliot.engine.approval.service import Decision
-from foliot.engine.driver.journal import summary_of
+from foliot.engine.driver.journal import read_run, summary_of
 from foliot.engine.driver.process import is_gone
 from foliot.engine.explain.trace import trace_of
 from foliot.engine.explain.why import Explanation, Holder, Standing, explain
@@ -30,8 +31,10 @@ from foliot.runtime.groups.work import ApprovalGroup, QuestionGroup, RunGroup, S
 from foliot.runtime.inside import Input, Inside
 from foliot.runtime.results import result_of
 from foliot.store.base import Document
-from foliot.store.journal.base import TASK_LABEL, TERMINAL, Phase, RunInfo, Signal, TransactionBody
+from foliot.store.journal.base import TERMINAL, Phase, RunInfo, Signal, TransactionBody
+from foliot.store.journal.memory import MemoryJournal
 from foliot.store.ledger.doubts import DoubtPage, LateDecision, page_of, position_of
+from foliot.store.queue.queue import unattended
 from foliot.store.tasks import ENDED
 from foliot.tools.builtin.results import RESULT_PAGE, CallResult, ResultPage, result_page, results_of
 from foliot.work.tasks.base import Accepted, Command, TaskInfo, TaskRecord
@@ -46,8 +49,6 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY: Final = 1.0
 NEAR: Final = 5
-LOOKED_AT: Final = 500
-MOST_LEFT: Final = 1000
 PAGE: Final = 500
 # Where a verb is called `list`, the type of that name is hidden.
 Rows = list
@@ -106,8 +107,8 @@ class LocalRuns(_Waking, RunGroup):
 
     async def standing(self, run_id: str, *, messages: bool = False) -> RunStanding:
         """Returns the run like `get`, with its messages if asked for."""
-        info, state = await self._inside.runs.load(run_id)
-        trace = trace_of(run_id, await self._inside.runs.facts(run_id))
+        info, state, facts = await read_run(self._inside.runs.journal, run_id)
+        trace = trace_of(run_id, facts)
         # The structured answer as it is stored: whoever reads it far away does not know the type of the agent.
         result = replace(result_of(state, info.phase), value=getattr(state.ended, "value", None))
         return RunStanding(
@@ -125,8 +126,7 @@ class LocalRuns(_Waking, RunGroup):
         try:
             return await journal.find(word)
         except Conflict:
-            alike = [info for info in await journal.list(limit=LOOKED_AT) if info.id.startswith(word)][:NEAR]
-            raise several(word, alike) from None
+            raise several(word, await journal.alike(word, limit=NEAR)) from None
 
     async def list(
         self,
@@ -169,10 +169,9 @@ class LocalRuns(_Waking, RunGroup):
                     await self._inside.changed(stirred)
 
     async def why(self, run_id: str) -> Explanation:
-        info, state = await self._inside.runs.load(run_id)
-        now = time.time()
-        trace = trace_of(run_id, await self._inside.runs.facts(run_id))
-        return explain(trace, Standing(info.phase, _holder(info, now)), state.spec, now)
+        info, state, facts = await read_run(self._inside.runs.journal, run_id)
+        standing = Standing(info.phase, _holder(info, self._inside.runs.lease_clock()))
+        return explain(trace_of(run_id, facts), standing, state.spec, self._inside.clock())
 
     async def results(self, run_id: str) -> Rows[CallResult]:
         return await results_of(self._inside.runs.journal, run_id)
@@ -263,17 +262,12 @@ class LocalRuns(_Waking, RunGroup):
 
     async def interrupted(self, *, namespace: str | None = "default") -> Rows[RunInfo]:
         """Lists interrupted runs, also those with a timer that went off, or a signal, that no process has handled."""
-        now = time.time()
-        journal = self._inside.runs.journal
-        found = await journal.list(namespace=namespace, phases=("pending", "running", "waiting"), limit=MOST_LEFT)
-        live = [info for info in found if TASK_LABEL not in info.labels]  # workers see to the others
-        told = {signal.run_id for signal in await journal.signals([i.id for i in live if i.phase == "waiting"])}
-        due = [
-            info
-            for info in live
-            if self._inside.runs.is_left_alone(info) or info.id in told or _timer_is_over(info, now)
-        ]
-        return sorted(due, key=lambda info: info.created_at)
+        runs = self._inside.runs
+        if isinstance(runs.journal, MemoryJournal):
+            found = await runs.journal.list(namespace=namespace, phases=("pending", "running"), limit=sys.maxsize)
+            return [info for info in reversed(found) if runs.is_left_alone(info)]
+        spaces = () if namespace is None else (namespace,)
+        return await read_all(interrupted_runs, self._inside, spaces, limit=PAGE)
 
 
 class LocalTasks(_Waking, TaskGroup):
@@ -369,7 +363,7 @@ class LocalApprovals(_Waking, ApprovalGroup):
 
     async def list(self, *, namespace: str | None = "default", run: str | None = None) -> Rows[Document]:
         """Lists approvals, after creating those that a crash has left out."""
-        await self._inside.approvals.repair(namespace)
+        await self._inside.approvals.repair(namespace, run=run)
         return [document async for document in self._inside.approvals.list(namespace, run=run)]
 
     async def get(self, name: str, *, namespace: str = "default") -> Document:
@@ -437,24 +431,32 @@ class LocalApprovals(_Waking, ApprovalGroup):
 class LocalQuestions(_Waking, QuestionGroup):
     """Implements `QuestionGroup`."""
 
-    async def list(self, *, namespace: str | None = "default") -> Rows[OpenQuestion]:
-        return await self._inside.questions.open(namespace)
+    async def list(self, *, namespace: str | None = "default", run: str | None = None) -> Rows[OpenQuestion]:
+        return await self._inside.questions.open(namespace, run=run)
 
     async def answer(self, run_id: str, text: str, *, call: str | None = None, by: str = "") -> RunInfo:
         message = await self._inside.questions.answer(run_id, call, text, by=by, actor=self._caller.user)
         return await self._wake(run_id, message)
 
 
+async def interrupted_runs(
+    inside: Inside, namespaces: Sequence[str] = (), *, cursor: str | None = None, limit: int
+) -> Part[RunInfo]:
+    """Returns a page of the runs that could go on and that nobody drives, oldest first; of some namespaces, or of all.
+
+    Raises `InvalidInput` for a cursor that was not given out.
+    """
+    after = 0 if cursor is None else read_key(cursor, kind="run")
+    now = inside.runs.lease_clock()
+    found = await unattended(inside.database, now=now, is_gone=is_gone, namespaces=namespaces, after=after)
+    page = await inside.runs.journal.many([each.run_id for each in found[:limit]])
+    return Part(page, write_cursor(found[limit - 1].key, kind="run") if len(found) > limit else None)
+
+
 def several(word: str, alike: Sequence[RunInfo]) -> Conflict:
     """Builds the error for a text that begins the ids of several runs."""
     listed = "\n".join(f"{info.id}  {info.agent}  {info.phase}" for info in alike)
     return Conflict(f"Several runs begin with {word!r}:\n{listed}", hint="Give more of the id.")
-
-
-def _timer_is_over(info: RunInfo, now: float) -> bool:
-    waiting = cast("dict[str, object]", info.summary.get("waiting") or {})
-    until = waiting.get("until")
-    return info.phase == "waiting" and isinstance(until, int | float) and until <= now
 
 
 def _undecided(info: RunInfo, state: State, word: str) -> Call:

@@ -20,7 +20,7 @@ from foliot.kernel.messages import Message
 from foliot.kernel.run.events import InputMode
 from foliot.resources.references import is_name
 from foliot.runtime.answers import ForkOrder, RunOrder
-from foliot.runtime.local.work import LOOKED_AT, NEAR, several
+from foliot.runtime.local.work import NEAR, interrupted_runs, several
 from foliot.server.audit import ActRecord, record
 from foliot.server.auth.guard import HIDDEN, ROLE, new_router
 from foliot.server.auth.identity import EVERYWHERE, Caller
@@ -28,7 +28,7 @@ from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.errors import BadParameter
 from foliot.server.http.bodies import form, form_in
 from foliot.server.http.envelope import REQUEST_ID
-from foliot.server.http.names import MOST, Limit, Namespace, last_event, parameters, space
+from foliot.server.http.names import MOST, Continue, Limit, Namespace, clamped, last_event, parameters, space
 from foliot.server.http.parameters import Path, Query
 from foliot.server.http.request_keys import id_by_key
 from foliot.server.http.responses import Json
@@ -130,11 +130,20 @@ async def begin(request: Request, services: ServicesDep, caller: CallerDep, name
 
 
 @router.get("/v1/interrupted-runs")
-async def interrupted(services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
+async def interrupted(
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    limit: Limit = MOST,
+    after: Continue = None,
+) -> Response:
     """Runs outside of tasks that could go on and that nobody drives, oldest first."""
-    runs = services.runtime.runs
-    found = [info for where in caller.spaces(namespace) for info in await runs.interrupted(namespace=where)]
-    return Json(_listed(sorted(found, key=lambda info: info.created_at)))
+    spaces = _named(caller, namespace)
+    if spaces is None:
+        return Json({"items": []})
+    with parameters():
+        page = await interrupted_runs(services.runtime.inside, spaces, cursor=after or None, limit=limit)
+    return Json(_continued(_listed(page.items), page.cursor))
 
 
 @router.get("/v1/unknown-calls")
@@ -159,11 +168,26 @@ async def unknown(
 
 
 @router.get("/v1/questions")
-async def questions(services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
-    """Lists the questions of runs to people, the oldest question first."""
-    asked = services.runtime.questions
-    found = [each for where in caller.spaces(namespace) for each in await asked.list(namespace=where)]
-    return Json({"items": sorted(found, key=lambda each: each.since)})
+async def questions(
+    services: ServicesDep,
+    caller: CallerDep,
+    namespace: Namespace = None,
+    run: Annotated[str | None, Query(max_length=253, description="Only those of this run.")] = None,
+    limit: Annotated[int, Query(change=clamped, description="How many runs at most, each with all it asks.")] = MOST,
+    after: Continue = None,
+) -> Response:
+    """Lists the questions of runs to people, the oldest run first."""
+    asked = services.runtime.inside.questions
+    spaces = _named(caller, namespace)
+    if run is not None:
+        info = await _seen(services, caller, "reader", run)
+        shown = spaces is not None and (not spaces or info.namespace in spaces)
+        return Json({"items": await asked.open(run=run) if shown else []})
+    if spaces is None:
+        return Json({"items": []})
+    with parameters():
+        page = await asked.page(spaces, cursor=after or None, limit=limit)
+    return Json(_continued({"items": page.items}, page.cursor))
 
 
 @router.get("/v1/runs/{run_id}")
@@ -403,14 +427,10 @@ async def _found(services: Services, caller: Caller, word: str) -> RunInfo | Non
         if caller.namespaces is None:
             return None
     # Only among what they can see, or the beginning of an id would tell of the runs of others.
-    alike = [
-        info
-        for where in caller.namespaces
-        for info in await journal.list(namespace=where, limit=LOOKED_AT)
-        if info.id.startswith(word)
-    ]
+    spaces = _named(caller, None)
+    alike = [] if spaces is None else await journal.alike(word, namespaces=spaces, limit=NEAR)
     if len(alike) > 1:
-        raise several(word, alike[:NEAR])
+        raise several(word, alike)
     return alike[0] if alike else None
 
 
@@ -432,6 +452,16 @@ async def _current(services: Services, info: RunInfo) -> RunInfo:
         return info
     _, state = await services.runtime.inside.runs.load(info.id)
     return msgspec.structs.replace(info, summary=summary_of(state))
+
+
+def _named(caller: Caller, namespace: str | None) -> list[str] | None:
+    """Returns the namespaces to search, none named for all of them; None when there is nothing that they can see."""
+    spaces = caller.spaces(namespace)
+    return [each for each in spaces if each is not None] if spaces else None
+
+
+def _continued(answer: dict[str, Any], cursor: str | None) -> dict[str, Any]:
+    return answer if cursor is None else {**answer, "continue": cursor}
 
 
 def _listed(found: Sequence[RunInfo]) -> dict[str, Any]:

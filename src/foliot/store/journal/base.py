@@ -12,7 +12,7 @@ Invariant:   `seq` has no gaps and one writer. An append begins with one stateme
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence, Set
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -179,6 +179,10 @@ class Renewal(NamedTuple):
     passed_by: Set[str] = frozenset()
 
 
+ASKING: Final = ("step.started", "question.asked", "question.answered", "run.waiting")
+"""The types of the events that say what a run asks people."""
+
+
 class Journal(Protocol):
     async def create(
         self,
@@ -251,6 +255,23 @@ class Journal(Protocol):
         before: str | None = None,
     ) -> list[RunInfo]:
         """Newest first; `before` is the id of the last one already seen."""
+        ...
+
+    async def alike(self, prefix: str, *, namespaces: Sequence[str] = (), limit: int) -> list[RunInfo]:
+        """The runs whose ids start with `prefix`, by id; of some namespaces, or of all."""
+        ...
+
+    async def many(self, run_ids: Sequence[str]) -> list[RunInfo]:
+        """The runs of these ids that there are, oldest first."""
+        ...
+
+    async def asking(
+        self, *, namespaces: Sequence[str] = (), after: int = 0, limit: int
+    ) -> list[tuple[RunInfo, list[Entry]]]:
+        """The runs that wait for people, oldest first, behind the key `after`; of some namespaces, or of all.
+
+        Each with those of its events that say what it asks (`ASKING`). They are not held against its chain.
+        """
         ...
 
     async def signal(self, signal: Signal, *, in_transaction: TransactionBody | None = None) -> None:

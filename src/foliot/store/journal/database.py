@@ -163,16 +163,11 @@ class SqlJournal:
             raise changed_journal(
                 run_id, found[-1]["seq"] + 1
             )  # the end was cut off: the run's row says how long it is
-        return [
-            Entry(
-                row["seq"],
-                row["at"],
-                row["type"],
-                await self._whole(row) if row["blob"] else row["data"],
-                row["link"] or b"",
-            )
-            for row in found
-        ]
+        return [await self._entry(row) for row in found]
+
+    async def _entry(self, row: Row) -> Entry:
+        data: bytes = await self._whole(row) if row["blob"] else row["data"]
+        return Entry(row["seq"], row["at"], row["type"], data, row["link"] or b"")
 
     async def _whole(self, row: Row) -> bytes:
         content = {name: await self.get_blob(name) for name in large.names_in(row["blob"])}
@@ -210,6 +205,24 @@ class SqlJournal:
             count=limit,
         )
         return [_info(row) for row in found]
+
+    async def alike(self, prefix: str, *, namespaces: Sequence[str] = (), limit: int) -> list[RunInfo]:
+        low, high = prefix, prefix + "\U0010ffff"
+        found = await self._db.read("run_alike", low=low, high=high, namespaces=_array(namespaces), count=limit)
+        return [_info(row) for row in found]
+
+    async def many(self, run_ids: Sequence[str]) -> list[RunInfo]:
+        return [_info(row) for row in await self._db.read("run_many", ids=_array(run_ids))]
+
+    async def asking(
+        self, *, namespaces: Sequence[str] = (), after: int = 0, limit: int
+    ) -> list[tuple[RunInfo, list[Entry]]]:
+        found = await self._db.read("run_asking", namespaces=_array(namespaces), after=after, count=limit)
+        asking: dict[int, tuple[RunInfo, list[Entry]]] = {row["key"]: (_info(row), []) for row in found}
+        if asking:
+            for row in await self._db.read("event_asked", keys=_array([str(key) for key in asking])):
+                asking[row["run"]][1].append(await self._entry(row))
+        return [*asking.values()]
 
     async def signal(self, signal: Signal, *, in_transaction: TransactionBody | None = None) -> None:
         await self._db.write(_signal, signal, in_transaction)
@@ -568,6 +581,10 @@ def _delete(ended: Sequence[Row]) -> Tx[None]:
         ("purge_run", "key"),
     ):
         yield from many(name, [{column: row[column]} for row in ended])
+
+
+def _array(texts: Sequence[str]) -> str:
+    return msgspec.json.encode(list(texts)).decode()
 
 
 def _info(row: Row) -> RunInfo:

@@ -12,6 +12,7 @@ import msgspec
 
 from foliot.errors import Conflict, NotFound
 from foliot.store.journal.base import (
+    ASKING,
     TERMINAL,
     Entry,
     Held,
@@ -179,6 +180,26 @@ class MemoryJournal:
             and (before is None or info.key < last)
         ]
         return chosen[:limit]
+
+    async def alike(self, prefix: str, *, namespaces: Sequence[str] = (), limit: int) -> list[RunInfo]:
+        chosen = [run.info for _, run in sorted(self._runs.items()) if run.info.id.startswith(prefix)]
+        return [info for info in chosen if not namespaces or info.namespace in namespaces][:limit]
+
+    async def many(self, run_ids: Sequence[str]) -> list[RunInfo]:
+        return [run.info for run in self._runs.values() if run.info.id in set(run_ids)]
+
+    async def asking(
+        self, *, namespaces: Sequence[str] = (), after: int = 0, limit: int
+    ) -> list[tuple[RunInfo, list[Entry]]]:
+        chosen = [
+            run
+            for run in self._runs.values()
+            if run.info.phase == "waiting"
+            and run.info.key > after
+            and run.info.summary.get("waiting", {}).get("reason") in ("input", "approval")
+            and (not namespaces or run.info.namespace in namespaces)
+        ]
+        return [(run.info, [each for each in run.entries if each.type in ASKING]) for run in chosen[:limit]]
 
     async def signal(self, signal: Signal, *, in_transaction: TransactionBody | None = None) -> None:
         assert in_transaction is None, "what is recorded needs a database"

@@ -85,6 +85,43 @@ SELECT key, id, namespace, agent, phase, spec, epoch, worker, lease_until, creat
    AND phase IN (SELECT value FROM json_each(:phases) AS wanted)
  ORDER BY key DESC LIMIT :count;
 
+-- name: run_alike
+-- Runs whose ids begin so. :namespaces is a JSON array; an empty one means any.
+SELECT key, id, namespace, agent, phase, spec, epoch, worker, lease_until, created_at, updated_at,
+       parent, parent_seq, labels, summary
+  FROM run
+ WHERE id >= :low AND id < :high
+   AND (:namespaces = '[]' OR namespace IN (SELECT value FROM json_each(:namespaces) AS wanted))
+ ORDER BY id LIMIT :count;
+
+-- name: run_many
+-- Runs by their ids, a JSON array, in the order in which they were stored.
+SELECT key, id, namespace, agent, phase, spec, epoch, worker, lease_until, created_at, updated_at,
+       parent, parent_seq, labels, summary
+  FROM run
+ WHERE id IN (SELECT value FROM json_each(:ids) AS wanted)
+ ORDER BY key;
+
+-- name: run_asking
+-- Runs that wait for a person, in the order in which they were stored; :namespaces as above. The plus signs keep SQLite
+-- from walking through all runs that ever ended, in the order of their keys.
+SELECT key, id, namespace, agent, phase, spec, epoch, worker, lease_until, created_at, updated_at,
+       parent, parent_seq, labels, summary
+  FROM run
+ WHERE phase = 'waiting' AND +key > :after
+   AND (summary LIKE '%"reason"_"input"%' OR summary LIKE '%"reason"_"approval"%')
+   AND (:namespaces = '[]' OR namespace IN (SELECT value FROM json_each(:namespaces) AS wanted))
+ ORDER BY +key LIMIT :count;
+
+-- name: event_asked
+-- What runs (a JSON array of keys) have asked and were answered, and what says in which step they are and since when
+-- they wait.
+SELECT e.run AS run, e.seq AS seq, e.at AS at, e.type AS type, e.data AS data, e.blob AS blob, e.link AS link
+  FROM event AS e
+ WHERE e.run IN (SELECT CAST(wanted.value AS BIGINT) FROM json_each(:keys) AS wanted)
+   AND e.type IN ('step.started', 'question.asked', 'question.answered', 'run.waiting')
+ ORDER BY e.run, e.seq;
+
 -- name: event_add
 -- locks: -
 INSERT INTO event (run, seq, at, type, data, blob, link) VALUES (:run, :seq, :at, :type, :data, :blob, :link);

@@ -2,7 +2,7 @@
 
 -- name: run_unattended
 -- Live runs that belong neither to a task nor to a run that delegated to them, oldest first: nobody but who began one
--- goes on with it. Of those that wait only the ones that a signal or a time of day lets go on. The plus signs keep
+-- goes on with it. :namespaces is a JSON array; an empty one means any. Of those that wait only the ones that a signal or a time of day lets go on. The plus signs keep
 -- SQLite from walking through all runs that ever ended, in the order of their keys.
 SELECT r.key AS key, r.id AS id, r.phase AS phase, r.worker AS worker, r.lease_until AS lease_until,
        r.last_seq AS last_seq, r.summary AS summary,
@@ -10,6 +10,7 @@ SELECT r.key AS key, r.id AS id, r.phase AS phase, r.worker AS worker, r.lease_u
   FROM run AS r
  WHERE +r.key > :after
    AND r.phase IN ('pending', 'running', 'waiting')
+   AND (:namespaces = '[]' OR r.namespace IN (SELECT value FROM json_each(:namespaces) AS wanted))
    AND (r.parent IS NULL OR r.parent_seq IS NOT NULL)
    AND NOT EXISTS (SELECT 1 FROM task_run AS t WHERE t.run_id = r.id)
    AND (r.phase <> 'waiting' OR r.summary NOT LIKE '%"until"_null%'

@@ -147,18 +147,33 @@ class Unattended(Struct, frozen=True):
     phase: str
     last_seq: int
     dead: bool = False
+    key: int = 0
 
 
-async def unattended(db: Database, *, now: float, is_gone: Callable[[str | None], bool]) -> list[Unattended]:
+async def unattended(
+    db: Database,
+    *,
+    now: float,
+    is_gone: Callable[[str | None], bool],
+    namespaces: Sequence[str] = (),
+    after: int = 0,
+) -> list[Unattended]:
     """Lists unattended runs, oldest first. `is_gone` says whether a worker has certainly died.
 
-    A run that waits is among them when its time has come, or when somebody has told it something.
+    Those of some `namespaces`, or of all; only those behind the key `after`. A run that waits is among them when its
+    time has come, or when somebody has told it something.
     """
     found: list[Unattended] = []
-    after = 0
-    while rows := await db.read("run_unattended", after=after, count=PAGE):
+    where = msgspec.json.encode(list(namespaces)).decode()
+    while rows := await db.read("run_unattended", after=after, namespaces=where, count=PAGE):
         found += (
-            Unattended(row["id"], row["phase"], row["last_seq"], row["phase"] == "running" and is_gone(row["worker"]))
+            Unattended(
+                row["id"],
+                row["phase"],
+                row["last_seq"],
+                row["phase"] == "running" and is_gone(row["worker"]),
+                row["key"],
+            )
             for row in rows
             if _is_due(row, now, is_gone)
         )

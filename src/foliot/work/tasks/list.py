@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from foliot.common.cursors import read_cursor, write_cursor
+from foliot.common.cursors import read_key, write_cursor
 from foliot.errors import InvalidInput, NotFound
 from foliot.kernel.graph.lifecycle import TASKS
 from foliot.store.base import Database
@@ -145,4 +145,4 @@ def cursor_of(key: int) -> str:
 
 
 def _place(cursor: str) -> int:
-    return read_cursor(cursor, int, kind="task")
+    return read_key(cursor, kind="task")
