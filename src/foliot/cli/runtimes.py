@@ -21,7 +21,6 @@ from foliot.client.open import whoami as whoami
 from foliot.errors import NotFound, UsageError
 from foliot.kernel.identity import acting
 from foliot.runtime.groups.groups import Groups
-from foliot.runtime.local.work import LOOKED_AT as LOOKED_AT
 from foliot.runtime.runtime import Runtime
 from foliot.settings.settings import Settings
 from foliot.store.journal.base import RunInfo

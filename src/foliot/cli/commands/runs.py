@@ -12,7 +12,7 @@ import click
 
 from foliot.cli.invocation import is_terminal
 from foliot.cli.reach import namespace, run
-from foliot.cli.runtimes import LOOKED_AT, reached
+from foliot.cli.runtimes import reached
 from foliot.cli.show.output import API_VERSION, as_json, as_list, as_yaml, output_option
 from foliot.cli.show.tables import fitted, since, table
 from foliot.cli.terminal import out
@@ -62,10 +62,11 @@ def runs(output: str, all_namespaces: bool, agent: str | None, phase: str | None
 async def _runs(output: str, space: str | None, agent: str | None, phase: str | None, limit: int) -> int:
     now = time.time()
     async with reached() as client:
-        most = LOOKED_AT if phase == "interrupted" else limit
-        found = await client.runs.list(namespace=space, agent=agent, phases=_phases(phase), limit=most)
         if phase == "interrupted":
-            found = [info for info in found if interrupted(info, now)]
+            due = await client.runs.interrupted(namespace=space)
+            found = [each for each in reversed(due) if interrupted(each, now) and agent in (None, each.agent)]
+        else:
+            found = await client.runs.list(namespace=space, agent=agent, phases=_phases(phase), limit=limit)
         shown = [run_document(info, now) for info in found[:limit]]
     if output == "name":
         out("\n".join(document["metadata"]["name"] for document in shown), nl=bool(shown))
