@@ -320,3 +320,17 @@ async def test_a_decision_about_a_call_that_does_not_ask_for_one_is_refused(runt
     result = await runtime.run(clerk(), "Oslo?")
     with pytest.raises(NotFound, match="no call"):
         await runtime.inside.settle_call(result.run_id, "call-9", "run")
+
+
+async def test_a_failed_run_in_memory_hints_at_what_works_there() -> None:
+    async with Runtime("memory:") as runtime:
+        with pytest.raises(RunFailedError) as caught:
+            await runtime.run(Agent("clerk", model=ScriptedModel([{"fail": "auth"}])), "hi")
+        assert caught.value.hint == f'`await rt.runs.why("{caught.value.result.run_id}")` says more'
+        assert (await runtime.runs.why(caught.value.result.run_id)).headline
+
+
+async def test_a_store_that_cannot_be_used_is_not_blamed_on_a_flag() -> None:
+    with pytest.raises(UsageError, match="^Runtime: 'mysql://x' cannot be used"):
+        async with Runtime("mysql://x"):
+            pass
