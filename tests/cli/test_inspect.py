@@ -174,7 +174,7 @@ def test_wait_returns_when_it_is_so_and_fails_when_time_is_over(foliot, team):
     assert foliot("wait", "agent/writer", "--for", "create").out == "agent/writer: create\n"
     assert foliot("wait", "agent", "writer", "--for", "spec.model_ref=brain").code == 0
     assert foliot("wait", "agent/nobody", "--for=delete").code == 0
-    assert foliot("wait", "agent/writer", "--for", "phase=Ready", "--timeout", "50ms").code == 1
+    assert foliot("wait", "agent/writer", "--for", "phase=Running", "--timeout", "50ms").code == 1
 
 
 @pytest.mark.parametrize("words", [("--for", "x"), ("--for", "delete", "--timeout", "soon"), ("--for", "bad.path=1")])

@@ -10,7 +10,7 @@ from foliot.cli.commands.wait import parse_condition
 
 
 def in_phase(phase: str | None) -> dict[str, Any]:
-    return {"metadata": {"name": "x"}, "status": {} if phase is None else {"phase": phase}}
+    return {"kind": "Agent", "metadata": {"name": "x"}, "status": {} if phase is None else {"phase": phase}}
 
 
 @pytest.mark.parametrize(

@@ -169,10 +169,29 @@ class ResourceStoreConformance:
 
     async def test_a_status_in_a_put_of_the_spec_is_not_taken(self, store: ResourceStore) -> None:
         (created,) = await put(store, {**agent(), "status": {"phase": "Succeeded"}})
-        assert created.document["status"] == {}
-        await put(store, {**agent(), "status": {"phase": "Ready"}}, only="status")
+        assert created.document["status"] == {"phase": "Ready"}
+        await put(store, {**agent(), "status": {"phase": "Error"}}, only="status")
         (updated,) = await put(store, {**agent(spec={"model": "n"}), "status": {"phase": "Faked"}})
-        assert updated.document["status"] == {"phase": "Ready"}
+        assert updated.document["status"] == {"phase": "Error"}
+
+    async def test_whatever_leaves_the_store_has_a_phase_and_the_one_that_was_put_comes_first(
+        self, store: ResourceStore
+    ) -> None:
+        begins = {"Agent": "Ready", "Task": "Pending", "McpServer": "Pending", "Worker": "NotReady", "Thing": ""}
+        for kind, phase in begins.items():
+            (written,) = await put(store, {"kind": kind, "metadata": {"name": "a"}, "spec": {}})
+            listed = (await store.list(Filter(kind))).items[0]
+            for found in (written.document, await store.get(key("a", kind=kind)), listed):
+                assert found["status"].get("phase", "") == phase
+        assert [
+            each.document["status"].get("phase", "") for each in await take(store.watch(EVERYTHING, after=0), 5)
+        ] == [*begins.values()]
+        schedule = {"kind": "TaskSchedule", "metadata": {"name": "a"}, "spec": {"suspend": True}}
+        assert (await put(store, schedule))[0].document["status"] == {"phase": "Suspended"}
+        assert (await put(store, {**schedule, "spec": {}}))[0].document["status"] == {"phase": "Pending"}
+        await put(store, {**schedule, "status": {"lastError": "x"}}, only="status")
+        told = await store.get(key("a", kind="TaskSchedule"))
+        assert told["status"] == {"lastError": "x", "phase": "Pending"}
 
     async def test_a_put_of_the_status_leaves_everything_else(self, store: ResourceStore) -> None:
         (created,) = await put(store, agent(labels={"a": "b"}))
@@ -268,7 +287,7 @@ class ResourceStoreConformance:
         assert second.document["metadata"]["uid"] != first.document["metadata"]["uid"]
         assert second.document["metadata"]["resourceVersion"] == "4"
         assert second.document["metadata"]["generation"] == 1
-        assert second.document["status"] == {}
+        assert second.document["status"] == {"phase": "Ready"}
 
     async def test_a_batch_is_stored_whole_or_not_at_all(self, store: ResourceStore) -> None:
         await put(store, agent("taken"))
@@ -494,7 +513,7 @@ class ResourceStoreConformance:
         found = await pages(store, Filter("Agent", fields=parse_fields("spec.even=true,metadata.name!=n000")), 10)
         assert [len(page) for page in found] == [10, 10, 9]
         assert flat(found) == [f"n{n:03}" for n in range(2, 60, 2)]
-        assert await pages(store, Filter(fields=(Requirement("status.phase", "exists"),)), 10) == [[]]
+        assert await pages(store, Filter(fields=(Requirement("status.lastError", "exists"),)), 10) == [[]]
 
     async def test_a_thousand_puts_are_one_transaction(self, store: ResourceStore) -> None:
         documents = [agent(f"n{n:04}", labels={"bulk": "yes", "n": str(n)}) for n in range(1000)]

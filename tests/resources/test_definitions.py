@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from foliot.resources.kinds import KINDS, phase_of, with_phase
 from foliot.resources.validate import validate_document
 
 DEFAULTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -250,12 +251,21 @@ def test_github_has_no_timestamp_header() -> None:
     assert "timestamp_header" not in document["spec"]["auth"]
 
 
-@pytest.mark.parametrize("kind", ["AgentPolicy", "AgentRole", "ToolPermission"])
-@pytest.mark.parametrize("phase", [None, "", "Pending"])
-def test_what_needs_no_work_is_ready_at_once(kind: str, phase: str | None) -> None:
-    document, _ = validate_document({"kind": kind, "metadata": {"name": "it"}, "status": {"phase": phase}})
-    assert document is not None
-    assert document["status"] == {"phase": "Ready"}
+BEGINS = {
+    **dict.fromkeys(("McpServer", "Task", "TaskSchedule", "TaskWebhook", "ToolApproval"), "Pending"),
+    "Worker": "NotReady",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("status", [None, {}, {"phase": ""}, {"lastError": "x"}])
+def test_a_resource_is_in_the_phase_that_its_kind_begins_with(kind: str, status: dict[str, Any] | None) -> None:
+    document = {"kind": kind, "metadata": {"name": "it"}, "spec": {}, "status": status}
+    assert with_phase(document)["status"] == {**(status or {}), "phase": BEGINS.get(kind, "Ready")}
+    assert document["status"] == status
+    said = {**document, "status": {"phase": "Error"}}
+    assert (phase_of(said), with_phase(said)) == ("Error", said)
+    assert phase_of({**document, "spec": {"suspend": True}}) == "Suspended"
 
 
 def test_an_approval_begins_pending_and_keeps_its_fields_in_snake_case() -> None:

@@ -255,7 +255,8 @@ def events(http: httpx.Client, path: str, *, until: str) -> Iterator[dict[str, s
                 field, _, value = line.partition(": ")
                 event[field] = value
             elif not line and event:
-                yield event
+                if "data" in event:
+                    yield event
                 if event.get("event") == until:
                     return
                 event = {}

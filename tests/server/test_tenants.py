@@ -168,7 +168,7 @@ async def _answer(http: httpx.AsyncClient, method: str, path: str, route: str, n
         said = ""
         async for line in answer.aiter_lines():
             said += line + "\n"
-            if line.startswith("data: "):
+            if line.startswith(("data: ", ": changes from here on")):
                 break
         return answer.status_code, said
 
@@ -245,7 +245,7 @@ async def test_a_watch_passes_over_what_happens_to_others(place: Place) -> None:
         ):
             lines = stream.aiter_lines()
             async for line in lines:
-                if "bookmark" in line and line.startswith("data"):
+                if ("bookmark" in line and line.startswith("data")) or line.startswith(": changes from here on"):
                     break
             await http.post("/v1/agent-roles", json=theirs, headers=place.admin)
             await http.post("/v1/agent-roles", json=mark, headers=place.admin)

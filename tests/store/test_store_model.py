@@ -101,7 +101,7 @@ class Model:
         new["metadata"] = {**new["metadata"], "generation": generation, "resourceVersion": version, "declaredBy": by}
         self.resources[key] = new
         action = "created" if old is None else "updated"
-        self.feed.append(Change(len(self.feed) + 1, action, copy.deepcopy(new)))
+        self.feed.append(Change(len(self.feed) + 1, action, copy.deepcopy(_shown(new))))
         return action
 
     def delete(self, key: Key, expect: str) -> str:
@@ -109,7 +109,7 @@ class Model:
         self._expect(key, expect, old)
         if old is None:
             return "unchanged"
-        self.feed.append(Change(len(self.feed) + 1, "deleted", self.resources.pop(key)))
+        self.feed.append(Change(len(self.feed) + 1, "deleted", _shown(self.resources.pop(key))))
         return "deleted"
 
     def _expect(self, key: Key, expect: str, old: Document | None) -> None:
@@ -133,6 +133,11 @@ def _sorted(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _sorted(value[name]) for name in sorted(value)}
     return [_sorted(each) for each in value] if isinstance(value, list) else value
+
+
+def _shown(document: Document) -> Document:
+    """Neither of the kinds here needs anything to be done for it: without a phase they are ready."""
+    return {**document, "status": {**document["status"], "phase": document["status"].get("phase") or "Ready"}}
 
 
 def _comparable(document: Document) -> Document:
@@ -211,7 +216,8 @@ class StoreMachine(RuleBasedStateMachine):
             if (cursor := page.cursor) is None:
                 break
             assert len(page.items) == limit
-        expected = [doc for _, doc in sorted(self.model.resources.items()) if matches(doc, filter)]
+        every = [_shown(doc) for _, doc in sorted(self.model.resources.items())]
+        expected = [doc for doc in every if matches(doc, filter)]
         assert [_comparable(document) for document in found] == expected
 
     @rule(kind=st.none() | KINDS, space=st.none() | SPACES, data=st.data())

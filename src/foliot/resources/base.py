@@ -323,17 +323,6 @@ def _with_empty_lists(model: Model, given: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-class ReadyResource(Resource[SpecT, StatusT]):
-    """A kind that nothing has to be done for: it is ready as soon as it is declared."""
-
-    def complete(self) -> None:
-        super().complete()
-        status = self.status or cast("StatusT", Status())
-        if status.phase in ("", "Pending"):
-            status.phase = "Ready"
-        self.status = status
-
-
 def check_api_version(value: object) -> Problem | None:
     """Returns the problem with an apiVersion; None when documents of this version can be read."""
     text = value.strip() if isinstance(value, str) else None

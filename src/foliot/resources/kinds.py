@@ -37,6 +37,7 @@ class Kind:
     """`columns` are (heading, path into the document) pairs of the table that `get` prints; `wide` adds to them.
 
     A path may end at a list (shown comma-joined) or at a mapping (shown as its keys, or as key=value for labels).
+    `phase` is that of a resource whose status says none: nothing has to be done for most kinds, so they are ready.
     """
 
     name: str
@@ -45,13 +46,22 @@ class Kind:
     words: tuple[str, ...] = ()
     columns: Columns = ()
     wide: Columns = ()
+    phase: str = "Ready"
 
     def model(self) -> type[Resource[Any, Any]]:
         """The pydantic model of this kind."""
         return getattr(import_module(f"foliot.resources.{self.module}"), self.name)
 
 
-def _kind(name: str, plural: str, module: str, *columns: tuple[str, str], words: str = "", wide: Columns = ()) -> Kind:
+def _kind(
+    name: str,
+    plural: str,
+    module: str,
+    *columns: tuple[str, str],
+    words: str = "",
+    wide: Columns = (),
+    phase: str = "Ready",
+) -> Kind:
     singular = module.replace("_", "-")
     return Kind(
         name,
@@ -60,6 +70,7 @@ def _kind(name: str, plural: str, module: str, *columns: tuple[str, str], words:
         (singular, *words.split()),
         (_NAME, *columns),
         (*wide, *_WIDE),
+        phase,
     )
 
 
@@ -128,6 +139,7 @@ _ALL: Final = (
         ("LAST_SYNCED", "status.lastSyncedAt"),
         words="mcp",
         wide=(("COMMAND", "spec.command"), ("ENDPOINT", "spec.endpoint"), _LAST_ERROR),
+        phase="Pending",
     ),
     _kind(
         "AgentPolicy",
@@ -177,6 +189,7 @@ _ALL: Final = (
         ("DECIDED_BY", "status.decided_by"),
         words="approval approvals",
         wide=(("REASON", "spec.reason"),),
+        phase="Pending",
     ),
     _kind(
         "Task",
@@ -192,6 +205,7 @@ _ALL: Final = (
         ("NEXT_ATTEMPT", "status.nextAttemptAt"),
         _LAST_ERROR,
         wide=(("AGENT", "spec.agent"), ("MODE", "spec.mode")),
+        phase="Pending",
     ),
     _kind(
         "TaskSchedule",
@@ -208,6 +222,7 @@ _ALL: Final = (
         _LAST_ERROR,
         words="schedule schedules",
         wide=(("CONCURRENCY", "spec.concurrency_policy"),),
+        phase="Pending",
     ),
     _kind(
         "TaskWebhook",
@@ -224,6 +239,7 @@ _ALL: Final = (
         _LAST_ERROR,
         words="webhook webhooks",
         wide=(("PROFILE", "spec.auth.profile"),),
+        phase="Pending",
     ),
     _kind(
         "Worker",
@@ -235,6 +251,7 @@ _ALL: Final = (
         _STATUS,
         ("LAST_HEARTBEAT", "status.lastHeartbeat"),
         wide=(("CURRENT", "status.currentTasks"), ("MODELS", "spec.capabilities.supported_models")),
+        phase="NotReady",
     ),
     _kind(
         "Budget",
@@ -280,6 +297,24 @@ def _by_name() -> dict[str, Kind]:
 def kind_of(name: str) -> Kind | None:
     """The kind that a manifest's `kind:` names, in any case; None when there is no such kind."""
     return _by_name().get(name.strip().lower())
+
+
+def phase_of(document: Mapping[str, Any]) -> str:
+    """Returns the phase of a resource: the one in its status, or the one that its kind begins with."""
+    if phase := (document.get("status") or {}).get("phase"):
+        return phase
+    kind = KINDS.get(document.get("kind", ""))
+    if (document.get("spec") or {}).get("suspend") is True:
+        return "Suspended"
+    return kind.phase if kind is not None else ""
+
+
+def with_phase(document: dict[str, Any]) -> dict[str, Any]:
+    """Returns the resource as it is shown: its status has a phase."""
+    status: dict[str, Any] = document.get("status") or {}
+    if status.get("phase") or not (phase := phase_of(document)):
+        return document
+    return {**document, "status": {**status, "phase": phase}}
 
 
 def near_kind(name: str) -> Kind | None:

@@ -205,6 +205,12 @@ async def told_behind(database: Database, after: int, limit: int) -> list[Told]:
     return [_told(row) for row in await database.read("task_feed_behind", after=after, count=limit)]
 
 
+async def told_live(database: Database, upto: int, limit: int) -> list[Told]:
+    """Reads the last event of tasks that had not ended, up to a number: the newest ones, oldest first."""
+    found = await database.read("task_feed_live_told", upto=upto, count=limit)
+    return [_told(row) for row in reversed(found)]
+
+
 async def told_of(database: Database, tasks: Sequence[int]) -> dict[int, Told]:
     """Reads the last event of each of these tasks."""
     found = await database.read("task_feed_told", keys=keys_array(tasks))

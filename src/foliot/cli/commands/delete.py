@@ -166,7 +166,6 @@ async def _ends(client: StoreGroups, doomed: Doomed) -> str:
         return ""
     document = await client.resources.get(TASK, doomed.name, namespace=doomed.namespace)
     status: dict[str, Any] = document.get("status") or {}
-    phase = str(status.get("phase") or "")
-    if document["spec"].get("mode") == "template" or not phase:
+    if "attempts" not in status:  # a template, or a task that was never accepted
         return ""
-    return ", its work archived" if phase in ENDED_PHASES else ", its work cancelled"
+    return ", its work archived" if status["phase"] in ENDED_PHASES else ", its work cancelled"

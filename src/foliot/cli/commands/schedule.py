@@ -23,6 +23,7 @@ from foliot.common.times import iso_seconds
 from foliot.errors import FoliotError, UsageError
 from foliot.resources import cron
 from foliot.resources.cron import time_zone_problem
+from foliot.resources.kinds import phase_of
 from foliot.settings.settings import mask_password
 from foliot.work.triggers.schedule import Cron, read_schedule, zone_of
 from foliot.work.triggers.scheduler import Scheduler
@@ -197,12 +198,12 @@ def _following(timing: Timing, after: float, count: int) -> list[int]:
 def _text(document: Document, following: Sequence[int], slots: Sequence[Slot]) -> str:
     spec: dict[str, Any] = document["spec"]
     status: dict[str, Any] = document.get("status") or {}
-    zone = spec.get("time_zone", "UTC")
+    zone, phase = spec.get("time_zone", "UTC"), phase_of(document)
     facts = {
         "Name": document["metadata"]["name"],
         "Makes": f"tasks after {spec['task_ref']}",
         "When": f"{spec.get('schedule') or spec.get('at')} ({zone})",
-        "Phase": status.get("phase") or "not looked at yet: `foliot schedule serve` does",
+        "Phase": phase if phase != "Pending" else "Pending: `foliot schedule serve` has not looked at it yet",
         "Error": status.get("lastError", ""),
         "While one runs": spec.get("concurrency_policy", "forbid"),
         "What was missed": f"{spec.get('missed', 'skip')}, deadline {spec.get('starting_deadline_seconds', 300)} s",

@@ -16,6 +16,7 @@ from foliot.cli.show.tables import at
 from foliot.cli.targets import parse_targets
 from foliot.cli.terminal import out
 from foliot.errors import FoliotError, Gone, NotFound, UsageError
+from foliot.resources.kinds import phase_of
 from foliot.runtime.groups.groups import StoreGroups
 from foliot.store.base import Document, Filter
 
@@ -129,8 +130,7 @@ def _has_condition(document: Document | None, name: str, wanted: str) -> bool:
                 return str(at(condition, "status")).lower() == wanted.lower()  # pyright: ignore[reportUnknownArgumentType]
     if document is None:
         return False
-    # Nothing has to happen to most kinds after they are declared: without a phase they are ready.
-    phase = str(at(document, "status.phase") or "Ready").lower()
+    phase = phase_of(document).lower()
     return (phase in _MEANT.get(name.lower(), (name.lower(),))) == (wanted.lower() == "true")
 
 

@@ -10,6 +10,7 @@ from foliot.cli.doctor.findings import Finding, Findings, listed
 from foliot.common.durations import age
 from foliot.common.text import counted
 from foliot.engine.telemetry.standing import Standing, look, waits_for
+from foliot.resources.kinds import phase_of
 from foliot.store.audit.log import SqlAuditLog
 from foliot.store.base import Filter, Requirement
 from foliot.store.database_clock import NOTABLE
@@ -17,7 +18,7 @@ from foliot.store.queue.limits import list_classes
 from foliot.store.queue.placement import fits, lacked_by
 
 if TYPE_CHECKING:
-    from foliot.store.base import Database, Document, ResourceStore
+    from foliot.store.base import Database, ResourceStore
 
 AREA: Final = "work"
 SOME: Final = 20
@@ -213,7 +214,7 @@ async def _approvals(resources: ResourceStore, now: float) -> Finding:
 
 async def _schedules(resources: ResourceStore) -> Finding:
     page = await resources.list(Filter(kind="TaskSchedule"))
-    broken = [item for item in page.items if _phase(item) == "Error"]
+    broken = [item for item in page.items if phase_of(item) == "Error"]
     if broken:
         names = listed([f"{item['metadata']['name']} ({item['status'].get('lastError', '')[:80]})" for item in broken])
         return Finding(
@@ -224,11 +225,6 @@ async def _schedules(resources: ResourceStore) -> Finding:
             "`foliot describe` says more",
         )
     return Finding(AREA, "work.schedules", "ok", f"{counted(len(page.items), 'schedule')}, none of them in error")
-
-
-def _phase(document: Document) -> str:
-    status: dict[str, str] = document.get("status") or {}
-    return status.get("phase", "")
 
 
 async def _classes(database: Database, now: float) -> Finding:

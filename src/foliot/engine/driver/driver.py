@@ -201,7 +201,8 @@ class Driver:
         self._tenure.watch(self._lapsed)
         try:
             if self._claim:
-                self._record(RunClaimed(self.state.next_attempt, self.lease.worker, self.lease.epoch))
+                lease = self.lease
+                self._record(RunClaimed(self.state.next_attempt, lease.worker, lease.epoch, lease.name))
                 for call in self.state.calls:
                     if call.phase == "unknown" and call.unknown is None and call.attempts:
                         over = self._clock() if _is_here(self._tools.definition(call.name)) else None

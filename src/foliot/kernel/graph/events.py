@@ -84,7 +84,7 @@ class MessageSent(TaskFact, frozen=True, tag="message.sent"):
 
 class MessageEnded(TaskFact, frozen=True, tag="message.ended"):
     """The run of a message has ended. `route` are labels for conditional edges; `held` are the positions of the
-    node's edges whose expressions held. `attempts` is how often the run was tried."""
+    node's edges whose expressions held. `attempts` is how often the run was tried, `worker` who had it last."""
 
     message_id: str
     outcome: Literal["succeeded", "failed", "cancelled"]
@@ -97,6 +97,7 @@ class MessageEnded(TaskFact, frozen=True, tag="message.ended"):
     error: str = ""
     attempts: int = 1
     usage: Usage = Usage()
+    worker: str = ""
 
 
 class BranchEnded(TaskFact, frozen=True, tag="branch.ended"):

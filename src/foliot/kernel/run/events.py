@@ -112,11 +112,15 @@ class RunCreated(Fact, frozen=True, tag="run.created"):
 
 
 class RunClaimed(Fact, frozen=True, tag="run.claimed"):
-    """A worker took the run. What an earlier attempt had under way is over, whether or not it took effect."""
+    """A worker took the run. What an earlier attempt had under way is over, whether or not it took effect.
+
+    `worker` is the process that holds it, `name` what the worker is called; a run outside of tasks has none.
+    """
 
     attempt: int
     worker: str = ""
     epoch: int = 0
+    name: str = ""
 
 
 class RunWaiting(Fact, frozen=True, tag="run.waiting"):

@@ -53,6 +53,7 @@ def _claimed(state: State, event: e.RunClaimed) -> None:
     state.fruitless += 1
     state.held = True
     state.worker = event.worker
+    state.worker_name = event.name or state.worker_name
     if state.retried is not None:
         state.retried = None
         # Each attempt has its own time. What it still waits for is counted when that is over, from here on.

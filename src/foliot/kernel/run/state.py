@@ -190,6 +190,7 @@ class State:
         "waived",
         "was_delayed",
         "worker",
+        "worker_name",
     )
 
     def __init__(self, spec: RunSpec, run_id: str, history: Iterable[Message] = ()) -> None:
@@ -207,6 +208,7 @@ class State:
         self.fruitless = 0  # attempts in a row, this one included, that have brought nothing so far
         self.held = False
         self.worker = ""  # who took it up last
+        self.worker_name = ""
         self.retried: RunRetried | None = None
         self.busy = 0  # how often in a row it was given back because the model was busy
         self.busy_since: float | None = None  # since when the model has been nothing but busy

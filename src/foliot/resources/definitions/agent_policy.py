@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, WithJsonSchema
 
-from foliot.resources.base import Model, ReadyResource, Status, problem
+from foliot.resources.base import Model, Resource, Status, problem
 from foliot.resources.fields import MARK_ONE_OR_MANY, Count, WordList, one_of_words
 from foliot.resources.problems import Problem
 
@@ -57,5 +57,5 @@ class AgentPolicySpec(Model):
                     yield problem(field, at, message="{field} names a version", hint=hint)
 
 
-class AgentPolicy(ReadyResource[AgentPolicySpec, Status]):
+class AgentPolicy(Resource[AgentPolicySpec, Status]):
     """Limits on models, tools and tokens."""

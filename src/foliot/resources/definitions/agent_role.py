@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from foliot.resources.base import Model, ReadyResource, Status
+from foliot.resources.base import Model, Resource, Status
 from foliot.resources.fields import WordList
 
 
@@ -17,5 +17,5 @@ class AgentRoleSpec(Model):
     )
 
 
-class AgentRole(ReadyResource[AgentRoleSpec, Status]):
+class AgentRole(Resource[AgentRoleSpec, Status]):
     """A named set of permissions."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from foliot.resources.base import Model, ReadyResource, Status, either, given, problem
+from foliot.resources.base import Model, Resource, Status, either, given, problem
 from foliot.resources.definitions.shapes import Dollars
 from foliot.resources.definitions.task_schedule import TimeZone
 from foliot.resources.fields import (
@@ -108,5 +108,5 @@ class BudgetSpec(Model):
     )
 
 
-class Budget(ReadyResource[BudgetSpec, Status]):
+class Budget(Resource[BudgetSpec, Status]):
     """How much may be spent."""

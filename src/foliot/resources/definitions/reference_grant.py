@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Final, TypeAlias
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, WithJsonSchema
 
-from foliot.resources.base import Model, ReadyResource, Status, problem
+from foliot.resources.base import Model, Resource, Status, problem
 from foliot.resources.fields import MARK_ANY_CASE, NAME_PATTERN, Name, check_name, refusal
 from foliot.resources.problems import Problem
 from foliot.resources.references import EVERY_NAMESPACE, ORIGINS, TARGETS
@@ -91,7 +91,7 @@ class ReferenceGrantSpec(Model):
     )
 
 
-class ReferenceGrant(ReadyResource[ReferenceGrantSpec, Status]):
+class ReferenceGrant(Resource[ReferenceGrantSpec, Status]):
     """Leave for other namespaces to name what is in this one."""
 
     def problems(self) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from foliot.resources.base import Model, ReadyResource, Status, given, implies, problem, says
+from foliot.resources.base import Model, Resource, Status, given, implies, problem, says
 from foliot.resources.fields import ANY_CASE, ExactList, Positive, RawText, Timeout, ToolName, WordList
 from foliot.resources.problems import Problem
 
@@ -81,7 +81,7 @@ class ToolPermissionSpec(Model):
             yield problem("required_approvals", message="{field} is more than there are in spec.approvers")
 
 
-class ToolPermission(ReadyResource[ToolPermissionSpec, Status]):
+class ToolPermission(Resource[ToolPermissionSpec, Status]):
     """A permission that an agent needs before it may call a tool."""
 
     def complete(self) -> None:

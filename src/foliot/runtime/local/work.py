@@ -330,7 +330,7 @@ class LocalTasks(_Waking, TaskGroup):
         await self._tasking.tasks.delete(namespace, name)
 
     async def story(self, name: str, *, namespace: str = "default", looks: bool = True) -> TaskStory:
-        return await self._tasking.stories.of(namespace, name, looks=looks)
+        return await self._tasking.stories.of(namespace, name, looks=looks, whole=True)
 
     async def records(self, name: str, *, namespace: str = "default", after: int = 0) -> Rows[TaskRecord]:
         return await self._tasking.stories.records(namespace, name, after=after)

@@ -19,7 +19,6 @@ def changes(resource: str) -> Mapping[str, Schema]:
 
 HAPPENED: Final[Mapping[str, Schema]] = {
     "event": ref("ResourceEvent"),
-    "bookmark": ref("BookmarkEvent"),
     "error": _FAILED,
 }
 TASK_CHANGES: Final = changes("StoredTask")
@@ -60,11 +59,12 @@ SHAPES: Final[dict[str, Schema]] = {
             "kind": TEXT,
             "name": TEXT,
             "namespace": TEXT,
-            "action": {"enum": ["created", "updated", "deleted"]},
+            "action": TEXT,
             "message": TEXT,
             "data": ANYTHING,
         },
-        about="What happened to a resource. `data.resource` is the resource; the id is a revision.",
+        about="What happened to a resource or a task. `data.resource` is how it stood then; the id is a place to go on "
+        "from.",
     ),
     "RunEvent": shape(
         {"type": TEXT, "run": TEXT, "seq": COUNT, "at": NUMBER, "data": ANYTHING},

@@ -23,12 +23,11 @@ from foliot.server.streams.runs import task_batches
 from foliot.server.streams.sse import frame
 from foliot.server.tasks.messages import chosen, messages_of, metrics_of
 from foliot.work.views.events import decode_cursor, log_line
+from foliot.work.views.reader import looked_into
 
 router = new_router("tasks")
 
 LONGEST_WAIT: Final = 10.0
-# Of a task with more runs under way, only so many are looked into.
-LOOKED_INTO: Final = 40
 
 Phase = Annotated[str | None, Query(description="Only messages in these phases, with commas between.")]
 Agent = Annotated[str | None, Query(description="Only messages of this agent.")]
@@ -113,10 +112,11 @@ async def why(name: Name, services: ServicesDep, namespace: Namespace = None) ->
 
 @router.get("/v1/tasks/{name}/story")
 async def story(name: Name, services: ServicesDep, namespace: Namespace = None, looks: bool = True) -> Response:
-    """Returns the parts of a task's story: its plan, its facts, its runs; with `looks` the facts of live runs."""
+    """Returns the parts of a task's story: its plan, its facts, its runs; with `looks` the facts of the newest runs."""
     told = await services.runtime.tasks.story(name, namespace=space(namespace), looks=False)
-    under_way = [each.run.run_id for each in told.live if each.run is not None][:LOOKED_INTO] if looks else []
-    live = {run_id: await services.runtime.inside.runs.facts(run_id) for run_id in under_way}
+    rows = [each.run for each in told.messages.values() if each.run is not None]
+    chosen = looked_into(rows, whole=True) if looks else []
+    live = {run_id: await services.runtime.inside.runs.facts(run_id) for run_id in chosen}
     return Json(wire.story_to_wire(told, live, time.time()))
 
 

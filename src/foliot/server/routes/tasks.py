@@ -401,7 +401,7 @@ async def _lineage(services: Services, command: Command, identity: Identity) -> 
 
 async def _shown(services: Services, namespace: str, name: str) -> Document:
     try:
-        story = await services.runtime.inside.tasking.stories.of(namespace, name)
+        story = await services.runtime.inside.tasking.stories.of(namespace, name, whole=True)
     except NotFound:
         return await services.resources.get(Key("Task", namespace, name))
     return task_document(story)

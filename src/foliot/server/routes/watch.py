@@ -6,6 +6,7 @@ the store, so a client may reconnect to any of them.
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated
@@ -22,7 +23,7 @@ from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.errors import BadParameter
 from foliot.server.http.names import Fields, KindName, Labels, Namespace, kind_at, last_event, wanted
 from foliot.server.http.parameters import Query
-from foliot.server.streams.resource_feed import events_of, told_by
+from foliot.server.streams.event_watch import EventWatch, check_position
 from foliot.server.streams.sse import frame
 from foliot.server.streams.task_watch import all_tasks_frames, place_named
 from foliot.server.tasks.list import Wanted
@@ -65,20 +66,18 @@ async def watch_events(
     ] = None,
     kind: Annotated[str | None, Query(description="Only of resources of this kind.")] = None,
     name: OneName = None,
-    source: Annotated[str | None, Query(description="Only events of this source.")] = None,
-    type: Annotated[str | None, Query(description="Only events of this type, such as `resource.created`.")] = None,
+    source: Annotated[str | None, Query(description="Only events of this source, such as `task-controller`.")] = None,
+    type: Annotated[str | None, Query(description="Only events of this type, such as `task.succeeded`.")] = None,
 ) -> Response:
-    """Events `event`: that a resource was created, updated or deleted, with what names it."""
+    """Events `event`: that a resource was created, updated or deleted, that a task was claimed, waits, or has ended."""
     filter = _named(wanted(find_kind(kind).name if kind else None, namespace, None, None), name)
-    position = last_event(request, since)
-    if position is None:
-        position = str(await services.resources.revision())
-    elif position == "0":
-        position = str((await services.database.read("feed_bounds"))[0]["compacted"])
-    mine = caller.narrowed(filter) if told_by(source) else None
-    after = await _checked(services, position)
-    frames = _nothing(services) if mine is None else _changes(services, mine, after)
-    return services.streams.respond(caller, events_of(frames, type))
+    now, position = time.time(), last_event(request, since)
+    start = await check_position(services, position, work=filter.kind in (None, "Task"))
+    mine = caller.narrowed(filter)
+    if mine is None:
+        return services.streams.respond(caller, _silence(services))
+    watch = EventWatch(services, mine, start, source=source, type=type, since=now if position is None else None)
+    return services.streams.respond(caller, watch.frames())
 
 
 @router.get("/v1/tasks/watch")
@@ -158,6 +157,12 @@ async def _changes(services: Services, filter: Filter, after: int | None) -> Asy
     async with aclosing(services.streams.feed.frames(filter, after)) as changes:
         async for many in changes:
             yield many
+
+
+async def _silence(services: Services) -> AsyncGenerator[bytes]:
+    """Streams the events that a caller sees of a namespace that is not theirs."""
+    yield b": changes from here on\n\n"
+    await services.closing.wait()
 
 
 async def _nothing(services: Services) -> AsyncGenerator[bytes]:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from foliot.errors import Gone, NotFound
+from foliot.errors import Gone
 from foliot.resources.wording import as_written
 from foliot.runtime.local.declared_work import is_work
 from foliot.server.auth.identity import Caller
@@ -22,7 +22,7 @@ from foliot.server.errors import BadParameter
 from foliot.server.streams.runs import patiently
 from foliot.server.streams.sse import frame
 from foliot.server.streams.task_feed import as_text
-from foliot.server.tasks.list import Wanted, list_tasks
+from foliot.server.tasks.list import Wanted, is_accepted, list_tasks
 from foliot.store.base import Document, Filter
 from foliot.store.resources.feed import Looked, window
 from foliot.store.resources.selectors import matches
@@ -64,12 +64,21 @@ async def place_named(services: Services, position: str | None) -> Place | None:
     if found is None:
         raise BadParameter(f"{position[:40]!r} is no place in the changes of tasks", hint="the id of an event is one")
     place = Place(int(found[1]), int(found[2]))
-    resources = (await services.database.read("feed_bounds"))[0]
-    work = (await services.database.read("task_feed_bounds"))[0]
-    kept = resources["compacted"] <= place.revision <= resources["revision"]
-    if not kept or not work["dropped"] <= place.number <= work["told"]:
-        raise Gone(f"the changes behind {position} are not kept", hint="watch again, without an id")
+    await check_kept(services, place, position)
     return place
+
+
+async def check_kept(services: Services, place: Place, position: str) -> None:
+    """Raises `Gone` for a place behind which not all changes are kept."""
+    first, last = await oldest_place(services), await newest_place(services)
+    if not (first.revision <= place.revision <= last.revision and first.number <= place.number <= last.number):
+        raise Gone(f"the changes behind {position} are not kept", hint="watch again, without an id")
+
+
+async def oldest_place(services: Services) -> Place:
+    """Returns the first position from which all changes are kept."""
+    resources = (await services.database.read("feed_bounds"))[0]
+    return Place(resources["compacted"], (await services.database.read("task_feed_bounds"))[0]["dropped"])
 
 
 async def all_tasks_frames(
@@ -138,7 +147,7 @@ class _View:
         if self._filter is None or (action := await looked.through(self._filter)) is None:
             return None
         document = looked.document
-        if is_work(document) and await self._accepted(document):
+        if is_work(document) and await is_accepted(self._services, document):
             return None  # told as work
         identity = _identity(document)
         if action == "deleted":
@@ -148,14 +157,6 @@ class _View:
                 return None
             self._remember(identity, as_text(document))
         return {"type": _TYPES[action], "resource": document}
-
-    async def _accepted(self, document: Document) -> bool:
-        metadata = document["metadata"]
-        try:
-            await self._services.runtime.inside.tasking.tasks.get(metadata["namespace"], metadata["name"])
-        except NotFound:
-            return False
-        return True
 
     def _work(self, told: Told) -> dict[str, Any] | None:
         if self._filter is None or self._fixed is None:

@@ -146,10 +146,11 @@ async def _declared(
     if filter is None:
         return [], None
     page = await services.resources.list(filter, limit=max(1, limit), cursor=cursor)
-    return [each for each in page.items if not is_work(each) or not await _accepted(services, each)], page.cursor
+    return [each for each in page.items if not is_work(each) or not await is_accepted(services, each)], page.cursor
 
 
-async def _accepted(services: Services, document: Document) -> bool:
+async def is_accepted(services: Services, document: Document) -> bool:
+    """Returns whether there is work of the name of a declared Task."""
     metadata = document["metadata"]
     try:
         await services.runtime.inside.tasking.tasks.get(metadata["namespace"], metadata["name"])

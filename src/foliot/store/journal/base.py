@@ -64,7 +64,7 @@ class Lease(Struct, frozen=True, gc=False):
     """The right to write one journal until `until`. `epoch` is the fence; `key` is the store's short name for it.
 
     `queued`: the run belongs to a task, so letting it go puts it back into the queue, and its end takes it out.
-    `lapsed`: who held the run before did not let it go; None when that is not known.
+    `lapsed`: who held the run before did not let it go; None when that is not known. `name` is that of the worker.
     """
 
     run_id: str
@@ -74,6 +74,7 @@ class Lease(Struct, frozen=True, gc=False):
     until: float
     queued: bool = False
     lapsed: bool | None = None
+    name: str = ""
 
 
 class NewRun(Struct, frozen=True):

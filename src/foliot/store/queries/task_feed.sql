@@ -63,6 +63,10 @@ ON CONFLICT (task) DO UPDATE
 -- name: task_feed_behind
 SELECT task, number, first, live, gone, document FROM task_told WHERE number > :after ORDER BY number LIMIT :count;
 
+-- name: task_feed_live_told
+SELECT task, number, first, live, gone, document FROM task_told WHERE live = 1 AND number <= :upto
+ ORDER BY number DESC LIMIT :count;
+
 -- name: task_feed_old
 SELECT COALESCE(MAX(number), 0) AS number, COUNT(*) AS rows FROM task_told WHERE live = 0 AND task <= :floor;
 

@@ -126,7 +126,7 @@ SELECT r.key AS key FROM task_run AS m JOIN run AS r ON r.id = m.run_id WHERE m.
 SELECT m.message AS message, m.run_id AS run_id, r.agent AS agent, r.phase AS phase, r.worker AS worker,
        r.lease_until AS lease_until, r.created_at AS created_at, r.updated_at AS updated_at, r.summary AS summary,
        q.due_at AS due_at, q.held AS held, q.requirements AS requirements, q.class AS class,
-       q.max_running AS max_running
+       q.max_running AS max_running, (SELECT MIN(w.name) FROM worker AS w WHERE w.identity = r.worker) AS worker_name
   FROM task AS t JOIN task_run AS m ON m.task = t.key JOIN run AS r ON r.id = m.run_id
   LEFT JOIN queue AS q ON q.run = r.key
  WHERE t.namespace = :namespace AND t.name = :name
@@ -139,9 +139,13 @@ SELECT t.key AS key, t.uid AS uid, t.namespace AS namespace, t.name AS name, t.p
  WHERE m.run_id = :run_id;
 
 -- name: task_live
--- Of these tasks (a JSON array of keys as text): how their live runs are. `begun` counts those that were ever taken.
+-- Of these tasks (a JSON array of keys as text): how their live runs are. `begun` counts those that were ever taken;
+-- `worker` is one of those that hold a run of it.
 SELECT q.task AS task, COUNT(*) AS runs, SUM(CASE WHEN r.phase = 'waiting' THEN 1 ELSE 0 END) AS waiting,
-       SUM(CASE WHEN r.epoch > 0 THEN 1 ELSE 0 END) AS begun, MIN(r.summary) AS summary
+       SUM(CASE WHEN r.epoch > 0 THEN 1 ELSE 0 END) AS begun, MIN(r.summary) AS summary,
+       MIN(CASE WHEN q.held = 1 THEN (SELECT MIN(w.name) FROM worker AS w WHERE w.identity = r.worker) END) AS worker,
+       MIN(CASE WHEN q.held = 1 THEN r.lease_until END) AS lease_until,
+       MIN(CASE WHEN q.held = 1 THEN r.updated_at END) AS claimed_at
   FROM json_each(:tasks) AS wanted JOIN queue AS q ON q.task = CAST(wanted.value AS BIGINT)
   JOIN run AS r ON r.key = q.run
  GROUP BY q.task;

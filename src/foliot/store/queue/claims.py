@@ -158,7 +158,10 @@ async def recall(db: Database, offer: Offer, *, until: float) -> list[Lease]:
     To be asked before anything of it is renewed. Raises `Unavailable`.
     """
     found = await db.read("queue_claimed", identity=offer.identity, until=until)
-    return [Lease(row["run_id"], row["run"], row["epoch"], offer.identity, until, queued=True) for row in found]
+    return [
+        Lease(row["run_id"], row["run"], row["epoch"], offer.identity, until, queued=True, name=offer.name)
+        for row in found
+    ]
 
 
 def _suits(offer: Offer, requirements: str, lacking: Set[str]) -> bool:
@@ -218,6 +221,7 @@ def take(
             until,
             queued=True,
             lapsed=row["phase"] == "running",
+            name=offer.name,
         )
         for row in chosen
     ]

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.resources.field_owners import Field, decode_owners, encode_owners, leaves, settle
+from foliot.resources.kinds import with_phase
 from foliot.resources.names import check_answered, check_asked, keep_reserved
 from foliot.resources.powers import IN_A_NAME, acts_for_declarer
 from foliot.resources.problems import render_path
@@ -48,6 +49,11 @@ class StoredResource(NamedTuple):
     version: int
     document: Document
     owners: str | None = None
+
+
+def shown(stored: Document) -> Document:
+    """Returns a stored document as it leaves the store: secret values covered, and with a phase in its status."""
+    return with_phase(masked(stored))
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +195,7 @@ class _Batch:
     def _put_status(self, each: Keyed, change: Put, stored: StoredResource) -> Written:
         status = _object(each.key, change.document, "status")
         if same(status, stored.document["status"]):
-            return Written("unchanged", masked(stored.document))
+            return Written("unchanged", shown(stored.document))
         return self._replace(each, stored, {**stored.document, "status": status}, stored.owners, new_generation=False)
 
     def _put(self, each: Keyed, change: Put, stored: StoredResource | None, uid: str) -> Written:
@@ -214,10 +220,10 @@ class _Batch:
         unchanged = not new_spec and not declared and same(_declared(document), _declared(stored.document))
         unchanged = unchanged and same_words
         if unchanged and change.claim.how == "update":
-            return Written("unchanged", masked(stored.document))
+            return Written("unchanged", shown(stored.document))
         owners = _owners(stored, document, change)
         if unchanged and owners == stored.owners:
-            return Written("unchanged", masked(stored.document))
+            return Written("unchanged", shown(stored.document))
         written = self._replace(each, stored, document, owners, new_generation=new_spec, declared=declared, words=words)
         return replace(written, kept=kept and new_spec)
 
@@ -326,7 +332,7 @@ class _Batch:
         self, action: Literal["created", "updated", "deleted"], each: Keyed, previous: int, document: Document
     ) -> Written:
         self.revision += 1
-        shown = masked(document)
+        visible = shown(document)
         self.feed.append(
             {
                 "revision": self.revision,
@@ -334,10 +340,10 @@ class _Batch:
                 "action": action,
                 "kind": each.key.kind,
                 "namespace": each.key.namespace,
-                "document": encode(shown),
+                "document": encode(visible),
             }
         )
-        return Written(action, shown)
+        return Written(action, visible)
 
 
 def _check_expectation(key: Key, change: Put | Delete, stored: StoredResource | None) -> None:

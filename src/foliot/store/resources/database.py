@@ -37,7 +37,7 @@ from foliot.store.base import (
 )
 from foliot.store.ledger.pushes import reseal_key
 from foliot.store.resources import cursors
-from foliot.store.resources.changes import Keyed, apply_changes, check_crossing, crossing, keyed
+from foliot.store.resources.changes import Keyed, apply_changes, check_crossing, crossing, keyed, shown
 from foliot.store.resources.documents import check_labels, decode, decode_all, key_of, key_range, key_text, plain
 from foliot.store.resources.feed import follow
 from foliot.store.resources.mcp_pins import read_agreed
@@ -78,7 +78,7 @@ class SqlResourceStore:
         self._next: asyncio.Task[int] | None = None
 
     async def get(self, key: Key) -> Document:
-        return secrets.masked(await self._stored(key))
+        return shown(await self._stored(key))
 
     async def owned(self, keys: Sequence[Key]) -> dict[Key, Owned]:
         by_text = {key_text(key): key for key in keys}
@@ -87,7 +87,7 @@ class SqlResourceStore:
         for start in range(0, len(texts), ROUND):
             wanted = json.dumps(texts[start : start + ROUND])
             for row in await self._database.read("resource_get_many", keys=wanted):
-                document = secrets.masked(decode(row["document"]))
+                document = shown(decode(row["document"]))
                 found[by_text[row["key"]]] = Owned(document, decode_owners(row["owners"], leaves(document)))
         return found
 
@@ -105,7 +105,7 @@ class SqlResourceStore:
         while True:
             found = await self._candidates(filter, after, before, count)
             for row, stored in zip(found, decode_all([row["document"] for row in found]), strict=True):
-                document = secrets.masked(stored)
+                document = shown(stored)
                 if not matches(document, filter):
                     continue
                 if len(items) == limit:

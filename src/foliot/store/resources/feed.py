@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Literal, TypeAlias
 
 from foliot.errors import Gone
+from foliot.resources.kinds import with_phase
 from foliot.store.base import Change, Database, Document, Filter
 from foliot.store.resources.documents import decode
 from foliot.store.resources.selectors import matches
@@ -35,7 +36,7 @@ async def follow(database: Database, filter: Filter, after: int) -> AsyncIterato
             continue
         for row in found:
             if (action := await Looked(database, row).through(filter)) is not None:
-                yield Change(row["revision"], action, decode(row["document"]))
+                yield Change(row["revision"], action, _read(row))
         after = upto
         await asyncio.sleep(0)  # a long stretch that the filter leaves out must not hold up other tasks
 
@@ -68,6 +69,10 @@ def _check_position(after: int, bounds: Row) -> None:
         )
 
 
+def _read(row: Row) -> Document:
+    return with_phase(decode(row["document"]))  # changes that an earlier version stored have none
+
+
 class Looked:
     """One row of the feed, held against filters. What it takes to do so is read once, however many there are."""
 
@@ -81,7 +86,7 @@ class Looked:
     @property
     def document(self) -> Document:
         if self._document is None:
-            self._document = decode(self._row["document"])
+            self._document = _read(self._row)
         return self._document
 
     async def through(self, filter: Filter) -> Action | None:
@@ -101,6 +106,6 @@ class Looked:
     async def _earlier(self) -> Document | None:
         if not self._knows_before:
             found = await self._database.read("change_get", revision=self._row["previous"])
-            self._before = decode(found[0]["document"]) if found else None
+            self._before = _read(found[0]) if found else None
             self._knows_before = True
         return self._before

@@ -332,6 +332,8 @@ def run_id_for(uid: str, message_id: str, now: float) -> str:
 def summary_of(before: dict[str, Any], moves: Moves) -> dict[str, Any]:
     """Returns the summary of a task for lists."""
     summary = {**before, "messages": before.get("messages", 0) + len(moves.activate)}
+    if workers := [each.worker for each in moves.facts if isinstance(each, MessageEnded) and each.worker]:
+        summary["worker"] = workers[-1]
     if moves.ended is None:
         for stale in ("output", "error", "reason"):
             summary.pop(stale, None)

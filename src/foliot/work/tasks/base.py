@@ -77,6 +77,7 @@ class TaskInfo(Struct, frozen=True):
     """A task as listings show it. `summary` is written with every change: output, error, counts, usage, waiting.
 
     `spec` is what was asked for, in the words of a Task, and `written` how its author put it, as `Command` has it.
+    `claimed_by` is a worker that has one of its runs now.
     """
 
     key: int
@@ -102,6 +103,8 @@ class TaskInfo(Struct, frozen=True):
     archived_at: float | None
     spec: dict[str, Any] = {}
     written: dict[str, Any] = {}
+    claimed_by: str = ""
+    lease_until: float | None = None
 
     @property
     def id(self) -> str:

@@ -129,6 +129,9 @@ def _info(row: Row, live: Row | None) -> TaskInfo:
     if live is not None:
         if live["begun"]:
             fields["phase"] = "running"
+            fields["started_at"] = fields["started_at"] or live["claimed_at"]
+            if live["worker"]:
+                fields["claimed_by"], fields["lease_until"] = live["worker"], live["lease_until"]
         if live["waiting"] == live["runs"]:
             fields["phase"] = "waiting"
             fields["summary"]["waiting"] = msgspec.json.decode(live["summary"]).get("waiting")

@@ -228,6 +228,7 @@ class TaskSettlement:
                     held=held,
                     attempts=state.attempt,
                     usage=usage,
+                    worker=state.worker_name,
                 )
             case RunCancelled(reason=reason):
                 return MessageEnded(
@@ -237,6 +238,7 @@ class TaskSettlement:
                     reason=reason,
                     attempts=state.attempt,
                     usage=usage,
+                    worker=state.worker_name,
                 )
             case RunFailed() | RunDeadLettered() as failed:
                 return MessageEnded(
@@ -248,4 +250,5 @@ class TaskSettlement:
                     error=failed.message,
                     attempts=state.attempt,
                     usage=usage,
+                    worker=state.worker_name,
                 )

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -21,8 +20,10 @@ from foliot.store.base import Document
 from foliot.work.tasks.base import PRIORITIES, Command, TargetKind, TaskInfo
 from foliot.work.tasks.commands import command_of, spec_of
 from foliot.work.views.story import API_MESSAGE, MessageStory, TaskStory
+from foliot.work.views.task_trace import task_trace
 
 API_VERSION: Final = "foliot.dev/v1"
+MOST_HISTORY: Final = 200
 _PHASES: Final = {shown: phase for phase, shown in API_PHASES.items()}
 # Members of the status, and where the info of a task has them.
 _TIMES: Final = {
@@ -71,9 +72,12 @@ def status_outline(info: TaskInfo) -> dict[str, Any]:
     if error := summary.get("error") or (summary.get("reason") if info.phase == "cancelled" else ""):
         status["lastError"] = error
     status |= {name: summary[key] for name, key in _SUMMARY.items() if summary.get(key) is not None}
-    for name, value in (("spawnedBy", info.spawned_by), ("parent", info.parent)):
+    claim = (("claimedBy", info.claimed_by), ("assignedWorker", info.claimed_by or summary.get("worker")))
+    for name, value in (("spawnedBy", info.spawned_by), ("parent", info.parent), *claim):
         if value:
             status[name] = value
+    if info.lease_until is not None:
+        status["leaseUntil"] = iso(info.lease_until)
     return status
 
 
@@ -86,6 +90,8 @@ def info_of(document: Document) -> TaskInfo:
     summary = {key: status[name] for name, key in _SUMMARY.items() if name in status}
     if phase != "cancelled" and "lastError" in status:
         summary["error"] = status["lastError"]
+    if "assignedWorker" in status and "claimedBy" not in status:
+        summary["worker"] = status["assignedWorker"]
     times = {field: _seconds(status.get(name)) for name, field in _TIMES.items()}
     created = _seconds(metadata["createdAt"]) or 0.0
     return TaskInfo(
@@ -112,6 +118,8 @@ def info_of(document: Document) -> TaskInfo:
         archived_at=times["archived_at"],
         spec=spec,
         written=written,
+        claimed_by=status.get("claimedBy", ""),
+        lease_until=_seconds(status.get("leaseUntil")),
     )
 
 
@@ -137,6 +145,7 @@ def task_document(story: TaskStory) -> Document:
         "messages": messages_of(story),
         "join_states": _joins(story),
         "history": _history(story),
+        "trace": task_trace(story),
         "asked": _asked(story.command),
     }
     return document
@@ -221,7 +230,7 @@ def _message(story: TaskStory, each: MessageStory, trace: str) -> dict[str, Any]
         "attempts": each.attempts,
         "max_attempts": story.command.retry.max_attempts,
         "last_error": _error(each),
-        "worker": (run.worker if run is not None else "") or "",
+        "worker": each.worker,
         "hop": sent.hop,
         "round": sent.round,
     }
@@ -301,56 +310,71 @@ def _mode(story: TaskStory, name: str) -> str:
 
 def _claim(story: TaskStory) -> dict[str, Any]:
     """Returns the worker of a task, and its next attempt, by the names that lists of tasks have columns for."""
-    held = [each.run for each in story.live if each.run is not None and each.run.held and each.run.worker]
+    held = [each for each in story.live if each.run is not None and each.run.held and each.worker]
     shown: dict[str, Any] = {}
     if held:
-        shown["claimedBy"] = shown["assignedWorker"] = ", ".join(dict.fromkeys(run.worker or "" for run in held))
-        until = min((run.lease_until for run in held if run.lease_until is not None), default=None)
-        if until is not None:
-            shown["leaseUntil"] = iso(until)
+        shown["claimedBy"] = shown["assignedWorker"] = ", ".join(dict.fromkeys(each.worker for each in held))
+        leases = [each.run.lease_until for each in held if each.run is not None]
+        if times := [until for until in leases if until is not None]:
+            shown["leaseUntil"] = iso(min(times))
     due = [each.run.due_at for each in story.live if each.phase == "retry_pending" and each.run is not None]
-    if times := [at for at in due if at is not None]:
-        shown["nextAttemptAt"] = iso(min(times))
+    if moments := [at for at in due if at is not None]:
+        shown["nextAttemptAt"] = iso(min(moments))
     return shown
 
 
 def _history(story: TaskStory) -> list[dict[str, str]]:
-    entries: list[tuple[float, str, str]] = []
-    if story.info.started_at is not None:
-        entries.append((story.info.started_at, "running", "a worker has begun it"))
+    """Returns the changes of a task, each with the worker that it is about, the newest ones."""
+    entries: list[tuple[float, str, str, str]] = []
     for record in story.records:
         match record.event:
             case t.TaskAccepted(by=by):
-                entries.append((record.at, "accepted", f"by {by}" if by else ""))
+                entries.append((record.at, "accepted", "", f"by {by}" if by else ""))
             case t.TaskCancelRequested(by=by, reason=reason):
-                entries.append((record.at, "cancel_requested", f"{reason}{f' (by {by})' if by else ''}"))
+                entries.append((record.at, "cancel_requested", "", f"{reason}{f' (by {by})' if by else ''}"))
             case t.TaskRequeued(attempt=attempt, by=by):
-                entries.append((record.at, "requeued", f"attempt {attempt}{f', by {by}' if by else ''}"))
+                entries.append((record.at, "requeued", "", f"attempt {attempt}{f', by {by}' if by else ''}"))
             case t.TaskSucceeded():
-                entries.append((record.at, "succeeded", ""))
+                entries.append((record.at, "succeeded", _last_worker(story), ""))
             case t.TaskFailed(message=message):
-                entries.append((record.at, "failed", message))
+                entries.append((record.at, "failed", _last_worker(story), message))
             case t.TaskCancelled(reason=reason):
-                entries.append((record.at, "cancelled", reason))
+                entries.append((record.at, "cancelled", _last_worker(story), reason))
             case t.TaskDeadLettered(message=message):
-                entries.append((record.at, "deadletter", message))
+                entries.append((record.at, "deadletter", _last_worker(story), message))
             case _:
                 pass
-    entries += _of_runs(story.live)
+    accepted = [entry for entry in entries if entry[1] == "accepted"]
+    rest = [entry for entry in entries if entry[1] != "accepted"]
+    # In this order for what is of the same moment: an end comes behind what led to it.
+    newest = sorted([*accepted, *_of_runs(story), *rest], key=lambda entry: entry[0])[-MOST_HISTORY:]
     return [
-        {"timestamp": iso(at), "type": kind, **({"message": text} if text else {})}
-        for at, kind, text in sorted(entries, key=lambda entry: entry[0])
+        {
+            "timestamp": iso(at),
+            "type": kind,
+            **({"worker": worker} if worker else {}),
+            **({"message": text} if text else {}),
+        }
+        for at, kind, worker, text in newest
     ]
 
 
-def _of_runs(live: Sequence[MessageStory]) -> list[tuple[float, str, str]]:
-    entries: list[tuple[float, str, str]] = []
-    for each in live:
-        if each.run is None or each.live is None:
-            continue
-        if each.run.phase == "waiting":
-            entries.append((each.run.updated_at, "waiting_approval", each.message.to))
-        elif each.live.retry is not None:
-            why = each.live.retry.message or each.live.retry.reason
-            entries.append((each.run.updated_at, "retry_scheduled", f"{each.message.to}: {why}"))
+def _of_runs(story: TaskStory) -> list[tuple[float, str, str, str]]:
+    """Returns who took which run when; the first time, that the task is running."""
+    entries: list[tuple[float, str, str, str]] = []
+    for each in story.messages.values():
+        for moment in each.live.moments if each.live is not None else ():
+            text = f"{each.message.to}: {moment.message}" if moment.message else each.message.to
+            entries.append((moment.at, moment.type, moment.worker, text))
+    claims = [entry for entry in entries if entry[1] == "claim"]
+    if claims:
+        at, _, worker, _ = min(claims)
+        entries.append((at, "running", worker, "a worker has begun it"))
+    elif story.info.started_at is not None:
+        entries.append((story.info.started_at, "running", "", "a worker has begun it"))
     return entries
+
+
+def _last_worker(story: TaskStory) -> str:
+    ended = [each for each in story.messages.values() if each.ended_at is not None and each.worker]
+    return max(ended, key=lambda each: (each.ended_at or 0.0, each.seq)).worker if ended else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any, Final
 
@@ -26,6 +27,13 @@ PAGE: Final = 500
 LOOKED_INTO: Final = 40
 
 
+def looked_into(rows: Sequence[RunRow], *, whole: bool) -> list[str]:
+    """Returns the runs whose journals a story is told from: those under way, and with `whole` the newest that ended."""
+    under_way = [row.run_id for row in rows if not row.ended]
+    ended = [row.run_id for row in reversed(rows) if row.ended] if whole else []
+    return [*under_way, *ended][:LOOKED_INTO]
+
+
 class Stories:
     """Stories of the tasks of one store."""
 
@@ -35,16 +43,19 @@ class Stories:
         self._db = database
         self._clock = clock
 
-    async def of(self, namespace: str, name: str, *, looks: bool = True) -> TaskStory:
-        """The story of one task. `looks`: into the journals of its live runs as well. Raises `NotFound`."""
+    async def of(self, namespace: str, name: str, *, looks: bool = True, whole: bool = False) -> TaskStory:
+        """The story of one task. `looks`: into the journals of its live runs as well; `whole`: also of ended ones.
+
+        Raises `NotFound`.
+        """
         ref = await self._tasks.ref(namespace, name)
         records = await self.records(namespace, name)
         rows = await self.rows(namespace, name)
         live: dict[str, LiveRun] = {}
         if looks:
-            under_way = [row.run_id for row in rows if not row.ended][:LOOKED_INTO]
-            found = await asyncio.gather(*map(self._live_if_known, under_way))
-            live = {run_id: each for run_id, each in zip(under_way, found, strict=True) if each is not None}
+            chosen = looked_into(rows, whole=whole)
+            found = await asyncio.gather(*map(self._live_if_known, chosen))
+            live = {run_id: each for run_id, each in zip(chosen, found, strict=True) if each is not None}
         info = await self._tasks.get(namespace, name)
         return tell_story(info, ref.command, ref.pinned.plan_for(ref.id), records, rows, live, now=self._clock())
 
@@ -159,4 +170,5 @@ def _row(row: dict[str, Any]) -> RunRow:
         requirements=row["requirements"] or "",
         class_key=row["class"] or "",
         max_running=row["max_running"] or 0,
+        by=row["worker_name"] or "",
     )

@@ -16,7 +16,7 @@ from foliot.kernel.graph import joins
 from foliot.kernel.graph.advance import GraphState, fold
 from foliot.kernel.graph.lifecycle import MessagePhase
 from foliot.kernel.graph.plan import Plan
-from foliot.kernel.run.events import Event, RunClaimed, RunRetried, StepStarted
+from foliot.kernel.run.events import Event, RunClaimed, RunRetried, RunWaiting, StepStarted
 from foliot.store.journal.base import TERMINAL
 from foliot.work.tasks.base import Begun, Command, TaskInfo, TaskRecord
 
@@ -36,7 +36,8 @@ API_MESSAGE: Final[Mapping[MessagePhase, str]] = {
 class RunRow(Struct, frozen=True):
     """A run of the task as the store lists it. `due_at` is None when it waits for somebody, or has ended.
 
-    `max_running` is how many runs of its agent may be at work at once, 0 for any number.
+    `max_running` is how many runs of its agent may be at work at once, 0 for any number. `worker` is the process that
+    has it, `by` what that worker is called.
     """
 
     message: str
@@ -53,24 +54,43 @@ class RunRow(Struct, frozen=True):
     requirements: str = ""
     class_key: str = ""
     max_running: int = 0
+    by: str = ""
 
     @property
     def ended(self) -> bool:
         return self.phase in TERMINAL
 
 
+class Moment(Struct, frozen=True):
+    """A change of who has a run: by type `claim`, `takeover`, `waiting_approval` or `retry_scheduled`."""
+
+    at: float
+    type: Literal["claim", "takeover", "waiting_approval", "retry_scheduled"]
+    worker: str
+    message: str = ""
+
+
 class LiveRun(Struct, frozen=True):
-    """The state of a run that has not ended, from its journal: its attempts, since when it is held, its trace."""
+    """A run as its journal tells it: its attempts, since when it is held, who had it when, its trace."""
 
     trace: Trace
     attempts: int = 0
     claimed_at: float | None = None
     first_step_at: float | None = None
     retry: RunRetried | None = None
+    moments: tuple[Moment, ...] = ()
+
+    @property
+    def worker(self) -> str:
+        """The name of the worker that had it last."""
+        return next((each.worker for each in reversed(self.moments) if each.worker), "")
 
 
 class MessageStory(Struct):
-    """One message, and what became of it. `run` is None for one that waits, or has waited, at a join."""
+    """One message, and what became of it. `run` is None for one that waits, or has waited, at a join.
+
+    `live` is there for runs whose journal was looked into, ended ones too.
+    """
 
     message: t.Envelope
     phase: MessagePhase
@@ -85,6 +105,14 @@ class MessageStory(Struct):
     @property
     def attempts(self) -> int:
         return self.ended.attempts if self.ended else self.live.attempts if self.live else 0
+
+    @property
+    def worker(self) -> str:
+        """The name of the worker that has it or had it last, or of its process where that has no name."""
+        found = self.ended.worker if self.ended else ""
+        if not found and self.run is not None:
+            found = self.run.by or (self.live.worker if self.live else "") or self.run.worker or ""
+        return found
 
     def seconds(self, now: float) -> float:
         """From its sending to its end, or until now."""
@@ -235,17 +263,25 @@ def _live_phase(row: RunRow, live: LiveRun | None, now: float) -> MessagePhase:
 def live_run(trace: Trace, facts: Iterable[tuple[float, Event]]) -> LiveRun:
     """From the facts of one run."""
     attempts, claimed, first, retry = 0, None, None, None
+    moments: list[Moment] = []
+    worker, held = "", False
     for at, fact in facts:
         match fact:
             case RunClaimed(attempt=attempt):
-                attempts, claimed, retry = attempt, at, None
+                attempts, claimed, retry, worker = attempt, at, None, fact.name
+                moments.append(Moment(at, "takeover" if held else "claim", worker))
+                held = True
             case RunRetried():
-                retry = fact
+                retry, held = fact, False
+                moments.append(Moment(at, "retry_scheduled", worker, fact.message or fact.reason))
+            case RunWaiting():
+                held = False
+                moments.append(Moment(at, "waiting_approval", worker, fact.message or fact.reason))
             case StepStarted() if first is None:
                 first = at
             case _:
                 pass
-    return LiveRun(trace, attempts, claimed, first, retry)
+    return LiveRun(trace, attempts, claimed, first, retry, tuple(moments))
 
 
 def nodes_of(story: TaskStory, now: float) -> list[NodeView]:
@@ -274,7 +310,7 @@ def _node(name: str, messages: Sequence[MessageStory], join: JoinView | None, no
         since=current.sent_at if ended is None else None,
         text=text,
         run_id=current.run.run_id if current.run else ended.run_id if ended else "",
-        worker=(current.run.worker or "") if current.run and ended is None else "",
+        worker=current.worker,
         join=join,
     )
 

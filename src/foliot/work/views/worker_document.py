@@ -13,11 +13,17 @@ from foliot.store.base import Document
 from foliot.store.queue.workers import State, WorkerInfo
 from foliot.work.views.document import API_VERSION
 
-_PHASES: Final[dict[State, str]] = {"ready": "Ready", "draining": "Draining", "stopped": "Stopped", "lost": "NotReady"}
+# Clients that know two phases ask whether it takes runs; `state` has it exactly.
+_LACKING: Final[dict[State, str]] = {
+    "draining": "worker draining",
+    "stopped": "worker stopped",
+    "lost": "worker heartbeat stale",
+}
 
 
 def worker_document(info: WorkerInfo, now: float, *, shows_process: bool = True) -> Document:
     """Makes the document of a worker as of `now`. `shows_process`: with the machine and process that it is."""
+    state = info.state(now)
     return {
         "apiVersion": API_VERSION,
         "kind": "Worker",
@@ -34,7 +40,9 @@ def worker_document(info: WorkerInfo, now: float, *, shows_process: bool = True)
             "max_concurrent_tasks": info.capacity,
         },
         "status": {
-            "phase": _PHASES[info.state(now)],
+            "phase": "Ready" if state == "ready" else "NotReady",
+            "state": state,
+            **({"lastError": _LACKING[state]} if state in _LACKING else {}),
             "lastHeartbeat": iso(info.heartbeat_at),
             "currentTasks": info.current,
             "live": True,
@@ -47,7 +55,7 @@ def worker_document(info: WorkerInfo, now: float, *, shows_process: bool = True)
 def worker_of(document: Document) -> WorkerInfo:
     """Reads the info of a worker out of its document. Whether it is lost shows by its last sign of life."""
     metadata, spec, status = document["metadata"], document["spec"], document["status"]
-    phase = status["phase"]
+    state = status.get("state", status["phase"].lower())  # an earlier version had the state as its phase
     return WorkerInfo(
         name=metadata["name"],
         identity=status["process"],
@@ -57,7 +65,7 @@ def worker_of(document: Document) -> WorkerInfo:
         labels=metadata["labels"],
         capacity=spec["max_concurrent_tasks"],
         current=status["currentTasks"],
-        phase="draining" if phase == "Draining" else "stopped" if phase == "Stopped" else "ready",
+        phase=state if state in ("draining", "stopped") else "ready",
         started_at=_seconds(metadata["createdAt"]),
         heartbeat_at=_seconds(status["lastHeartbeat"]),
         clock_off=status["clockOff"],

@@ -267,7 +267,7 @@ class TaskPerformer:
                 return
             before = doubts_of(state)
             facts: tuple[Event, ...] = (
-                RunClaimed(state.next_attempt, lease.worker, lease.epoch),
+                RunClaimed(state.next_attempt, lease.worker, lease.epoch, lease.name),
                 RunDeadLettered(error.code, error.message),
             )
             entries = [recorded(state, fact, self._clock()) for fact in facts]
