@@ -301,10 +301,12 @@ def kind_of(name: str) -> Kind | None:
 
 def phase_of(document: Mapping[str, Any]) -> str:
     """Returns the phase of a resource: the one in its status, or the one that its kind begins with."""
-    if phase := (document.get("status") or {}).get("phase"):
+    status: dict[str, Any] = document.get("status") or {}
+    if phase := status.get("phase"):
         return phase
     kind = KINDS.get(document.get("kind", ""))
-    if (document.get("spec") or {}).get("suspend") is True:
+    spec: dict[str, Any] = document.get("spec") or {}
+    if spec.get("suspend") is True:
         return "Suspended"
     return kind.phase if kind is not None else ""
 

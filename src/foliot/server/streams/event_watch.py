@@ -244,8 +244,8 @@ class EventWatch:
                 at = status.get("completedAt") or status.get("updatedAt", "")
                 yield _task_event(document, _ENDS[phase], at, status.get("lastError", ""))
             elif phase == "WaitingApproval":
-                waits = (status.get("waiting") or {}).get("reason", "")
-                yield _task_event(document, "waiting_approval", status.get("updatedAt", ""), waits)
+                waiting: dict[str, Any] = status.get("waiting") or {}
+                yield _task_event(document, "waiting_approval", status.get("updatedAt", ""), waiting.get("reason", ""))
             elif phase == "Pending":
                 yield _task_event(document, "retry_scheduled", status.get("updatedAt", ""), status.get("lastError", ""))
         self._stood[told.task] = _Stood(status["attempts"], phase)
