@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from foliot.cli.invocation import current
-from foliot.cli.show.output import output_option
+from foliot.cli.show.output import as_json, output_option
+from foliot.cli.show.tables import table
 from foliot.cli.terminal import out
 
 if TYPE_CHECKING:
@@ -55,12 +56,8 @@ def status(context: click.Context, output: str) -> None:
     """Show which servers run, where, and their versions. The exit code is 1 unless both run."""
     found = _services().status()
     if output == "json":
-        from foliot.cli.show.output import as_json
-
         out(as_json([{**asdict(each), "folder": str(each.folder)} for each in found]))
     else:
-        from foliot.cli.show.tables import table
-
         rows = [
             [
                 each.name,

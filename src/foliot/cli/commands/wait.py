@@ -15,6 +15,7 @@ from foliot.cli.show.output import word_of
 from foliot.cli.show.tables import at
 from foliot.cli.targets import parse_targets
 from foliot.cli.terminal import out
+from foliot.common.durations import seconds
 from foliot.errors import FoliotError, Gone, NotFound, UsageError
 from foliot.resources.kinds import phase_of
 from foliot.runtime.groups.groups import StoreGroups
@@ -142,8 +143,6 @@ def _text(value: object) -> str:
 
 def parse_seconds(text: str) -> float:
     """`90`, `90s`, `5m`, `1h30m` in seconds. Raises `UsageError`."""
-    from foliot.common.durations import seconds
-
     try:
         return seconds(f"{text}s" if text.replace(".", "", 1).isdecimal() else text)
     except ValueError as error:
