@@ -206,6 +206,7 @@ OPERATE: Final = {
     ),
     "mcp": Verb(f"{_AT}.mcp:mcp", "List, sync and accept tools of MCP servers", ("mcp-servers",)),
     "models": Verb(f"{_AT}.models:models", "Check what an endpoint can do, by asking it", ("model", "endpoints")),
+    "sandbox": Verb(f"{_AT}.sandbox:sandbox", "Run a program fenced in; explain a tool's fence", ("fence", "isolate")),
     "server": Verb(f"{_AT}.server:server", "Serve the HTTP API until stopped", ("api", "http", "daemon", "listen")),
     "tools": Verb(f"{_AT}.tools:tools", "List, call, test and serve tools", ("tool", "serve", "call")),
     "up": Verb(f"{_AT}.server:up", "Serve the API with a worker and the scheduler", ("start", "all", "serve")),

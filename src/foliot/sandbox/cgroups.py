@@ -63,6 +63,17 @@ class Group:
     def pids(self) -> set[int]:
         return {pid for folder in set(self._folders.values()) for pid in _pids(folder)}
 
+    def is_removed(self) -> bool:
+        """Remove it if nothing is in it any more; False when something still is."""
+        for folder in set(self._folders.values()):
+            try:
+                folder.rmdir()
+            except FileNotFoundError:
+                continue
+            except OSError:
+                return False
+        return True
+
     def remove(self) -> None:
         """Kill what is in it, and remove it. Blocks while anything takes its time to end."""
         _remove(set(self._folders.values()))

@@ -62,6 +62,8 @@ class ProcessSandbox:
         self._looking: asyncio.Lock | None = None
         self._sessions: set[ProcessSession] = set()
         self._descriptors: dict[str, int] = {}
+        # Groups of closed sessions in which the last process has not ended yet. It has been killed.
+        self._left: list[Group] = []
 
     async def enforces(self) -> Enforcement:
         """Say what this machine really enforces: a program is fenced and looked at from inside. Never raises."""
@@ -92,6 +94,9 @@ class ProcessSandbox:
     async def close(self) -> None:
         for session in list(self._sessions):
             await session.close()
+        left, self._left = self._left, []
+        for group in left:
+            await _undisturbed(on_thread(group.remove))
         for descriptor in self._descriptors.values():
             os.close(descriptor)
         self._descriptors.clear()
@@ -108,8 +113,10 @@ class ProcessSandbox:
             self._command = bubblewrap.find() or ""
         return self._command
 
-    def forget(self, session: ProcessSession) -> None:
+    def forget(self, session: ProcessSession, group: Group | None) -> None:
+        """Let a closed session go, and its group as soon as that is empty: waiting for it would take milliseconds."""
         self._sessions.discard(session)
+        self._left = [each for each in (*self._left, *([group] if group else [])) if not each.is_removed()]
 
     def fresh(self, name: str, data: bytes) -> int:
         """A descriptor from which a process reads `data`, from its beginning: each has a place of its own in it."""
@@ -263,7 +270,9 @@ class ProcessSession:
             for reader in readers:
                 reader.close()
         stdout, stderr = tails
-        if ended.exit_code is None or _never_ran(ended, stdout, stderr):
+        if program.not_held is not None:
+            raise SandboxError(f"the limits of the sandbox could not be set, so nothing was run: {program.not_held}")
+        if ended.exit_code is None:  # which bubblewrap says only once the program has begun
             raise _failed(stderr.kept, argv)
         truncated = frozenset[Stream](name for name, tail in (("stdout", stdout), ("stderr", stderr)) if tail.truncated)  # pyright: ignore[reportArgumentType]
         finished = self._finished(ended, killed)
@@ -337,9 +346,7 @@ class ProcessSession:
         """Kill it and remove its control group."""
         await self.kill()
         group, self._group = self._group, None
-        if group is not None:
-            await _undisturbed(on_thread(group.remove))
-        self._sandbox.forget(self)
+        self._sandbox.forget(self, group)
 
     # --- programs -----------------------------------------------------------------------------------------------------
 
@@ -549,11 +556,6 @@ def _check_host(policy: SandboxPolicy) -> None:
             raise SandboxPolicyRefused(f"mounts[{number}].source", f"{mount.source} does not exist")
     if policy.broker_socket and not os.path.exists(policy.broker_socket):
         raise SandboxPolicyRefused("broker_socket", f"{policy.broker_socket} does not exist")
-
-
-def _never_ran(ended: Ended, stdout: Tail, stderr: Tail) -> bool:
-    """Whether bubblewrap failed to start the program: it ends with 1 then, and says so on a line of its own."""
-    return ended.exit_code == 1 and not stdout.size and stderr.kept.startswith(_OWN_ERROR + b"execvp ")
 
 
 def _failed(stderr: bytes, argv: Sequence[str]) -> SandboxError:

@@ -2,9 +2,9 @@
 
 Two processes stand between this one and the program: bubblewrap outside, and the first process of the new PID
 namespace. The second is held by a pidfd. When it is killed the kernel kills everything in its namespace, and the pidfd
-says that it is gone only when all others are: so nothing is left once `ended` is set. bubblewrap kills it too when it
-ends itself, for whatever reason, and is killed when this process dies. That is why it must be started on the thread of
-the event loop: the kernel takes the end of the thread that started it for the end of its parent.
+says that it is gone only when all others are: so nothing of the program is left once `ended` is set. bubblewrap kills
+it too when it ends itself, for whatever reason, and is killed when this process dies. That is why it must be started on
+the thread of the event loop: the kernel takes the end of the thread that started it for the end of its parent.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Final
 
 from msgspec import DecodeError, Struct, json
 
+from foliot.common.threads import on_thread
 from foliot.sandbox.base import EndedBy, OnOutput, Stream
 
 _CHUNK: Final = 65536
@@ -77,6 +78,11 @@ class Program:
         self._killed_by: EndedBy = ""
         self._exit_code: int | None = None
         self._inner: int | None = None
+        self._inner_pid = 0
+        self._inner_gone = False
+        self._holding: asyncio.Future[None] | None = None
+        # Why its limits could not be set, if so: then it has not run.
+        self.not_held: BaseException | None = None
         self._text = b""
         status_read, status_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         block_read, block_write = os.pipe2(os.O_CLOEXEC)
@@ -124,13 +130,7 @@ class Program:
         self._killed_by = by
         # Until bubblewrap has said who is inside, killing it could leave that process waiting: it is soon killed below.
         if self._inner is not None:
-            signal.pidfd_send_signal(self._inner, signal.SIGKILL)
-            self._kill_outer()
-
-    def _kill_outer(self) -> None:
-        if self._outer is not None:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._outer, signal.SIGKILL)
+            self._kill_both()
 
     def _read_status(self) -> None:
         try:
@@ -154,21 +154,38 @@ class Program:
             self._inner = os.pidfd_open(pid)
         except ProcessLookupError:
             return  # setting up failed, which bubblewrap tells
+        self._inner_pid = pid
         self._loop.add_reader(self._inner, self._inner_ended)
-        if not self._killed_by:
-            try:
-                self._hold(pid)
-            except ProcessLookupError:
-                return
-            except OSError:
-                self._killed_by = "killed"  # without its limits it must not run
         if self._killed_by:
+            self._kill_both()
+            return
+        # On a thread: moving a process into a control group makes the caller wait for all processors.
+        self._holding = asyncio.ensure_future(on_thread(self._hold, pid))
+        self._holding.add_done_callback(self._held)
+
+    def _held(self, holding: asyncio.Future[None]) -> None:
+        """Let it run, now that its limits hold. Without them it must not."""
+        if self.ended.done():
+            if not holding.cancelled():
+                holding.exception()  # looked at: it has ended, perhaps before it could be held
+            return
+        failure = asyncio.CancelledError() if holding.cancelled() else holding.exception()
+        if isinstance(failure, ProcessLookupError):
+            return  # setting up failed meanwhile, which bubblewrap tells
+        if failure is not None:
+            self.not_held = failure
+            self.kill("killed")
+        elif not self._killed_by:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._block, b"1")
+
+    def _kill_both(self) -> None:
+        if self._inner is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._inner, signal.SIGKILL)
-            self._kill_outer()
-            return
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self._block, b"1")
+        if self._outer is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._outer, signal.SIGKILL)
 
     def _outer_ended(self) -> None:
         assert self._outer is not None
@@ -180,9 +197,21 @@ class Program:
         if self._inner is not None and not self._inner_gone:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._inner, signal.SIGKILL)
+            if self._exit_code is not None and self._is_alone():
+                self._inner_ended()
         self._settle()
 
-    _inner_gone = False
+    def _is_alone(self) -> bool:
+        """Whether the first process inside, which is bubblewrap, is the only one left there.
+
+        It is being killed, and taking down its mounts and its network takes longer than most programs run. Everything
+        else inside is a child of it, or of one. An empty list is read at one moment, so nobody is missed.
+        """
+        try:
+            with open(f"/proc/{self._inner_pid}/task/{self._inner_pid}/children", "rb") as file:
+                return not file.read()
+        except OSError:
+            return False
 
     def _inner_ended(self) -> None:
         assert self._inner is not None

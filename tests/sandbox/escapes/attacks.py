@@ -176,7 +176,7 @@ async def _environment(world: World, attack: Attack) -> str:
     session = await world.sandbox.open(policy)
     try:
         process = await session.start(["sleep", world.mark])
-        found = {Path(f"/proc/{pid}/environ").read_bytes() for pid in marked(world.mark) if _is_outside(pid)}
+        found = {Path(f"/proc/{pid}/environ").read_bytes() for pid in marked(world.mark, own=True) if _is_outside(pid)}
         await process.kill()
     finally:
         await session.close()
@@ -209,11 +209,11 @@ async def _killed(world: World, attack: Attack) -> str:
     )
     assert owner.stdout is not None
     await asyncio.wait_for(owner.stdout.readline(), SOON)
-    before = len(marked(world.mark))
+    before = len(marked(world.mark, own=True))
     owner.send_signal(signal.SIGKILL)
     await owner.wait()
     until = time.monotonic() + SOON
-    while (left := marked(world.mark)) and time.monotonic() < until:
+    while (left := marked(world.mark, own=True)) and time.monotonic() < until:
         await asyncio.sleep(0.01)
     await world.sandbox.sweep()
     return "all gone" if before > 3 and not left else f"{before} before, {len(left)} left"

@@ -121,6 +121,8 @@ async def _findings(settings: Settings) -> AsyncIterator[Finding]:
             looking = partial(boundary.look_at_boundary, settings, resources, time.time)
             async for finding in guarded(boundary.AREA, "boundary.read", looking):
                 yield finding
+    async for finding in guarded("sandbox", "sandbox.process", surroundings.look_at_sandbox):
+        yield finding
     async for finding in guarded("packages", "packages.extras", surroundings.look_at_packages):
         yield finding
 

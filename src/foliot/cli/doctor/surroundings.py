@@ -239,9 +239,10 @@ async def _contained(resources: ResourceStore) -> Finding:
     from foliot.store.base import Filter
 
     page = await resources.list(Filter(kind="Tool"))
-    wanting = [item for item in page.items if _mode(item) not in ("", "none")]
-    if not wanting or _found("foliot.sandbox"):
-        return Finding("rules", "rules.sandbox", "ok", f"{len(wanting)} tools ask to be contained")
+    contained = [item for item in page.items if _mode(item) not in ("", "none")]
+    wanting = [item for item in contained if _mode(item) != "sandboxed"]
+    if not wanting:
+        return Finding("rules", "rules.sandbox", "ok", f"{len(contained)} tools ask to be contained")
     names = listed([str(item["metadata"]["name"]) for item in wanting])
     return Finding(
         "rules",
@@ -250,6 +251,29 @@ async def _contained(resources: ResourceStore) -> Finding:
         f"{len(wanting)} tools ask for a sandbox, and there is none: every call of them is refused ({names})",
         "install one, or declare isolation_mode: none where that is safe",
     )
+
+
+async def look_at_sandbox() -> Findings:
+    """Fence a program and tell what holds it: each wall and each limit, and why one is missing."""
+    from foliot.sandbox.process import ProcessSandbox
+
+    sandbox = ProcessSandbox()
+    try:
+        found = await sandbox.enforces()
+    finally:
+        await sandbox.close()
+    if not found.available:
+        what = f"nothing can be fenced here, so bash and every sandboxed tool is refused: {found.why}"
+        yield Finding("sandbox", "sandbox.process", "warning", what, found.hint)
+        return
+    yield Finding("sandbox", "sandbox.process", "ok", "programs are fenced by bubblewrap")
+    for name, each in found.features.items():
+        if each.enforced:
+            yield Finding("sandbox", f"sandbox.{name}", "ok", f"{name}: {each.how}")
+        else:
+            why, _, hint = each.why.partition("; start ")
+            said = f"{name} is not enforced: {why}"
+            yield Finding("sandbox", f"sandbox.{name}", "note", said, hint and f"start {hint}")
 
 
 def _mode(document: dict[str, Any]) -> str:

@@ -1,0 +1,107 @@
+"""What the fence costs: a call in it beside bare bubblewrap with the same arguments, in one run, taking turns.
+
+    python benchmarks/bench_sandbox.py [--rounds N] [--at-once N]
+
+Bare is `subprocess` with the same arguments and filter, waited for in the plainest way: without limits, without pipes,
+without an event loop. Its time is the floor; the aim is 1.3 times that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import resource
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+
+from foliot.sandbox import bubblewrap
+from foliot.sandbox.base import Limits, SandboxPolicy
+from foliot.sandbox.process import ProcessSandbox
+from foliot.sandbox.seccomp import filter_for
+
+PROGRAM = ["/bin/true"]
+AIM = 1.3
+
+
+def bare(command: str, walls: list[str]) -> None:
+    """One program in bare bubblewrap, with the same arguments."""
+    words, given = list(walls), list[int]()
+    for path, text in bubblewrap.FILES.items():
+        given.append(_memory(text.encode()))
+        words += ["--file", str(given[-1]), path]
+    given.append(_memory(filter_for() or b""))
+    words += ["--chdir", "/workspace", *bubblewrap.SEALED, "--seccomp", str(given[-1])]
+    given.append(_memory(b"".join(os.fsencode(word) + b"\0" for word in words)))
+    try:
+        line = [command, "--args", str(given[-1]), "--", *PROGRAM]
+        subprocess.run(line, env={}, pass_fds=given, check=True, stdin=-3, stdout=-3, stderr=-3)
+    finally:
+        for descriptor in given:
+            os.close(descriptor)
+
+
+def _memory(data: bytes) -> int:
+    descriptor = os.memfd_create("bench")
+    os.write(descriptor, data)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+async def measured(rounds: int, at_once: int, folder: str) -> bool:
+    """Whether the aim was met."""
+    sandbox = ProcessSandbox()
+    policy = SandboxPolicy(workspace=folder, limits=Limits(seconds=60.0))
+    walls = bubblewrap.arguments(policy)
+    session = await sandbox.open(policy)
+    times: dict[str, list[float]] = {"bare": [], "fenced": [], "with a session of its own": [], "fork and exec": []}
+
+    def clocked(name: str, act: Callable[[], object]) -> None:
+        began = time.perf_counter()
+        act()
+        times[name].append(time.perf_counter() - began)
+
+    for _ in range(rounds):
+        clocked("fork and exec", lambda: subprocess.run(PROGRAM, check=True))
+        clocked("bare", lambda: bare(sandbox.command, walls))
+        began = time.perf_counter()
+        assert (await session.exec(PROGRAM)).exit_code == 0
+        times["fenced"].append(time.perf_counter() - began)
+        began = time.perf_counter()
+        own = await sandbox.open(policy)
+        assert (await own.exec(PROGRAM)).exit_code == 0
+        await own.close()
+        times["with a session of its own"].append(time.perf_counter() - began)
+    floor = statistics.median(times["bare"])
+    for name in ("fork and exec", "bare", "fenced", "with a session of its own"):
+        middle = statistics.median(times[name])
+        best = min(times[name])
+        print(f"{name:28} median {middle * 1000:7.2f} ms   best {best * 1000:7.2f} ms   {middle / floor:5.2f} x bare")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.perf_counter()
+    done = await asyncio.gather(*(session.exec(PROGRAM) for _ in range(at_once)))
+    took = time.perf_counter() - began
+    more = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
+    wrong = sum(each.exit_code != 0 for each in done)
+    print(
+        f"{at_once} at once: {took * 1000:.0f} ms, {took / at_once * 1000:.2f} ms each, {wrong} errors, {more} MiB more"
+    )
+    await session.close()
+    await sandbox.close()
+    return not wrong and statistics.median(times["fenced"]) <= AIM * floor
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--at-once", type=int, default=100)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        return 0 if asyncio.run(measured(given.rounds, given.at_once, folder)) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,142 @@
+"""`foliot sandbox`: a program in the fence, for trying, and what the fence of a tool is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from foliot.cli.reach import namespace, run
+from foliot.cli.runtimes import reached
+from foliot.cli.show.output import as_json, output_option
+from foliot.cli.show.tables import table
+from foliot.cli.terminal import out
+from foliot.errors import UsageError
+from foliot.sandbox.base import MIB, Enforcement, Finished, Limits, SandboxPolicy, WorkspaceAccess
+
+if TYPE_CHECKING:
+    from foliot.sandbox.base import Stream
+
+TIMED_OUT = 124
+
+
+@click.group(name="sandbox")
+def sandbox() -> None:
+    """Run a program fenced in, and see what the fence of a tool is.
+
+    \b
+    foliot sandbox run -- sh -c 'id; ls /'
+    foliot sandbox run --workspace . --read-only -- grep -r TODO .
+    foliot sandbox explain bash
+    """
+
+
+@sandbox.command(name="run", context_settings={"ignore_unknown_options": True})
+@click.option("--workspace", type=click.Path(exists=True, file_okay=False), help="A folder, seen at /workspace.")
+@click.option("--read-only", is_flag=True, help="The workspace cannot be written.")
+@click.option("--timeout", type=click.FloatRange(min=0.1), default=120.0, show_default=True, help="Seconds.")
+@click.option("--memory", type=click.IntRange(min=16), default=512, show_default=True, help="MiB.")
+@click.option("--processes", type=click.IntRange(min=1), default=256, show_default=True, help="How many at once.")
+@click.option("--require", multiple=True, metavar="NAME", help="Refuse to run unless this is enforced: memory, pids, …")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run_fenced(
+    workspace: str | None,
+    read_only: bool,
+    timeout: float,
+    memory: int,
+    processes: int,
+    require: tuple[str, ...],
+    command: tuple[str, ...],
+) -> int:
+    """Run a program fenced in, as `bash` and sandboxed tools are.
+
+    It sees a read-only system, an empty /tmp, the workspace, and no network. What is piped in is its input. The exit
+    code is that of the program; 124 when it took too long.
+    """
+    access: WorkspaceAccess = "read_only" if read_only else "read_write"
+    if read_only and workspace is None:
+        raise UsageError("--read-only needs a --workspace")
+    policy = SandboxPolicy(
+        workspace=None if workspace is None else os.path.abspath(workspace),
+        workspace_access=access,
+        limits=Limits(memory=memory * MIB, processes=processes, seconds=timeout, output=4096),
+        require=frozenset(require),
+    )
+    given = b"" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer.read()
+    done = run(_fenced(policy, command, given))
+    if done.ended_by:
+        reasons = {"timeout": f"it took longer than {timeout:g} seconds", "memory": f"it used more than {memory} MiB"}
+        out(f"The program was ended: {reasons.get(done.ended_by, done.ended_by)}.", err=True)
+    return TIMED_OUT if done.ended_by == "timeout" else done.exit_code
+
+
+async def _fenced(policy: SandboxPolicy, command: tuple[str, ...], given: bytes) -> Finished:
+    from foliot.sandbox.process import ProcessSandbox
+
+    def heard(stream: Stream, data: bytes) -> None:
+        to = sys.stdout if stream == "stdout" else sys.stderr
+        to.write(data.decode("utf-8", "replace"))
+        to.flush()
+
+    fence = ProcessSandbox()
+    try:
+        session = await fence.open(policy)
+        return await session.exec(command, stdin=given, on_output=heard)
+    finally:
+        await fence.close()
+
+
+@sandbox.command()
+@click.argument("tool")
+@output_option("table", "json", default="table", help="table or json.")
+def explain(tool: str, output: str) -> int:
+    """Explain how a tool is fenced: its isolation mode, what is inside, and what this machine enforces of it."""
+    return run(_explain(tool, output))
+
+
+async def _explain(tool: str, output: str) -> int:
+    from foliot.sandbox.process import ProcessSandbox
+
+    async with reached() as client:
+        found = await client.tools.get(tool, namespace=namespace())
+    fence = ProcessSandbox()
+    try:
+        enforcement = await fence.enforces()
+    finally:
+        await fence.close()
+    mode = str(found.get("isolation", "none"))
+    if output == "json":
+        out(as_json(_data(tool, mode, found, enforcement)))
+        return 0
+    out(f"{tool} runs with isolation {mode!r}; it can{'' if found.get('available') else 'not'} be called here.")
+    if problem := found.get("problem"):
+        out(f"  {problem}")
+    if mode != "sandboxed":
+        out("  Nothing is fenced: it has the rights of the worker." if mode == "none" else "  Not by processes.")
+        return 0
+    if not enforcement.available:
+        out(f"  Nothing can be fenced here: {enforcement.why}\n  {enforcement.hint}")
+        return 0
+    rows = [
+        (name, "yes" if each.enforced else "no", each.how if each.enforced else each.why.partition(";")[0])
+        for name, each in enforcement.features.items()
+    ]
+    out(table(("FEATURE", "ENFORCED", "BY, OR WHY NOT"), rows))
+    return 0
+
+
+def _data(tool: str, mode: str, found: dict[str, Any], enforcement: Enforcement) -> dict[str, Any]:
+    features = {
+        name: {"enforced": each.enforced, **({"how": each.how} if each.enforced else {"why": each.why})}
+        for name, each in enforcement.features.items()
+    }
+    problem = found.get("problem") or ("" if enforcement.available else enforcement.why)
+    return {
+        "tool": tool,
+        "isolation": mode,
+        "available": bool(found.get("available")) and (mode != "sandboxed" or enforcement.available),
+        **({"problem": problem} if problem else {}),
+        "enforced": features if mode == "sandboxed" else {},
+    }

