@@ -1207,3 +1207,30 @@ async def test_an_empty_body_prunes_only_when_that_is_said(site: Site, body: str
 @pytest.mark.parametrize("name", ["tools", "mcpServers", "models", "data_sources", "web_search_options", "Plugins"])
 def test_a_field_by_which_a_provider_acts_is_known_however_it_is_spelt(name: str) -> None:
     assert acting_fields({name: [{}], "seed": 1, "tool_choice": "auto"}) == {name: [{}]}
+
+
+# --- what only somebody with more rights may write -------------------------------------------------------------------
+
+
+async def test_who_may_not_write_a_template_can_neither_delete_it_nor_make_something_else_of_it(site: Site) -> None:
+    template = {"agent": "greeter", "mode": "template", "input": {"topic": "the author's"}}
+    await site.stored("Agent", "greeter", {"model_ref": "talker"})
+    await site.stored("Task", "brief", template, by="author and operator")
+    key = Key("Task", SPACE, "brief")
+    before = await site.runtime.inside.resources.get(key)
+    work = {"agent": "greeter", "mode": "run", "input": {"topic": "the operator's"}}
+    where, query = "/v1/tasks/brief", {"namespace": SPACE}
+    for method, path, more in ways("Task", "brief", work, patch={"mode": "run"}):
+        if (method, path) != ("POST", "/v1/tasks"):  # that asks for work, beside the template
+            answer = await site.call("operator", method, path, **more)
+            assert answer.status_code in (403, 409), f"{method} {path}: {answer.text}"
+    for headers in ({}, {"If-Match": "*"}):
+        answer = await site.call("operator", "DELETE", where, params=query, headers=headers)
+        assert answer.status_code == 403, answer.text
+        answer = await site.call(
+            "operator", "PUT", where, params=query, headers={"If-Match": "*"}, json=document("Task", "brief", work)
+        )
+        assert answer.status_code == 403, answer.text
+
+    assert await site.runtime.inside.resources.get(key) == before
+    assert (await site.call("author and operator", "DELETE", where, params=query)).status_code == 204

@@ -107,3 +107,16 @@ async def test_the_server_says_what_manifests_would_change(reader: Client, site:
     )
     with pytest.raises(InvalidInput):
         await reader.policies.simulate([{"kind": "AgentPolicy"}], asked, namespace="team-a")
+
+
+async def test_a_simulated_call_of_an_agent_or_a_tool_that_nothing_has_says_so(reader: Client) -> None:
+    brought = {"kind": "Agent", "metadata": {"name": "new", "namespace": "team-a"}, "spec": {"model_ref": "brain"}}
+    asked = [PAY, PolicyQuestion("no-such-agent", "no-such-tool", {}), PolicyQuestion("new", "no-such-tool", {})]
+
+    fates = await reader.policies.simulate([brought], asked, namespace="team-a")
+
+    assert [[note.split(":")[0] for note in each.notes] for each in fates] == [
+        [],
+        ["there is no Agent/no-such-agent here", "there is no Tool/no-such-tool here"],
+        ["there is no Tool/no-such-tool here"],
+    ]

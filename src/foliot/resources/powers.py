@@ -164,7 +164,8 @@ def _rebinds(before: Document | None, after: Document, path: str) -> bool:
 
 
 def _is_template(before: Document | None, after: Document, path: str) -> bool:
-    return value_at(after, path) == "template"
+    """Also one that goes: whoever may not write a template may not delete it or make something else of it either."""
+    return "template" in (value_at(before, path), value_at(after, path))
 
 
 # Words in the names of fields by which a provider runs tools, asks other models, or reads what it keeps: nothing of it
@@ -380,7 +381,7 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
         ("operator",),
         (
             *_all("works", "system agent input"),
-            Field("mode", "works", "author", "it is `template`", _is_template),
+            Field("mode", "works", "author", "it is or was `template`", _is_template),
             *_all(
                 "own",
                 "priority lane timeout max_turns idempotency_key retry.max_attempts retry.backoff "

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -90,14 +90,18 @@ class Judging:
     async def simulate(
         self, namespace: str, manifests: Sequence[Document], asked: Sequence[PolicyQuestion]
     ) -> list[Fate]:
-        """Judges calls now, and as if the manifests were applied. Raises `ManifestError`."""
+        """Judges calls now, and as if the manifests were applied. Raises `ManifestError`.
+
+        A call of an agent or a tool that is in neither is judged all the same, by what is said of all: a note says so.
+        """
         stored = await self._documents(namespace)
         before = await self._world(namespace, stored)
         after = await self._world(namespace, overlaid(stored, checked(manifests)))
         fates: list[Fate] = []
         for each in asked:
             question = await self._placed(namespace, each)
-            fates.append(Fate(await before.judge(question), await after.judge(question), question.user))
+            notes = tuple(_unknown_names(each, before, after))
+            fates.append(Fate(await before.judge(question), await after.judge(question), question.user, notes))
         return fates
 
     async def _notes(self, namespace: str, asked: PolicyQuestion) -> list[str]:
@@ -175,6 +179,15 @@ class Judging:
             template=asked.template or command.template,
         )
         return _acting(placed, command.acts_as)
+
+
+def _unknown_names(asked: PolicyQuestion, *worlds: World) -> Iterator[str]:
+    """Yields a note for the agent and for the tool of a call that none of the worlds has."""
+    agents = [world.agents[asked.agent] for world in worlds if asked.agent in world.agents]
+    if not agents:
+        yield f"there is no Agent/{asked.agent} here: judged as if there were."
+    if not any(world.knows(asked.tool) for world in worlds) and not any(_named(each, asked.tool) for each in agents):
+        yield f"there is no Tool/{asked.tool} here: judged as if there were."
 
 
 def _named(agent: Document, tool: str) -> bool:
