@@ -82,7 +82,7 @@ async def load_run(
 async def read_run(
     journal: Journal, run_id: str, *, upto: int | None = None, trusting: bool = False
 ) -> tuple[RunInfo, State, list[tuple[float, Event]]]:
-    """As `load_run`, with the facts that were folded, each with its time: the journal is read once for both."""
+    """Loads a run like `load_run`, with its folded facts and their times: the journal is read once for both."""
     info = await journal.get(run_id)
     told = await told_by(run_id, await journal.read(run_id, limit=upto), trusting=trusting)
     return info, await load_state(journal, Specs(), run_id, told=told), told.facts
