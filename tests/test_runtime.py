@@ -185,7 +185,7 @@ async def test_leaving_a_stream_lets_the_run_go_and_resume_takes_it_up(runtime: 
     assert kinds.count("run.claimed") == 2
 
 
-async def test_a_run_in_progress_cannot_be_taken_by_another(runtime: Runtime) -> None:
+async def test_who_resumes_a_run_that_this_process_drives_waits_for_it_and_gets_the_answer(runtime: Runtime) -> None:
     gate, started = asyncio.Event(), asyncio.Event()
 
     @tool(effect="read")
@@ -197,9 +197,12 @@ async def test_a_run_in_progress_cannot_be_taken_by_another(runtime: Runtime) ->
     task = asyncio.create_task(runtime.run(agent, "go", run_id="r1"))
     await asyncio.wait_for(started.wait(), 60)
     with pytest.raises(Held):
-        await runtime.resume("r1")
+        await runtime.inside.resume("r1", joins=False)
+    again = [asyncio.create_task(runtime.resume("r1")), asyncio.create_task(runtime.run(agent, "go", run_id="r1"))]
+    await asyncio.wait(again, timeout=0)
     gate.set()
-    assert (await task).succeeded
+    assert [(await each).output for each in (task, *again)] == ["done"] * 3
+    assert (await types_of(runtime, "r1")).count("run.claimed") == 1
 
 
 async def test_what_is_said_to_a_live_run_is_heard_at_the_next_step(runtime: Runtime) -> None:
@@ -213,7 +216,7 @@ async def test_what_is_said_to_a_live_run_is_heard_at_the_next_step(runtime: Run
     agent = Agent("holder", model=ScriptedModel([{"call": "hold"}, {"say": "You said: {input}"}]), tools=[hold])
     task = asyncio.create_task(runtime.run(agent, "go", run_id="r1"))
     await asyncio.wait_for(started.wait(), 60)
-    await runtime.inside.say("r1", "also Rome, please")
+    await runtime.runs.say("r1", "also Rome, please")
     gate.set()
 
     assert (await task).output == "You said: also Rome, please"

@@ -113,7 +113,7 @@ async def test_a_decision_that_is_stored_is_no_error_where_the_run_cannot_go_on(
             "r1", "call_1_1", "happened", result="charged, says the bank", by="ann"
         )
     assert info.phase == "waiting"
-    assert "run r1 was told, and cannot go on in this process" in caplog.text
+    assert "run r1 has its message, and cannot go on in this process" in caplog.text
     assert (await first.resume("r1")).output == "Result: charged, says the bank"
     assert shop.charges == 0
 

@@ -18,7 +18,8 @@ from foliot.engine.live.hub import Live, Reader, Recorded
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import Message
 from foliot.kernel.run.events import RunCancelled, RunClaimed, RunDeadLettered, RunFailed, RunSucceeded
-from foliot.runtime.agent import Agent
+from foliot.resources.names import check_labels
+from foliot.runtime.agent import Agent, within
 from foliot.runtime.inside import Input, Inside
 from foliot.runtime.local.groups import LocalGroups
 from foliot.runtime.local.work import LocalRuns
@@ -82,9 +83,10 @@ class WatchedRuns(LocalRuns):
         user: str = "",
         history: Sequence[Message] = (),
     ) -> RunInfo:
+        check_labels(labels or {})
         new_id = run_id or self._inside.new_run_id()
         work = self._inside.run(
-            f"{namespace}/{agent}" if isinstance(agent, str) else agent,
+            within(agent, namespace),
             input,
             run_id=new_id,
             labels=labels,

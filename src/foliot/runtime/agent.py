@@ -7,10 +7,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, cast, overload
 
 from foliot.engine.python_endpoints import ModelEndpoint
-from foliot.errors import UsageError
+from foliot.errors import InvalidInput, UsageError
 from foliot.models.base import Gateway
 from foliot.resources.digest import definition_digest
 from foliot.resources.problems import Finding, ManifestError
+from foliot.resources.references import target_of
 from foliot.resources.validate import validate_document
 from foliot.runtime.results import Value
 from foliot.store.base import Document
@@ -226,3 +227,25 @@ def _schema(name: str, output: Any) -> Mapping[str, Any] | None:
             f"the output of Agent({name!r}) cannot be {output!r:.80}: {error.message.splitlines()[0]}",
             hint="give a pydantic model, a type such as list[str], or a JSON Schema",
         ) from None
+
+
+def named(agent: Agent | str) -> tuple[str, str]:
+    """The namespace and the name of an agent. Raises `InvalidInput`, `UsageError`."""
+    if isinstance(agent, Agent):
+        return agent.namespace, agent.name
+    if not isinstance(cast("object", agent), str):
+        raise UsageError(f"{agent!r:.80} is no agent", hint="give an Agent, or the name of one that is declared")
+    _, namespace, name = target_of("Agent", agent, "default")
+    return namespace, name
+
+
+def within(agent: Agent[Value] | str, namespace: str) -> Agent[Value] | str:
+    """The agent as it is run in a namespace: an object has its own. Raises `InvalidInput` when that is another."""
+    if isinstance(agent, str):
+        return f"{namespace}/{agent}"
+    if isinstance(cast("object", agent), Agent) and namespace not in ("default", agent.namespace):
+        raise InvalidInput(
+            f"agent {agent.name!r} belongs to namespace {agent.namespace!r}, and cannot be run in {namespace!r}",
+            hint=f'make it there: Agent("{agent.name}", namespace="{namespace}", …)',
+        )
+    return agent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import NamedTuple, TypeAlias, cast
+from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
@@ -20,8 +20,8 @@ from foliot.errors import NotFound, NotHere, UsageError
 from foliot.kernel.identity import NOBODY
 from foliot.kernel.run.events import RunCreated
 from foliot.kernel.run.spec import RunSpec
-from foliot.resources.references import qualified, target_of
-from foliot.runtime.agent import Agent
+from foliot.resources.references import qualified
+from foliot.runtime.agent import Agent, named
 from foliot.store.base import Document, Key, ResourceStore
 from foliot.tools import search
 from foliot.tools.backends.agent import PREFIX, Agents, AgentTool
@@ -185,9 +185,7 @@ class Assembly:
         if isinstance(agent, Agent):
             self.know(agent)
             return agent
-        if not isinstance(cast("object", agent), str):
-            raise UsageError(f"{agent!r:.80} is no agent", hint="give an Agent, or the name of one that is declared")
-        _, namespace, name = target_of("Agent", agent, "default")
+        namespace, name = named(agent)
         if (known := self.known(namespace, name)) is not None and (
             known.gateway is not None or known.endpoint is not None or known.tools
         ):

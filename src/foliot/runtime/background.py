@@ -7,20 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foliot.common.cancellation import stop_tasks
-from foliot.errors import Conflict, InvalidInput, NotFound
+from foliot.engine.driver.ids import new_run_id
+from foliot.engine.driver.journal import signal, was_said
+from foliot.engine.driver.runs import user_message
+from foliot.errors import FoliotError, InvalidInput, NotFound
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import Message
+from foliot.kernel.run.events import InputMode, InputReceived
 from foliot.resources.names import check_labels
-from foliot.runtime.agent import Agent
-from foliot.store.journal.base import TASK_LABEL, TERMINAL, Held, RunInfo, Signal, TransactionBody
+from foliot.runtime.agent import Agent, within
+from foliot.store.journal.base import TASK_LABEL, TERMINAL, Held, RunInfo, RunTaken, Signal, TransactionBody
 
 if TYPE_CHECKING:
     from foliot.runtime.inside import Input, Inside
     from foliot.runtime.results import RunResult
+
+log = logging.getLogger(__name__)
 
 
 class BackgroundRuns:
@@ -69,58 +76,94 @@ class BackgroundRuns:
         `InvalidInput`.
         """
         check_labels(labels or {})
-        if isinstance(agent, Agent):
-            namespace, name = agent.namespace, agent.name
-        else:
-            name = agent
-            agent = f"{namespace}/{name}"
         inside = self._inside
-        try:
-            info = None if inside.is_new(run_id) else await inside.runs.journal.get(run_id)
-        except NotFound:
-            info = None
-        if info is None:
-            drive = inside.run(
-                agent,
-                input,
-                run_id=run_id,
-                labels=labels,
-                identity=identity,
-                history=history,
-                stream=True,
-                check=False,
-                in_transaction=in_transaction,
-            )
-            return await self._driven(run_id, drive)
-        if (info.namespace, info.agent) != (namespace, name):
-            raise _taken(run_id)
-        await inside.is_begun(run_id, name, input)
-        if isinstance(agent, Agent):
-            inside.know(agent)
-        return await self.resume(info)
+        agent = within(agent, namespace)
+        if not inside.is_new(run_id) and await inside.is_begun(run_id, agent, input, identity):
+            return await self.resume(await inside.runs.journal.get(run_id))
+        drive = inside.run(
+            agent,
+            input,
+            run_id=run_id,
+            labels=labels,
+            identity=identity,
+            history=history,
+            stream=True,
+            check=False,
+            in_transaction=in_transaction,
+        )
+        return await self._driven(run_id, drive)
 
-    async def resume(self, info: RunInfo) -> RunInfo:
-        """Have a run go on that nobody drives; others stay as they are. Raises what keeps it from going on here."""
+    async def resume(self, info: RunInfo, *, stay: bool = False) -> RunInfo:
+        """Have a run go on that nobody drives; others stay as they are. Raises what keeps it from going on here.
+
+        It goes on in the background, or with `stay` before this returns.
+        """
         inside = self._inside
-        if info.phase in TERMINAL or inside.runs.local(info.id) is not None:
+        driver = inside.runs.local(info.id)
+        if info.phase in TERMINAL or (driver is not None and not driver.is_over):
             return info
         if TASK_LABEL in info.labels:
             await inside.tasking.ring(info)
             return info
         if info.phase == "running" and not inside.runs.is_left_alone(info):
             return info
+        if stay:
+            await inside.resume(info.id, check=False, joins=False)
+            return await inside.runs.journal.get(info.id)
         return await self._driven(info.id, inside.resume(info.id, stream=True, check=False))
 
-    async def wake(self, run_id: str, message: Signal | None = None) -> RunInfo:
-        """Let a run hear what it was told: where it is driven, by the workers of its task, or by taking it up here."""
+    async def say(
+        self,
+        run_id: str,
+        text: str,
+        *,
+        mode: InputMode = "steer",
+        by: str = "",
+        input_id: str | None = None,
+        in_transaction: TransactionBody | None = None,
+        here: bool = True,
+    ) -> RunInfo:
+        """Say something to a live run; durable on return, and heard at the next boundary between steps.
+
+        With an `input_id` it is heard once, even when it is said again after a crash. What `in_transaction` writes is
+        stored with it; `here` is as in `wake`. Raises `NotFound`, `Conflict` when the run has ended: then nothing was
+        stored.
+        """
         inside = self._inside
-        driver = inside.runs.local(run_id)
-        if message is not None and driver is not None and not driver.is_over:
-            driver.deliver(message)
-            return await inside.runs.journal.get(run_id)
         info = await inside.runs.journal.get(run_id)
-        if TASK_LABEL in info.labels or info.phase in ("waiting", "pending"):
-            return await self.resume(info)
+        message = None
+        if input_id is None or not await was_said(inside.runs.journal, run_id, input_id):
+            said = InputReceived(input_id or new_run_id(inside.clock()), user_message(text), mode, by)
+            message = signal(run_id, said, inside.clock(), signal_id=input_id)
+            await inside.runs.journal.signal(message, in_transaction=in_transaction)
+        return await self.woken(info, message, here=here)
+
+    async def wake(self, run_id: str, message: Signal | None = None, *, here: bool = True, stay: bool = False) -> None:
+        """Let a run hear what is stored for it: where it is driven, by the workers of its task, or by resuming it here.
+
+        Never raises: stored is done, and an error would have the caller say it a second time. A run that cannot go on
+        in this process stays as it is for one that can; `why` and `resume` say what keeps it.
+        Not `here`: it is left to whoever resumes it. `stay` is as in `resume`.
+        """
+        runs = self._inside.runs
+        try:
+            driver = runs.local(run_id)
+            if message is not None and driver is not None and not driver.is_over:
+                driver.deliver(message)
+            elif here:
+                await self.resume(await runs.journal.get(run_id), stay=stay)
+        except Held:
+            pass  # somebody else resumed it meanwhile, and hears the message
+        except FoliotError as error:
+            log.warning("run %s has its message, and cannot go on in this process: %s", run_id, error.message)
+        except Exception:
+            log.exception("run %s has its message, and cannot go on in this process", run_id)
+
+    async def woken(self, info: RunInfo, message: Signal | None, *, here: bool = True, stay: bool = False) -> RunInfo:
+        """`wake`, and the run afterwards; `info` is the run before, for a store that does not answer any more."""
+        await self.wake(info.id, message, here=here, stay=stay)
+        with contextlib.suppress(FoliotError):
+            return await self._inside.runs.journal.get(info.id)
         return info
 
     async def fork(
@@ -158,7 +201,7 @@ class BackgroundRuns:
             )
             return await self._driven(new_id, drive)
         if (known.namespace, known.parent) != (info.namespace, info.id):
-            raise _taken(new_id)
+            raise taken(new_id)
         return known
 
     async def _driven(self, run_id: str, drive: Coroutine[Any, Any, RunResult]) -> RunInfo:
@@ -173,6 +216,6 @@ class BackgroundRuns:
         return await self._inside.runs.journal.get(run_id)
 
 
-def _taken(id: str) -> Conflict:
+def taken(id: str) -> RunTaken:
     """Builds the same error whoever owns the work."""
-    return Conflict(f"the id {id!r} belongs to other work", hint="choose another id")
+    return RunTaken(f"the id {id!r} belongs to other work", hint="choose another id")

@@ -27,25 +27,26 @@ from foliot.engine.definition.grants import Grants
 from foliot.engine.driver.driver import Driver
 from foliot.engine.driver.ids import new_run_id
 from foliot.engine.driver.intake import system_of
-from foliot.engine.driver.journal import phase_of, signal, was_said
+from foliot.engine.driver.journal import signal
 from foliot.engine.driver.runs import Runs, user_message
 from foliot.engine.explain.replay import Difference, Replay, branch, replay
-from foliot.engine.live.hub import Hub, Live, Reader
-from foliot.errors import Conflict, FoliotError, NotFound, UsageError
+from foliot.engine.live.hub import Hub, Live, Reader, Recorded
+from foliot.errors import Conflict, NotFound, UsageError
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import Message
 from foliot.kernel.run.codec import decode
-from foliot.kernel.run.events import CancelRequested, Event, InputMode, InputReceived, RunCreated
+from foliot.kernel.run.events import CancelRequested, RunCreated
 from foliot.kernel.run.spec import RunSpec, decode_spec
 from foliot.kernel.run.state import Call, State
-from foliot.runtime.agent import Agent, as_tool
+from foliot.resources.names import check_labels
+from foliot.runtime.agent import Agent, as_tool, named
 from foliot.runtime.assembly import Assembly
-from foliot.runtime.background import BackgroundRuns
+from foliot.runtime.background import BackgroundRuns, taken
 from foliot.runtime.composition import Parts, compose
 from foliot.runtime.results import RunFailedError, RunResult, Value, result_of
 from foliot.settings.settings import Settings, load_settings
 from foliot.store.base import Database, ResourceStore
-from foliot.store.journal.base import TASK_LABEL, Held, RunInfo, RunTaken, Signal, TransactionBody
+from foliot.store.journal.base import TASK_LABEL, TERMINAL, Held, RunInfo, RunTaken, Signal, TransactionBody
 from foliot.store.journal.chain import check as check_chain
 from foliot.tools.base import Tool
 
@@ -114,24 +115,34 @@ class Inside:
         self._store_wait = store_wait
         self._hub = Hub()
         self._parts: Parts | None = None
+        self._opening = False
         self._made: dict[str, None] = {}  # the last ids that were made here, and no run was begun with
         self.background = BackgroundRuns(self)
 
     # --- opening and closing -------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Open the store and put everything together."""
-        self._parts = await compose(
-            self._url,
-            self._settings,
-            tools=self._tools,
-            workspace=self._workspace,
-            watcher=self._hub,
-            pause=self._pause,
-            clock=self._given_clock,
-            lease_seconds=self._lease_seconds,
-            store_wait=self._store_wait,
-        )
+        """Open the store and put everything together. Raises `UsageError` when it is open already."""
+        if self._opening or self._parts is not None:
+            raise UsageError(
+                "the runtime is open already",
+                hint="one `async with` opens it: use it inside that block, or make another Runtime",
+            )
+        self._opening = True
+        try:
+            self._parts = await compose(
+                self._url,
+                self._settings,
+                tools=self._tools,
+                workspace=self._workspace,
+                watcher=self._hub,
+                pause=self._pause,
+                clock=self._given_clock,
+                lease_seconds=self._lease_seconds,
+                store_wait=self._store_wait,
+            )
+        finally:
+            self._opening = False
 
     async def close(self) -> None:
         """Release the runs that are driven here, and close everything."""
@@ -252,31 +263,72 @@ class Inside:
         `adjust` changes what this one run is pinned to. `stream` lets whoever watches see answers as they are written.
         What `in_transaction` writes is stored together with a run that is new, or not at all.
 
-        With a `run_id` that exists already, that run is gone on with: calling again after a crash is always right.
-        Raises `RunTaken`, a `Conflict`, when it is the run of another agent or began with another input.
+        A run that exists already with this `run_id` is resumed: calling again after a crash is always right.
+        Raises `RunTaken`, a `Conflict`, when it is other work: see `is_begun`.
         """
-        known = await self._assembly.agent(agent)
-        if run_id is not None and not self.is_new(run_id) and await self.is_begun(run_id, known.name, input):
+        run_id = self.new_run_id() if run_id is None else run_id
+        driver = await self._started(
+            agent,
+            input,
+            run_id=run_id,
+            labels=labels,
+            identity=identity or Identity(user, via="python"),
+            history=history,
+            adjust=adjust,
+            stream=stream,
+            in_transaction=in_transaction,
+        )
+        if driver is None:
             return await self.resume(run_id, stream=stream, check=check)
+        return await self._finish(driver, self._known(agent), check, stream=stream)
+
+    async def _started(
+        self,
+        agent: Agent | str,
+        input: Input,
+        *,
+        run_id: str,
+        labels: Mapping[str, str] | None,
+        identity: Identity,
+        history: Sequence[Message],
+        adjust: Adjust | None = None,
+        stream: bool,
+        in_transaction: TransactionBody | None = None,
+    ) -> Driver | None:
+        """Store a new run, held by this process; None when it was started before, and is to be resumed.
+
+        The coroutine that gets the driver drives it at once: a task between the two could be cancelled before it
+        begins, and the run would be held without a driver. Raises `RunTaken`, `NotFound`, `InvalidInput`.
+        """
+        if not self.is_new(run_id) and await self.is_begun(run_id, agent, input, identity):
+            return None
+        known = await self._assembly.agent(agent)
         spec, tools = await self._assembly.prepare(known)
         if adjust is not None:
             prepared, spec = spec, adjust(spec)
             if spec.tools != prepared.tools:
                 tools = await self._assembly.pipeline(spec)
-        self._made.pop(run_id or "", None)
-        driver = await self.runs.start(
-            spec,
-            messages_of(input),
-            run_id=run_id,
-            history=history,
-            definitions=known.pins,
-            labels=labels,
-            identity=identity or Identity(user, via="python"),
-            tools=tools,
-            stream=stream,
-            in_transaction=in_transaction,
-        )
-        return await self._finish(driver, known, check, stream=stream)
+        self._made.pop(run_id, None)
+        try:
+            return await self.runs.start(
+                spec,
+                messages_of(input),
+                run_id=run_id,
+                history=history,
+                definitions=known.pins,
+                labels=labels,
+                identity=identity,
+                tools=tools,
+                stream=stream,
+                in_transaction=in_transaction,
+            )
+        except Conflict:
+            if await self.is_begun(run_id, agent, input, identity):  # somebody else started it meanwhile
+                return None
+            raise
+
+    def _known(self, agent: Agent | str) -> Agent | None:
+        return agent if isinstance(agent, Agent) else self._assembly.known(*named(agent))
 
     async def stream(
         self,
@@ -292,55 +344,78 @@ class Inside:
         """Run an agent and yield what happens: `Recorded` events, `Streamed` pieces of answers, `Output` of tools.
 
         The last event says how it ended, a failure too; `resume` with its `run_id` then gives the whole result.
-        A `run_id` that exists already is gone on with. Leaving the loop early lets the run go, and `resume` takes it up
-        again; wrap the stream in `contextlib.aclosing` to know when it has been let go.
+        A `run_id` that exists already is resumed, and its earlier events come first. Leaving the loop early releases
+        the run, and `resume` takes it up again; `contextlib.aclosing` tells when it was released.
         """
-        agent = await self._assembly.agent(agent)
-        run_id = run_id or self.new_run_id()
+        check_labels(labels or {})
+        run_id = self.new_run_id() if run_id is None else run_id
+        ours = asyncio.Event()
+        before: list[Recorded] = []
+
+        async def drive() -> RunResult:
+            driver = await self._started(
+                agent,
+                input,
+                run_id=run_id,
+                labels=labels,
+                identity=identity or Identity(user, via="python"),
+                history=history,
+                stream=True,
+            )
+            if driver is not None:
+                ours.set()
+                return await self._finish(driver, self._known(agent), False, stream=True)
+            entries = await self.runs.journal.read(run_id)
+            before.extend(Recorded(run_id, each.seq, each.at, decode(each.data)) for each in entries)
+            ours.set()
+            return await self.resume(run_id, stream=True, check=False)
+
         with self._hub.read(run_id) as reader:
-            if not self.is_new(run_id) and await self.is_begun(run_id, agent.name, input):
-                drive = self.resume(run_id, stream=True, check=False)
-            else:
-                spec, tools = await self._assembly.prepare(agent)
-                self._made.pop(run_id, None)
-                driver = await self.runs.start(
-                    spec,
-                    messages_of(input),
-                    run_id=run_id,
-                    history=history,
-                    definitions=agent.pins,
-                    labels=labels,
-                    identity=identity or Identity(user, via="python"),
-                    tools=tools,
-                    stream=True,
-                )
-                drive = self._finish(driver, agent, False, stream=True)
-            task = asyncio.create_task(drive)
+            task = asyncio.create_task(drive())
             task.add_done_callback(lambda _: reader.close())
+            beginning = asyncio.create_task(ours.wait())
             try:
-                async for item in reader:
+                await asyncio.wait({task, beginning}, return_when=asyncio.FIRST_COMPLETED)
+                if not ours.is_set():
+                    await task  # raises why there is no run; of somebody else's run nothing is shown
+                for item in before:
                     yield item
+                async for item in reader:
+                    if not isinstance(item, Recorded) or item.seq > len(before):
+                        yield item
                 await task
             finally:
-                await stop_tasks(task)
+                await stop_tasks(task, beginning)
 
     async def resume(
-        self, run_id: str, *, agent: Agent[Value] | None = None, stream: bool = False, check: bool = True
+        self,
+        run_id: str,
+        *,
+        agent: Agent[Value] | None = None,
+        stream: bool = False,
+        check: bool = True,
+        joins: bool = True,
     ) -> RunResult[Value]:
-        """Go on with a run that was interrupted or waits. An ended one just gives its result.
+        """Resume a run that was interrupted or waits. An ended one just gives its result.
 
         `agent` is needed only when its model or tools are Python objects that this runtime has not seen yet.
-        Raises `Held` when another process drives it.
+        One that this process drives is waited for, if `joins`. Raises `Held` when another process drives it.
         """
         if agent is not None:
             self._assembly.know(agent)
         info, state = await self.runs.load(run_id)
         known = self._assembly.known(info.namespace, info.agent)
-        if state.ended is not None:
-            result = result_of(state, info.phase, known.output_type if known else None)
-            return self._checked(result) if check else result
-        driver = await self._take(state, stream=stream)
-        return await self._finish(driver, known, check, stream=stream)
+        if state.ended is None:
+            try:
+                driver = await self._take(state, stream=stream)
+            except Conflict:
+                ended = (await self.runs.journal.get(run_id)).phase in TERMINAL
+                if not ended and not (joins and self.runs.has(run_id)):
+                    raise
+                state = await self._as_left(run_id, stream=stream)
+            else:
+                state = await self.runs.drive(driver)
+        return await self._at_rest(state, known, check, stream=stream)
 
     async def fork(
         self,
@@ -431,32 +506,10 @@ class Inside:
 
         What `in_transaction` writes, here and below, is stored together with what is asked, or not at all.
         """
-        return await self._tell(run_id, CancelRequested(by, reason), in_transaction=in_transaction)
-
-    async def say(
-        self,
-        run_id: str,
-        text: str,
-        *,
-        mode: InputMode = "steer",
-        by: str = "",
-        input_id: str | None = None,
-        in_transaction: TransactionBody | None = None,
-        background: bool = False,
-    ) -> RunInfo:
-        """Say something to a live run; it is heard at the next boundary between steps.
-
-        With an `input_id` it is heard once, even when it is said again after a crash. A run that waited goes on before
-        this returns, unless in the `background`.
-        """
-        if input_id is not None and await was_said(self.runs.journal, run_id, input_id):
-            return await self.runs.journal.get(run_id)
-        said = InputReceived(input_id or new_run_id(self.clock()), user_message(text), mode, by)
-        if background:
-            message = signal(run_id, said, self.clock(), signal_id=input_id)
-            await self.runs.journal.signal(message, in_transaction=in_transaction)
-            return await self.background.wake(run_id, message)
-        return await self._tell(run_id, said, signal_id=input_id, in_transaction=in_transaction)
+        info = await self.runs.journal.get(run_id)
+        message = signal(run_id, CancelRequested(by, reason), self.clock())
+        await self.runs.journal.signal(message, in_transaction=in_transaction)
+        return await self.background.woken(info, message, stay=True)
 
     async def settle_call(
         self,
@@ -605,40 +658,23 @@ class Inside:
 
     # --- how it is done ------------------------------------------------------------------------------------------
 
-    async def _tell(
-        self, run_id: str, event: Event, *, signal_id: str | None = None, in_transaction: TransactionBody | None = None
-    ) -> RunInfo:
-        message = signal(run_id, event, self.clock(), signal_id=signal_id)
-        await self.runs.journal.signal(message, in_transaction=in_transaction)
-        return await self._wake(run_id, message)
-
     async def _wake(self, run_id: str, message: Signal) -> RunInfo:
-        """Let a run hear its signal: where it is driven here, or by taking it up if nobody has it."""
-        driver = self.runs.local(run_id)
-        if driver is not None and not driver.is_over:
-            driver.deliver(message)
-            return await self.runs.journal.get(run_id)
-        info = await self.runs.journal.get(run_id)
-        if TASK_LABEL in info.labels:
-            await self.tasking.ring(info)  # its task's workers go on with it
-        elif info.phase in ("waiting", "pending"):
-            try:
-                await self.resume(run_id, check=False)
-            except Held:
-                pass  # someone took it up meanwhile, and the signal with it
-            except FoliotError as error:  # it was told, which is what was asked for; who can, goes on with it
-                log.warning("run %s was told, and cannot go on in this process: %s", run_id, error.message)
-        return await self.runs.journal.get(run_id)
+        return await self.background.woken(await self.runs.journal.get(run_id), message, stay=True)
 
-    async def is_begun(self, run_id: str, agent: str, input: Input) -> bool:
-        """Whether there is a run of this id, with this agent and this input. Raises `RunTaken` when it is another."""
+    async def is_begun(self, run_id: str, agent: Agent | str, input: Input, identity: Identity) -> bool:
+        """Whether there is a run of this id, of this agent in its namespace, for this user, with this input.
+
+        Raises `RunTaken` when it is another one. Of other work it says nothing: it may be somebody else's.
+        """
+        if isinstance(agent, Agent):
+            self._assembly.know(agent)
         facts = await self.runs.facts(run_id, limit=1)
         if not facts:
             return False
         created = facts[0][1]
         assert isinstance(created, RunCreated), "every journal begins with it"
-        if created.agent != agent:
-            raise RunTaken(f"run {run_id} is one of agent {created.agent!r}", hint="choose another run_id")
+        if (created.namespace, created.agent, created.identity.user) != (*named(agent), identity.user):
+            raise taken(run_id)
         if msgspec.json.encode(created.input) != msgspec.json.encode(messages_of(input)):
             raise RunTaken(
                 f"run {run_id} began with another input",
@@ -653,20 +689,20 @@ class Inside:
 
     async def _finish(self, driver: Driver, agent: Agent | None, check: bool, *, stream: bool = False) -> RunResult:
         """Drive until the run ends or waits for someone; a wait for a timer is slept through."""
-        state = await self.runs.drive(driver)
+        return await self._at_rest(await self.runs.drive(driver), agent, check, stream=stream)
+
+    async def _at_rest(self, state: State, agent: Agent | None, check: bool, *, stream: bool) -> RunResult:
         while state.ended is None and state.waiting is not None and is_short(state.waiting, self.clock()):
             assert state.waiting.until is not None, "a timer knows when it goes off"
             try:
                 await self._sleep(state.run_id, state.waiting.until)
                 driver = await self._take(state, stream=stream)
             except Conflict:  # someone else took it up meanwhile, to cancel it for example
-                state = await self._as_left(state.run_id)
+                state = await self._as_left(state.run_id, stream=stream)
             else:
                 state = await self.runs.drive(driver)
-        # How a run ended is in its state; where one stands that waits may have changed since it was let go.
-        ended = state.ended
-        phase = phase_of(ended) if ended is not None else (await self.runs.journal.get(state.run_id)).phase
-        result = result_of(state, phase, agent.output_type if agent else None)
+        # One that neither ended nor waits was released for the workers of its task.
+        result = result_of(state, "pending", agent.output_type if agent else None)
         return self._checked(result) if check else result
 
     def _checked(self, result: RunResult) -> RunResult:
@@ -692,12 +728,19 @@ class Inside:
             if await self.runs.journal.signals([run_id]):
                 return
 
-    async def _as_left(self, run_id: str) -> State:
-        """The run as whoever drives it leaves it."""
-        while (await self.runs.journal.get(run_id)).phase in ("pending", "running"):
+    async def _as_left(self, run_id: str, *, stream: bool) -> State:
+        """The run as its driver leaves it: ended, or waiting. One that is released before that is taken up here."""
+        while True:
+            info = await self.runs.journal.get(run_id)
+            if info.phase not in ("pending", "running") or self.runs.is_left_alone(info):
+                _, state = await self.runs.load(run_id)
+                if state.ended is not None or (info.phase == "waiting" and state.waiting is not None):
+                    return state
+                if self.runs.is_left_alone(info) and TASK_LABEL not in info.labels:
+                    with contextlib.suppress(Conflict):  # somebody else was faster
+                        driver = await self._take(state, stream=stream)
+                        return await self.runs.drive(driver)
             await self._pause()
-        _, state = await self.runs.load(run_id)
-        return state
 
 
 def _asks(state: State) -> bool:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from msgspec import Struct, json
 
+from foliot.engine.driver.journal import phase_of
 from foliot.errors import FoliotError, InvalidInput
 from foliot.kernel.messages import Message, Usage
 from foliot.kernel.run.events import RunFailed, RunSucceeded, RunWaiting
@@ -65,14 +66,17 @@ class RunResult(Struct, Generic[Value], frozen=True):
 
 
 def result_of(state: State, phase: Phase, output_type: Any = None) -> RunResult:
-    """Raises `InvalidInput` when the answer is none of `output_type`, although it fits its schema."""
+    """The result of a run as its journal tells it; `phase` is the stored one of a run that neither ended nor waits.
+
+    Raises `InvalidInput` when the answer is none of `output_type`, although it fits its schema.
+    """
     ended = state.ended
     value = ended.value if isinstance(ended, RunSucceeded) else None
     if output_type is not None and isinstance(ended, RunSucceeded):
         value = _typed(state.run_id, value, output_type)
     return RunResult(
         run_id=state.run_id,
-        phase=phase,
+        phase=_phase(state, phase),
         output=ended.output if isinstance(ended, RunSucceeded) else "",
         value=value,
         usage=state.spent.usage(),
@@ -82,6 +86,15 @@ def result_of(state: State, phase: Phase, output_type: Any = None) -> RunResult:
         waiting=state.waiting if ended is None else None,
         messages=tuple(state.transcript),
     )
+
+
+def _phase(state: State, stored: Phase) -> Phase:
+    """The phase that goes with the state: the stored one may be written a moment later, or have moved on since."""
+    if state.ended is not None:
+        return phase_of(state.ended)
+    if state.waiting is not None:
+        return "waiting"
+    return stored if stored in ("pending", "running") else "running"
 
 
 def _typed(run_id: str, value: Any, output_type: Any) -> Any:

@@ -13,6 +13,8 @@ import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from foliot.resources.names import check_labels
+from foliot.runtime.agent import within
 from foliot.runtime.groups.groups import Conveniences
 from foliot.runtime.inside import Inside
 from foliot.runtime.local.groups import LocalGroups
@@ -89,6 +91,7 @@ class Runtime(LocalGroups, Conveniences):
         history: Sequence[Message] = (),
         check: bool = True,
     ) -> RunResult[Value]:
+        check_labels(labels or {})
         return await self.inside.run(
             _within(agent, namespace), input, run_id=run_id, labels=labels, user=user, history=history, check=check
         )
@@ -114,4 +117,4 @@ class Runtime(LocalGroups, Conveniences):
 
 def _within(agent: Agent[Value] | str, namespace: str) -> Agent[Value] | str:
     """The agent as the engine takes it: a name says in which namespace."""
-    return f"{namespace}/{agent}" if isinstance(agent, str) and "/" not in agent else agent
+    return agent if isinstance(agent, str) and "/" in agent else within(agent, namespace)

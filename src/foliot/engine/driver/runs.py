@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -112,6 +113,7 @@ class Runs:
         self.traced = False
         self._last_spec: tuple[RunSpec | None, tuple[str, bytes]] = None, ("", b"")
         self._specs = Specs()
+        self._claiming: Counter[str] = Counter()
         self._keeper = LeaseKeeper(
             journal, clock=self.lease_clock, lease_seconds=lease_seconds, set_back=self._say_set_back
         )
@@ -202,7 +204,8 @@ class Runs:
             lease_until=self.lease_clock() + self.lease_seconds,
             in_transaction=in_transaction,
         )
-        lease = await self._held(creating)
+        with self._taking(run_id):
+            lease = await self._held(creating)
         for seq, event in enumerate(facts, 1):
             self._watcher.recorded(run_id, seq, now, event)
         return self._driver(lease, state, tools, stream, claim=False)
@@ -229,10 +232,25 @@ class Runs:
         `settlement` gives the work that a queued run belongs to.
         Raises `NotFound`; `Held`; `Conflict` when it has ended, which is a `LeaseLost` if it happened just now.
         """
+        with self._taking(run_id):
+            lease = await self._claimed(run_id)
+            toolbox = tools or self.tools
+
+            async def given(spec: RunSpec) -> Toolbox:
+                return toolbox
+
+            try:
+                settles = await settlement(lease) if lease.queued and settlement is not None else None
+                return await self.adopt(lease, tools=given, stream=stream, settlement=settles)
+            except BaseException:
+                await self._give_back(lease)  # a newer version, or another process, may take it up at once
+                raise
+
+    async def _claimed(self, run_id: str) -> Lease:
         now = self.lease_clock()
         until = now + self.lease_seconds
         try:
-            lease = await self._held(self.journal.claim(run_id, worker=self.worker, now=now, until=until))
+            return await self._held(self.journal.claim(run_id, worker=self.worker, now=now, until=until))
         except Held:
             info = await self.journal.get(run_id)
             if not self._is_gone(info.worker):
@@ -240,22 +258,9 @@ class Runs:
                 raise Held(f"run {run_id} is at work: {in_words(info.worker or '')} drives it", hint=hint) from None
             # The holder was killed on this machine: waiting for its lease to run out would help nobody. It is named by
             # its epoch, so that of several who find it dead one replaces it, and the others not that one.
-            lease = await self._held(
+            return await self._held(
                 self.journal.claim(run_id, worker=self.worker, now=now, until=until, dead=info.epoch)
             )
-        toolbox = tools or self.tools
-
-        async def given(spec: RunSpec) -> Toolbox:
-            return toolbox
-
-        try:
-            settles = await settlement(lease) if lease.queued and settlement is not None else None
-            return await self.adopt(lease, tools=given, stream=stream, settlement=settles)
-        except BaseException:
-            # Whatever it was: the lease is of no use here, and a newer version, or another process, may take the run up
-            # at once. Giving back one that was lost changes nothing.
-            await self._give_back(lease)
-            raise
 
     async def adopt(
         self,
@@ -388,6 +393,21 @@ class Runs:
     def local(self, run_id: str) -> Driver | None:
         """The driver of a run that this process is driving now: of its newest claim."""
         return self._keeper.driver(run_id)
+
+    def has(self, run_id: str) -> bool:
+        """Whether this process drives the run, or has just claimed it to drive it."""
+        return run_id in self._claiming or self._keeper.driver(run_id) is not None
+
+    @contextlib.contextmanager
+    def _taking(self, run_id: str) -> Generator[None]:
+        """Around a claim, up to the moment from which `drive` keeps the driver."""
+        self._claiming[run_id] += 1
+        try:
+            yield
+        finally:
+            self._claiming[run_id] -= 1
+            if not self._claiming[run_id]:
+                del self._claiming[run_id]
 
     async def close(self) -> None:
         await self._keeper.close()

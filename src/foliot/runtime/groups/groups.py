@@ -133,8 +133,9 @@ class Conveniences(Groups):
         `user` is the person it is run for, as budgets, conditions and records name them. `history` is what was said
         before: `result.messages` of an earlier run.
 
-        An existing run with this `run_id` is resumed: calling again after a crash is always right. Raises `RunTaken`, a
-        `Conflict`, when it is the run of another agent or began with another input.
+        An existing run with this `run_id` is resumed: calling again after a crash is always right. One that this
+        process or the server drives already is waited for. Raises `RunTaken`, a `Conflict`, when it is a run of another
+        namespace, agent or user, or began with another input; on a runtime `Held` when another process drives it.
         """
 
     def run_sync(
@@ -173,8 +174,10 @@ class Conveniences(Groups):
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run(opened())
-        raise UsageError("run_sync cannot be called inside an event loop", hint="`await` its twin: `await rt.run(…)`")
+            pass  # as it should be; what fails below must not look like a consequence of it
+        else:
+            raise UsageError("run_sync cannot be called inside an event loop", hint="`await` it: `await rt.run(…)`")
+        return asyncio.run(opened())
 
     @abstractmethod
     def stream(
@@ -191,13 +194,16 @@ class Conveniences(Groups):
         """Run an agent and yield what happens: `Recorded` events, `Streamed` pieces of answers, `Output` of tools.
 
         The last event says how it ended, a failure too; `resume` with its `run_id` then gives the whole result. An
-        existing run with this `run_id` is resumed.
+        existing run with this `run_id` is resumed, and its earlier events come first. Leaving the loop early stops the
+        run on a runtime, and `resume` takes it up again; on a server it goes on. Wrap the stream in
+        `contextlib.aclosing` to know when it was released. Raises as `run`.
         """
 
     @abstractmethod
     async def resume(self, run_id: str, *, agent: Agent[Value] | None = None, check: bool = True) -> RunResult[Value]:
         """Resume a run that was interrupted or waits; return its result when it ends or waits again.
 
-        A run that has ended just gives its result. `agent` is needed only on a runtime, when the model or the tools are
-        Python objects that this runtime has not seen yet. Raises `NotFound`, `RunFailedError` if `check`.
+        A run that has ended just gives its result; one that this process or the server drives already is waited for.
+        `agent` is needed only on a runtime, when the model or the tools are Python objects that this runtime has not
+        seen yet. Raises `NotFound`, `RunFailedError` if `check`; on a runtime `Held` when another process drives it.
         """

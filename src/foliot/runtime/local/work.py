@@ -19,7 +19,7 @@ from foliot.engine.driver.process import is_gone
 from foliot.engine.explain.trace import trace_of
 from foliot.engine.explain.why import Explanation, Holder, Standing, explain
 from foliot.engine.live.hub import Interleaved, Live, Recorded
-from foliot.errors import Conflict, FoliotError, NotFound
+from foliot.errors import Conflict, NotFound
 from foliot.kernel.identity import NOBODY, Identity, acting
 from foliot.kernel.messages import Message
 from foliot.kernel.run.codec import decode
@@ -66,13 +66,9 @@ class _Waking:
         self._caller = caller
         self._wakes = wakes
 
-    async def _wake(self, run_id: str, message: Signal | None) -> RunInfo:
-        if self._wakes:
-            try:
-                return await self._inside.background.wake(run_id, message)
-            except FoliotError as error:  # the signal is stored: whoever can resumes the run
-                log.warning("run %s has its signal, and cannot go on in this process: %s", run_id, error.message)
-        return await self._inside.runs.journal.get(run_id)
+    async def _wake(self, info: RunInfo, message: Signal | None) -> RunInfo:
+        """Lets the run hear what is stored for it; `info` is the run before that. Never raises."""
+        return await self._inside.background.woken(info, message, here=self._wakes)
 
 
 class LocalRuns(_Waking, RunGroup):
@@ -211,7 +207,7 @@ class LocalRuns(_Waking, RunGroup):
         return await self._inside.cancel(run_id, by=by, reason=reason)
 
     async def say(self, run_id: str, text: str, *, mode: InputMode = "steer", by: str = "") -> RunInfo:
-        return await self._inside.say(run_id, text, mode=mode, by=by, background=True)
+        return await self._inside.background.say(run_id, text, mode=mode, by=by, here=self._wakes)
 
     async def settle(
         self,
@@ -223,8 +219,9 @@ class LocalRuns(_Waking, RunGroup):
         by: str = "",
         reason: str = "",
     ) -> RunInfo:
+        info = await self._inside.runs.journal.get(run_id)
         message = await self.leave_settled(run_id, call, decision, result=result, by=by, reason=reason)
-        return await self._wake(run_id, message)
+        return await self._wake(info, message)
 
     async def leave_settled(
         self,
@@ -396,7 +393,7 @@ class LocalApprovals(_Waking, ApprovalGroup):
             actor=self._caller.user,
         )
         if decided.signal is not None:
-            await self._wake(decided.run_id, decided.signal)
+            await self._inside.background.wake(decided.run_id, decided.signal, here=self._wakes)
         return Answered(decided.document, decided.run_id)
 
     async def grant(
@@ -435,8 +432,9 @@ class LocalQuestions(_Waking, QuestionGroup):
         return await self._inside.questions.open(namespace, run=run)
 
     async def answer(self, run_id: str, text: str, *, call: str | None = None, by: str = "") -> RunInfo:
+        info = await self._inside.runs.journal.get(run_id)
         message = await self._inside.questions.answer(run_id, call, text, by=by, actor=self._caller.user)
-        return await self._wake(run_id, message)
+        return await self._wake(info, message)
 
 
 async def interrupted_runs(

@@ -19,7 +19,6 @@ from foliot.server.http.bodies import form
 from foliot.server.http.envelope import REQUEST_ID
 from foliot.server.http.names import Name, Namespace, space
 from foliot.server.http.responses import resource
-from foliot.server.routes.runs import go_on
 
 router = new_router("approvals")
 
@@ -150,7 +149,7 @@ async def _decide(
     )
     act.tell()
     if decided.signal is not None:
-        await go_on(services, decided.run_id)
+        await services.drives.wake(decided.run_id, decided.signal)
     return resource(await services.runtime.inside.approvals.get(name, namespace=namespace))
 
 

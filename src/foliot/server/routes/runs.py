@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, cast
@@ -15,7 +14,7 @@ from starlette.responses import Response
 from foliot.engine.driver.ids import check_chosen_id
 from foliot.engine.driver.journal import summary_of
 from foliot.engine.explain.trace import trace_of
-from foliot.errors import Denied, FoliotError, InvalidInput, NotFound
+from foliot.errors import Denied, InvalidInput, NotFound
 from foliot.kernel.messages import Message
 from foliot.kernel.run.events import InputMode
 from foliot.resources.references import is_name
@@ -266,7 +265,7 @@ async def say(run_id: RunId, request: Request, services: ServicesDep, caller: Ca
     body = await form(request, Said)
     info = await _seen(services, caller, request.scope[ROLE], run_id)
     act = _act(services, caller, request, "run_told", info.namespace, run_id)
-    info = await services.runtime.inside.say(
+    info = await services.drives.say(
         run_id,
         body.message,
         mode=body.mode,
@@ -284,12 +283,10 @@ async def answer(run_id: RunId, request: Request, services: ServicesDep, caller:
     body = await form(request, Answered)
     info = await _seen(services, caller, request.scope[ROLE], run_id)
     act = _act(services, caller, request, "run_answered", info.namespace, run_id)
-    await services.runtime.inside.questions.answer(
-        run_id, body.call_id, body.text, by=caller.name, in_transaction=act.record
-    )
+    questions = services.runtime.inside.questions
+    message = await questions.answer(run_id, body.call_id, body.text, by=caller.name, in_transaction=act.record)
     act.tell()
-    await go_on(services, run_id)
-    return _answer(await services.runtime.inside.runs.journal.get(run_id), 202)
+    return _answer(await services.drives.woken(info, message), 202)
 
 
 @router.get("/v1/runs/{run_id}/standing")
@@ -375,7 +372,7 @@ async def settle(run_id: RunId, request: Request, services: ServicesDep, caller:
     if said.result is not None and said.decision != "happened":
         raise InvalidInput("a result goes with a call that happened")
     done = _act(services, caller, request, "run_settled", info.namespace, info.id)
-    await services.runtime.runs.leave_settled(
+    message = await services.runtime.runs.leave_settled(
         info.id,
         said.call,
         said.decision,
@@ -385,15 +382,7 @@ async def settle(run_id: RunId, request: Request, services: ServicesDep, caller:
         in_transaction=done.record,
     )
     done.tell()
-    with contextlib.suppress(FoliotError):  # decided is decided: who resumes the run hears what keeps it
-        info = await services.drives.resume(await services.runtime.inside.runs.journal.get(info.id))
-    return _answer(info)
-
-
-async def go_on(services: Services, run_id: str) -> None:
-    """Wakes a run that was answered: by the workers of its task, else in this process. Returns at once."""
-    with contextlib.suppress(FoliotError):  # the answer is kept: who resumes the run sees what keeps it
-        await services.drives.wake(run_id)
+    return _answer(await services.drives.woken(info, message))
 
 
 def _messages(sent: Sequence[dict[str, Any]]) -> tuple[Message, ...]:

@@ -98,7 +98,7 @@ class TakingUp:
     async def _drive(self, run_id: str) -> RunResult:
         log.info("run %s was left behind, and goes on here", run_id)
         try:
-            return await self._runtime.inside.resume(run_id, stream=True, check=False)
+            return await self._runtime.inside.resume(run_id, stream=True, check=False, joins=False)
         except Held:
             raise  # another process was faster
         except Exception as error:  # whatever it is: the next look would only meet it again
