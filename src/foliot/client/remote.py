@@ -25,6 +25,7 @@ from foliot.client.remote_work import RemoteApprovals, RemoteQuestions, RemoteRu
 from foliot.errors import Conflict, NotFound, UsageError
 from foliot.resources.field_owners import EDIT
 from foliot.resources.kinds import find_kind
+from foliot.resources.references import TAKEN_NAMES
 from foliot.resources.wording import as_written
 from foliot.runtime.groups.groups import Groups
 from foliot.runtime.groups.store import MANAGER, ResourceGroup
@@ -157,12 +158,21 @@ class RemoteResources(Asking, ResourceGroup):
         key = Key(kind, namespace, name)
         if kind == TASK:
             return await self._task_document(key, show_owners)
+        if name in TAKEN_NAMES:  # of an older version: the path of its own means something else
+            return await self._listed(key, show_owners)
         try:
             params = {"namespace": namespace, "managedFields": show_owners or None}
             answer = await self._http.ask("GET", _path(key), params=params)
         except NotFound:
             raise await not_found(key, self.list) from None
         return wire.read(answer.body, Document)
+
+    async def _listed(self, key: Key, show_owners: bool) -> Document:
+        named = (Requirement("metadata.name", "=", (key.name,)),)
+        found = await self.list(Filter(key.kind, key.namespace, fields=named), limit=1, show_owners=show_owners)
+        if not found.items:
+            raise await not_found(key, self.list)
+        return found.items[0]
 
     async def _task_document(self, key: Key, show_owners: bool) -> Document:
         """Returns the Task with the status of its work; also work that no resource declares."""

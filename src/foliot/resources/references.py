@@ -114,6 +114,12 @@ TARGETS: Final = tuple(
 ORIGINS: Final = tuple(sorted(kind for kind, rows in FIELDS.items() if any(form in _CROSSING for _, _, form in rows)))
 
 
+# Words that stand in the place of a name in paths of the HTTP API: nobody could read what is called so. What an older
+# version stored under one stays, and can be changed and deleted.
+TAKEN_NAMES: Final = frozenset({"watch"})
+TAKEN_RULE: Final = "the HTTP API has something else at /v1/…/{name}: choose another name"
+
+
 def is_name(value: str) -> bool:
     """Whether a resource or a task may be called so; see `NAME_RULE`."""
     return len(value) <= NAME_MAX and _NAME.fullmatch(value) is not None

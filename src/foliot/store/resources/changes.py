@@ -17,7 +17,7 @@ from foliot.resources.kinds import with_phase
 from foliot.resources.names import check_answered, check_asked, keep_reserved
 from foliot.resources.powers import IN_A_NAME, acts_for_declarer
 from foliot.resources.problems import render_path
-from foliot.resources.references import GRANT, Grants, Reference, foreign
+from foliot.resources.references import GRANT, TAKEN_NAMES, TAKEN_RULE, Grants, Reference, foreign
 from foliot.resources.wording import WRITTEN_AS, kept_words
 from foliot.store.base import THE_PROCESS, DeclaredBy, Delete, Document, Filter, Key, Put, StaleMerge, Written
 from foliot.store.resources.documents import (
@@ -211,6 +211,9 @@ class _Batch:
         words_before: dict[str, Any] = {} if stored is None else stored.document["metadata"].get(WRITTEN_AS) or {}
         words = kept_words(words_before, change.written, new_spec=new_spec, secret=each.key.kind == SECRET)
         if stored is None:
+            if each.key.name in TAKEN_NAMES:
+                hint = TAKEN_RULE.format(name=each.key.name)
+                raise InvalidInput(f"{each.key}: a new resource cannot be called {each.key.name!r}", hint=hint)
             system = {"uid": uid, "generation": 1, "createdAt": self.now, "declaredBy": self._declarer()}
             system[WRITTEN_AS] = words
             owners = encode_owners(settle({}, {}, leaves(document), change.claim))

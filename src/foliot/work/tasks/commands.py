@@ -18,7 +18,7 @@ from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.run.codec import settled
 from foliot.resources.digest import canonical_json
 from foliot.resources.names import check_labels
-from foliot.resources.references import NAME_RULE, is_name
+from foliot.resources.references import NAME_RULE, TAKEN_NAMES, TAKEN_RULE, is_name
 from foliot.store.base import DeclaredBy, Document
 from foliot.work.tasks.base import PRIORITIES, Command, Requirements
 from foliot.work.tasks.plan import first_words
@@ -72,6 +72,8 @@ def _problems(command: Command) -> list[str]:
         found.append("a task needs an agent or a system to do it")
     if command.name and not is_name(command.name):
         found.append(f"{command.name[:80]!r} cannot be the name of a task: expected {NAME_RULE}")
+    if command.name in TAKEN_NAMES:
+        found.append(f"a task cannot be called {command.name!r}: {TAKEN_RULE.format(name=command.name)}")
     if not first_words(command):
         found.append("message is required")
     if len(command.message) + sum(map(len, command.input.values())) > LARGEST:
