@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
+import inspect
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import foliot
 from foliot import Agent, Runtime, ScriptedModel, UsageError
+from foliot.runtime.groups import store, work
 
 ROOT = Path(__file__).parents[1]
 # Besides `foliot` itself. Everything else is inside, and may be moved.
 NAMED = ("foliot.errors", "foliot.testing", "foliot.cli.main")
 PUBLIC = """
-Agent AuditFilter Client Command Filter FoliotError Invocation Limit Media Message ModelEndpoint Output PolicyQuestion
-Question Recorded Requirement Requirements RunFailedError RunInfo RunResult Runtime ScriptedModel Settings Streamed
-TaskInfo Text ToolError UsageError __version__ events load_settings log_line outlives_call parse_manifests tool
+Accepted Agent Answered Applied AuditFilter AuditRecord Batch Budgets CallResult Called Change ClassInfo Client
+Command Delivery Document Doubt DoubtPage Event Explanation Fate FieldConflict Filter Fired FoliotError Held InUse
+Invocation Judgement Limit Live ManifestError Media Message ModelEndpoint ModelError ModelResponse OpenQuestion
+Outcome Output Page PolicyAnswer PolicyQuestion Question Recorded Replayed Requirement Requirements ResultPage
+RuleDefaults RunFailedError RunInfo RunResult RunStanding RunTaken Runtime ScriptedModel Sent Settings Slot Streamed
+Taken TaskExplanation TaskInfo TaskRecord TaskStory Text ToolCall ToolError ToolResult Toolset Total Trace Usage
+UsageError Verified WorkerInfo __version__ events load_settings log_line outlives_call parse_manifests tool
 """
 
 
@@ -25,6 +33,16 @@ def test_the_public_names_are_these() -> None:
     assert sorted(PUBLIC.split()) == sorted(foliot.__all__) == dir(foliot)
     for name in foliot.__all__:
         assert getattr(foliot, name) is not None
+
+
+@pytest.mark.parametrize("module", [store, work])
+def test_whatever_a_verb_returns_can_be_named(module: ModuleType) -> None:
+    known = {*foliot.__all__, *dir(builtins), "Rows", "AsyncGenerator", "Sequence"}
+    for group in vars(module).values():
+        if inspect.isclass(group) and group.__module__ == module.__name__:
+            for verb in vars(group).values():
+                returned = inspect.get_annotations(verb).get("return", "") if inspect.isfunction(verb) else ""
+                assert {*re.findall(r"\w+", returned)} - known == set(), f"{group.__name__}.{verb.__name__}"
 
 
 def pages() -> list[Path]:

@@ -11,58 +11,135 @@ if TYPE_CHECKING:
     from typing import Any
 
     from foliot.client.client import Client
-    from foliot.engine.live.hub import Output, Recorded, Streamed
+    from foliot.engine.approval.questions import OpenQuestion
+    from foliot.engine.audit.metering import Total
+    from foliot.engine.explain.trace import Trace
+    from foliot.engine.explain.why import Explanation
+    from foliot.engine.live.hub import Live, Output, Recorded, Streamed
     from foliot.engine.python_endpoints import ModelEndpoint
     from foliot.errors import FoliotError, UsageError
-    from foliot.kernel.messages import Media, Message, Text
+    from foliot.kernel.messages import Media, Message, ModelResponse, Text, ToolCall, ToolResult, Usage
     from foliot.kernel.run import events
+    from foliot.kernel.run.events import Event
+    from foliot.models.base import ModelError
     from foliot.models.scripted.model import ScriptedModel
+    from foliot.resources.field_owners import FieldConflict
+    from foliot.resources.problems import ManifestError
     from foliot.resources.reader import parse_manifests
     from foliot.runtime.agent import Agent
+    from foliot.runtime.answers import (
+        Answered,
+        Budgets,
+        Called,
+        Fate,
+        Fired,
+        PolicyAnswer,
+        Replayed,
+        RuleDefaults,
+        RunStanding,
+        Sent,
+        Toolset,
+    )
+    from foliot.runtime.outcomes import Applied, InUse, Outcome, Taken
     from foliot.runtime.results import RunFailedError, RunResult
     from foliot.runtime.runtime import Runtime
     from foliot.settings.settings import Settings, load_settings
-    from foliot.store.audit.log import AuditFilter
-    from foliot.store.base import Filter, Requirement
-    from foliot.store.journal.base import RunInfo
-    from foliot.store.queue.limits import Limit
+    from foliot.store.audit.log import AuditFilter, AuditRecord, Verified
+    from foliot.store.base import Change, Document, Filter, Page, Requirement
+    from foliot.store.journal.base import Held, RunInfo, RunTaken
+    from foliot.store.ledger.doubts import Doubt, DoubtPage
+    from foliot.store.queue.limits import ClassInfo, Limit
+    from foliot.store.queue.workers import WorkerInfo
+    from foliot.store.triggers import Delivery, Slot
     from foliot.tools.base import Invocation, Question, ToolError
+    from foliot.tools.builtin.results import CallResult, ResultPage
     from foliot.tools.function import tool
-    from foliot.tools.governance.judge import PolicyQuestion
+    from foliot.tools.governance.judge import Judgement, PolicyQuestion
     from foliot.tools.processes import outlives_call
     from foliot.version import __version__
-    from foliot.work.tasks.base import Command, Requirements, TaskInfo
-    from foliot.work.views.events import log_line
+    from foliot.work.tasks.base import Accepted, Command, Requirements, TaskInfo, TaskRecord
+    from foliot.work.views.events import Batch, log_line
+    from foliot.work.views.story import TaskStory
+    from foliot.work.views.why import TaskExplanation
 
 __all__ = [
+    "Accepted",
     "Agent",
+    "Answered",
+    "Applied",
     "AuditFilter",
+    "AuditRecord",
+    "Batch",
+    "Budgets",
+    "CallResult",
+    "Called",
+    "Change",
+    "ClassInfo",
     "Client",
     "Command",
+    "Delivery",
+    "Document",
+    "Doubt",
+    "DoubtPage",
+    "Event",
+    "Explanation",
+    "Fate",
+    "FieldConflict",
     "Filter",
+    "Fired",
     "FoliotError",
+    "Held",
+    "InUse",
     "Invocation",
+    "Judgement",
     "Limit",
+    "Live",
+    "ManifestError",
     "Media",
     "Message",
     "ModelEndpoint",
+    "ModelError",
+    "ModelResponse",
+    "OpenQuestion",
+    "Outcome",
     "Output",
+    "Page",
+    "PolicyAnswer",
     "PolicyQuestion",
     "Question",
     "Recorded",
+    "Replayed",
     "Requirement",
     "Requirements",
+    "ResultPage",
+    "RuleDefaults",
     "RunFailedError",
     "RunInfo",
     "RunResult",
+    "RunStanding",
+    "RunTaken",
     "Runtime",
     "ScriptedModel",
+    "Sent",
     "Settings",
+    "Slot",
     "Streamed",
+    "Taken",
+    "TaskExplanation",
     "TaskInfo",
+    "TaskRecord",
+    "TaskStory",
     "Text",
+    "ToolCall",
     "ToolError",
+    "ToolResult",
+    "Toolset",
+    "Total",
+    "Trace",
+    "Usage",
     "UsageError",
+    "Verified",
+    "WorkerInfo",
     "__version__",
     "events",
     "load_settings",
@@ -73,34 +150,83 @@ __all__ = [
 ]
 
 _HOME = {
+    "Accepted": "foliot.work.tasks.base",
     "Agent": "foliot.runtime.agent",
+    "Answered": "foliot.runtime.answers",
+    "Applied": "foliot.runtime.outcomes",
     "AuditFilter": "foliot.store.audit.log",
+    "AuditRecord": "foliot.store.audit.log",
+    "Batch": "foliot.work.views.events",
+    "Budgets": "foliot.runtime.answers",
+    "CallResult": "foliot.tools.builtin.results",
+    "Called": "foliot.runtime.answers",
+    "Change": "foliot.store.base",
+    "ClassInfo": "foliot.store.queue.limits",
     "Client": "foliot.client.client",
     "Command": "foliot.work.tasks.base",
+    "Delivery": "foliot.store.triggers",
+    "Document": "foliot.store.base",
+    "Doubt": "foliot.store.ledger.doubts",
+    "DoubtPage": "foliot.store.ledger.doubts",
+    "Event": "foliot.kernel.run.events",
+    "Explanation": "foliot.engine.explain.why",
+    "Fate": "foliot.runtime.answers",
+    "FieldConflict": "foliot.resources.field_owners",
     "Filter": "foliot.store.base",
+    "Fired": "foliot.runtime.answers",
     "FoliotError": "foliot.errors",
+    "Held": "foliot.store.journal.base",
+    "InUse": "foliot.runtime.outcomes",
     "Invocation": "foliot.tools.base",
+    "Judgement": "foliot.tools.governance.judge",
     "Limit": "foliot.store.queue.limits",
+    "Live": "foliot.engine.live.hub",
+    "ManifestError": "foliot.resources.problems",
     "Media": "foliot.kernel.messages",
     "Message": "foliot.kernel.messages",
     "ModelEndpoint": "foliot.engine.python_endpoints",
+    "ModelError": "foliot.models.base",
+    "ModelResponse": "foliot.kernel.messages",
+    "OpenQuestion": "foliot.engine.approval.questions",
+    "Outcome": "foliot.runtime.outcomes",
     "Output": "foliot.engine.live.hub",
+    "Page": "foliot.store.base",
+    "PolicyAnswer": "foliot.runtime.answers",
     "PolicyQuestion": "foliot.tools.governance.judge",
     "Question": "foliot.tools.base",
     "Recorded": "foliot.engine.live.hub",
+    "Replayed": "foliot.runtime.answers",
     "Requirement": "foliot.store.base",
     "Requirements": "foliot.work.tasks.base",
+    "ResultPage": "foliot.tools.builtin.results",
+    "RuleDefaults": "foliot.runtime.answers",
     "RunFailedError": "foliot.runtime.results",
     "RunInfo": "foliot.store.journal.base",
     "RunResult": "foliot.runtime.results",
+    "RunStanding": "foliot.runtime.answers",
+    "RunTaken": "foliot.store.journal.base",
     "Runtime": "foliot.runtime.runtime",
     "ScriptedModel": "foliot.models.scripted.model",
+    "Sent": "foliot.runtime.answers",
     "Settings": "foliot.settings.settings",
+    "Slot": "foliot.store.triggers",
     "Streamed": "foliot.engine.live.hub",
+    "Taken": "foliot.runtime.outcomes",
+    "TaskExplanation": "foliot.work.views.why",
     "TaskInfo": "foliot.work.tasks.base",
+    "TaskRecord": "foliot.work.tasks.base",
+    "TaskStory": "foliot.work.views.story",
     "Text": "foliot.kernel.messages",
+    "ToolCall": "foliot.kernel.messages",
     "ToolError": "foliot.tools.base",
+    "ToolResult": "foliot.kernel.messages",
+    "Toolset": "foliot.runtime.answers",
+    "Total": "foliot.engine.audit.metering",
+    "Trace": "foliot.engine.explain.trace",
+    "Usage": "foliot.kernel.messages",
     "UsageError": "foliot.errors",
+    "Verified": "foliot.store.audit.log",
+    "WorkerInfo": "foliot.store.queue.workers",
     "__version__": "foliot.version",
     "events": "foliot.kernel.run.events",
     "load_settings": "foliot.settings.settings",

@@ -14,6 +14,9 @@
     │   └── SecretMissing       … what a resource names is not there, or may not be sent where it says: for its author
     └── Unavailable             a part that is needed does not answer; trying again may help
 
+Those that belong to a room are exported from `foliot`: `ManifestError`, `RunTaken`, `RunFailedError`, `InUse`,
+`FieldConflict`, `Held`, `ToolError`, `ModelError`.
+
 `code` is for programs and never changes; the message is for people and says what happened, where, and what to do.
 `exit_code` and `http` are how the command line and the server report it: no caller ever reads the text to decide.
 """

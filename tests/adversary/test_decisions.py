@@ -28,11 +28,11 @@ from mcp import Client
 
 from foliot.catalog.apply import apply_documents
 from foliot.cli.main import cli
-from foliot.client.open import whoami
 from foliot.engine.driver.runs import user_message
 from foliot.errors import Conflict, InvalidInput
 from foliot.kernel.arguments import arguments_digest
 from foliot.resources.reader import parse_text
+from foliot.runtime.local.groups import whoami
 from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
 from foliot.server.auth.identity import Caller, granted

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 import pytest
 from aiohttp import web
@@ -32,11 +34,12 @@ from foliot.kernel.run.events import (
     Unsettled,
 )
 from foliot.kernel.run.state import State
-from foliot.tools.backends.http import HttpTool
+from foliot.tools.backends.http import ExternalTool, HttpTool
 from foliot.tools.base import Invocation, Tool, ToolDefinition
 from foliot.tools.function import tool
+from foliot.tools.outbound.guard import Guard, Outbound
 from tests.engine.kit import Engine, calls, in_turn, says
-from tests.tools.web_service import serving, way_out
+from tests.tools.web_service import self_signed, serving, way_out
 
 Way = Literal["timeout", "attempt", "idle", "lost", "run_deadline", "http_timeout", "http_lost"]
 WAYS: tuple[Way, ...] = ("timeout", "attempt", "idle", "lost", "run_deadline", "http_timeout", "http_lost")
@@ -482,3 +485,36 @@ async def test_a_refused_connection_is_a_failure_that_the_model_is_told() -> Non
     assert isinstance(state.ended, RunSucceeded)
     assert not [event for event in await engine.events() if isinstance(event, ToolUnknown)]
     await engine.close()
+
+
+Unsent = Literal["no_such_name", "no_answer", "no_address", "closed_port", "bad_certificate", "refused_address"]
+
+
+@pytest.mark.parametrize("way", get_args(Unsent))
+@pytest.mark.parametrize("kind", [HttpTool, ExternalTool])
+async def test_a_call_that_reached_nobody_is_a_failure_that_nobody_is_asked_about(
+    way: Unsent, kind: type[HttpTool | ExternalTool], tmp_path: Path
+) -> None:
+    async def looked_up(host: str, port: int) -> list[str]:
+        if way == "no_such_name":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        if way == "no_answer":
+            await asyncio.Event().wait()
+        return [] if way == "no_address" else ["10.1.2.3"]
+
+    till = Till()
+    guard = Guard(Outbound(allow_loopback=True), lookup=looked_up, timeout=SHORT)
+    secure = self_signed(tmp_path) if way == "bad_certificate" else None
+    async with serving(till.post, tls=secure) as service, way_out(guard=guard) as out:
+        place = {"closed_port": "http://127.0.0.1:1", "bad_certificate": service.url}.get(way, "http://pay.example")
+        definition = ToolDefinition("pay", endpoint=f"{place}/", type="http", effect="once", on_unknown="ask")
+        answers = in_turn(calls("pay"), says("Nobody was there."))
+        state = await (engine := Engine(answers, [kind(definition, out.client, out.auth)])).run()
+
+    assert isinstance(state.ended, RunSucceeded), state.waiting
+    assert not [event for event in await engine.events() if isinstance(event, ToolUnknown)]
+    (result,) = [part for message in state.transcript for part in message.parts if isinstance(part, ToolResult)]
+    assert result.error is not None
+    assert not result.error.unknown
+    assert "may have taken effect" not in result.text
+    assert not till.paid

@@ -21,7 +21,7 @@ from foliot.common.waits import Waits
 from foliot.tools.backends.callbacks import Callbacks
 from foliot.tools.backends.http import Web
 from foliot.tools.base import AuthSpec, Caller, Invocation, ToolDefinition
-from foliot.tools.outbound.guard import Outbound
+from foliot.tools.outbound.guard import Guard, Outbound
 from foliot.tools.secrets.masking import Masker
 from foliot.tools.secrets.secrets import EnvironmentSecrets, Secrets
 
@@ -112,12 +112,13 @@ async def way_out(
     environ: Mapping[str, str] | None = None,
     policy: Outbound | None = None,
     *,
+    guard: Guard | None = None,
     callbacks: Callbacks | None = None,
     waits: Waits | None = None,
 ) -> AsyncGenerator[Web]:
     """The parts of a runtime that may call loopback; secrets come from `environ`."""
     secrets = Secrets(EnvironmentSecrets(environ or {}), Masker())
-    made = Web(secrets, policy or Outbound(allow_loopback=True), callbacks=callbacks, waits=waits)
+    made = Web(secrets, policy or Outbound(allow_loopback=True), guard=guard, callbacks=callbacks, waits=waits)
     try:
         yield made
     finally:

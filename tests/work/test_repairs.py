@@ -12,8 +12,8 @@ import pytest
 from foliot.engine.budgets.wakeups import models_changed
 from foliot.errors import NotFound
 from foliot.resources.validate import validate_document
-from foliot.runtime.local.declared_work import InUse
 from foliot.runtime.local.resources import LocalResources
+from foliot.runtime.outcomes import InUse
 from foliot.runtime.runtime import Runtime
 from foliot.store.journal.base import Lease
 from foliot.store.queue.limits import class_failed, list_classes

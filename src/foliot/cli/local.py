@@ -20,7 +20,8 @@ from foliot.kernel.messages import Message
 from foliot.kernel.run.events import RunCancelled, RunClaimed, RunDeadLettered, RunFailed, RunSucceeded
 from foliot.resources.names import check_labels
 from foliot.runtime.agent import Agent, within
-from foliot.runtime.inside import Input, Inside
+from foliot.runtime.answers import Input
+from foliot.runtime.inside import Inside
 from foliot.runtime.local.groups import LocalGroups
 from foliot.runtime.local.work import LocalRuns
 from foliot.runtime.results import RunResult
@@ -62,7 +63,7 @@ class _Drive:
 class WatchedRuns(LocalRuns):
     """Runs that are started or resumed here. `watch` yields all of them, and raises what stops driving them.
 
-    `RemoteRuns` has the same verbs: `outcome`, `attend` and `is_taken_up` besides those of `RunGroup`.
+    `ServedRuns` has the same verbs: `outcome`, `attend` and `is_taken_up` besides those of `RunGroup`.
     """
 
     drives_here: ClassVar = True

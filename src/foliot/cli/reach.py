@@ -12,7 +12,7 @@ from foliot.cli.invocation import current
 from foliot.kernel.identity import acting
 
 if TYPE_CHECKING:
-    from foliot.client.remote import RemoteClient
+    from foliot.cli.served import ServedClient
     from foliot.runtime.groups.groups import StoreGroups
     from foliot.work.tasks.service import TaskService
 
@@ -45,8 +45,7 @@ async def connected() -> AsyncGenerator[StoreGroups]:
         async with remote() as client:
             yield client
         return
-    from foliot.client.open import whoami
-    from foliot.runtime.local.groups import opened_store
+    from foliot.runtime.local.groups import opened_store, whoami
 
     for warning in settings.warnings:
         warn(warning)
@@ -72,14 +71,14 @@ def namespace() -> str:
 
 
 @asynccontextmanager
-async def remote() -> AsyncGenerator[RemoteClient]:
+async def remote() -> AsyncGenerator[ServedClient]:
     """Opens the server that the settings name, to ask about itself. Raises `UsageError` without one."""
-    from foliot.client.open import open_remote
+    from foliot.cli.served import open_server
 
     settings = current().settings()
     for warning in settings.warnings:
         warn(warning)
-    client = open_remote(settings)
+    client = open_server(settings)
     try:
         yield client
     finally:

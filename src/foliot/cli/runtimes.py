@@ -17,10 +17,10 @@ from foliot.cli.errors import warn
 from foliot.cli.invocation import current
 from foliot.cli.local import LocalClient
 from foliot.cli.reach import namespace, remote
-from foliot.client.open import whoami as whoami
 from foliot.errors import NotFound, UsageError
 from foliot.kernel.identity import acting
 from foliot.runtime.groups.groups import Groups
+from foliot.runtime.local.groups import whoami as whoami
 from foliot.runtime.runtime import Runtime
 from foliot.settings.settings import Settings
 from foliot.store.journal.base import RunInfo

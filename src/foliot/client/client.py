@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from foliot.engine.live.hub import Live
     from foliot.kernel.messages import Message
     from foliot.runtime.agent import Agent
-    from foliot.runtime.inside import Input
+    from foliot.runtime.answers import Input
     from foliot.runtime.results import RunResult, Value
 
 
@@ -129,7 +129,7 @@ class Client(RemoteClient, Conveniences):
 
     async def _result(self, run_id: str, check: bool) -> RunResult:
         await self.runs.wait(run_id)
-        result = (await self.runs.standing(run_id, messages=True)).result
+        result = (await self.runs.get(run_id, messages=True)).result
         return result.check() if check else result
 
 

@@ -1,4 +1,4 @@
-"""The connection to a server that settings ask for, and who uses it."""
+"""The connection to a server that settings ask for."""
 
 from __future__ import annotations
 
@@ -8,16 +8,7 @@ from foliot.errors import UsageError
 
 if TYPE_CHECKING:
     from foliot.client.http import Server
-    from foliot.client.remote import RemoteClient
     from foliot.settings.settings import Settings
-
-
-def open_remote(settings: Settings) -> RemoteClient:
-    """A client on the server of the settings; nothing is asked of it yet. Raises `UsageError`."""
-    from foliot.client.http import Http
-    from foliot.client.remote import RemoteClient
-
-    return RemoteClient(Http(server_of(settings)))
 
 
 def server_of(settings: Settings) -> Server:
@@ -52,13 +43,3 @@ def _token_in(settings: Settings) -> str:
     except UnicodeDecodeError:
         text = ""
     return as_token(Given(text, f"file {path}", path.parent))
-
-
-def whoami() -> str:
-    """The name of the person at the keyboard, as the operating system has it; blank when it has none."""
-    import getpass
-
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return ""

@@ -155,8 +155,8 @@ class RemoteResources(Asking, ResourceGroup):
     """Implements `ResourceGroup`."""
 
     async def get(self, kind: str, name: str, *, namespace: str = "default", show_owners: bool = False) -> Document:
-        key = Key(kind, namespace, name)
-        if kind == TASK:
+        key = Key(find_kind(kind).name, namespace, name)
+        if key.kind == TASK:
             return await self._task_document(key, show_owners)
         if name in TAKEN_NAMES:  # of an older version: the path of its own means something else
             return await self._listed(key, show_owners)
@@ -190,12 +190,13 @@ class RemoteResources(Asking, ResourceGroup):
         self, filter: Filter, *, limit: int = 500, cursor: str | None = None, show_owners: bool = False
     ) -> Page:
         params: dict[str, Any] = {**_selected(filter), "limit": limit, "managedFields": show_owners or None}
-        if filter.kind is None or filter.kind == TASK:
+        kind = None if filter.kind is None else find_kind(filter.kind)
+        if kind is None or kind.name == TASK:
             # What is listed below /v1/tasks is work; here tasks are resources, as they are declared.
-            path, params = "/v1/resources", {**params, "kind": filter.kind, "after": cursor}
+            path, params = "/v1/resources", {**params, "kind": kind and kind.name, "after": cursor}
         else:
             # `after` would take what is no cursor for a name.
-            path, params = f"/v1/{find_kind(filter.kind).plural}", {**params, "continue": cursor}
+            path, params = f"/v1/{kind.plural}", {**params, "continue": cursor}
         found = wire.read((await self._http.ask("GET", path, params=params)).body, _List)
         return Page(found.items, found.after, int(found.metadata.resourceVersion))
 
@@ -278,8 +279,8 @@ class RemoteResources(Asking, ResourceGroup):
         force: bool = False,
         dry_run: bool = False,
     ) -> Document:
-        key = Key(kind, namespace, name)
-        document = await self.get(kind, name, namespace=namespace)
+        key = Key(find_kind(kind).name, namespace, name)
+        document = await self.get(key.kind, name, namespace=namespace)
         headers = {} if version is None else {"If-Match": f'"{version}"'}
         try:
             params = {"namespace": namespace, **({"force": "true"} if force else {})}
@@ -292,10 +293,11 @@ class RemoteResources(Asking, ResourceGroup):
 
     async def watch(self, filter: Filter, *, after: int) -> AsyncGenerator[Change]:
         """Watches resources. A connection that breaks off is resumed behind the last change."""
-        if filter.kind is None or filter.kind == TASK:
+        kind = None if filter.kind is None else find_kind(filter.kind)
+        if kind is None or kind.name == TASK:
             path, params = "/v1/resources/watch", {**_selected(filter), "resourceVersion": after}
         else:
-            path = f"/v1/{find_kind(filter.kind).plural}/watch"
+            path = f"/v1/{kind.plural}/watch"
             params = {**_selected(filter), "resourceVersion": after}
         async with aclosing(self._http.stream(path, params=params)) as events:
             async for event in events:
@@ -304,7 +306,7 @@ class RemoteResources(Asking, ResourceGroup):
                 told = wire.read(event.data, _Changed)
                 # Told as deleted when it no longer matches: only the server knows what it was before. A watch of all
                 # kinds serves for tasks too.
-                if filter.kind in (None, told.resource["kind"]):
+                if kind is None or kind.name == told.resource["kind"]:
                     yield Change(int(event.id), _ACTIONS[told.type], told.resource)
 
 

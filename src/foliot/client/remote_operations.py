@@ -16,8 +16,10 @@ from foliot.client import wire
 from foliot.client.http import Asking
 from foliot.common.pages import read_first
 from foliot.engine.audit.metering import By, Total
+from foliot.errors import NotFound
 from foliot.runtime.answers import (
     MOST_JUDGED,
+    Acceptance,
     Budgets,
     Called,
     Fate,
@@ -31,9 +33,10 @@ from foliot.runtime.answers import (
 )
 from foliot.runtime.groups.store import AuditGroup, BudgetGroup, PolicyGroup, ScheduleGroup, WebhookGroup, WorkerGroup
 from foliot.runtime.groups.work import ToolGroup
+from foliot.runtime.outcomes import SCHEDULE, WEBHOOK, no_trigger
 from foliot.store.audit.chain import Head
 from foliot.store.audit.log import AuditFilter, AuditRecord, Verified
-from foliot.store.base import Document
+from foliot.store.base import Document, Key
 from foliot.store.queue.limits import ClassInfo, Limit, Scope
 from foliot.store.queue.workers import WorkerInfo
 from foliot.store.triggers import Delivery, Slot
@@ -134,7 +137,7 @@ class RemotePolicies(Asking, PolicyGroup):
         self, manifests: Sequence[Document], asked: Sequence[PolicyQuestion], *, namespace: str = "default"
     ) -> Rows[Fate]:
         found: list[Fate] = []
-        for start in range(0, len(asked), MOST_JUDGED):
+        for start in range(0, max(1, len(asked)), MOST_JUDGED):  # manifests are checked also without a question
             order = Simulation(tuple(manifests), tuple(asked[start : start + MOST_JUDGED]))
             path = "/v1/policies/simulate"
             found += (await self._post(path, order, Fates, repeatable=True, namespace=namespace)).fates
@@ -190,7 +193,10 @@ class RemoteSchedules(Asking, ScheduleGroup):
         return await self._all(SCHEDULES, namespace)
 
     async def get(self, name: str, *, namespace: str = "default") -> Document:
-        return await self._get(_at(SCHEDULES, name), Document, namespace=namespace)
+        try:
+            return await self._get(_at(SCHEDULES, name), Document, namespace=namespace)
+        except NotFound:
+            raise no_trigger(Key(SCHEDULE, namespace, name), await self.list(namespace=namespace)) from None
 
     async def slots(self, name: str, *, namespace: str = "default", limit: int = 20) -> Rows[Slot]:
         return (await self._get(f"{_at(SCHEDULES, name)}/slots", Slots, namespace=namespace, limit=limit)).slots
@@ -209,7 +215,10 @@ class RemoteWebhooks(Asking, WebhookGroup):
         return await self._all(WEBHOOKS, namespace)
 
     async def get(self, name: str, *, namespace: str = "default") -> Document:
-        return await self._get(_at(WEBHOOKS, name), Document, namespace=namespace)
+        try:
+            return await self._get(_at(WEBHOOKS, name), Document, namespace=namespace)
+        except NotFound:
+            raise no_trigger(Key(WEBHOOK, namespace, name), await self.list(namespace=namespace)) from None
 
     async def rotate(self, name: str, *, namespace: str = "default", grace: float = 0.0) -> Document:
         return await self._post(f"{_at(WEBHOOKS, name)}/rotate", {"grace": grace}, Document, namespace=namespace)
@@ -288,13 +297,14 @@ class RemoteTools(Asking, ToolGroup):
         return await self._post(f"{_at(TOOLS, name)}/test", body, Judgement, namespace=namespace, repeatable=True)
 
     async def offered(self, server: str, *, namespace: str = "default") -> Rows[Document]:
-        """List the tools that an MCP server offers right now, compared with what was accepted."""
         answer = await self._get(f"{_at(SERVERS, server)}/tools", dict[str, Rows[Document]], namespace=namespace)
         return answer["tools"]
 
-    async def accept(self, server: str, tool: str, digest: str, levels: Document, *, namespace: str = "default") -> str:
-        """Agree to the definition of this digest; return the name of the Tool."""
-        body = {"tool": tool, "digest": digest, **levels}
+    async def accept(
+        self, server: str, tool: str, digest: str, levels: Mapping[str, Any], *, namespace: str = "default"
+    ) -> str:
+        order = Acceptance.of(tool, digest, levels)
+        body = {"tool": tool, "digest": digest, **order.levels()}
         path = f"{_at(SERVERS, server)}/accept"
         answer = await self._post(path, body, dict[str, str], namespace=namespace, timeout=CALL_PATIENCE)
         return answer["tool"]

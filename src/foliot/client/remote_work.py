@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import msgspec
@@ -28,9 +28,8 @@ from foliot.errors import NotFound, UsageError
 from foliot.kernel.messages import Delta, Message
 from foliot.kernel.run.codec import decode
 from foliot.kernel.run.events import Event, InputMode
-from foliot.runtime.answers import Answered, ForkOrder, Replayed, RunOrder, RunStanding
+from foliot.runtime.answers import Answered, ForkOrder, Input, Replayed, RunOrder, RunStanding, messages_of
 from foliot.runtime.groups.work import ApprovalGroup, QuestionGroup, RunGroup, Settled, TaskGroup
-from foliot.runtime.results import RunResult
 from foliot.store.base import Document
 from foliot.store.journal.base import Phase, RunInfo
 from foliot.store.ledger.doubts import Doubt, DoubtPage
@@ -42,7 +41,6 @@ from foliot.work.views.why import TaskExplanation
 
 if TYPE_CHECKING:
     from foliot.runtime.agent import Agent
-    from foliot.runtime.inside import Input
 
 TASKS: Final = "/v1/tasks"
 RUNS: Final = "/v1/runs"
@@ -93,8 +91,6 @@ class _RunAsking(Asking):
 class RemoteRuns(_RunAsking, RunGroup):
     """Implements `RunGroup`. Runs are driven by the server, whoever watches: none stops with this process."""
 
-    drives_here: ClassVar = False
-
     async def start(
         self,
         agent: Agent | str,
@@ -107,6 +103,7 @@ class RemoteRuns(_RunAsking, RunGroup):
         history: Sequence[Message] = (),
     ) -> RunInfo:
         name = declared_name(agent)
+        messages = messages_of(input)
         order = RunOrder(
             name,
             input if isinstance(input, str) else "",
@@ -114,31 +111,16 @@ class RemoteRuns(_RunAsking, RunGroup):
             namespace,
             dict(labels or {}),
             user,
-            () if isinstance(input, str) else _sent((input,) if isinstance(input, Message) else input),
+            () if isinstance(input, str) else _sent(messages),
             _sent(history),
         )
         found = await self._post(RUNS, order, Document, namespace=namespace, repeatable=True)
         return wire.read_runs([found])[0]
 
-    async def get(self, run_id: str) -> RunStanding:
-        return await self.standing(run_id)
-
-    async def standing(self, run_id: str, *, messages: bool = False) -> RunStanding:
-        """Returns the run like `get`, with its messages if asked for."""
+    async def get(self, run_id: str, *, messages: bool = False) -> RunStanding:
         found = await self._get(f"{_at(run_id)}/standing", Document, messages=messages or None)
         (info,) = wire.read_runs([found.pop("run", {})])
         return msgspec.convert({**found, "info": info}, RunStanding, from_attributes=True)
-
-    async def outcome(self, run_id: str) -> RunResult:
-        """Returns how a run ended or what it waits for."""
-        return (await self.get(run_id)).result
-
-    async def attend(self, run_id: str) -> None:
-        """Does nothing: the server resumes a run that waits for people or a budget as soon as it may go on."""
-
-    async def is_taken_up(self, run_id: str, *, attended_by: str | None = None) -> bool:
-        """Returns True: the server resumes every run that got a decision or an answer."""
-        return True
 
     async def find(self, word: str) -> RunInfo:
         return wire.read_runs([await self._get(_at(word), Document, alike=True)])[0]

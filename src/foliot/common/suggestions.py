@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from foliot.errors import InvalidInput
+
 ALIKE: Final = 0.6
 """How alike two words must be, from 0 to 1: the measure of `difflib`."""
 
@@ -44,3 +46,17 @@ def suggestion(
     """Return the hint for a misspelt word: what was probably meant, or `otherwise` when nothing is like it."""
     near = nearest(word, known, most=most, alike=alike)
     return did_you_mean(*near) if near else otherwise
+
+
+def check_word(what: str, word: object, known: Iterable[str]) -> None:
+    """Raise `InvalidInput` when `word` is none of the words that there are for `what`; the error names them."""
+    words = tuple(known)
+    if word not in words:
+        raise no_such_word(what, word, words)
+
+
+def no_such_word(what: str, word: object, known: Iterable[str]) -> InvalidInput:
+    """Return the error for a word that is none of the known ones: the same text in Python and over HTTP."""
+    words = sorted(known)
+    near = suggestion(word, words) if isinstance(word, str) else None
+    return InvalidInput(f"{what}: {word!r:.80} is not one of {', '.join(words)}", hint=near)

@@ -11,7 +11,7 @@ from foliot.errors import InvalidInput, UsageError
 from foliot.models.base import Gateway
 from foliot.resources.digest import definition_digest
 from foliot.resources.problems import Finding, ManifestError
-from foliot.resources.references import target_of
+from foliot.resources.references import is_name, target_of
 from foliot.resources.validate import validate_document
 from foliot.runtime.results import Value
 from foliot.store.base import Document
@@ -242,6 +242,8 @@ def named(agent: Agent | str) -> tuple[str, str]:
 def within(agent: Agent[Value] | str, namespace: str) -> Agent[Value] | str:
     """The agent as it is run in a namespace: an object has its own. Raises `InvalidInput` when that is another."""
     if isinstance(agent, str):
+        if not is_name(agent):
+            raise InvalidInput(f"{agent[:80]!r} does not name an agent", hint="give its name without the namespace")
         return f"{namespace}/{agent}"
     if isinstance(cast("object", agent), Agent) and namespace not in ("default", agent.namespace):
         raise InvalidInput(

@@ -5,19 +5,49 @@ The results of applying resources are in outcomes.py, those of runs in results.p
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 
-from msgspec import Struct
+from msgspec import Meta, Struct, ValidationError, convert
 
 from foliot.engine.budgets.declared import Standing
 from foliot.engine.budgets.wakeups import is_short
 from foliot.engine.explain.replay import Difference
-from foliot.kernel.messages import ToolResult
+from foliot.errors import InvalidInput, UsageError
+from foliot.kernel.messages import Message, ToolResult
+from foliot.kernel.run.feedback import user_message
 from foliot.runtime.results import RunResult
 from foliot.store.base import Document
 from foliot.store.journal.base import TERMINAL, RunInfo
 from foliot.tools.governance.judge import Judgement, PolicyQuestion
 from foliot.tools.governance.rules import Access
+
+# --- inputs ----------------------------------------------------------------------------------------------------------
+
+# What a run is told: a text, a message, or a whole conversation.
+
+Input: TypeAlias = str | Message | Sequence[Message]
+
+
+def messages_of(input: Input) -> tuple[Message, ...]:
+    """The input as messages. Raises `InvalidInput` for an empty one and `UsageError` for what is none, before it gets
+    into a journal."""
+    if input == () or input == [] or (isinstance(input, str) and not input.strip()):
+        raise InvalidInput("the input is empty: there is nothing to do")
+    if isinstance(input, str):
+        return (user_message(input),)
+    if isinstance(input, Message):
+        return (input,)
+    given = cast("object", input)  # annotations are not checked
+    if not isinstance(given, Sequence) or not all(
+        isinstance(each, Message) for each in cast("Sequence[object]", given)
+    ):
+        raise UsageError(
+            f"{given!r:.80} is nothing that an agent can be told",
+            hint='give a text, or messages: Message("user", (Text("What is this?"), Media("image/png", data=…)))',
+        )
+    return tuple(input)
+
 
 # --- runs ------------------------------------------------------------------------------------------------------------
 
@@ -182,3 +212,29 @@ class Called(Struct, frozen=True):
 
     result: ToolResult
     printed: str = ""
+
+
+class Acceptance(Struct, frozen=True, forbid_unknown_fields=True):
+    """The agreement to one tool of an MCP server as it was seen: `digest` is of the definition, or its beginning.
+
+    What is given besides is the least that Tools have to say of it from now on, which may be less than before.
+    """
+
+    tool: Annotated[str, Meta(min_length=1, max_length=253)]
+    digest: Annotated[str, Meta(pattern="^(sha256:)?[0-9a-f]{12,64}$")]
+    risk_level: Literal["low", "medium", "high", "critical"] | None = None
+    effect: Literal["read", "idempotent", "once"] | None = None
+    isolation_mode: Literal["none", "sandboxed", "container", "wasm"] | None = None
+    operation_classes: tuple[Literal["read", "write", "delete", "admin"], ...] = ()
+
+    @classmethod
+    def of(cls, tool: str, digest: str, levels: Mapping[str, Any]) -> Acceptance:
+        """Raises `InvalidInput`, which names the field."""
+        try:
+            return convert({"tool": tool, "digest": digest, **levels}, cls)
+        except ValidationError as error:
+            raise InvalidInput(f"the tool cannot be accepted: {error}") from None
+
+    def levels(self) -> dict[str, Any]:
+        fields = ("risk_level", "effect", "isolation_mode", "operation_classes")
+        return {field: value for field in fields if (value := getattr(self, field))}

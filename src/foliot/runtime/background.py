@@ -9,9 +9,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from foliot.common.cancellation import stop_tasks
+from foliot.common.suggestions import check_word
 from foliot.engine.driver.ids import new_run_id
 from foliot.engine.driver.journal import signal, was_said
 from foliot.engine.driver.runs import user_message
@@ -24,7 +25,8 @@ from foliot.runtime.agent import Agent, within
 from foliot.store.journal.base import TASK_LABEL, TERMINAL, Held, RunInfo, RunTaken, Signal, TransactionBody
 
 if TYPE_CHECKING:
-    from foliot.runtime.inside import Input, Inside
+    from foliot.runtime.answers import Input
+    from foliot.runtime.inside import Inside
     from foliot.runtime.results import RunResult
 
 log = logging.getLogger(__name__)
@@ -126,9 +128,12 @@ class BackgroundRuns:
         """Say something to a live run; durable on return, and heard at the next boundary between steps.
 
         With an `input_id` it is heard once, even when it is said again after a crash. What `in_transaction` writes is
-        stored with it; `here` is as in `wake`. Raises `NotFound`, `Conflict` when the run has ended: then nothing was
-        stored.
+        stored with it; `here` is as in `wake`. Raises `NotFound`, `Conflict` when the run has ended, `InvalidInput` for
+        another mode or no text: then nothing was stored.
         """
+        check_word("mode", mode, get_args(InputMode))
+        if not text.strip():
+            raise InvalidInput("there is nothing to say: the text is empty")
         inside = self._inside
         info = await inside.runs.journal.get(run_id)
         message = None

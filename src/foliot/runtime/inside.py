@@ -12,7 +12,7 @@ import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -28,7 +28,7 @@ from foliot.engine.driver.driver import Driver
 from foliot.engine.driver.ids import new_run_id
 from foliot.engine.driver.intake import system_of
 from foliot.engine.driver.journal import signal
-from foliot.engine.driver.runs import Runs, user_message
+from foliot.engine.driver.runs import Runs
 from foliot.engine.explain.replay import Difference, Replay, branch, replay
 from foliot.engine.live.hub import Hub, Live, Reader, Recorded
 from foliot.errors import Conflict, NotFound, UsageError
@@ -40,6 +40,7 @@ from foliot.kernel.run.spec import RunSpec, decode_spec
 from foliot.kernel.run.state import Call, State
 from foliot.resources.names import check_labels
 from foliot.runtime.agent import Agent, as_tool, named
+from foliot.runtime.answers import Input, messages_of
 from foliot.runtime.assembly import Assembly
 from foliot.runtime.background import BackgroundRuns, taken
 from foliot.runtime.composition import Parts, compose
@@ -55,30 +56,6 @@ if TYPE_CHECKING:
     from foliot.runtime.composition import Tasking
     from foliot.runtime.tools import Offering
     from foliot.tools.backends.callbacks import Callbacks
-
-
-# --- inputs ----------------------------------------------------------------------------------------------------------
-
-# What a run is told: a text, a message, or a whole conversation.
-
-Input: TypeAlias = str | Message | Sequence[Message]
-
-
-def messages_of(input: Input) -> tuple[Message, ...]:
-    """The input as messages. Raises `UsageError` for what is none, before it gets into a journal."""
-    if isinstance(input, str):
-        return (user_message(input),)
-    if isinstance(input, Message):
-        return (input,)
-    given = cast("object", input)  # annotations hold nobody back
-    if not isinstance(given, Sequence) or not all(
-        isinstance(each, Message) for each in cast("Sequence[object]", given)
-    ):
-        raise UsageError(
-            f"{given!r:.80} is nothing that an agent can be told",
-            hint='give a text, or messages: Message("user", (Text("What is this?"), Media("image/png", data=…)))',
-        )
-    return tuple(input)
 
 
 # --- runtime ---------------------------------------------------------------------------------------------------------

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from foliot.common.suggestions import did_you_mean, nearest
-from foliot.errors import FoliotError, NotFound
+from foliot.errors import Conflict, FoliotError, NotFound
 from foliot.resources.kinds import KINDS
 from foliot.store.base import DeclaredBy, Document, Filter, Key, Page, Requirement
 
 if TYPE_CHECKING:
     from foliot.work.tasks.base import TaskInfo
+
+
+class InUse(Conflict):
+    """Work that has not ended needs what was to be deleted; the details name the `tasks`."""
+
+    code = "in_use"
+
 
 Ends: TypeAlias = Literal["", "cancelled", "archived"]
 
@@ -97,3 +104,16 @@ async def _elsewhere(key: Key, list: Lister) -> str | None:
     page = await list(Filter(key.kind, None, fields=by_name), limit=3)
     spaces = [str(document["metadata"]["namespace"]) for document in page.items]
     return f"There is one in namespace {' and in '.join(spaces)}: add `-n {spaces[0]}`." if spaces else None
+
+
+SCHEDULE: Final = "TaskSchedule"
+WEBHOOK: Final = "TaskWebhook"
+
+
+def no_trigger(key: Key, here: Iterable[Document]) -> NotFound:
+    """Builds the error for a schedule or webhook that is missing; `here` are those of its namespace."""
+    names = [str(document["metadata"]["name"]) for document in here]
+    near = nearest(key.name, names, most=3) or names[:5]
+    word = "schedule" if key.kind == SCHEDULE else "webhook"
+    hint = f"There are: {', '.join(near)}." if near else f"There is none in this namespace: apply a {key.kind}."
+    return NotFound(f"There is no {word} {key.name!r} in namespace {key.namespace!r}.", hint=hint)

@@ -71,6 +71,8 @@ def result_of(state: State, phase: Phase, output_type: Any = None) -> RunResult:
     Raises `InvalidInput` when the answer is none of `output_type`, although it fits its schema.
     """
     ended = state.ended
+    if phase == "running" and state.waiting is not None and ended is None:
+        phase = "waiting"  # the journal says so: its phase is written a moment later
     value = ended.value if isinstance(ended, RunSucceeded) else None
     if output_type is not None and isinstance(ended, RunSucceeded):
         value = _typed(state.run_id, value, output_type)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from foliot.engine.live.hub import Live
     from foliot.kernel.messages import Message
     from foliot.runtime.agent import Agent
-    from foliot.runtime.inside import Input
+    from foliot.runtime.answers import Input
     from foliot.runtime.results import RunResult, Value
     from foliot.settings.settings import Settings
     from foliot.tools.base import Tool
@@ -117,4 +117,4 @@ class Runtime(LocalGroups, Conveniences):
 
 def _within(agent: Agent[Value] | str, namespace: str) -> Agent[Value] | str:
     """The agent as the engine takes it: a name says in which namespace."""
-    return agent if isinstance(agent, str) and "/" in agent else within(agent, namespace)
+    return within(agent, namespace)

@@ -22,7 +22,7 @@ from foliot.common.cancellation import stop_tasks
 from foliot.runtime.runtime import Runtime
 from foliot.runtime.telemetry import measured
 from foliot.server.auth.guard import check_routes
-from foliot.server.context import Authenticator, Services
+from foliot.server.context import Authenticator, ServedResources, Services
 from foliot.server.http.envelope import Envelope, Limits
 from foliot.server.http.problems import error_handlers
 from foliot.server.http.rates import Rates
@@ -62,7 +62,7 @@ ROUTERS: Final = (
 def create_app(runtime: Runtime, *, settings: Settings, auth: Authenticator, limits: Limits | None = None) -> Starlette:
     """The server of an open runtime. Raises `FoliotError` when handlers and the route table do not match."""
     limits = limits or Limits()
-    services = Services(runtime, settings, auth, runtime.resources)
+    services = Services(runtime, settings, auth, ServedResources.of(runtime.resources))
     services.rates = Rates(limits.rate, limits.burst, limits.auth_failures)
 
     @asynccontextmanager

@@ -26,6 +26,30 @@ if TYPE_CHECKING:
 CALLER: Final = "foliot.caller"
 
 
+class ServedResources(LocalResources):
+    """The verbs on resources as routes need them: on the store that a caller sees, with what is stored beside."""
+
+    @classmethod
+    def of(cls, local: LocalResources, store: ResourceStore | None = None) -> ServedResources:
+        """The verbs of a runtime, on another view of its store."""
+        return cls(
+            store or local._store,
+            budgets_changed=local._budgets_changed,
+            models_changed=local._models_changed,
+            work=local._work,
+        )
+
+    def on(self, store: ResourceStore) -> ServedResources:
+        """The same verbs, on another view of the store."""
+        return self.of(self, store)
+
+    accept_for = LocalResources._accept_for
+    apply_for = LocalResources._apply_for
+    check_unopposed = LocalResources._check_unopposed
+    delete_with = LocalResources._delete_with
+    written = LocalResources._written
+
+
 class Authenticator(Protocol):
     async def identify(self, scope: MutableMapping[str, Any]) -> Caller:
         """Identifies the sender of the request of this ASGI scope. Raises `Unauthenticated`."""
@@ -43,7 +67,7 @@ class Services:
     runtime: Runtime
     settings: Settings
     auth: Authenticator
-    client: LocalResources
+    client: ServedResources
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     webhooks: Webhooks | None = None
     metrics: Metrics | None = None

@@ -18,8 +18,7 @@ from foliot.resources.field_owners import PATCH, PUT, Claim, check_manager, leav
 from foliot.resources.kinds import KINDS
 from foliot.resources.problems import Finding, ManifestError, Path, Problem
 from foliot.resources.validate import model_at, suggest, validated
-from foliot.runtime.local.declared_work import InUse
-from foliot.runtime.outcomes import kept_declarer
+from foliot.runtime.outcomes import InUse, kept_declarer
 from foliot.server.audit import ActRecord, RecordedStore
 from foliot.server.auth.identity import Caller
 from foliot.server.context import Services

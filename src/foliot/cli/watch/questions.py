@@ -18,11 +18,11 @@ from foliot.cli.errors import tell
 from foliot.cli.invocation import is_terminal
 from foliot.cli.show.run import View
 from foliot.cli.terminal import out, paint
-from foliot.client.open import whoami
 from foliot.common.text import visible
 from foliot.engine.approval.questions import OpenQuestion, check_answer
 from foliot.errors import Conflict, InvalidInput
 from foliot.runtime.groups.groups import Groups
+from foliot.runtime.local.groups import whoami
 from foliot.runtime.results import RunResult
 
 LOOK_EVERY: Final = 0.5

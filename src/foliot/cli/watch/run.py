@@ -29,7 +29,6 @@ from foliot.cli.invocation import current, is_terminal
 from foliot.cli.show.run import JsonView, Opening, PlainView, QuietView, View
 from foliot.cli.terminal import emit, live_console, out, paint
 from foliot.cli.watch.questions import answered_here, asks_something, note_what_is_asked
-from foliot.client.open import whoami
 from foliot.common.cancellation import stop_tasks
 from foliot.common.durations import duration
 from foliot.common.text import counted, one_line
@@ -39,12 +38,13 @@ from foliot.engine.live.hub import Live, Recorded
 from foliot.errors import Conflict, FoliotError, NotFound, Unavailable
 from foliot.kernel.run.events import RunWaiting
 from foliot.runtime.answers import RunStanding
+from foliot.runtime.local.groups import whoami
 from foliot.runtime.results import RunFailedError, RunResult
 from foliot.store.journal.base import TERMINAL, Held, LeaseLost, RunInfo
 
 if TYPE_CHECKING:
     from foliot.cli.local import LocalClient
-    from foliot.client.remote import RemoteClient
+    from foliot.cli.served import ServedClient
 
 # --- aside -----------------------------------------------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ LOOK_EVERY: Final = 2.0
 # How long the first Ctrl-C waits for a second one before it cancels: what is cancelled cannot be resumed.
 SECOND_THOUGHT: Final = 1.0
 Begin: TypeAlias = Callable[[], Awaitable[RunInfo]] | None
-Client: TypeAlias = "LocalClient | RemoteClient"
+Client: TypeAlias = "LocalClient | ServedClient"
 
 
 class Words(NamedTuple):

@@ -165,11 +165,13 @@ async def give_standing(
 ) -> Document:
     """Let calls of a tool pass without a question for `seconds`. Raises `InvalidInput`."""
     if not by.strip():
-        raise InvalidInput("a standing grant needs the name of who gives it")
+        raise InvalidInput("a standing grant needs the name of who gives it", hint="by is a name, such as ann")
     if not tool_token(tool) or not _NAME.fullmatch(tool.strip()):
         raise InvalidInput("a standing grant names a tool", hint="by its name, such as files.write")
-    if seconds <= 0 or (max_uses is not None and max_uses < 1):
-        raise InvalidInput("a standing grant that ends before it begins covers nothing")
+    if seconds <= 0:
+        raise InvalidInput("seconds must be more than 0: a standing grant that has ended covers nothing")
+    if max_uses is not None and max_uses < 1:
+        raise InvalidInput("max_uses must be at least 1", hint="leave it out for as many calls as there are")
     if max_uses is not None and max_uses > MOST_USES:
         raise InvalidInput(f"a standing grant counts at most {MOST_USES:,} uses", hint="leave --max-uses out")
     if not seconds <= LONGEST_SECONDS:

@@ -270,7 +270,7 @@ class ApprovalService:
         not one of the approvers, or is who asks; `InvalidInput` for arguments that do not fit the tool; `NotFound`.
         """
         if not by.strip():
-            raise InvalidInput("a decision needs the name of who decides")
+            raise InvalidInput("a decision needs the name of who decides", hint="by is a name, such as ann")
         if (decision == "edit") != (arguments is not None):
             raise InvalidInput("arguments are given with the decision `edit`, and only with it")
         for _ in range(TRIES):

@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
+from foliot.common.suggestions import check_word
 from foliot.engine.approval.records import DecisionLog, call_document
 from foliot.engine.driver.journal import signal
 from foliot.engine.driver.runs import Runs
@@ -67,6 +68,7 @@ class UnknownCalls:
 
         Its record is stored with it. Raises `Conflict` when somebody was faster, or has said the contrary.
         """
+        check_word("decision", decision, get_args(Settling))  # what is stored and cannot be read would be dropped
         doubts, key, namespace = self._runs.doubts, key_of(state, call), state.spec.namespace
         if doubts is not None and call.effect == "once":
             others = await doubts.table.of_keys(namespace, [key])
@@ -96,6 +98,7 @@ class UnknownCalls:
         The record is stored with it. The same call of another run of the family goes by it: what happened is not done
         again. Raises `Conflict` when somebody was faster, `NotFound`.
         """
+        check_word("decision", decision, get_args(LateDecision))
         found = [] if self._runs.doubts is None else await self._runs.doubts.table.of_run(run_id)
         doubt = _meant(found, run_id, word)
         assert self._runs.doubts is not None, "somebody has listed it"

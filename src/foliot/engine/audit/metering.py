@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeAlias
 
+from foliot.common.suggestions import check_word
 from foliot.store.audit.log import AuditFilter, SqlAuditLog
 
 By: TypeAlias = Literal["tool", "agent", "day", "run"]
@@ -61,7 +62,8 @@ _NAMES: Final[Mapping[By, Callable[[Mapping[str, Any]], str]]] = {
 
 
 async def totals(log: SqlAuditLog, filter: AuditFilter, *, by: By) -> list[Total]:
-    """Adds up the usage in the records that match `filter`, by name. Reads a page at a time."""
+    """Adds up the usage in the records that match `filter`, by name. Reads a page at a time. Raises `InvalidInput`."""
+    check_word("by", by, _NAMES)
     name_of = _NAMES[by]
     found: dict[str, Total] = {}
     before: int | None = None

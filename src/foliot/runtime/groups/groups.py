@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from foliot.engine.live.hub import Live
     from foliot.kernel.messages import Message
     from foliot.runtime.agent import Agent
+    from foliot.runtime.answers import Input
     from foliot.runtime.groups.store import (
         AuditGroup,
         BudgetGroup,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
         WorkerGroup,
     )
     from foliot.runtime.groups.work import ApprovalGroup, QuestionGroup, RunGroup, TaskGroup, ToolGroup
-    from foliot.runtime.inside import Input
     from foliot.runtime.results import RunResult, Value
 
 

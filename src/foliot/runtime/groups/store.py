@@ -5,9 +5,11 @@ Resources, triggers, the audit log, budgets, rules and workers: whoever has the 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
+
+from foliot.runtime.groups.arguments import Group
 
 if TYPE_CHECKING:
     from foliot.engine.audit.metering import By, Total
@@ -28,7 +30,7 @@ MANAGER: Final = "foliot"
 Rows = list
 
 
-class ResourceGroup(ABC):
+class ResourceGroup(Group):
     """Resources: what is declared."""
 
     @abstractmethod
@@ -111,7 +113,7 @@ class ResourceGroup(ABC):
         """Yield changes to resources that match, behind the revision `after`, as they come."""
 
 
-class ScheduleGroup(ABC):
+class ScheduleGroup(Group):
     """Schedules, which make tasks at given times."""
 
     @abstractmethod
@@ -133,7 +135,7 @@ class ScheduleGroup(ABC):
         """Make a task of the schedule now; `given` is input besides what the schedule gives. Raises `NotFound`."""
 
 
-class WebhookGroup(ABC):
+class WebhookGroup(Group):
     """Webhooks, which make tasks of what others deliver."""
 
     @abstractmethod
@@ -174,7 +176,7 @@ class WebhookGroup(ABC):
         """Deliver a body, signed as the sender would sign it. Raises `NotFound`, `SecretError`."""
 
 
-class AuditGroup(ABC):
+class AuditGroup(Group):
     """The audit log: who decided and did what."""
 
     @abstractmethod
@@ -197,10 +199,10 @@ class AuditGroup(ABC):
 
     @abstractmethod
     async def totals(self, wanted: AuditFilter | None = None, *, by: By) -> Rows[Total]:
-        """Add up calls, tokens and cost by agent, tool, model or user."""
+        """Add up calls, tokens and cost by `tool`, `agent`, `day` or `run`. Raises `InvalidInput`."""
 
 
-class BudgetGroup(ABC):
+class BudgetGroup(Group):
     """Budgets as they stand."""
 
     @abstractmethod
@@ -208,7 +210,7 @@ class BudgetGroup(ABC):
         """List what may be spent and what was; with `name` one budget, and who waits for it. Raises `NotFound`."""
 
 
-class PolicyGroup(ABC):
+class PolicyGroup(Group):
     """Rules on tool calls, explained and tried."""
 
     @abstractmethod
@@ -229,7 +231,7 @@ class PolicyGroup(ABC):
         """
 
 
-class WorkerGroup(ABC):
+class WorkerGroup(Group):
     """Workers, the limits on what they do at once, and kinds of runs that keep failing."""
 
     @abstractmethod

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from foliot.runtime.groups.arguments import Group, time_limit
 
 if TYPE_CHECKING:
     from foliot.engine.approval.questions import OpenQuestion
@@ -15,8 +17,7 @@ if TYPE_CHECKING:
     from foliot.kernel.messages import Message
     from foliot.kernel.run.events import Event, InputMode
     from foliot.runtime.agent import Agent
-    from foliot.runtime.answers import Answered, Called, Replayed, RunStanding, Toolset
-    from foliot.runtime.inside import Input
+    from foliot.runtime.answers import Answered, Called, Input, Replayed, RunStanding, Toolset
     from foliot.runtime.results import RunResult
     from foliot.store.base import Document
     from foliot.store.journal.base import Phase, RunInfo
@@ -35,7 +36,7 @@ Settled: TypeAlias = Literal["happened", "run", "fail", "not_happened"]
 Rows = list
 
 
-class RunGroup(ABC):
+class RunGroup(Group):
     """Runs: one agent at work."""
 
     @abstractmethod
@@ -58,8 +59,8 @@ class RunGroup(ABC):
         """
 
     @abstractmethod
-    async def get(self, run_id: str) -> RunStanding:
-        """Return how a run stands and what it has done so far. Raises `NotFound`."""
+    async def get(self, run_id: str, *, messages: bool = False) -> RunStanding:
+        """Return how a run stands and what it has done so far, with its `messages` if asked. Raises `NotFound`."""
 
     @abstractmethod
     async def find(self, word: str) -> RunInfo:
@@ -77,7 +78,7 @@ class RunGroup(ABC):
         phases: Sequence[Phase] = (),
         limit: int = 50,
     ) -> Rows[RunInfo]:
-        """List runs, newest first, with summaries of those under way as of now."""
+        """List runs, newest first, with summaries of those under way as of now. Raises `InvalidInput`."""
 
     @abstractmethod
     async def events(self, run_id: str) -> Rows[tuple[float, Event]]:
@@ -112,27 +113,27 @@ class RunGroup(ABC):
     async def wait(self, run_id: str, *, timeout: float | None = None) -> RunResult:
         """Wait until a run has ended or waits for a person; return how it stands, without its messages.
 
-        Raises `NotFound`, and `TimeoutError` after `timeout` seconds.
+        Raises `NotFound`, and `TimeoutError` after `timeout` seconds; 0 looks once.
         """
-        import asyncio
+        stands = await self.get(run_id)
+        if not stands.is_settled:
+            async with time_limit(timeout, f"run {run_id} has neither ended nor asked a person"):
+                stands = await self._settled(run_id, stands)
+        return stands.result
 
-        async with asyncio.timeout(timeout):
-            return await self._settled(run_id)
-
-    async def _settled(self, run_id: str) -> RunResult:
+    async def _settled(self, run_id: str, stands: RunStanding) -> RunStanding:
         from contextlib import aclosing
 
         from foliot.engine.live.hub import Recorded
         from foliot.kernel.run.events import RunWaiting
 
-        stands = await self.get(run_id)
         async with aclosing(self.watch(run_id, after=stands.seq)) as live:
             while not stands.is_settled:
                 async for item in live:
                     if isinstance(item, Recorded) and isinstance(item.event, RunWaiting):
                         break  # the run may have been resumed since: look again
                 stands = await self.get(run_id)
-        return stands.result
+        return stands
 
     @abstractmethod
     async def resume(self, run_id: str) -> RunInfo:
@@ -169,7 +170,7 @@ class RunGroup(ABC):
 
     @abstractmethod
     async def say(self, run_id: str, text: str, *, mode: InputMode = "steer", by: str = "") -> RunInfo:
-        """Say something to a live run; it is heard between two steps. Raises `NotFound`, `Conflict`."""
+        """Say something to a live run; it is heard between two steps. Raises `NotFound`, `Conflict`, `InvalidInput`."""
 
     @abstractmethod
     async def settle(
@@ -185,7 +186,8 @@ class RunGroup(ABC):
         """Say what became of a call of unknown outcome, named by its id or its tool; the run goes on with that.
 
         It `happened` (with its `result`), `run` it, or `fail`: for a run that waits. `happened` and `not_happened` are
-        for one that has ended. Raises `NotFound`, `Conflict` when no call is open, or several are meant.
+        for one that has ended. Raises `NotFound`, `Conflict` when no call is open, or several are meant, `InvalidInput`
+        for any other word.
         """
 
     @abstractmethod
@@ -202,7 +204,7 @@ class RunGroup(ABC):
         """List all runs outside of tasks that could go on and that nobody drives, oldest first."""
 
 
-class TaskGroup(ABC):
+class TaskGroup(Group):
     """Tasks: work that an agent or a system of agents is asked for, done by workers."""
 
     @abstractmethod
@@ -234,14 +236,19 @@ class TaskGroup(ABC):
         limit: int = 50,
         cursor: str | None = None,
     ) -> tuple[Rows[TaskInfo], str | None]:
-        """List tasks, newest first, with the cursor of the next page."""
+        """List tasks, newest first, with the cursor of the next page. Raises `InvalidInput`."""
 
     async def wait(self, name: str, *, namespace: str = "default", timeout: float | None = None) -> TaskInfo:
-        """Wait until a task has ended. Raises `NotFound`, and `TimeoutError` after `timeout` seconds."""
-        import asyncio
+        """Wait until a task has ended. Raises `NotFound`, and `TimeoutError` after `timeout` seconds; 0 looks once."""
         from contextlib import aclosing
 
-        async with asyncio.timeout(timeout), aclosing(self.follow(name, namespace=namespace)) as batches:
+        from foliot.store.tasks import ENDED
+
+        task = await self.get(name, namespace=namespace)
+        if task.phase in ENDED:
+            return task
+        limit = time_limit(timeout, f"task {name} has not ended")
+        async with limit, aclosing(self.follow(name, namespace=namespace)) as batches:
             async for _ in batches:
                 pass
         return await self.get(name, namespace=namespace)
@@ -292,7 +299,7 @@ class TaskGroup(ABC):
         """Explain why a task is where it is. Raises `NotFound`."""
 
 
-class ApprovalGroup(ABC):
+class ApprovalGroup(Group):
     """Approvals: calls that wait for a person, and grants that approve calls in advance."""
 
     @abstractmethod
@@ -367,7 +374,7 @@ class ApprovalGroup(ABC):
         """End a standing grant. Raises `NotFound`, `Conflict`."""
 
 
-class QuestionGroup(ABC):
+class QuestionGroup(Group):
     """Questions that runs ask people."""
 
     @abstractmethod
@@ -382,7 +389,7 @@ class QuestionGroup(ABC):
         """
 
 
-class ToolGroup(ABC):
+class ToolGroup(Group):
     """Tools outside any run."""
 
     @abstractmethod
@@ -419,3 +426,20 @@ class ToolGroup(ABC):
         self, name: str, arguments: dict[str, Any], *, namespace: str = "default", agent: str = "", user: str = ""
     ) -> Judgement:
         """Return what would become of that call. Nothing is run. Raises as `call`."""
+
+    @abstractmethod
+    async def offered(self, server: str, *, namespace: str = "default") -> Rows[Document]:
+        """List the tools that an McpServer offers right now, compared with what was accepted.
+
+        Nothing is stored. Raises `NotFound`, `Conflict` when it cannot be asked.
+        """
+
+    @abstractmethod
+    async def accept(
+        self, server: str, tool: str, digest: str, levels: Mapping[str, Any], *, namespace: str = "default"
+    ) -> str:
+        """Agree to the definition of this digest of a tool that an McpServer offers; return the name of the Tool.
+
+        `levels` (`risk_level`, `effect`, `isolation_mode`, `operation_classes`) are the least that the Tool has to say.
+        Raises `NotFound`, `Conflict` when it offers another definition, `InvalidInput`.
+        """

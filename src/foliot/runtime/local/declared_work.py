@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from foliot.errors import Conflict, FoliotError, NotFound
 from foliot.kernel.identity import Identity
-from foliot.runtime.outcomes import Ends, Taken
+from foliot.runtime.outcomes import Ends, InUse, Taken
 from foliot.store.base import Database, Document, Key
 from foliot.store.tasks import ENDED
 from foliot.work.tasks.base import TaskBody
@@ -26,12 +26,6 @@ if TYPE_CHECKING:
 
 # Told the namespace of a task that is about to be accepted; gives more of its transaction.
 Recorded: TypeAlias = Callable[[str], TaskBody]
-
-
-class InUse(Conflict):
-    """Work that has not ended needs what was to be deleted."""
-
-    code = "in_use"
 
 
 class DeclaredWork:

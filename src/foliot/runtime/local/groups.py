@@ -205,6 +205,16 @@ class LocalGroups(Groups):
         return self._stored.workers
 
 
+def whoami() -> str:
+    """The name of the person at the keyboard, as the operating system has it; blank when it has none."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return ""
+
+
 # --- opening ---------------------------------------------------------------------------------------------------------
 
 

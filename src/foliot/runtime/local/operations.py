@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace as changed
 
-from foliot.common.suggestions import nearest
 from foliot.engine.audit.completion import Completion
 from foliot.engine.audit.metering import By, Total, totals
 from foliot.engine.budgets.declared import standings
@@ -22,7 +21,7 @@ from foliot.errors import NotFound
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.runtime.answers import Budgets, Fate, Fired, PolicyAnswer, RuleDefaults, Sent
 from foliot.runtime.groups.store import AuditGroup, BudgetGroup, PolicyGroup, ScheduleGroup, WebhookGroup, WorkerGroup
-from foliot.runtime.outcomes import not_found
+from foliot.runtime.outcomes import SCHEDULE, WEBHOOK, no_trigger, not_found
 from foliot.store.audit.chain import Head
 from foliot.store.audit.log import AuditFilter, AuditRecord, SqlAuditLog, Verified
 from foliot.store.base import Database, Document, Filter, Key, ResourceStore
@@ -63,15 +62,10 @@ class LocalAudit(AuditGroup):
 
     async def export(self) -> AsyncGenerator[AuditRecord]:
         after = 0
-        while page := await self.page(after):
+        while page := await audit_page(self._db, after):
             for record in page:
                 yield record
             after = page[-1].seq
-
-    async def page(self, after: int, *, limit: int = EXPORTED_AT_ONCE) -> Rows[AuditRecord]:
-        """List the records behind a number, oldest first."""
-        rows = await self._db.read("audit_read", after=after, count=limit)
-        return [AuditRecord(row["seq"], row["hash"], msgspec.json.decode(row["data"])) for row in rows]
 
     async def verify(self, anchor: Head | None = None) -> Verified:
         missing = await Completion(self._db).missing(now=time.time())
@@ -80,6 +74,12 @@ class LocalAudit(AuditGroup):
 
     async def totals(self, wanted: AuditFilter | None = None, *, by: By) -> Rows[Total]:
         return await totals(self._log, wanted or AuditFilter(), by=by)
+
+
+async def audit_page(database: Database, after: int, *, limit: int = EXPORTED_AT_ONCE) -> list[AuditRecord]:
+    """List the records behind a number, oldest first."""
+    rows = await database.read("audit_read", after=after, count=limit)
+    return [AuditRecord(row["seq"], row["hash"], msgspec.json.decode(row["data"])) for row in rows]
 
 
 class LocalBudgets(BudgetGroup):
@@ -169,9 +169,6 @@ class LocalWorkers(WorkerGroup):
 
 # --- triggers --------------------------------------------------------------------------------------------------------
 
-SCHEDULE = "TaskSchedule"
-WEBHOOK = "TaskWebhook"
-
 
 class _Triggers:
     """The base of schedules and webhooks. `tasks` opens the service that accepts work, only when a task is made."""
@@ -188,11 +185,7 @@ class _Triggers:
             return await self._store.get(Key(kind, namespace, name))
         except NotFound:
             page = await self._store.list(Filter(kind, namespace), limit=1000)
-            names = [str(each["metadata"]["name"]) for each in page.items]
-            near = nearest(name, names, most=3) or names[:5]
-            word = "schedule" if kind == SCHEDULE else "webhook"
-            hint = f"There are: {', '.join(near)}." if near else f"There is none in this namespace: apply a {kind}."
-            raise NotFound(f"There is no {word} {name!r} in namespace {namespace!r}.", hint=hint) from None
+            raise no_trigger(Key(kind, namespace, name), page.items) from None
 
 
 class LocalSchedules(_Triggers, ScheduleGroup):

@@ -11,6 +11,7 @@ from foliot.engine.definition.references import list_all
 from foliot.errors import Conflict, FoliotError, NotFound
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.resources.field_owners import EDIT, Claim, managed_fields
+from foliot.resources.kinds import find_kind
 from foliot.resources.wording import WRITTEN_AS, as_written
 from foliot.runtime.groups.store import MANAGER, ResourceGroup
 from foliot.runtime.outcomes import Applied, Ends, Outcome, Taken, kept_declarer, not_found
@@ -25,7 +26,6 @@ from foliot.store.base import (
     Put,
     Requirement,
     ResourceStore,
-    Rotation,
 )
 
 if TYPE_CHECKING:
@@ -69,13 +69,8 @@ class LocalResources(ResourceGroup):
         self._budgets_changed = budgets_changed
         self._models_changed = models_changed
 
-    def on(self, store: ResourceStore) -> LocalResources:
-        """The same verbs, on another view of the store."""
-        return LocalResources(
-            store, budgets_changed=self._budgets_changed, models_changed=self._models_changed, work=self._work
-        )
-
     async def get(self, kind: str, name: str, *, namespace: str = "default", show_owners: bool = False) -> Document:
+        kind = find_kind(kind).name
         key = Key(kind, namespace, name)
         try:
             document = await self._store.get(key)
@@ -89,7 +84,7 @@ class LocalResources(ResourceGroup):
     async def list(
         self, filter: Filter, *, limit: int = 500, cursor: str | None = None, show_owners: bool = False
     ) -> Page:
-        page = await self._store.list(filter, limit=limit, cursor=cursor)
+        page = await self._store.list(_checked(filter), limit=limit, cursor=cursor)
         return replace(page, items=await self._shown(page.items, show_owners))
 
     async def _shown(self, documents: Sequence[Document], show_owners: bool) -> Rows[Document]:
@@ -107,15 +102,15 @@ class LocalResources(ResourceGroup):
             return []
         return await self._work().opposed(documents)
 
-    async def check_unopposed(self, *documents: Document) -> None:
+    async def _check_unopposed(self, *documents: Document) -> None:
         """Raises `Conflict` when a Task would say something else than the work that was accepted for it."""
         if self._work is not None and any(document["kind"] == "Task" for document in documents):
             await self._work().check_unopposed(documents)
 
     async def accept(self, documents: Sequence[Document]) -> Sequence[Taken]:
-        return await self.accept_for(documents, self._caller)
+        return await self._accept_for(documents, self._caller)
 
-    async def accept_for(
+    async def _accept_for(
         self, documents: Sequence[Document], identity: Identity, *, recorded: Recorded | None = None
     ) -> Sequence[Taken]:
         """Do as `accept`, on behalf of `identity`. `recorded` is as in `DeclaredWork.accept`."""
@@ -137,7 +132,7 @@ class LocalResources(ResourceGroup):
     ) -> Applied:
         from foliot.catalog.apply import Applier
 
-        return await self.apply_for(
+        return await self._apply_for(
             documents,
             dry_run=dry_run,
             prune=prune,
@@ -147,7 +142,7 @@ class LocalResources(ResourceGroup):
             applier=Applier(field_manager, force_conflicts, self._by),
         )
 
-    async def apply_for(
+    async def _apply_for(
         self,
         documents: Sequence[Document],
         *,
@@ -165,7 +160,7 @@ class LocalResources(ResourceGroup):
         ends: dict[Key, Ends] = {}
 
         async def check(planned: Sequence[Document], doomed: Sequence[Key]) -> None:
-            await self.check_unopposed(*planned)
+            await self._check_unopposed(*planned)
             if not force:
                 await self._check_unused(doomed)
             ends.clear()
@@ -186,7 +181,7 @@ class LocalResources(ResourceGroup):
             by=self._by,
         )
         if not dry_run:
-            await self.written(*(step.document for step in result.steps if step.change is not None))
+            await self._written(*(step.document for step in result.steps if step.change is not None))
             await self._end(ends)
         outcomes = [
             Outcome(
@@ -233,12 +228,12 @@ class LocalResources(ResourceGroup):
         if not version:
             raise Conflict(f"{key} was given without the version it was read at.", hint="Read it again.")
         before = await self.get(key.kind, key.name, namespace=key.namespace)
-        await self.check_unopposed(document)
+        await self._check_unopposed(document)
         words: Document = metadata.get(WRITTEN_AS) or {}
         put = Put(document, claim=Claim(EDIT), expect=exact(version), takes_over=take_over, written=words)
         (written,) = await self._store.write([put], by=self._by, dry=dry_run)
         if not dry_run:
-            await self.written(written.document)
+            await self._written(written.document)
         warning = kept_declarer(written.document) if written.kept else ""
         return Outcome(written.action, as_written(written.document), before, warning=warning)
 
@@ -252,9 +247,9 @@ class LocalResources(ResourceGroup):
         force: bool = False,
         dry_run: bool = False,
     ) -> Document:
-        return await self.delete_with(kind, name, namespace=namespace, version=version, force=force, dry_run=dry_run)
+        return await self._delete_with(kind, name, namespace=namespace, version=version, force=force, dry_run=dry_run)
 
-    async def delete_with(
+    async def _delete_with(
         self,
         kind: str,
         name: str,
@@ -266,6 +261,7 @@ class LocalResources(ResourceGroup):
         in_transaction: TaskBody | None = None,
     ) -> Document:
         """Do as `delete`. `in_transaction` is as in `DeclaredWork.end`, for work that no resource declares."""
+        kind = find_kind(kind).name
         key = Key(kind, namespace, name)
         if not force:
             await self._check_unused([key])
@@ -285,19 +281,16 @@ class LocalResources(ResourceGroup):
             return as_written(ended)
         if dry_run:
             return as_written(written.document)
-        await self.written(written.document)
+        await self._written(written.document)
         if kind == "Task":
             await self._end([key])
         return as_written(written.document)
 
     async def watch(self, filter: Filter, *, after: int) -> AsyncGenerator[Change]:
-        async for change in self._store.watch(filter, after=after):
+        async for change in self._store.watch(_checked(filter), after=after):
             yield replace(change, document=as_written(change.document))
 
-    async def rotate_key(self, *, forget: bool = False) -> Rotation:
-        return await self._store.rotate_key(forget=forget)
-
-    async def written(self, *documents: Document) -> None:
+    async def _written(self, *documents: Document) -> None:
         """Notifies the parts that wait for these documents: another client on the same store wrote them."""
         for kinds, changed in (
             (("Budget",), self._budgets_changed),
@@ -307,6 +300,17 @@ class LocalResources(ResourceGroup):
             if changed is not None:
                 for namespace in sorted(spaces):
                     await changed(namespace)
+
+
+def _checked(filter: Filter) -> Filter:
+    """The filter with its kind and fields as they are stored. Raises `UsageError`, `InvalidInput` for what is none."""
+    kind = None if filter.kind is None else find_kind(filter.kind).name
+    if not filter.fields:
+        return replace(filter, kind=kind)
+    from foliot.resources.paths import stored_path  # the models of kinds: only a field selector needs them
+
+    fields = (replace(each, key=stored_path(each.key, () if kind is None else (kind,))) for each in filter.fields)
+    return replace(filter, kind=kind, fields=tuple(fields))
 
 
 def _ends(change: Put | Delete | None, ends: Mapping[Key, Ends]) -> Ends:

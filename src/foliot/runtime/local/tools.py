@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from foliot.errors import Conflict, Denied
 from foliot.kernel.identity import NOBODY, Identity, acting
-from foliot.runtime.answers import Called, Toolset
+from foliot.runtime.answers import Acceptance, Called, Toolset
 from foliot.runtime.groups.work import ToolGroup
-from foliot.runtime.tools import Asker, Offered, capabilities
-from foliot.store.base import Document
+from foliot.runtime.tools import Asker, Offered, Offering, capabilities
+from foliot.store.base import Document, Key, ResourceStore
 from foliot.tools.base import (
     Parked,
     ToolDefinition,
@@ -26,12 +26,18 @@ from foliot.tools.registry import schema_digest
 
 if TYPE_CHECKING:
     from foliot.runtime.inside import Inside
+    from foliot.settings.settings import Settings
+    from foliot.tools.mcp.connections import McpConnections
+
+# Where a verb is called `list`, the type of that name is hidden.
+Rows = list
 
 
 class LocalTools(ToolGroup):
     """Implements `ToolGroup`. `caller` is on whose behalf tools are called."""
 
     def __init__(self, inside: Inside, *, caller: Identity = NOBODY) -> None:
+        self._inside = inside
         self._offering = inside.tools
         self._settings = inside.settings
         self._caller = caller
@@ -58,36 +64,77 @@ class LocalTools(ToolGroup):
         on_output: Callable[[str], None] | None = None,
     ) -> Called:
         asker = self._asker(namespace, agent, user)
-        return await self.call_for(asker, name, arguments, key=key, on_output=on_output)
-
-    async def call_for(
-        self,
-        asker: Asker,
-        name: str,
-        arguments: dict[str, Any],
-        *,
-        key: str = "",
-        on_output: Callable[[str], None] | None = None,
-    ) -> Called:
-        """Do as `call`, on behalf of `asker`."""
-        with _callable():
-            made = await self._offering.call(name, arguments, asker, idempotency_key=key, on_output=on_output)
-        if isinstance(made, Parked):
-            raise _nobody_waits(name, made)
-        return Called(made)
+        return await call_tool(self._offering, asker, name, arguments, key=key, on_output=on_output)
 
     async def test(
         self, name: str, arguments: dict[str, Any], *, namespace: str = "default", agent: str = "", user: str = ""
     ) -> Judgement:
-        return await self.test_for(self._asker(namespace, agent, user), name, arguments)
+        return await test_tool(self._offering, self._asker(namespace, agent, user), name, arguments)
 
-    async def test_for(self, asker: Asker, name: str, arguments: dict[str, Any]) -> Judgement:
-        """Do as `test`, on behalf of `asker`."""
-        with _callable():
-            return await self._offering.test(name, arguments, asker)
+    async def offered(self, server: str, *, namespace: str = "default") -> Rows[Document]:
+        from foliot.catalog.mcp import offered_tools  # with the clients of MCP: loaded when somebody asks
+
+        document = await self._resources.get(Key("McpServer", namespace, server))
+        async with _connected(self._resources, self._settings) as connections:
+            return await offered_tools(self._resources, document, connections)
+
+    async def accept(
+        self, server: str, tool: str, digest: str, levels: Mapping[str, Any], *, namespace: str = "default"
+    ) -> str:
+        order, key = Acceptance.of(tool, digest, levels), Key("McpServer", namespace, server)
+        return str((await accept_offered(self._resources, self._settings, key, order))["tool"])
+
+    @property
+    def _resources(self) -> ResourceStore:
+        return self._inside.resources
 
     def _asker(self, namespace: str, agent: str, user: str) -> Asker:
         return Asker(namespace, agent, acting(user, self._caller.user, self._caller.via or "python"))
+
+
+async def call_tool(
+    offering: Offering,
+    asker: Asker,
+    name: str,
+    arguments: dict[str, Any],
+    *,
+    key: str = "",
+    on_output: Callable[[str], None] | None = None,
+) -> Called:
+    """Do as `ToolGroup.call`, on behalf of `asker`."""
+    with _callable():
+        made = await offering.call(name, arguments, asker, idempotency_key=key, on_output=on_output)
+    if isinstance(made, Parked):
+        raise _nobody_waits(name, made)
+    return Called(made)
+
+
+async def test_tool(offering: Offering, asker: Asker, name: str, arguments: dict[str, Any]) -> Judgement:
+    """Do as `ToolGroup.test`, on behalf of `asker`."""
+    with _callable():
+        return await offering.test(name, arguments, asker)
+
+
+async def accept_offered(store: ResourceStore, settings: Settings, server: Key, order: Acceptance) -> Document:
+    """Do as `ToolGroup.accept`; return what was discovered of the tool: `name`, `tool`, `digest`."""
+    from foliot.catalog.mcp import accept_tool
+
+    document = await store.get(server)
+    async with _connected(store, settings) as connections:
+        synced = await accept_tool(store, document, connections, order.tool, digest=order.digest, levels=order.levels())
+    return next(each for each in synced.discovered if order.tool in (each["name"], each.get("tool")))
+
+
+@asynccontextmanager
+async def _connected(store: ResourceStore, settings: Settings) -> AsyncGenerator[McpConnections]:
+    """Connections for one request. An MCP server that cannot be asked is a `Conflict`: this process is well."""
+    from foliot.catalog.mcp import opened_connections
+
+    try:
+        async with opened_connections(store, settings) as connections:
+            yield connections
+    except ToolError as error:
+        raise Conflict(error.message, hint=error.hint) from None
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from foliot.common.cursors import read_key, write_cursor
 from foliot.common.pages import Part, read_all, read_first
+from foliot.common.suggestions import check_word
 from foliot.engine.approval.questions import OpenQuestion
 from foliot.engine.approval.service import Decision
 from foliot.engine.driver.journal import read_run, summary_of
@@ -19,19 +20,20 @@ from foliot.engine.driver.process import is_gone
 from foliot.engine.explain.trace import trace_of
 from foliot.engine.explain.why import Explanation, Holder, Standing, explain
 from foliot.engine.live.hub import Interleaved, Live, Recorded
-from foliot.errors import Conflict, NotFound
+from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.identity import NOBODY, Identity, acting
 from foliot.kernel.messages import Message
 from foliot.kernel.run.codec import decode
 from foliot.kernel.run.events import Event, InputMode
 from foliot.kernel.run.state import Call, State
 from foliot.runtime.agent import Agent
-from foliot.runtime.answers import Answered, Replayed, RunStanding
+from foliot.runtime.answers import Answered, Input, Replayed, RunStanding
 from foliot.runtime.groups.work import ApprovalGroup, QuestionGroup, RunGroup, Settled, TaskGroup
-from foliot.runtime.inside import Input, Inside
+from foliot.runtime.inside import Inside
+from foliot.runtime.local.groups import whoami
 from foliot.runtime.results import result_of
 from foliot.store.base import Document
-from foliot.store.journal.base import TERMINAL, Phase, RunInfo, Signal, TransactionBody
+from foliot.store.journal.base import ALL_PHASES, TERMINAL, Phase, RunInfo, Signal, TransactionBody
 from foliot.store.journal.memory import MemoryJournal
 from foliot.store.ledger.doubts import DoubtPage, LateDecision, page_of, position_of
 from foliot.store.queue.queue import unattended
@@ -66,6 +68,10 @@ class _Waking:
         self._caller = caller
         self._wakes = wakes
 
+    def _person(self, by: str) -> str:
+        """Returns who decides: `by`, else the caller, else the person whose process this is."""
+        return by or self._caller.user or whoami()
+
     async def _wake(self, info: RunInfo, message: Signal | None) -> RunInfo:
         """Lets the run hear what is stored for it; `info` is the run before that. Never raises."""
         return await self._inside.background.woken(info, message, here=self._wakes)
@@ -98,17 +104,13 @@ class LocalRuns(_Waking, RunGroup):
     def _identity(self, user: str) -> Identity:
         return acting(user, self._caller.user, self._caller.via or "python")
 
-    async def get(self, run_id: str) -> RunStanding:
-        return await self.standing(run_id)
-
-    async def standing(self, run_id: str, *, messages: bool = False) -> RunStanding:
-        """Returns the run like `get`, with its messages if asked for."""
+    async def get(self, run_id: str, *, messages: bool = False) -> RunStanding:
         info, state, facts = await read_run(self._inside.runs.journal, run_id)
         trace = trace_of(run_id, facts)
         # The structured answer as it is stored: whoever reads it far away does not know the type of the agent.
         result = replace(result_of(state, info.phase), value=getattr(state.ended, "value", None))
         return RunStanding(
-            info,
+            replace(info, phase=result.phase),
             result if messages else replace(result, messages=()),
             state.seq,
             state.now,
@@ -132,6 +134,8 @@ class LocalRuns(_Waking, RunGroup):
         phases: Sequence[Phase] = (),
         limit: int = 50,
     ) -> Rows[RunInfo]:
+        for phase in phases:
+            check_word("phase", phase, ALL_PHASES)
         found = await self._inside.runs.journal.list(namespace=namespace, agent=agent, phases=phases, limit=limit)
         return [await self._fresh(info) for info in found]
 
@@ -142,7 +146,10 @@ class LocalRuns(_Waking, RunGroup):
         return replace(info, summary=summary_of(state))
 
     async def events(self, run_id: str) -> Rows[tuple[float, Event]]:
-        return [*await self._inside.runs.facts(run_id)]
+        facts = await self._inside.runs.facts(run_id)
+        if not facts:
+            await self._inside.runs.journal.get(run_id)  # raises: every journal has a first event
+        return [*facts]
 
     async def watch(self, run_id: str, *, after: int = 0) -> AsyncGenerator[Live]:
         journal = self._inside.runs.journal
@@ -204,10 +211,11 @@ class LocalRuns(_Waking, RunGroup):
         return Replayed(found.events, found.decided, found.state.ended is not None, found.difference)
 
     async def cancel(self, run_id: str, *, by: str = "", reason: str = "") -> RunInfo:
-        return await self._inside.cancel(run_id, by=by, reason=reason)
+        return await self._inside.cancel(run_id, by=self._person(by), reason=reason)
 
     async def say(self, run_id: str, text: str, *, mode: InputMode = "steer", by: str = "") -> RunInfo:
-        return await self._inside.background.say(run_id, text, mode=mode, by=by, here=self._wakes)
+        person = self._person(by)
+        return await self._inside.background.say(run_id, text, mode=mode, by=person, here=self._wakes)
 
     async def settle(
         self,
@@ -219,36 +227,10 @@ class LocalRuns(_Waking, RunGroup):
         by: str = "",
         reason: str = "",
     ) -> RunInfo:
-        info = await self._inside.runs.journal.get(run_id)
-        message = await self.leave_settled(run_id, call, decision, result=result, by=by, reason=reason)
+        inside, person = self._inside, self._person(by)
+        info = await inside.runs.journal.get(run_id)
+        message = await leave_settled(inside, run_id, call, decision, result=result, by=person, reason=reason)
         return await self._wake(info, message)
-
-    async def leave_settled(
-        self,
-        run_id: str,
-        call: str,
-        decision: Settled,
-        *,
-        result: str | None = None,
-        by: str = "",
-        reason: str = "",
-        in_transaction: TransactionBody | None = None,
-    ) -> Signal | None:
-        """Do as `settle`, and leave word of it for whoever resumes the run. `in_transaction`: see `Journal.signal`."""
-        info, state = await self._inside.runs.load(run_id)
-        said: dict[str, Any] = {"result": result, "by": by, "reason": reason, "in_transaction": in_transaction}
-        if info.phase in TERMINAL:
-            if decision not in get_args(LateDecision):
-                raise Conflict(
-                    f"Run {info.id} has ended ({info.phase}): nothing of it is run or ended any more.",
-                    hint="Say whether the call happened: `happened` or `not_happened`.",
-                )
-            await self._inside.unknown_calls.settle_ended(info.id, call, cast("LateDecision", decision), **said)
-            return None
-        if decision == "not_happened":
-            raise Conflict(f"Run {info.id} has not ended.", hint="`run` says that it did not happen, and has it run.")
-        found = _undecided(info, state, call)
-        return await self._inside.settle(state, found, decision, **said)
 
     async def unknown(
         self, *, namespace: str | None = "default", ended: bool = False, limit: int = 100, after: str | None = None
@@ -265,6 +247,37 @@ class LocalRuns(_Waking, RunGroup):
             return [info for info in reversed(found) if runs.is_left_alone(info)]
         spaces = () if namespace is None else (namespace,)
         return await read_all(interrupted_runs, self._inside, spaces, limit=PAGE)
+
+
+async def leave_settled(
+    inside: Inside,
+    run_id: str,
+    call: str,
+    decision: Settled,
+    *,
+    result: str | None = None,
+    by: str = "",
+    reason: str = "",
+    in_transaction: TransactionBody | None = None,
+) -> Signal | None:
+    """Do as `RunGroup.settle`, and leave word of it for who resumes the run. `in_transaction`: see `Journal.signal`."""
+    check_word("decision", decision, get_args(Settled))
+    if result is not None and decision != "happened":
+        raise InvalidInput("a result goes with a call that happened")
+    info, state = await inside.runs.load(run_id)
+    said: dict[str, Any] = {"result": result, "by": by, "reason": reason, "in_transaction": in_transaction}
+    if info.phase in TERMINAL:
+        if decision not in get_args(LateDecision):
+            raise Conflict(
+                f"Run {info.id} has ended ({info.phase}): nothing of it is run or ended any more.",
+                hint="Say whether the call happened: `happened` or `not_happened`.",
+            )
+        await inside.unknown_calls.settle_ended(info.id, call, cast("LateDecision", decision), **said)
+        return None
+    if decision == "not_happened":
+        raise Conflict(f"Run {info.id} has not ended.", hint="`run` says that it did not happen, and has it run.")
+    found = _undecided(info, state, call)
+    return await inside.settle(state, found, decision, **said)
 
 
 class LocalTasks(_Waking, TaskGroup):
@@ -313,15 +326,15 @@ class LocalTasks(_Waking, TaskGroup):
         return await read_first(limit, ask, cursor=cursor)
 
     async def cancel(self, name: str, *, namespace: str = "default", by: str = "", reason: str = "") -> TaskInfo:
-        return await self._tasking.tasks.cancel(namespace, name, by=by, reason=reason)
+        return await self._tasking.tasks.cancel(namespace, name, by=self._person(by), reason=reason)
 
     async def retry(
         self, name: str, *, namespace: str = "default", by: str = "", payloads: dict[str, str] | None = None
     ) -> TaskInfo:
-        return await self._tasking.tasks.requeue(namespace, name, by=by, payloads=payloads)
+        return await self._tasking.tasks.requeue(namespace, name, by=self._person(by), payloads=payloads)
 
     async def archive(self, name: str, *, namespace: str = "default", by: str = "") -> TaskInfo:
-        return await self._tasking.tasks.archive(namespace, name, by=by)
+        return await self._tasking.tasks.archive(namespace, name, by=self._person(by))
 
     async def delete(self, name: str, *, namespace: str = "default") -> None:
         await self._tasking.tasks.delete(namespace, name)
@@ -346,9 +359,10 @@ class LocalTasks(_Waking, TaskGroup):
             yield batch
             if ended:
                 return
-            await self.changed(name, namespace=namespace, cursor=cursor, timeout=LOOK_EVERY)
+            await self._tasking.database.wait_for_change(timeout=LOOK_EVERY)
 
     async def changed(self, name: str, *, namespace: str = "default", cursor: str | None, timeout: float) -> None:
+        await self.get(name, namespace=namespace)  # raises for one that is not there, as a server does
         await self._tasking.database.wait_for_change(timeout=timeout)
 
     async def why(self, name: str, *, namespace: str = "default") -> TaskExplanation:
@@ -385,7 +399,7 @@ class LocalApprovals(_Waking, ApprovalGroup):
         decided = await self._inside.approvals.decide(
             name,
             decision,
-            by=by or self._caller.user,
+            by=self._person(by),
             namespace=namespace,
             comment=comment,
             arguments=arguments,
@@ -409,7 +423,7 @@ class LocalApprovals(_Waking, ApprovalGroup):
         comment: str = "",
     ) -> Document:
         return await self._inside.approvals.grant(
-            by=by or self._caller.user,
+            by=self._person(by),
             tool=tool,
             seconds=seconds,
             namespace=namespace,
@@ -421,8 +435,8 @@ class LocalApprovals(_Waking, ApprovalGroup):
         )
 
     async def revoke(self, name: str, *, namespace: str = "default", by: str = "") -> Document:
-        who = self._caller.user
-        return await self._inside.approvals.revoke(name, by=by or who, namespace=namespace, actor=who)
+        actor = self._caller.user
+        return await self._inside.approvals.revoke(name, by=self._person(by), namespace=namespace, actor=actor)
 
 
 class LocalQuestions(_Waking, QuestionGroup):
@@ -432,8 +446,8 @@ class LocalQuestions(_Waking, QuestionGroup):
         return await self._inside.questions.open(namespace, run=run)
 
     async def answer(self, run_id: str, text: str, *, call: str | None = None, by: str = "") -> RunInfo:
-        info = await self._inside.runs.journal.get(run_id)
-        message = await self._inside.questions.answer(run_id, call, text, by=by, actor=self._caller.user)
+        info, actor = await self._inside.runs.journal.get(run_id), self._caller.user
+        message = await self._inside.questions.answer(run_id, call, text, by=self._person(by), actor=actor)
         return await self._wake(info, message)
 
 

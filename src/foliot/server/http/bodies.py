@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -12,7 +13,7 @@ import msgspec.inspect
 from starlette.requests import Request
 from starlette.types import Message, Receive
 
-from foliot.common.suggestions import did_you_mean, nearest
+from foliot.common.suggestions import did_you_mean, nearest, no_such_word
 from foliot.common.threads import on_thread, unhurried
 from foliot.errors import InvalidInput, UsageError
 from foliot.kernel.arguments import repeated_name
@@ -86,7 +87,7 @@ def _formed(body: bytes, shape: type[T]) -> T:
         _refuse_unknown(refuse_repeated(body or b"{}"), shape)
         return msgspec.json.decode(body or b"{}", type=shape)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"the body cannot be used: {error}") from None
+        raise _unfit(error, shape) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"the body is not JSON: {error}") from None
 
@@ -106,7 +107,18 @@ async def form_in(request: Request, shape: type[T], own: str) -> T:
     try:
         return msgspec.convert({**said, "namespace": own}, type=shape)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"the body cannot be used: {error}") from None
+        raise _unfit(error, shape) from None
+
+
+def _unfit(error: msgspec.ValidationError, shape: type[Any]) -> InvalidInput:
+    """Return the error for a body that does not fit its form. A word that is none of a few names those few."""
+    if found := _WORD.fullmatch(str(error)):
+        form: Any = _form(shape)
+        for name in found["path"].split("."):
+            form = next((each.type for each in getattr(form, "fields", ()) if each.encode_name == name), None)
+        if isinstance(form, msgspec.inspect.LiteralType):
+            return no_such_word(found["path"], found["word"], map(str, form.values))
+    return InvalidInput(f"the body cannot be used: {error}")
 
 
 def refuse_repeated(body: bytes) -> Any:
@@ -139,6 +151,7 @@ def _refuse_unknown(body: Any, shape: type[Any]) -> None:
 
 
 _form: Final = functools.cache(msgspec.inspect.type_info)
+_WORD: Final = re.compile(r"Invalid enum value '(?P<word>.*)' - at `\$\.(?P<path>[\w.]+)`", re.DOTALL)
 
 
 def _unknown(value: Any, form: Any) -> tuple[tuple[str, ...], list[str]] | None:

@@ -21,7 +21,7 @@ from starlette.types import ExceptionHandler, Scope
 from foliot.errors import Denied, FoliotError, SecretError, SecretMissing, Unavailable
 from foliot.resources.field_owners import FieldConflict
 from foliot.resources.problems import ManifestError
-from foliot.runtime.local.declared_work import InUse
+from foliot.runtime.outcomes import InUse
 from foliot.server.errors import InvalidParameters, KnownFailure, MethodNotAllowed, TooMany, Unauthenticated
 
 log = logging.getLogger(__name__)

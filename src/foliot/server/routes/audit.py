@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast, get_args
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from foliot.common.suggestions import check_word
+from foliot.engine.audit.metering import By
 from foliot.errors import InvalidInput, NotFound
 from foliot.runtime.local.groups import LocalGroups
+from foliot.runtime.local.operations import audit_page
 from foliot.server.auth.guard import HIDDEN, new_router
 from foliot.server.auth.identity import Caller
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.http.bodies import form
-from foliot.server.http.names import MOST, Limit
+from foliot.server.http.names import Limit
 from foliot.server.http.parameters import Fields, Path, Query
 from foliot.server.http.responses import Json
 from foliot.store.audit.chain import Head
@@ -23,9 +26,9 @@ from foliot.store.audit.log import AuditFilter, AuditRecord
 
 router = new_router("audit")
 
-WAYS: Final = ("tool", "agent", "day", "run")
+WAYS: Final = get_args(By)
 LARGEST: Final = 2**62
-Number = Annotated[int, Path(ge=1, lt=LARGEST, description="The number of the record.")]
+Number = Annotated[int, Path(ge=-LARGEST, lt=LARGEST, description="The number of the record.")]
 Wanted = Annotated[
     AuditFilter, Fields({str: Query(max_length=253), float: Query(ge=0, description="Seconds since 1970.")})
 ]
@@ -63,14 +66,13 @@ async def totals(
     by: Annotated[str, Query(values=(*WAYS,))] = "tool",
 ) -> Response:
     """Adds up calls by tool, agent, day or run."""
-    if by not in WAYS:
-        raise InvalidInput(f"nothing is added up by {by!r}", hint=f"one of {', '.join(WAYS)}")
+    check_word("by", by, WAYS)  # also where the caller sees no namespace
     spaces = _spaces(caller, wanted.namespace)
     if len(spaces) > 1:
         raise InvalidInput("in which namespace?", hint="name one of those that you can see")
     found: list[Any] = []
     for where in spaces:
-        found = await _operations(services).audit.totals(replace(wanted, namespace=where), by=by)
+        found = await _operations(services).audit.totals(replace(wanted, namespace=where), by=cast("By", by))
     return Json({"totals": found})
 
 
@@ -79,7 +81,7 @@ async def export(
     services: ServicesDep, after: Annotated[int, Query(ge=0, lt=LARGEST)] = 0, limit: Limit = 500
 ) -> Response:
     """All records behind a number, oldest first. Ask again behind the last one, until there are none."""
-    return Json({"records": await _operations(services).audit.page(after, limit=min(limit, MOST))})
+    return Json({"records": await audit_page(services.runtime.inside.database, after, limit=limit)})
 
 
 @router.post("/v1/audit/verify")

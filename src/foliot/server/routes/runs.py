@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Annotated, Any, Final, cast
 
 import msgspec
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
+from foliot.common.suggestions import check_word
 from foliot.engine.driver.ids import check_chosen_id
 from foliot.engine.driver.journal import summary_of
 from foliot.engine.explain.trace import trace_of
 from foliot.errors import Denied, InvalidInput, NotFound
 from foliot.kernel.messages import Message
 from foliot.kernel.run.events import InputMode
-from foliot.resources.references import is_name
 from foliot.runtime.answers import ForkOrder, RunOrder
-from foliot.runtime.local.work import NEAR, interrupted_runs, several
+from foliot.runtime.groups.work import Settled as SettlingWord
+from foliot.runtime.local.work import NEAR, interrupted_runs, leave_settled, several
 from foliot.server.audit import ActRecord, record
 from foliot.server.auth.guard import HIDDEN, ROLE, new_router
 from foliot.server.auth.identity import EVERYWHERE, Caller
@@ -33,8 +34,7 @@ from foliot.server.http.request_keys import id_by_key
 from foliot.server.http.responses import Json
 from foliot.server.routes.tasks import Reason
 from foliot.server.streams.runs import event_data, run_frames
-from foliot.store.journal.base import Phase, RunInfo
-from foliot.store.journal.database import ALL_PHASES
+from foliot.store.journal.base import ALL_PHASES, Phase, RunInfo
 from foliot.store.ledger.doubts import Doubt, page_of, position_of
 from foliot.tools.builtin.results import RESULT_PAGE, result_page, results_of
 from foliot.work.views.run_document import run_document
@@ -68,7 +68,7 @@ class Settled(msgspec.Struct, frozen=True):
     """
 
     call: str
-    decision: Literal["happened", "run", "fail", "not_happened"]
+    decision: SettlingWord
     result: str | None = None
     by: str = ""
     reason: str = ""
@@ -86,8 +86,9 @@ async def list_runs(
 ) -> Response:
     """Runs, newest first."""
     phases = tuple(word.strip() for word in (phase or "").split(",") if word.strip())
-    if wrong := [word for word in phases if word not in ALL_PHASES]:
-        raise BadParameter(f"there is no run phase {wrong[0]!r}", hint=f"the phases are {', '.join(ALL_PHASES)}")
+    with parameters():
+        for word in phases:
+            check_word("phase", word, ALL_PHASES)
     if after and not await _is_seen(services, caller, after):
         return Json({"items": []})  # as behind a run that there is not, or the place of another's run would be told
     count = limit
@@ -108,10 +109,6 @@ async def begin(request: Request, services: ServicesDep, caller: CallerDep, name
     """Have an agent do something, driven here. The id is chosen by whoever asks, so that asking again finds the run."""
     order = await form_in(request, RunOrder, space(namespace))
     check_chosen_id(order.run_id)
-    if not is_name(order.agent):
-        raise InvalidInput(f"{order.agent[:80]!r} does not name an agent", hint="give its name without the namespace")
-    if not order.messages and not order.input.strip():
-        raise InvalidInput("the input is empty: there is nothing to do")
     identity = caller.identity(order.namespace, "http", user=order.user)
     done = _act(services, caller, request, "run_started", order.namespace, order.run_id)
     info = await services.drives.start(
@@ -196,7 +193,7 @@ async def get_run(run_id: RunId, services: ServicesDep, caller: CallerDep, alike
         return _answer(await _seen(services, caller, "reader", run_id))
     found = await _found(services, caller, run_id)
     if found is None:
-        raise NotFound(f"there is no run {run_id!r}", hint=_LISTED)
+        raise _missing(run_id)
     return _answer(found)
 
 
@@ -298,7 +295,7 @@ async def standing(
 ) -> Response:
     """How a run stands, and what it has done so far."""
     await _seen(services, caller, "reader", run_id)
-    standing = await services.runtime.runs.standing(run_id, messages=messages)
+    standing = await services.runtime.runs.get(run_id, messages=messages)
     run = run_document(standing.info, time.time())
     return Json(
         {"run": run, **{name: getattr(standing, name) for name in standing.__struct_fields__ if name != "info"}}
@@ -369,10 +366,9 @@ async def settle(run_id: RunId, request: Request, services: ServicesDep, caller:
     """
     info = await _seen(services, caller, request.scope[ROLE], run_id)
     said = await form(request, Settled)
-    if said.result is not None and said.decision != "happened":
-        raise InvalidInput("a result goes with a call that happened")
     done = _act(services, caller, request, "run_settled", info.namespace, info.id)
-    message = await services.runtime.runs.leave_settled(
+    message = await leave_settled(
+        services.runtime.inside,
         info.id,
         said.call,
         said.decision,
@@ -393,16 +389,19 @@ def _messages(sent: Sequence[dict[str, Any]]) -> tuple[Message, ...]:
 
 
 async def _seen(services: Services, caller: Caller, role: Any, run_id: str) -> RunInfo:
-    """Returns the run if the caller may do this with it. One that is hidden is missing."""
-    missing = f"there is no run {run_id[:80]!r} that you can see"
+    """Returns the run if the caller may do this with it. One that is hidden is missing, in the same words."""
     try:
         info = await services.runtime.inside.runs.journal.get(run_id)
     except NotFound:
-        raise NotFound(missing, hint=_LISTED) from None
+        raise _missing(run_id) from None
     if not caller.sees(info.namespace):
-        raise NotFound(missing, hint=_LISTED)
+        raise _missing(run_id)
     caller.require(role, info.namespace)
     return info
+
+
+def _missing(run_id: str) -> NotFound:
+    return NotFound(f"there is no run {run_id[:80]!r}", hint=_LISTED)
 
 
 async def _found(services: Services, caller: Caller, word: str) -> RunInfo | None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foliot.errors import Conflict
+from foliot.runtime.answers import Acceptance
+from foliot.runtime.local.tools import accept_offered, call_tool, test_tool
 from foliot.server.audit import record
 from foliot.server.auth.guard import new_router
 from foliot.server.auth.identity import Caller
-from foliot.server.context import CallerDep, Services, ServicesDep
+from foliot.server.context import CallerDep, ServicesDep
 from foliot.server.http.bodies import form
 from foliot.server.http.envelope import REQUEST_ID
 from foliot.server.http.names import Name, Namespace, space
@@ -23,7 +22,6 @@ from foliot.store.base import Key
 
 if TYPE_CHECKING:
     from foliot.runtime.tools import Asker
-    from foliot.tools.mcp.connections import McpConnections
 
 router = new_router("tools")
 
@@ -38,24 +36,6 @@ class ToolOrder(msgspec.Struct, frozen=True):
     agent: str = ""
     user: str = ""
     key: str = ""
-
-
-class Acceptance(msgspec.Struct, frozen=True):
-    """The agreement to one tool of an MCP server as it was seen: `digest` is of the definition, or its beginning.
-
-    What is given besides is the least that Tools have to say of it from now on, which may be less than before.
-    """
-
-    tool: Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
-    digest: Annotated[str, msgspec.Meta(pattern="^(sha256:)?[0-9a-f]{12,64}$")]
-    risk_level: Literal["low", "medium", "high", "critical"] | None = None
-    effect: Literal["read", "idempotent", "once"] | None = None
-    isolation_mode: Literal["none", "sandboxed", "container", "wasm"] | None = None
-    operation_classes: tuple[Literal["read", "write", "delete", "admin"], ...] = ()
-
-    def levels(self) -> dict[str, Any]:
-        fields = ("risk_level", "effect", "isolation_mode", "operation_classes")
-        return {field: value for field in fields if (value := getattr(self, field))}
 
 
 @router.get("/v1/toolset")
@@ -78,9 +58,8 @@ async def call(
     order, where = await form(request, ToolOrder), space(namespace)
     asker = _asker(where, order, caller)
     printed: list[str] = []
-    called = await services.runtime.tools.call_for(
-        asker, name, order.arguments, key=order.key, on_output=printed.append
-    )
+    offering = services.runtime.inside.tools
+    called = await call_tool(offering, asker, name, order.arguments, key=order.key, on_output=printed.append)
     await record(services.runtime, caller, "called", "Tool", where, name, request=request.scope[REQUEST_ID])
     return Json(msgspec.structs.replace(called, printed="".join(printed)[-LONGEST_OUTPUT:]))
 
@@ -92,18 +71,13 @@ async def judged(
     """Judges a hypothetical call. Nothing is run."""
     order = await form(request, ToolOrder)
     asker = _asker(space(namespace), order, caller)
-    return Json(await services.runtime.tools.test_for(asker, name, order.arguments))
+    return Json(await test_tool(services.runtime.inside.tools, asker, name, order.arguments))
 
 
 @router.get("/v1/mcp-servers/{name}/tools")
 async def offered(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
     """List the tools that an MCP server offers right now, compared with what was accepted. Stores nothing."""
-    from foliot.catalog.mcp import offered_tools
-
-    store = services.resources
-    document = await store.get(Key("McpServer", space(namespace), name))
-    async with _connected(services) as connections:
-        return Json({"tools": await offered_tools(store, document, connections)})
+    return Json({"tools": await services.runtime.tools.offered(name, namespace=space(namespace))})
 
 
 @router.post("/v1/mcp-servers/{name}/accept")
@@ -114,30 +88,12 @@ async def accept(
 
     409 when it announces another definition than the one that was seen.
     """
-    from foliot.catalog.mcp import accept_tool
-
-    order, store, where = await form(request, Acceptance), services.resources, space(namespace)
-    document = await store.get(Key("McpServer", where, name))
-    async with _connected(services) as connections:
-        synced = await accept_tool(store, document, connections, order.tool, digest=order.digest, levels=order.levels())
-    found = next(each for each in synced.discovered if order.tool in (each["name"], each.get("tool")))
+    order, where, inside = await form(request, Acceptance), space(namespace), services.runtime.inside
+    found = await accept_offered(inside.resources, inside.settings, Key("McpServer", where, name), order)
     said = {"tool": found["name"], "digest": found["digest"], **order.levels()}
     act = (caller, "accepted", "McpServer", where, name)
     await record(services.runtime, *act, request=request.scope[REQUEST_ID], accepted=said)
     return Json({"tool": found["tool"], "digest": found["digest"]})
-
-
-@asynccontextmanager
-async def _connected(services: Services) -> AsyncGenerator[McpConnections]:
-    """Connections for one request. A server that cannot be asked is a conflict: this one is well."""
-    from foliot.catalog.mcp import opened_connections
-    from foliot.tools.base import ToolError
-
-    try:
-        async with opened_connections(services.resources, services.settings) as connections:
-            yield connections
-    except ToolError as error:
-        raise Conflict(error.message, hint=error.hint) from None
 
 
 def _asker(where: str, order: ToolOrder, caller: Caller) -> Asker:

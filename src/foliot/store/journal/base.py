@@ -12,7 +12,7 @@ Invariant:   `seq` has no gaps and one writer. An append begins with one stateme
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence, Set
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 from msgspec import Struct
 
@@ -21,6 +21,7 @@ from foliot.kernel.identity import Identity
 from foliot.store.transaction import Tx
 
 Phase: TypeAlias = Literal["pending", "running", "waiting", "succeeded", "failed", "cancelled"]
+ALL_PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 # The label that a run of a task carries: the name of its task.
 TASK_LABEL = "foliot.dev/task"
 # What listings show of a run's identity, which stands in its first event. Nothing is decided by these labels.

@@ -17,6 +17,7 @@ from foliot.kernel.run.spec import digest as content_digest
 from foliot.store.base import Database
 from foliot.store.journal import database as large
 from foliot.store.journal.base import (
+    ALL_PHASES,
     TERMINAL,
     Entry,
     Held,
@@ -107,7 +108,6 @@ def joined(data: bytes, note: str, content: Mapping[str, bytes]) -> bytes:
 
 # --- journal ---------------------------------------------------------------------------------------------------------
 
-ALL_PHASES = ("pending", "running", "waiting", "succeeded", "failed", "cancelled")
 NO_LIMIT = 2**62
 # Content is purged so many pieces at a time.
 BLOBS_AT_ONCE = 1000
@@ -564,7 +564,7 @@ def _forget(run_id: str) -> Tx[None]:
         yield from _lock_with_tasks([there])
     row = yield from one("forget_find", id=run_id)
     if row is None:
-        raise NotFound(f"there is no run {run_id!r}")
+        raise NotFound(f"there is no run {run_id!r}", hint="`foliot runs` lists them")
     if row["phase"] not in TERMINAL:
         raise Conflict(f"run {run_id} has not ended ({row['phase']})", hint="cancel it first")
     if row["held"]:

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
+from foliot.common.suggestions import check_word
 from foliot.errors import InvalidInput, NotFound
 from foliot.store.base import Database
 from foliot.store.transaction import Row, Tx, one, run
@@ -105,8 +106,7 @@ async def clear_limit(db: Database, scope: Scope, name: str) -> None:
 
 
 def _check(scope: str, name: str) -> None:
-    if scope not in SCOPES:
-        raise InvalidInput(f"{scope!r} cannot be limited", hint=f"one of {', '.join(SCOPES)}")
+    check_word("scope", scope, SCOPES)
     namespace, slash, rest = name.partition("/")
     if not namespace or (scope == "namespace") == bool(slash) or (slash and not rest):
         form = "its name" if scope == "namespace" else f"namespace/{scope}"

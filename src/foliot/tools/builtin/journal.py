@@ -100,7 +100,7 @@ async def past_of(history: History, run_id: str) -> Past:
                 _remember(past, _messages.decode(await history.get_blob(event.history)))
         _take(past, event, record.at)
     if past.created is None:
-        raise NotFound(f"there is no run {run_id!r}")
+        raise NotFound(f"there is no run {run_id!r}", hint="`foliot runs` lists them")
     return past
 
 

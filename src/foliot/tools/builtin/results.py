@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from foliot.common.threads import unhurried
-from foliot.errors import NotFound
+from foliot.errors import InvalidInput, NotFound
 from foliot.kernel.messages import Text, ToolResult
 from foliot.kernel.run.events import RunCancelled, RunDeadLettered, RunFailed, RunSucceeded, Terminal
 from foliot.tools.base import Invocation, OnOutput, ToolArgumentsInvalid, ToolDefinition, ToolDenied, ToolError
@@ -81,7 +81,9 @@ async def results_of(history: History, run_id: str) -> list[CallResult]:
 
 
 async def result_page(history: History, run_id: str, call_id: str, *, offset: int = 0, most: int) -> ResultPage:
-    """Show people the result of a call of a run, also what was cut. Raises `NotFound`."""
+    """Show people the result of a call of a run, also what was cut. Raises `NotFound`, `InvalidInput`."""
+    if offset < 0:
+        raise InvalidInput("offset: must be at least 0")
     past = await past_of(history, run_id)
     result = past.results.get(call_id)
     if result is None:

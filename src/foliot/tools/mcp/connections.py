@@ -167,7 +167,9 @@ class McpConnections:
     async def session(self, server: ServerSpec) -> Session:
         """The open session of this server, made if there is none. Raises `ToolError`."""
         if self._closed:
-            raise ToolUnreachable("the connections to MCP servers are closed", retryable=False)
+            closed = ToolUnreachable("the connections to MCP servers are closed", retryable=False)
+            closed.before_effect = True
+            raise closed
         require_sdk()
         slot = self._slot(server)
         if slot.session is not None and (decided := self._suspected.get(slot.session)) is not None:

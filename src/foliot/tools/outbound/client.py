@@ -192,7 +192,11 @@ class OutboundClient:
             if response.status not in _SAME_METHOD and method not in ("GET", "HEAD"):
                 method, body, acted = "GET", None, True
                 sent = {name: value for name, value in sent.items() if name.lower() not in _BODY_HEADERS}
-            previous, (target, place) = target, await self._redirected(place, onward)
+            try:
+                previous, (target, place) = target, await self._redirected(place, onward)
+            except ToolError as error:
+                error.before_effect = error.before_effect and not acted
+                raise
             if previous.origin != target.origin:  # for good: who sends us away must not choose what we do at home
                 sent = {name: value for name, value in sent.items() if name.lower() in _HARMLESS_HEADERS}
             if (previous.scheme, target.scheme) == ("https", "http"):

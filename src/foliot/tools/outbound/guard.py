@@ -297,14 +297,11 @@ class Guard:
             async with asyncio.timeout(self._timeout):
                 found = await self._lookup(host, port)
         except TimeoutError:
-            raise ToolUnreachable(
-                f"the name {host!r} was not resolved within {self._timeout:g} s", host=host, sent="no"
-            ) from None
+            raise _unresolved(host, f"was not resolved within {self._timeout:g} s") from None
         except OSError as error:
-            words = error.strerror or str(error)
-            raise ToolUnreachable(f"the name {host!r} cannot be resolved: {words}", host=host, sent="no") from None
+            raise _unresolved(host, f"cannot be resolved: {error.strerror or error}") from None
         if not found:
-            raise ToolUnreachable(f"the name {host!r} has no address", host=host, sent="no")
+            raise _unresolved(host, "has no address")
         return list(dict.fromkeys(found))
 
     def _judge(self, host: str, addresses: Sequence[Address]) -> None:
@@ -319,6 +316,13 @@ class Guard:
                     host=host,
                     why=why,
                 )
+
+
+def _unresolved(host: str, why: str) -> ToolUnreachable:
+    """Builds the error for a name without an address: nothing was sent, so nothing can have acted."""
+    error = ToolUnreachable(f"the name {host!r} {why}", host=host, sent="no")
+    error.before_effect = True
+    return error
 
 
 async def system_lookup(host: str, port: int) -> Sequence[str]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 from msgspec.structs import replace
 
 from foliot.common.durations import LONGEST_SECONDS, canonical, seconds
+from foliot.common.suggestions import check_word
 from foliot.engine.driver.ids import is_made
 from foliot.errors import InvalidInput
 from foliot.kernel.backoff import RetryPolicy
@@ -20,7 +21,7 @@ from foliot.resources.digest import canonical_json
 from foliot.resources.names import check_labels
 from foliot.resources.references import NAME_RULE, TAKEN_NAMES, TAKEN_RULE, is_name
 from foliot.store.base import DeclaredBy, Document
-from foliot.work.tasks.base import PRIORITIES, Command, Requirements
+from foliot.work.tasks.base import PRIORITIES, Command, Requirements, TargetKind
 from foliot.work.tasks.plan import first_words
 
 # A webhook may hand on a body of 1 MiB, and says a few words of its own.
@@ -61,6 +62,8 @@ def normalise(command: Command) -> Command:
     """Strips blanks from the texts of a command. Raises `InvalidInput` with everything that is wrong."""
     text = {name: value.strip() for name in _TEXTS if isinstance(value := getattr(command, name), str)}
     command = replace(command, **{**text, "namespace": text["namespace"] or "default"})
+    check_word("target_kind", command.target_kind, get_args(TargetKind))
+    check_word("priority", command.priority, PRIORITIES)
     if problems := list(_problems(command)):
         raise InvalidInput("; ".join(problems), hint="nothing was accepted")
     return command
@@ -86,8 +89,6 @@ def _problems(command: Command) -> list[str]:
         found.append("max_turns must be >= 0")
     if command.max_turns > MOST_TURNS:
         found.append(f"max_turns must be <= {MOST_TURNS}")
-    if command.priority not in PRIORITIES:
-        found.append(f"priority must be one of {', '.join(PRIORITIES)}")
     if len(command.idempotency_key) > LONGEST_KEY:
         found.append(f"idempotency_key is longer than {LONGEST_KEY} characters")
     if len(command.lane) > 63:

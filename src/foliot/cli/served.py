@@ -1,0 +1,42 @@
+"""Runs of a server as the command line watches them: with the questions that local.py answers for this process."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from foliot.client.http import Http
+from foliot.client.open import server_of
+from foliot.client.remote import RemoteClient
+from foliot.client.remote_work import RemoteRuns
+from foliot.runtime.results import RunResult
+from foliot.settings.settings import Settings
+
+
+class ServedClient(RemoteClient):
+    """The verbs on the server that the settings name."""
+
+    @property
+    def runs(self) -> ServedRuns:
+        return ServedRuns(self._http)
+
+
+class ServedRuns(RemoteRuns):
+    """Runs that a server drives, whoever watches: none stops with this process."""
+
+    drives_here: ClassVar = False
+
+    async def outcome(self, run_id: str) -> RunResult:
+        """Returns how a run ended or what it waits for."""
+        return (await self.get(run_id)).result
+
+    async def attend(self, run_id: str) -> None:
+        """Does nothing: the server resumes a run that waits for people or a budget as soon as it may go on."""
+
+    async def is_taken_up(self, run_id: str, *, attended_by: str | None = None) -> bool:
+        """Returns True: the server resumes every run that got a decision or an answer."""
+        return True
+
+
+def open_server(settings: Settings) -> ServedClient:
+    """Connects to the server that the settings name. Raises `UsageError`."""
+    return ServedClient(Http(server_of(settings)))
