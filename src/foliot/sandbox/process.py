@@ -147,6 +147,7 @@ class ProcessSandbox:
         if filter_for() is None:
             why = f"there is no filter of system calls for {platform.machine()}"
             return Enforcement(self.name, False, why=why, hint="it runs on x86-64 and arm64")
+        await self.sweep()
         session = self._opened(SandboxPolicy(limits=Limits(seconds=_PROBE_SECONDS)))
         try:
             seen = await session.exec(["/bin/cat", "/proc/self/status", "/proc/net/dev", "/proc/self/mounts"])
