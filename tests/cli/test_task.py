@@ -298,7 +298,11 @@ def test_graph_and_trace_show_who_did_what(duo):
         (("task", "run", "duo", "x", "--timeout", "soon"), 2, "not a length of time"),
         (("task", "run", "duo", "x", "--name", "Not A Name"), 2, "cannot be the name of a task"),
         (("task", "run", "missing.yaml", "x"), 3, "missing.yaml"),
-        (("task", "list", "--phase", "odd"), 2, "There is no phase 'odd'"),
+        (
+            ("task", "list", "--phase", "odd"),
+            2,
+            "phase: 'odd' is not one of DeadLetter, Pending",
+        ),
         (("task", "list", "--continue", "odd"), 2, "cursor"),
         (("task", "show", "nobody"), 3, "there is no task 'nobody'"),
         (("task", "show"), 3, "There are no tasks"),

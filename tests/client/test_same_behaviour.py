@@ -123,7 +123,7 @@ def words_that_are_none() -> dict[str, Row]:
         "runs.settle of an ended run": Row(lambda f: f.runs.settle("over", "send", "hapened"), WORDS),
         "runs.say": Row(lambda f: f.runs.say("door", "hi", mode="shout"), "collect, followup, interrupt, queue"),
         "runs.list": Row(lambda f: f.runs.list(phases=["sucess"]), "cancelled, failed, pending"),
-        "tasks.list": Row(lambda f: f.tasks.list(phases=("sucess",)), "'sucess'"),
+        "tasks.list": Row(lambda f: f.tasks.list(phases=("sucess",)), "'sucess' is not one of DeadLetter, Pending"),
         "tasks.submit kind": Row(lambda f: f.tasks.submit(Command("agnt", "desk", message="x")), "agent, system"),
         "tasks.submit priority": Row(
             lambda f: f.tasks.submit(Command("agent", "desk", message="x", priority="hgih")),
@@ -286,6 +286,9 @@ def waits() -> dict[str, Row]:
         "runs.wait for what waits": Row(lambda f: phase(f.runs.wait("door", timeout=0)), "waiting"),
         "tasks.wait": Row(lambda f: f.tasks.wait("far", timeout=0), "task far has not ended after 0 seconds"),
         "runs.list": Row(lambda f: ids(f.runs.list(phases=("cancelled",))), "['over']"),
+        "runs.list of a capital": Row(lambda f: ids(f.runs.list(phases=("Cancelled",))), "['over']"),
+        "tasks.list as shown": Row(lambda f: named(f.tasks.list(phases=("Pending", "Running"))), "['far']"),
+        "tasks.list as stored": Row(lambda f: named(f.tasks.list(phases=("queued", "running"))), "['far']"),
         "runs.list of more than a page": Row(
             lambda f: ids(f.runs.list(agent="painter", limit=5000)), "['over', 'door']"
         ),
@@ -294,6 +297,10 @@ def waits() -> dict[str, Row]:
 
 async def result_of(standing: Awaitable[Any]) -> Any:
     return (await standing).result
+
+
+async def named(found: Awaitable[tuple[list[Any], str | None]]) -> list[str]:
+    return [each.name for each in (await found)[0]]
 
 
 async def ids(found: Awaitable[list[Any]]) -> list[str]:

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 import foliot
 from foliot.common.durations import age, canonical, duration, seconds
-from foliot.common.suggestions import did_you_mean, nearest, suggestion
+from foliot.common.suggestions import did_you_mean, nearest, read_phases, suggestion
 from foliot.common.text import counted
+from foliot.errors import InvalidInput
+from foliot.kernel.graph.lifecycle import API_PHASES, TASK_PHASES
 
 WORDS = st.text(string.ascii_letters + string.digits + "_-.", min_size=1, max_size=20)
 
@@ -100,3 +102,22 @@ def test_no_other_module_compares_words_or_words_the_hint() -> None:
                 others.append(f"{path.relative_to(root)}:{node.lineno}")
 
     assert others == []
+
+
+@pytest.mark.parametrize(("stored", "shown"), API_PHASES.items())
+def test_a_filter_takes_the_word_that_documents_show_and_the_one_that_is_stored(stored: str, shown: str) -> None:
+    for word in (stored, shown, stored.upper(), shown.lower(), stored.replace("_", "-")):
+        assert read_phases([word], TASK_PHASES, API_PHASES) == (stored,)
+        assert read_phases(f" {word},, {word}", TASK_PHASES, API_PHASES) == (stored, stored)
+
+
+@pytest.mark.parametrize("word", ["", "sucess", "Pending,Running", 3, None])
+def test_a_filter_refuses_another_word_and_names_those_that_there_are(word: object) -> None:
+    with pytest.raises(InvalidInput, match="not one of DeadLetter, Pending, WaitingApproval, cancelled, dead_lettered"):
+        read_phases([word], TASK_PHASES, API_PHASES)
+
+
+def test_a_filter_that_names_nothing_chooses_nothing() -> None:
+    assert read_phases("", TASK_PHASES, API_PHASES) == read_phases(" , ", TASK_PHASES) == read_phases((), TASK_PHASES)
+    with pytest.raises(InvalidInput, match="not one of"):
+        read_phases("Pending", TASK_PHASES)

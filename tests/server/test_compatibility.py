@@ -300,6 +300,7 @@ def test_messages_of_a_task_have_the_members_that_clients_read(http: httpx.Clien
         ("to_agent=closer", 1),
         ("from_agent=greeter", 1),
         ("phase=succeeded", 2),
+        ("phase=Succeeded", 2),
         ("lifecycle=queued,running", 0),
         ("branch_id=nowhere", 0),
         ("trace_id=nothing", 0),

@@ -31,7 +31,7 @@ from foliot.kernel.run.events import Event, InputMode
 from foliot.runtime.answers import Answered, ForkOrder, Input, Replayed, RunOrder, RunStanding, messages_of
 from foliot.runtime.groups.work import ApprovalGroup, QuestionGroup, RunGroup, Settled, TaskGroup
 from foliot.store.base import Document
-from foliot.store.journal.base import Phase, RunInfo
+from foliot.store.journal.base import RunInfo
 from foliot.store.ledger.doubts import Doubt, DoubtPage
 from foliot.tools.builtin.results import RESULT_PAGE, CallResult, ResultPage
 from foliot.work.tasks.base import Accepted, Command, TaskInfo, TaskRecord
@@ -130,7 +130,7 @@ class RemoteRuns(_RunAsking, RunGroup):
         *,
         namespace: str | None = "default",
         agent: str | None = None,
-        phases: Sequence[Phase] = (),
+        phases: Sequence[str] = (),
         limit: int = 50,
     ) -> Rows[RunInfo]:
         shown = ",".join(phases) or None

@@ -7,8 +7,8 @@ Python, so that people learn to look for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, TypeVar
 
 from foliot.errors import InvalidInput
 
@@ -17,6 +17,8 @@ ALIKE: Final = 0.6
 
 VERY_ALIKE: Final = 0.75
 """The same for words that share parts with each other (fields, settings): a looser hint would name another one."""
+
+W = TypeVar("W", bound=str)
 
 _LONGEST: Final = 200
 """Longer words are no slip of the fingers, and comparing them costs time that a stranger would choose."""
@@ -60,3 +62,30 @@ def no_such_word(what: str, word: object, known: Iterable[str]) -> InvalidInput:
     words = sorted(known)
     near = suggestion(word, words) if isinstance(word, str) else None
     return InvalidInput(f"{what}: {word!r:.80} is not one of {', '.join(words)}", hint=near)
+
+
+def read_phases(
+    given: str | Sequence[object], known: Sequence[W], shown: Mapping[W, str] | None = None
+) -> tuple[W, ...]:
+    """Return the phases that a filter names, as they are stored; a text has commas between them.
+
+    `shown` holds the words of documents where they differ from the stored ones. People filter by what they have read,
+    so both are taken. Upper and lower case, `-` and `_` count as the same. Raises `InvalidInput`, naming all words.
+    """
+    shown = shown or {}
+    stored = {_plain(word): word for word in known} | {_plain(word): phase for phase, word in shown.items()}
+    words: Sequence[object] = (
+        [part.strip() for part in given.split(",") if part.strip()] if isinstance(given, str) else given
+    )
+    others = [word for word in shown.values() if word.lower() not in known]
+    found: list[W] = []
+    for word in words:
+        phase = stored.get(_plain(word)) if isinstance(word, str) else None
+        if phase is None:
+            raise no_such_word("phase", word, [*known, *others])
+        found.append(phase)
+    return tuple(found)
+
+
+def _plain(word: str) -> str:
+    return word.lower().replace("-", "").replace("_", "")

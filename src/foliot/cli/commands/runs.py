@@ -6,7 +6,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import click
 
@@ -16,16 +16,17 @@ from foliot.cli.runtimes import reached
 from foliot.cli.show.output import API_VERSION, as_json, as_list, as_yaml, output_option
 from foliot.cli.show.tables import fitted, since, table
 from foliot.cli.terminal import out
+from foliot.common.suggestions import read_phases
 from foliot.common.text import one_line
 from foliot.common.times import iso
 from foliot.engine.explain.amounts import money
 from foliot.errors import UsageError
 from foliot.store.base import Document
-from foliot.store.journal.base import Phase
+from foliot.store.journal.base import ALL_PHASES
 from foliot.store.ledger.doubts import Doubt
 from foliot.work.views.run_document import interrupted, run_document
 
-PHASES: Final = ("pending", "running", "waiting", "succeeded", "failed", "cancelled", "interrupted")
+PHASES: Final = (*ALL_PHASES, "interrupted")
 
 
 @click.command()
@@ -34,7 +35,6 @@ PHASES: Final = ("pending", "running", "waiting", "succeeded", "failed", "cancel
 @click.option("--agent", metavar="NAME", help="Only runs of this agent.")
 @click.option(
     "--phase",
-    type=click.Choice(PHASES, case_sensitive=False),
     metavar="PHASE",
     help=f"Only runs in this phase: {', '.join(PHASES)}.",
 )
@@ -52,6 +52,8 @@ def runs(output: str, all_namespaces: bool, agent: str | None, phase: str | None
     `interrupted` is a run that nobody drives although it has not ended: `foliot resume` takes it up. `foliot settle`
     says what became of a call that may have acted.
     """
+    if phase is not None:
+        (phase,) = read_phases([phase], PHASES)
     if unknown:
         if agent is not None or phase is not None:
             raise UsageError("--unknown lists calls; it does not go with --agent and --phase.")
@@ -66,7 +68,7 @@ async def _runs(output: str, space: str | None, agent: str | None, phase: str | 
             due = await client.runs.interrupted(namespace=space)
             found = [each for each in reversed(due) if interrupted(each, now) and agent in (None, each.agent)]
         else:
-            found = await client.runs.list(namespace=space, agent=agent, phases=_phases(phase), limit=limit)
+            found = await client.runs.list(namespace=space, agent=agent, phases=(phase,) if phase else (), limit=limit)
         shown = [run_document(info, now) for info in found[:limit]]
     if output == "name":
         out("\n".join(document["metadata"]["name"] for document in shown), nl=bool(shown))
@@ -124,12 +126,6 @@ def _call_row(doubt: Doubt, now: float) -> list[str]:
     tool, agent = one_line(doubt.tool, 40), one_line(doubt.agent, 40)
     age = since(iso(doubt.at), now=datetime.fromtimestamp(now, UTC))
     return [doubt.run_id, doubt.call_id, tool, agent, doubt.phase, doubt.reason, age, left]
-
-
-def _phases(phase: str | None) -> Sequence[Phase]:
-    if phase is None:
-        return ()
-    return ("pending", "running") if phase == "interrupted" else (cast("Phase", phase),)
 
 
 def _table(documents: Sequence[Document], *, wide: bool, namespaced: bool) -> str:

@@ -33,6 +33,7 @@ from foliot.cli.watch.run import leave
 from foliot.cli.watch.task import choose_task_view, finish_task, follow
 from foliot.cli.watch.task_target import EXAMPLE, Order, choose_name, find_task, parse_pairs, task_argument, understand
 from foliot.common.durations import duration
+from foliot.common.suggestions import read_phases
 from foliot.common.text import counted, lines_of, one_line, visible, visible_json
 from foliot.engine.explain.amounts import money
 from foliot.engine.explain.trace import trace_of
@@ -383,8 +384,6 @@ def _width() -> int:
 
 # --- task ------------------------------------------------------------------------------------------------------------
 
-_WORDS = {word.lower(): phase for phase, word in API_PHASES.items()}
-
 
 @click.group()
 def task() -> None:
@@ -394,24 +393,10 @@ def task() -> None:
     """
 
 
-def _phases(words: Sequence[str]) -> tuple[str, ...]:
-    """`dead_lettered`, `dead-lettered` and `DeadLetter` mean the same. Raises `UsageError`."""
-    found: list[str] = []
-    for word in ",".join(words).split(","):
-        plain = word.strip().lower().replace("-", "_")
-        if not plain:
-            continue
-        phase = plain if plain in TASK_PHASES else _WORDS.get(plain.replace("_", ""))
-        if phase is None:
-            raise UsageError(f"There is no phase {word!r}.", hint=f"The phases are {', '.join(TASK_PHASES)}.")
-        found.append(phase)
-    return tuple(found)
-
-
 @task.command(name="list")
 @output_option("table", "wide", "json", "yaml", "name", default="table", help="table, wide, json, yaml or name.")
 @click.option("-A", "--all-namespaces", is_flag=True, help="Look in every namespace.")
-@click.option("--phase", "phases", multiple=True, metavar="PHASE", help=f"Only in: {', '.join(TASK_PHASES)}.")
+@click.option("--phase", "phases", multiple=True, metavar="PHASE", help=f"Only in: {', '.join(API_PHASES.values())}.")
 @click.option("--target", metavar="NAME", help="Only of this system or agent.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Only with this label.")
 @click.option("--lane", metavar="LANE", help="Only of this lane.")
@@ -421,7 +406,8 @@ def _phases(words: Sequence[str]) -> tuple[str, ...]:
 @click.option("--continue", "cursor", metavar="CURSOR", help="Where the page before ended.")
 def task_list(output: str, all_namespaces: bool, phases: tuple[str, ...], **rest: Any) -> int:
     """List tasks, newest first."""
-    return run(_list(output, None if all_namespaces else namespace(), _phases(phases), **rest))
+    named = read_phases(",".join(phases), TASK_PHASES, API_PHASES)
+    return run(_list(output, None if all_namespaces else namespace(), named, **rest))
 
 
 async def _list(

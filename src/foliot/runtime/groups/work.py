@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from foliot.runtime.answers import Answered, Called, Input, Replayed, RunStanding, Toolset
     from foliot.runtime.results import RunResult
     from foliot.store.base import Document
-    from foliot.store.journal.base import Phase, RunInfo
+    from foliot.store.journal.base import RunInfo
     from foliot.store.ledger.doubts import DoubtPage
     from foliot.tools.builtin.results import CallResult, ResultPage
     from foliot.tools.governance.judge import Judgement
@@ -75,7 +75,7 @@ class RunGroup(Group):
         *,
         namespace: str | None = "default",
         agent: str | None = None,
-        phases: Sequence[Phase] = (),
+        phases: Sequence[str] = (),
         limit: int = 50,
     ) -> Rows[RunInfo]:
         """List runs, newest first, with summaries of those under way as of now. Raises `InvalidInput`."""

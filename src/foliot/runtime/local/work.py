@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from foliot.common.cursors import read_key, write_cursor
 from foliot.common.pages import Part, read_all, read_first
-from foliot.common.suggestions import check_word
+from foliot.common.suggestions import check_word, read_phases
 from foliot.engine.approval.questions import OpenQuestion
 from foliot.engine.approval.service import Decision
 from foliot.engine.driver.journal import read_run, summary_of
@@ -33,7 +33,7 @@ from foliot.runtime.inside import Inside
 from foliot.runtime.local.groups import whoami
 from foliot.runtime.results import result_of
 from foliot.store.base import Document
-from foliot.store.journal.base import ALL_PHASES, TERMINAL, Phase, RunInfo, Signal, TransactionBody
+from foliot.store.journal.base import ALL_PHASES, TERMINAL, RunInfo, Signal, TransactionBody
 from foliot.store.journal.memory import MemoryJournal
 from foliot.store.ledger.doubts import DoubtPage, LateDecision, page_of, position_of
 from foliot.store.queue.queue import unattended
@@ -131,12 +131,11 @@ class LocalRuns(_Waking, RunGroup):
         *,
         namespace: str | None = "default",
         agent: str | None = None,
-        phases: Sequence[Phase] = (),
+        phases: Sequence[str] = (),
         limit: int = 50,
     ) -> Rows[RunInfo]:
-        for phase in phases:
-            check_word("phase", phase, ALL_PHASES)
-        found = await self._inside.runs.journal.list(namespace=namespace, agent=agent, phases=phases, limit=limit)
+        named = read_phases(phases, ALL_PHASES)
+        found = await self._inside.runs.journal.list(namespace=namespace, agent=agent, phases=named, limit=limit)
         return [await self._fresh(info) for info in found]
 
     async def _fresh(self, info: RunInfo) -> RunInfo:

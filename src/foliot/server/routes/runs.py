@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, cast
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foliot.common.suggestions import check_word
+from foliot.common.suggestions import read_phases
 from foliot.engine.driver.ids import check_chosen_id
 from foliot.engine.driver.journal import summary_of
 from foliot.engine.explain.trace import trace_of
@@ -34,7 +34,7 @@ from foliot.server.http.request_keys import id_by_key
 from foliot.server.http.responses import Json
 from foliot.server.routes.tasks import Reason
 from foliot.server.streams.runs import event_data, run_frames
-from foliot.store.journal.base import ALL_PHASES, Phase, RunInfo
+from foliot.store.journal.base import ALL_PHASES, RunInfo
 from foliot.store.ledger.doubts import Doubt, page_of, position_of
 from foliot.tools.builtin.results import RESULT_PAGE, result_page, results_of
 from foliot.work.views.run_document import run_document
@@ -85,17 +85,15 @@ async def list_runs(
     after: Before = None,
 ) -> Response:
     """Runs, newest first."""
-    phases = tuple(word.strip() for word in (phase or "").split(",") if word.strip())
     with parameters():
-        for word in phases:
-            check_word("phase", word, ALL_PHASES)
+        phases = read_phases(phase or "", ALL_PHASES)
     if after and not await _is_seen(services, caller, after):
         return Json({"items": []})  # as behind a run that there is not, or the place of another's run would be told
     count = limit
     found: list[RunInfo] = []
     for each in caller.spaces(namespace):
         found += await services.runtime.inside.runs.journal.list(
-            namespace=each, agent=agent, phases=cast("tuple[Phase, ...]", phases), limit=count + 1, before=after
+            namespace=each, agent=agent, phases=phases, limit=count + 1, before=after
         )
     found.sort(key=lambda info: info.key, reverse=True)
     answer = _listed([await _current(services, info) for info in found[:count]])

@@ -10,7 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.client import wire
+from foliot.common.suggestions import read_phases
 from foliot.errors import Conflict, Denied, InvalidInput, NotFound
+from foliot.kernel.graph.lifecycle import API_PHASES, TASK_PHASES
 from foliot.kernel.identity import Identity
 from foliot.resources.kinds import KINDS
 from foliot.resources.names import check_labels
@@ -61,7 +63,7 @@ router = new_router("tasks")
 # The phases that end a task, when a client writes them into its status.
 ENDING: Final = ("failed", "cancelled", "canceled", "deadletter")
 
-Phases = Annotated[str | None, Query(description="Only these phases, with commas between: queued, running, waiting, …")]
+Phases = Annotated[str | None, Query(description="Only these phases, with commas between: Pending (or queued), …")]
 Target = Annotated[str | None, Query(description="Only work for this system or agent.")]
 Offset = Annotated[
     int, Query(ge=0, le=FURTHEST, deprecated=True, description="How many to pass over. Pages by `after` cost less.")
@@ -106,9 +108,9 @@ async def list_all(
 ) -> Response:
     """Tasks: work newest first, then templates."""
     filter = wanted("Task", namespace, labelSelector or labels, fieldSelector)
-    phases = tuple(word.strip() for word in (phase or "").split(",") if word.strip())
     place = await newest_place(services)
     with parameters():
+        phases = read_phases(phase or "", TASK_PHASES, API_PHASES)
         which = Wanted(filter, phases, target, archived, lane, createdAfter, mode)
         cursor = continued or await place_of(services, caller, which, after)
         items, cursor = await list_tasks(services, caller, which, limit=limit, cursor=cursor, skip=offset)

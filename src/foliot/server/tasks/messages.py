@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from foliot.errors import UsageError
+from foliot.common.suggestions import read_phases
+from foliot.server.http.names import parameters
 from foliot.work.views.document import messages_of as task_messages
 from foliot.work.views.story import MessageStory, TaskStory
 
@@ -44,11 +45,9 @@ def chosen(
     trace: str | None,
     limit: int | None = None,
 ) -> Chosen:
-    """Raises `UsageError` for a phase that there is not."""
-    phases = tuple(word.strip().lower() for word in (phase or "").split(",") if word.strip())
-    for word in phases:
-        if word not in KNOWN:
-            raise UsageError(f"there is no phase {word!r} of messages", hint=f"the phases are {', '.join(KNOWN)}")
+    """Raises `BadParameter` for a phase that there is not."""
+    with parameters():
+        phases = read_phases(phase or "", KNOWN)
     return Chosen(phases, sender or "", to or "", branch or "", trace or "", max(0, limit or 0))
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 
 from foliot.common.cursors import read_key, write_cursor
+from foliot.common.suggestions import read_phases
 from foliot.errors import InvalidInput, NotFound
-from foliot.kernel.graph.lifecycle import TASKS
+from foliot.kernel.graph.lifecycle import API_PHASES, TASK_PHASES
 from foliot.store.base import Database
 from foliot.store.tasks import label_text
 from foliot.store.transaction import Row
@@ -50,7 +51,7 @@ class TaskList:
         *,
         namespace: str | None = None,
         target: str | None = None,
-        phases: Sequence[str] = (),
+        phases: str | Sequence[str] = (),
         labels: dict[str, str] | None = None,
         lane: str | None = None,
         spawned_by: str | None = None,
@@ -65,12 +66,10 @@ class TaskList:
 
         Raises `InvalidInput` for a cursor or a phase that does not exist.
         """
-        if unknown := sorted(set(phases) - set(TASKS)):
-            raise InvalidInput(f"there is no task phase {unknown[0]!r}", hint=f"the phases are {', '.join(TASKS)}")
-        wanted: set[str] = set(phases) or set(TASKS)
+        wanted = set(read_phases(phases, TASK_PHASES, API_PHASES) or TASK_PHASES)
         count = MOST if limit > MOST else limit if limit > 0 else 50
         # Which of these a task is in shows only when one looks at its runs.
-        stored = wanted | STORED_LIVE if wanted & LIVE else wanted
+        stored = {*wanted, *STORED_LIVE} if wanted & LIVE else wanted
         shown: list[TaskInfo] = []
         before = NEWEST if cursor is None else _place(cursor)
         while True:
