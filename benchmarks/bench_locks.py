@@ -37,12 +37,12 @@ from foliot.store.audit.log import append_records
 from foliot.store.base import Put, Written
 from foliot.store.journal.base import Entry, NewRun
 from foliot.store.journal.database import SqlJournal
-from foliot.store.ledger.budgets import Account, Act, Amount, Ceiling, SqlBudgetLedger
+from foliot.store.ledger.budgets import Amount, BudgetAccount, Ceiling, PaidAct, SqlBudgetLedger
 from foliot.store.postgres.database import PostgresDatabase
 from foliot.store.resources.database import SqlResourceStore
 from foliot.store.transaction import Tx
 
-ACCOUNTS = [Account("default", f"b{number}", "all") for number in range(4)]
+ACCOUNTS = [BudgetAccount("default", f"b{number}", "all") for number in range(4)]
 
 
 def no_secrets() -> Any:
@@ -68,7 +68,7 @@ class Caller:
 
     async def budgets(self) -> None:
         self._count += 1
-        act, now = Act(self._number, str(self._count)), time.time()
+        act, now = PaidAct(self._number, str(self._count)), time.time()
         chosen = self._chance.sample(ACCOUNTS, self._chance.choice((1, 2)))
         ceilings = [Ceiling(account, 2**60) for account in chosen]
         await self._ledger.reserve(act, ceilings, Amount(1, 1), holder="h", now=now, until=now + 60)

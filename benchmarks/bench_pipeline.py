@@ -23,7 +23,7 @@ from foliot.tools.function import tool
 from foliot.tools.governance.layers import Profile
 from foliot.tools.governance.reader import read_rules
 from foliot.tools.governance.rules import FixedRules
-from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.parts import PipelineParts
 from foliot.tools.pipeline.pipeline import Pipeline
 from foliot.tools.pipeline.record import CallRecord
 from foliot.tools.secrets.masking import Masker
@@ -142,7 +142,7 @@ def every_stage_on(more: int = 0) -> Pipeline:
         retry=RetryPolicy(max_attempts=3),
         attempt_timeout=10.0,
     )
-    parts = Parts(
+    parts = PipelineParts(
         rules=FixedRules(read_rules("default", RULES)),
         profile=Profile.of(exclude=["drop"]),
         budgets=Budgets(),

@@ -342,14 +342,14 @@ def unread_piece() -> float:
     """Nanoseconds that a piece of an answer costs when nobody reads that run, and a thousand others are read."""
     from timeit import repeat
 
-    from foliot.engine.live.hub import Hub
+    from foliot.engine.live.hub import RunHub
     from foliot.engine.live.relay import Relay
     from foliot.kernel.messages import TextDelta
 
     async def never() -> Any:
         raise AssertionError("nothing is sent")
 
-    hub, delta, times = Hub(), TextDelta("word "), 100_000
+    hub, delta, times = RunHub(), TextDelta("word "), 100_000
     hub.carry_to(Relay(hub, never), {f"run-{number}" for number in range(1000)})
     return min(repeat(lambda: hub.streamed("unread", 1, delta), number=times, repeat=5)) / times * 1e9
 

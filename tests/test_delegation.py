@@ -451,9 +451,9 @@ async def test_a_question_of_a_child_is_answered_while_its_parent_waits_for_it(r
 
 
 async def test_outside_a_run_nothing_can_be_delegated(runtime: Runtime) -> None:
-    from foliot.runtime.tools import Asker
+    from foliot.runtime.tools import ToolCaller
 
-    done = await runtime.inside.tools.call("wait_agents", {"run_ids": ["r"]}, Asker())
+    done = await runtime.inside.tools.call("wait_agents", {"run_ids": ["r"]}, ToolCaller())
     assert done.error is not None
     assert done.error.code == "unsupported_tool"
 

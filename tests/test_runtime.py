@@ -13,7 +13,7 @@ from foliot.errors import Conflict, InvalidInput, NotFound, UsageError
 from foliot.kernel.messages import TextDelta
 from foliot.kernel.run.codec import type_of
 from foliot.resources.problems import ManifestError
-from foliot.store.journal.base import Held
+from foliot.store.journal.base import RunHeld
 
 
 @tool(effect="read")
@@ -198,7 +198,7 @@ async def test_who_resumes_a_run_that_this_process_drives_waits_for_it_and_gets_
     agent = Agent("holder", model=ScriptedModel([{"call": "hold"}, {"say": "done"}]), tools=[hold])
     task = asyncio.create_task(runtime.run(agent, "go", run_id="r1"))
     await asyncio.wait_for(started.wait(), 60)
-    with pytest.raises(Held):
+    with pytest.raises(RunHeld):
         await runtime.inside.resume("r1", joins=False)
     again = [asyncio.create_task(runtime.resume("r1")), asyncio.create_task(runtime.run(agent, "go", run_id="r1"))]
     await asyncio.wait(again, timeout=0)

@@ -29,7 +29,7 @@ from foliot.models.base import (
     OnDelta,
 )
 from foliot.tools.base import Admitted, Invocation, MayAct, OnOutput, Parked, Question, ToolDefinition, ToolError
-from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.parts import PipelineParts
 from foliot.tools.pipeline.pipeline import Pipeline
 from simulators.engine.history import Asked
 from simulators.engine.process import Process
@@ -178,7 +178,7 @@ class ProcessToolbox:
     def __init__(self, process: Process) -> None:
         world = process.world
         self._process = process
-        self._pipeline = Pipeline(_TOOLS, Parts(clock=lambda: world.now, chance=world.chance.random))
+        self._pipeline = Pipeline(_TOOLS, PipelineParts(clock=lambda: world.now, chance=world.chance.random))
 
     def definition(self, name: str) -> ToolDefinition | None:
         return self._pipeline.definition(name)

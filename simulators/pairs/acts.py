@@ -18,11 +18,11 @@ from foliot.store import incarnation as life
 from foliot.store import triggers
 from foliot.store.audit.log import append_records, prune_audit
 from foliot.store.base import Delete, Key, Put
-from foliot.store.ledger.budgets import Account, Act, Amount, Ceiling
-from foliot.store.ledger.tool_limits import ToolRate, Wish
+from foliot.store.ledger.budgets import Amount, BudgetAccount, Ceiling, PaidAct
+from foliot.store.ledger.tool_limits import LeaseRequest, ToolRate
 from foliot.store.queue import claims, queue, workers
 from foliot.store.queue import limits as bounds
-from foliot.store.tasks import Difference, drop, tell
+from foliot.store.tasks import TaskDifference, drop, tell
 from foliot.store.tasks import purge as purge_tasks
 from foliot.store.transaction import Tx, run
 from simulators.pairs.seats import Seat
@@ -302,7 +302,7 @@ async def _memory(t: Tools) -> Any:
 
 @act("task.feed.tell")
 async def _feed_tell(t: Tools) -> Any:
-    return len(await t.db.write(tell, [Difference(2, 0, True, False, "{}")]))
+    return len(await t.db.write(tell, [TaskDifference(2, 0, True, False, "{}")]))
 
 
 @act("task.feed.drop")
@@ -369,7 +369,7 @@ async def _close_class(t: Tools) -> Any:
 
 async def _reserve(t: Tools, name: str, *books: int, run_id: str = "busy", holder: str = ALIVE, much: int = 10) -> Any:
     short = await t.ledger.reserve(
-        Act(run_id, name), ceilings(*books), Amount(much, much), holder=holder, now=t.now, until=t.now + 60
+        PaidAct(run_id, name), ceilings(*books), Amount(much, much), holder=holder, now=t.now, until=t.now + 60
     )
     return len(short)
 
@@ -404,29 +404,29 @@ async def _reserve_batch(t: Tools) -> Any:
 @act("budget.reserve.opening")
 async def _reserve_opening(t: Tools) -> Any:
     """Two accounts that are new, before and behind one that is there."""
-    fresh = [Ceiling(Account("default", name, "2026"), micros=100) for name in ("atlas", "zoo")]
-    act, until = Act("busy", f"step/7/{t.who}"), t.now + 60
+    fresh = [Ceiling(BudgetAccount("default", name, "2026"), micros=100) for name in ("atlas", "zoo")]
+    act, until = PaidAct("busy", f"step/7/{t.who}"), t.now + 60
     return len(await t.ledger.reserve(act, [*fresh, *ceilings(2)], Amount(1, 1), holder=ALIVE, now=t.now, until=until))
 
 
 @act("budget.settle")
 async def _settle(t: Tools) -> Any:
-    return await t.ledger.settle(Act("busy", "step/1"), Amount(7, 7), now=t.now)
+    return await t.ledger.settle(PaidAct("busy", "step/1"), Amount(7, 7), now=t.now)
 
 
 @act("budget.settle.dead")
 async def _settle_dead(t: Tools) -> Any:
-    return await t.ledger.settle(Act("dead", "step/1"), Amount(7, 7), now=t.now)
+    return await t.ledger.settle(PaidAct("dead", "step/1"), Amount(7, 7), now=t.now)
 
 
 @act("budget.release")
 async def _release(t: Tools) -> Any:
-    return await t.ledger.release(Act("busy", "step/1"), now=t.now)
+    return await t.ledger.release(PaidAct("busy", "step/1"), now=t.now)
 
 
 @act("budget.renew")
 async def _renew_holds(t: Tools) -> Any:
-    return await t.ledger.renew(DEAD, [Act("dead", "step/1"), Act("done", "step/1")], until=t.now + 60)
+    return await t.ledger.renew(DEAD, [PaidAct("dead", "step/1"), PaidAct("done", "step/1")], until=t.now + 60)
 
 
 @act("budget.give-back")
@@ -441,13 +441,13 @@ async def _sweep(t: Tools) -> Any:
 
 @act("tool.ask")
 async def _ask(t: Tools) -> Any:
-    wish = Wish("default/saw", f"id-{t.who}", ToolRate(1.0, 5), tokens=2, most=2, number=7)
+    wish = LeaseRequest("default/saw", f"id-{t.who}", ToolRate(1.0, 5), tokens=2, most=2, number=7)
     return await t.limits.ask(wish, now=NOW, lease_until=NOW + 10, place_until=NOW + 10)
 
 
 @act("tool.ask.new")
 async def _ask_new(t: Tools) -> Any:
-    wish = Wish("default/plane", f"id-{t.who}", ToolRate(1.0, 3), tokens=2, most=1, number=7)
+    wish = LeaseRequest("default/plane", f"id-{t.who}", ToolRate(1.0, 3), tokens=2, most=1, number=7)
     return await t.limits.ask(wish, now=NOW, lease_until=NOW + 10, place_until=NOW + 10)
 
 
@@ -601,7 +601,7 @@ async def _drop_event(t: Tools) -> Any:
 
 @act("webhook.log")
 async def _log(t: Tools) -> Any:
-    told = triggers.Delivery(f"d-{t.who}", t.now, "rejected", "", "no", 401, "", "", 0, "", "{}")
+    told = triggers.WebhookDelivery(f"d-{t.who}", t.now, "rejected", "", "no", 401, "", "", 0, "", "{}")
     await t.db.write(triggers.log_delivery, "hook", told, keep=1)
 
 
@@ -741,9 +741,9 @@ async def _hold_key(t: Tools) -> Any:
 
 @act("key.answer")
 async def _answer_key(t: Tools) -> Any:
-    from foliot.store.access.request_keys import Kept
+    from foliot.store.access.request_keys import KeptAnswer
 
-    await t.keys.answer(t.seed.claimed, Kept(200, [], b"{}"))
+    await t.keys.answer(t.seed.claimed, KeptAnswer(200, [], b"{}"))
 
 
 @act("key.drop")

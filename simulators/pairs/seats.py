@@ -16,7 +16,7 @@ from foliot.common.waits import Waits
 from foliot.errors import Unavailable
 from foliot.store.postgres.connections import SEND, Connections
 from foliot.store.postgres.database import PostgresDatabase
-from foliot.store.postgres.driver import Connection, Retryable
+from foliot.store.postgres.driver import PostgresConnection, Retryable
 from foliot.store.queries import load, load_for_postgres
 from foliot.store.transaction import Guarded, Tx
 from simulators.pairs.tables import EVERYTHING, Footprint, footprint, together
@@ -38,7 +38,7 @@ def _names() -> dict[str, str]:
 class Gate:
     """The position of one player: at the gate before `step`, executing it, or in code of its own."""
 
-    def __init__(self, label: str, connection: Connection, pid: int, bell: asyncio.Event) -> None:
+    def __init__(self, label: str, connection: PostgresConnection, pid: int, bell: asyncio.Event) -> None:
         self.label = label
         self.connection = connection
         self.pid = pid
@@ -145,11 +145,11 @@ class _OneConnection:
         self._free = asyncio.Lock()
 
     @asynccontextmanager
-    async def hold(self, *, within: float | None = None) -> AsyncGenerator[Connection]:
+    async def hold(self, *, within: float | None = None) -> AsyncGenerator[PostgresConnection]:
         async with self._free:
-            yield cast("Connection", self._connection)
+            yield cast("PostgresConnection", self._connection)
 
-    async def listener(self) -> Connection:
+    async def listener(self) -> PostgresConnection:
         raise Unavailable("nobody listens while pairs are played")
 
     async def close(self) -> None:

@@ -13,8 +13,15 @@ from foliot.kernel.run.codec import decode, encode, type_of
 from foliot.kernel.run.events import Event, ModelResponded, RunClaimed, RunFailed, RunSucceeded, StepStarted
 from foliot.kernel.run.loop import fold
 from foliot.kernel.run.spec import digest as content_digest
-from foliot.store.access.logins import Lifetime, LoginSession, Pace, SqlLoginAttempts, SqlLoginFlows, SqlLoginSessions
-from foliot.store.access.request_keys import Claimed, SqlRequestKeys
+from foliot.store.access.logins import (
+    Lifetime,
+    LoginPace,
+    LoginSession,
+    SqlLoginAttempts,
+    SqlLoginFlows,
+    SqlLoginSessions,
+)
+from foliot.store.access.request_keys import ClaimedKey, SqlRequestKeys
 from foliot.store.access.tokens import SqlTokens, TokenInfo
 from foliot.store.access.users import SqlUsers
 from foliot.store.access.users import UserAccount as UserAccount
@@ -22,8 +29,8 @@ from foliot.store.audit.log import SqlAuditLog
 from foliot.store.base import Database, Document, Put
 from foliot.store.journal.base import Entry, Lease, NewRun, TransactionBody
 from foliot.store.journal.database import SqlJournal
-from foliot.store.ledger.budgets import Account, Act, Amount, Ceiling, SqlBudgetLedger
-from foliot.store.ledger.tool_limits import SqlLimits, ToolRate, Wish
+from foliot.store.ledger.budgets import Amount, BudgetAccount, Ceiling, PaidAct, SqlBudgetLedger
+from foliot.store.ledger.tool_limits import LeaseRequest, SqlLimits, ToolRate
 from foliot.store.queue.limits import Limit, class_failed, set_limit
 from foliot.store.queue.placement import Offer
 from foliot.store.queue.workers import register
@@ -45,10 +52,10 @@ ALIVE: Final = "here:1:1"
 DEAD: Final = "here:2:1"
 SPEC: Final = b'{"agent":"a","model":"simulated"}'
 ANCIENT: Final = b'{"agent":"a","model":"ancient"}'
-PACE: Final = Pace(3, 10.0)
+PACE: Final = LoginPace(3, 10.0)
 LIFE: Final = Lifetime(3600.0, 86400.0)
 GRANTS: Final = {"default": ("viewer",)}
-BOOKS: Final = tuple(Account("default", f"book{number}", "2026") for number in range(3))
+BOOKS: Final = tuple(BudgetAccount("default", f"book{number}", "2026") for number in range(3))
 
 
 class NoKeys:
@@ -63,7 +70,7 @@ class Seed:
     account: UserAccount = field(init=False)
     session: LoginSession = field(init=False)
     token: TokenInfo = field(init=False)
-    claimed: Claimed = field(init=False)
+    claimed: ClaimedKey = field(init=False)
     setup_token: str = ""
     endpoint: str = ""
 
@@ -216,12 +223,12 @@ async def _tasks(old: Tools, new: Tools) -> None:
 
 async def _accounts(new: Tools) -> None:
     held = Amount(10, 10)
-    await new.ledger.reserve(Act("busy", "step/1"), ceilings(0, 1), held, holder=ALIVE, now=NOW, until=NOW + 60)
-    await new.ledger.reserve(Act("busy", "step/2"), ceilings(1, 2), held, holder=ALIVE, now=NOW, until=NOW + 60)
-    await new.ledger.reserve(Act("dead", "step/1"), ceilings(0, 2), held, holder=DEAD, now=NOW, until=NOW - 1)
-    await new.ledger.reserve(Act("done", "step/1"), ceilings(1), held, holder=DEAD, now=NOW, until=NOW + 60)
-    await new.ledger.settle(Act("done", "step/1"), Amount(7, 7), now=NOW)
-    wish = Wish("default/saw", ALIVE, ToolRate(1.0, 5), tokens=2, most=2, number=1)
+    await new.ledger.reserve(PaidAct("busy", "step/1"), ceilings(0, 1), held, holder=ALIVE, now=NOW, until=NOW + 60)
+    await new.ledger.reserve(PaidAct("busy", "step/2"), ceilings(1, 2), held, holder=ALIVE, now=NOW, until=NOW + 60)
+    await new.ledger.reserve(PaidAct("dead", "step/1"), ceilings(0, 2), held, holder=DEAD, now=NOW, until=NOW - 1)
+    await new.ledger.reserve(PaidAct("done", "step/1"), ceilings(1), held, holder=DEAD, now=NOW, until=NOW + 60)
+    await new.ledger.settle(PaidAct("done", "step/1"), Amount(7, 7), now=NOW)
+    wish = LeaseRequest("default/saw", ALIVE, ToolRate(1.0, 5), tokens=2, most=2, number=1)
     await new.limits.ask(wish, now=NOW, lease_until=NOW + 10, place_until=NOW + 10)
     await new.limits.failed("default/lathe", most=2, now=NOW)
     await new.limits.failed("default/drill", most=1, now=NOW - 100)
@@ -251,7 +258,7 @@ async def _rest(old: Tools, new: Tools) -> None:
     await new.flows.begin("state", "browser", "/", now=NOW, seconds=600)
     await new.attempts.charge("ann", PACE, now=NOW)
     claimed = await new.keys.claim("ann", "key", "request", now=NOW)
-    assert isinstance(claimed, Claimed), "nobody else is there"
+    assert isinstance(claimed, ClaimedKey), "nobody else is there"
     seed.claimed = claimed
     await db.write(purge_tasks, 0.0, 1)
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from foliot.errors import FoliotError
-from foliot.store.postgres.driver import Connection, connect
+from foliot.store.postgres.driver import PostgresConnection, connect
 from simulators.pairs.tables import all_tables
 
 # --- invariants ------------------------------------------------------------------------------------------------------
@@ -204,7 +204,9 @@ def _changed(mine: str, his: str) -> str:
 class Stage:
     """`url` names a database of which nobody else uses anything."""
 
-    def __init__(self, url: str, connection: Connection, known: frozenset[str], numbers: Mapping[str, int]) -> None:
+    def __init__(
+        self, url: str, connection: PostgresConnection, known: frozenset[str], numbers: Mapping[str, int]
+    ) -> None:
         """Use `set_up`."""
         self.url = url
         self.tables = all_tables()

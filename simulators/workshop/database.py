@@ -18,8 +18,8 @@ from foliot.errors import FoliotError, Unavailable
 from foliot.kernel.errors import IllegalEvent
 from foliot.store.base import Size
 from foliot.store.schema import CREATE_VERSIONS, migrations
-from foliot.store.sqlite.file import Connection
-from foliot.store.sqlite.writer import Executor, Job
+from foliot.store.sqlite.file import SqliteConnection
+from foliot.store.sqlite.writer import Executor, WriteJob
 from foliot.store.transaction import Row, Statement, Tx
 from simulators.engine.process import Mortal
 from simulators.engine.world import World
@@ -48,7 +48,7 @@ class Truth:
 
     def __init__(self, *, woven: bool = False) -> None:
         self._database: Any = apsw.Connection(":memory:")
-        self._connection = cast("Connection", self._database)
+        self._connection = cast("SqliteConnection", self._database)
         self._watched = False
         self._connection.execute(CREATE_VERSIONS)
         for migration in migrations("sqlite"):
@@ -107,8 +107,8 @@ class Truth:
         self._connection.close()
 
 
-def _job(body: Callable[..., Tx[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Job:
-    return Job(cast("Any", None), cast("Any", None), body, args, kwargs)
+def _job(body: Callable[..., Tx[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> WriteJob:
+    return WriteJob(cast("Any", None), cast("Any", None), body, args, kwargs)
 
 
 class Wire:

@@ -11,13 +11,13 @@ from foliot.errors import FoliotError
 from foliot.kernel.run.spec import RunSpec
 from foliot.store.journal.database import SqlJournal
 from foliot.store.queue.placement import Offer
-from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.parts import PipelineParts
 from foliot.tools.pipeline.pipeline import Pipeline
 from foliot.work.tasks.base import Command
 from foliot.work.tasks.plan import Bundles
 from foliot.work.tasks.service import TaskService
 from foliot.work.worker.performer import TaskPerformer
-from foliot.work.worker.worker import Pace, Worker
+from foliot.work.worker.worker import LookPace, Worker
 from simulators.engine.process import Mortal
 from simulators.engine.world import World
 from simulators.workshop.cast import TOOLS, Thinkers, Troupe
@@ -97,7 +97,7 @@ class WorkerProcess(Colleague):
             lease_seconds=self.profile.lease_seconds,
             is_gone=self.is_gone if certain else _in_doubt,
         )
-        parts = Parts(clock=self.clock, chance=world.chance.random)
+        parts = PipelineParts(clock=self.clock, chance=world.chance.random)
 
         async def toolbox(spec: RunSpec) -> Pipeline:
             return Pipeline(TOOLS, parts)
@@ -116,7 +116,7 @@ class WorkerProcess(Colleague):
             lease_seconds=self.profile.lease_seconds,
             grace=world.chance.choice((0.0, 1.0, 5.0)),
             heartbeat=self.profile.lease_seconds,
-            pace=Pace(world.chance.random),
+            pace=LookPace(world.chance.random),
             is_gone=self.is_gone if certain else _in_doubt,
         )
 

@@ -24,7 +24,7 @@ import apsw
 
 from foliot.errors import FoliotError
 from foliot.store import queries
-from foliot.store.sqlite.file import Connection
+from foliot.store.sqlite.file import SqliteConnection
 from foliot.store.transaction import Row, Statement, Tx
 
 _changeset: Final[Any] = apsw.Changeset  # its types are only partly told
@@ -94,7 +94,7 @@ def give_keys(connection: Any) -> None:
 class Weave:
     """The open transactions of one database. `ask` runs one statement on its connection."""
 
-    def __init__(self, connection: Connection, ask: Ask) -> None:
+    def __init__(self, connection: SqliteConnection, ask: Ask) -> None:
         self._connection: Any = connection
         self._ask = ask
         give_keys(self._connection)

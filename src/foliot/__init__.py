@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     from foliot.settings.settings import Settings, load_settings
     from foliot.store.audit.log import AuditFilter, AuditRecord, Verified
     from foliot.store.base import Change, Document, Filter, Page, Requirement
-    from foliot.store.journal.base import Held, RunInfo, RunTaken
+    from foliot.store.journal.base import RunHeld, RunInfo, RunTaken
     from foliot.store.ledger.doubts import Doubt, DoubtPage
     from foliot.store.queue.limits import ClassInfo, Limit
     from foliot.store.queue.workers import WorkerInfo
-    from foliot.store.triggers import Delivery, Slot
+    from foliot.store.triggers import Slot, WebhookDelivery
     from foliot.tools.base import Invocation, Question, ToolError
     from foliot.tools.builtin.results import CallResult, ResultPage
     from foliot.tools.function import tool
@@ -164,7 +164,7 @@ _HOME = {
     "ClassInfo": "foliot.store.queue.limits",
     "Client": "foliot.client.client",
     "Command": "foliot.work.tasks.base",
-    "Delivery": "foliot.store.triggers",
+    "WebhookDelivery": "foliot.store.triggers",
     "Document": "foliot.store.base",
     "Doubt": "foliot.store.ledger.doubts",
     "DoubtPage": "foliot.store.ledger.doubts",
@@ -175,7 +175,7 @@ _HOME = {
     "Filter": "foliot.store.base",
     "Fired": "foliot.runtime.answers",
     "FoliotError": "foliot.errors",
-    "Held": "foliot.store.journal.base",
+    "RunHeld": "foliot.store.journal.base",
     "InUse": "foliot.runtime.outcomes",
     "Invocation": "foliot.tools.base",
     "Judgement": "foliot.tools.governance.judge",

@@ -26,7 +26,7 @@ from foliot.catalog.apply import apply_documents
 from foliot.errors import InvalidInput
 from foliot.kernel.arguments import DEEPEST, arguments_digest, canonical, read_arguments
 from foliot.resources.reader import parse_text
-from foliot.runtime.tools import Asker
+from foliot.runtime.tools import ToolCaller
 from foliot.server.app import create_app
 from foliot.server.auth.authentication import Anonymous
 from foliot.settings.settings import load_settings
@@ -34,8 +34,8 @@ from foliot.store.audit.log import AuditFilter, SqlAuditLog
 from foliot.tools.backends.http import ExternalTool, HttpTool
 from foliot.tools.base import Invocation
 from foliot.tools.governance.cel import Expression
-from foliot.tools.governance.rules import Condition, FixedRules, Permission, Rules
-from foliot.tools.pipeline.parts import Parts
+from foliot.tools.governance.rules import FixedRules, Permission, RuleCondition, Rules
+from foliot.tools.pipeline.parts import PipelineParts
 from foliot.tools.pipeline.pipeline import Pipeline
 from tests.tools.governed import FakeTime
 from tests.tools.governed import call as invocation
@@ -293,9 +293,9 @@ async def test_cel_sees_what_is_digested_and_what_every_backend_gets(text: str) 
     when = f"args == {literal(expected)}"
     if len(when) > 4000 or expected.get("v") != expected.get("v"):
         return
-    permission = Permission("only", "take", conditions=(Condition(Expression(when), "allow"),))
+    permission = Permission("only", "take", conditions=(RuleCondition(Expression(when), "allow"),))
     rules = FixedRules(Rules("default", permissions={"take": (permission,)}))
-    result = await Pipeline([take], Parts(rules=rules, clock=FakeTime())).call(invocation("take", read))
+    result = await Pipeline([take], PipelineParts(rules=rules, clock=FakeTime())).call(invocation("take", read))
 
     assert result.error is None, (text, result.error)
     assert same(got[0], expected)
@@ -355,7 +355,7 @@ PYTHON_VALUES += [{"k" * 2000: 1}, [[{"x": [math.nan]}]], object()]
 
 @pytest.mark.parametrize("value", PYTHON_VALUES, ids=lambda value: ascii(value)[:20])
 async def test_values_that_json_does_not_have_are_refused_from_python(runtime: Runtime, value: Any) -> None:
-    result = await runtime.inside.tools.call("take", {"v": value}, Asker("default"))
+    result = await runtime.inside.tools.call("take", {"v": value}, ToolCaller("default"))
 
     assert taken() == []
     assert result.error is not None

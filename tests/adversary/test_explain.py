@@ -32,7 +32,7 @@ from foliot.kernel.run import events as e
 from foliot.resources.references import Origin
 from foliot.resources.validate import validate_document
 from foliot.runtime.runtime import Runtime
-from foliot.runtime.tools import Asker
+from foliot.runtime.tools import ToolCaller
 from foliot.server.app import create_app
 from foliot.server.auth.authentication import ANONYMOUS, Anonymous
 from foliot.settings.settings import load_settings
@@ -40,7 +40,7 @@ from foliot.store.audit.log import AuditFilter, SqlAuditLog
 from foliot.store.base import DeclaredBy, Delete, Filter, Key, Put
 from foliot.store.queue.placement import Offer
 from foliot.tools.base import ToolDenied
-from foliot.tools.nats_worker.callers import CallerEntry, Signer, new_callers
+from foliot.tools.nats_worker.callers import BusCallerEntry, Signer, new_callers
 from foliot.work.tasks.base import Command
 from foliot.work.triggers.endpoints import WebhookEndpoints
 from foliot.work.triggers.scheduler import Scheduler
@@ -267,7 +267,7 @@ class Play:
             return Happened("ask")
         return Happened("deny", next(filter(None, map(_rule_of, facts)), ""))
 
-    async def judged(self, caller: Asker, arguments: dict[str, Any]) -> Happened:
+    async def judged(self, caller: ToolCaller, arguments: dict[str, Any]) -> Happened:
         """What `tools test` says of a call from outside of runs."""
         judgement = await self.runtime.inside.tools.test("pay", arguments, caller)
         return Happened(judgement.outcome, judgement.decided.rule if judgement.outcome == "deny" else "")
@@ -502,7 +502,7 @@ async def mcp_tool(play: Play, case: Case) -> tuple[Happened, Happened]:
         async with Client(f"{play.url}/mcp") as client:
             await client.call_tool("pay", {"amount": case.amount})
 
-    said = await play.judged(Asker(identity=Identity(HTTP_USER, via="mcp")), {"amount": case.amount})
+    said = await play.judged(ToolCaller(identity=Identity(HTTP_USER, via="mcp")), {"amount": case.amount})
     return said, await play.recorded(call())
 
 
@@ -617,7 +617,7 @@ async def test_what_is_explained_is_what_happens_to_signed_calls_over_nats(tmp_p
 
         async def nats(play: Play, case: Case) -> tuple[Happened, Happened]:
             user, id = case.user or "desk", secrets.token_hex(8)
-            entry = CallerEntry(key=base64.b64encode(key).decode(), user=user, agent="worker")
+            entry = BusCallerEntry(key=base64.b64encode(key).decode(), user=user, agent="worker")
             document = await play.runtime.inside.resources.get(Key("Tool", "default", "pay"))
             tools, client = play.runtime.inside.tools.served([document], "default"), await link.reached()
             heard: list[Any] = []
@@ -636,7 +636,7 @@ async def test_what_is_explained_is_what_happens_to_signed_calls_over_nats(tmp_p
             subscription = await client.subscribe(f"tool.result.{id}", cb=hear)
             await settled(client)
             said = await play.judged(
-                Asker(agent="worker", identity=Identity(user, via="nats")), {"amount": case.amount}
+                ToolCaller(agent="worker", identity=Identity(user, via="nats")), {"amount": case.amount}
             )
             rights = play.runtime.inside.tools.rights_of
             async with serving(link, pipeline=tools, callers=new_callers({"desk": entry}), agents=rights):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from foliot.tools.base import Caller
 from foliot.tools.function import tool
 from foliot.tools.governance.rules import Access, FixedRules
-from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.parts import PipelineParts
 from foliot.tools.pipeline.pipeline import Pipeline
 from tests.tools.governed import call, permission, policy, role, rules
 
@@ -91,7 +91,7 @@ HELD = st.sampled_from([(), (INVOKE,), ("vip",), (INVOKE, "vip")])
 
 def outcome(documents: list[dict[str, Any]], caller: Caller, access: Access, amount: float) -> str:
     source = FixedRules(rules(*documents, default_access=access), default_access=access)
-    pipeline = Pipeline([PAY], Parts(rules=source))
+    pipeline = Pipeline([PAY], PipelineParts(rules=source))
     return asyncio.run(pipeline.judge(call("pay", {"amount": amount}, caller=caller))).outcome
 
 

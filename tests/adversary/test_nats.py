@@ -28,17 +28,17 @@ from foliot.catalog.apply import apply_documents
 from foliot.errors import FoliotError, InvalidInput
 from foliot.resources.reader import parse_text
 from foliot.resources.validate import validate_document
-from foliot.runtime.tools import Asker
+from foliot.runtime.tools import ToolCaller
 from foliot.settings.settings import load_settings
 from foliot.store.audit.log import AuditFilter, SqlAuditLog
 from foliot.store.base import DeclaredBy, Put
 from foliot.tools.backends.nats import NatsTool
 from foliot.tools.base import Caller, Invocation, ToolDefinition, ToolDenied, ToolError, ToolTimeout
 from foliot.tools.governance.cel import Expression
-from foliot.tools.governance.rules import Condition, FixedRules, Permission, Rules
-from foliot.tools.nats_worker.callers import CallerEntry, Signer, load_callers, new_callers
+from foliot.tools.governance.rules import FixedRules, Permission, RuleCondition, Rules
+from foliot.tools.nats_worker.callers import BusCallerEntry, Signer, load_callers, new_callers
 from foliot.tools.nats_worker.server import ServerConfig, ToolServer, ensure_stream
-from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.parts import PipelineParts
 from foliot.tools.pipeline.pipeline import Pipeline
 from tests.tools.serving.bus import QUICK, envelope, invocation, linked, served, settled, until
 
@@ -46,8 +46,8 @@ pytestmark = pytest.mark.services
 DESK, EVIL = (bytes(random.Random(number).randbytes(32)) for number in (11, 12))
 KEYS = {"desk": DESK, "evil": EVIL}
 ENTRIES = {
-    "desk": CallerEntry(key=base64.b64encode(DESK).decode(), namespace="team-a", agent="finder", user="ann"),
-    "evil": CallerEntry(key=base64.b64encode(EVIL).decode(), namespace="team-b", tools=("ping",)),
+    "desk": BusCallerEntry(key=base64.b64encode(DESK).decode(), namespace="team-a", agent="finder", user="ann"),
+    "evil": BusCallerEntry(key=base64.b64encode(EVIL).decode(), namespace="team-b", tools=("ping",)),
 }
 
 
@@ -199,9 +199,9 @@ async def test_an_author_publishes_nowhere_but_on_the_subject_of_his_tool(nats_u
             await runtime.inside.resources.write([Put(made)], by=DeclaredBy("mallory", operator=False))
             if subject in subjects:
                 with pytest.raises(FoliotError, match="may not be published"):
-                    await runtime.inside.tools.call(f"q{number}", {}, Asker("default"))
+                    await runtime.inside.tools.call(f"q{number}", {}, ToolCaller("default"))
             else:
-                await runtime.inside.tools.call(f"q{number}", {}, Asker("default"))
+                await runtime.inside.tools.call(f"q{number}", {}, ToolCaller("default"))
         await until(lambda: "tool.execute.q6" in heard)
     assert set(heard) == {"ours.last", "tool.execute.q6"}
 
@@ -292,7 +292,7 @@ async def test_nobody_gets_the_outcome_of_another_s_call_by_its_id(link: NatsLin
 async def test_the_subject_says_which_tool_it_is(link: NatsLink, bus: Bus) -> None:
     """Permissions in NATS go by subject: a message on one subject cannot call the tool of another."""
     ping, search = Seen("ping"), Seen()
-    callers = new_callers({"anybody": CallerEntry(anonymous=True)})
+    callers = new_callers({"anybody": BusCallerEntry(anonymous=True)})
     async with served(link, ping, search, callers=callers):
         said = await bus.ask(json.dumps(order("search")).encode(), None, "tool.execute.ping")
         assert "subject" in said["error"]
@@ -300,7 +300,7 @@ async def test_the_subject_says_which_tool_it_is(link: NatsLink, bus: Bus) -> No
 
 
 async def test_a_prefix_binds_a_caller_and_results_go_back_under_it(nats_url: str) -> None:
-    entries = {"team-b": CallerEntry(prefix="team-b", namespace="team-b"), **ENTRIES}
+    entries = {"team-b": BusCallerEntry(prefix="team-b", namespace="team-b"), **ENTRIES}
     tool = Seen()
     async with linked(nats_url, stream=False) as link:
         callers = new_callers(entries)
@@ -367,10 +367,10 @@ async def test_a_result_of_another_call_is_not_taken_even_if_it_is_signed(link: 
 
 
 async def test_rules_tools_and_conditions_hold_for_the_verified_caller(link: NatsLink, bus: Bus) -> None:
-    only_ann = Permission("only", "search", conditions=(Condition(Expression('caller.user == "ann"'), "allow"),))
+    only_ann = Permission("only", "search", conditions=(RuleCondition(Expression('caller.user == "ann"'), "allow"),))
     rules = FixedRules(Rules("default", permissions={"search": (only_ann,)}))
     ping, search = Seen("ping"), Seen()
-    pipeline = Pipeline([ping, search], Parts(rules=rules))
+    pipeline = Pipeline([ping, search], PipelineParts(rules=rules))
     here = {name: replace(entry, namespace="default") for name, entry in ENTRIES.items()}
     entries = {**here, "evil": replace(here["evil"], tools=("ping", "search"), user="ann2")}
     async with served(link, pipeline=pipeline, callers=new_callers(entries)):
@@ -423,7 +423,7 @@ spec: {model_ref: none, tools: [search], roles: [reader]}
 
 @asynccontextmanager
 async def governed(
-    tmp_path: Path, link: NatsLink, tool: Seen, entries: dict[str, CallerEntry]
+    tmp_path: Path, link: NatsLink, tool: Seen, entries: dict[str, BusCallerEntry]
 ) -> AsyncIterator[Runtime]:
     """A server of tools as `foliot tools serve` puts it together: rules, limits and budgets of a store."""
     async with Runtime(tmp_path / "foliot.db") as runtime:
@@ -467,7 +467,7 @@ async def test_budgets_and_records_hold_over_nats(tmp_path: Path, link: NatsLink
     tool = Seen(price=10_000)
     entries = {
         "desk": replace(ENTRIES["desk"], namespace="default"),
-        "ghost": CallerEntry(key=base64.b64encode(EVIL).decode(), agent="not-declared"),
+        "ghost": BusCallerEntry(key=base64.b64encode(EVIL).decode(), agent="not-declared"),
     }
     async with governed(tmp_path, link, tool, entries) as runtime:
         said = []

@@ -28,7 +28,7 @@ from foliot.resources.powers import KIND_POWERS, Field, acting_fields, declared_
 from foliot.resources.validate import validate_document
 from foliot.runtime.local.resources import LocalResources
 from foliot.runtime.runtime import Runtime
-from foliot.runtime.tools import Asker
+from foliot.runtime.tools import ToolCaller
 from foliot.server.app import create_app
 from foliot.server.auth.authentication import TokenAuth
 from foliot.settings.settings import load_settings
@@ -899,7 +899,7 @@ async def test_nothing_is_published_where_it_was_not_granted_wherever_the_tool_c
     assert made is not None
     await site.runtime.inside.resources.write([Put(made)], by=DeclaredBy("mallory", operator=False))
     with pytest.raises(FoliotError, match="may not be published"):
-        await site.runtime.inside.tools.call("q", {}, Asker(SPACE))
+        await site.runtime.inside.tools.call("q", {}, ToolCaller(SPACE))
 
 
 async def test_a_program_that_was_not_granted_is_not_started_wherever_its_server_came_from(
@@ -930,9 +930,9 @@ async def test_what_an_older_version_stored_counts_as_anybodys_until_it_is_appli
         connection.execute("UPDATE resource SET document = json_remove(document, '$.metadata.declaredBy')")
     async with Runtime(settings=settings) as runtime:
         with pytest.raises(FoliotError, match="may not be tools here"):
-            await runtime.inside.tools.call("f", {}, Asker(SPACE))
+            await runtime.inside.tools.call("f", {}, ToolCaller(SPACE))
         await apply_documents(runtime.inside.resources, [made])
-        assert "found" in repr(await runtime.inside.tools.call("f", {}, Asker(SPACE)))
+        assert "found" in repr(await runtime.inside.tools.call("f", {}, ToolCaller(SPACE)))
 
 
 async def test_a_refusal_names_every_resource_and_every_role_that_it_takes(site: Site) -> None:

@@ -20,7 +20,7 @@ from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.common.threads import LARGE
 from foliot.kernel.messages import Media, ToolResult
 from foliot.tools.base import Caller, Invocation
-from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.parts import PipelineParts
 from foliot.tools.pipeline.pipeline import Pipeline
 from foliot.tools.secrets import masking
 from foliot.tools.secrets.masking import MASK, Masker
@@ -226,7 +226,7 @@ async def test_a_large_result_is_searched_beside_the_event_loop() -> None:
         """Fetch something long."""
         return "sesame-open-9f2c " + "word " * times
 
-    pipeline = Pipeline([fetch], Parts(masker=masker))
+    pipeline = Pipeline([fetch], PipelineParts(masker=masker))
     for times, beside in ((10, False), (LARGE, True)):
         threads.clear()
         call = Invocation("r1", f"c{times}", "fetch", {"times": times}, f"k{times}", Caller("default", "desk"))

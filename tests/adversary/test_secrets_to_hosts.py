@@ -17,7 +17,7 @@ from aiohttp import web
 from foliot.errors import FoliotError
 from foliot.resources.validate import validate_document
 from foliot.runtime.runtime import Runtime
-from foliot.runtime.tools import Asker
+from foliot.runtime.tools import ToolCaller
 from foliot.settings.settings import load_settings
 from foliot.store.base import DeclaredBy, Put
 from foliot.store.sqlite.database import SqliteDatabase
@@ -123,7 +123,7 @@ async def test_a_value_is_never_sent_under_the_hosts_of_another_version(
             if kind == "ModelEndpoint":
                 await _tried(runtime)
             else:
-                await runtime.inside.tools.call("spy", {}, Asker("default"))
+                await runtime.inside.tools.call("spy", {}, ToolCaller("default"))
     assert looks > 0
     assert "placeholder" in heard(listener)
     assert "sesame" not in heard(listener)
@@ -175,7 +175,7 @@ async def test_the_credential_of_a_tool_goes_where_it_is_bound_to(
     async with await opened(tmp_path, allow="127.0.0.1") as runtime:
         await runtime.inside.resources.write([Put(kept)], by=OPERATOR)
         await runtime.inside.resources.write([Put(made)], by=declarer)
-        result = await runtime.inside.tools.call("spy", {}, Asker("default"))
+        result = await runtime.inside.tools.call("spy", {}, ToolCaller("default"))
     assert bool(listener.requests) == sent, result
 
 
@@ -188,7 +188,7 @@ async def test_the_secret_of_a_client_goes_to_no_token_server_that_it_is_not_bou
     async with await opened(tmp_path, allow="127.0.0.1") as runtime:
         await runtime.inside.resources.write([Put(kept)], by=OPERATOR)
         await runtime.inside.resources.write([Put(made)], by=MALLORY)
-        await runtime.inside.tools.call("spy", {}, Asker("default"))
+        await runtime.inside.tools.call("spy", {}, ToolCaller("default"))
     assert not listener.requests
 
 

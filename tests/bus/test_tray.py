@@ -7,7 +7,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foliot.bus.local import MOST_TICKETS, AlarmClock, Later, LocalTransport, Tray
+from foliot.bus.local import MOST_TICKETS, AlarmClock, DelayQueue, LocalQueue, LocalTransport
 from tests.conformance.transports import SOON, ticket
 
 
@@ -24,14 +24,14 @@ class TestBounds:
         assert (names, rings) == (MOST_TICKETS, 100_000 - MOST_TICKETS)
 
     async def test_rings_can_be_bounded_too(self) -> None:
-        tray = Tray(most_rings=3)
+        tray = LocalQueue(most_rings=3)
         tray.ring(1000)
         tray.put(None)
         assert await tray.take(want=10, timeout=0) == [None] * 3
 
     @given(st.lists(st.integers(0, 1000), max_size=200))
     def test_of_too_many_for_later_the_nearest_are_kept(self, delays) -> None:
-        later = Later(most=10)
+        later = DelayQueue(most=10)
         for number, delay in enumerate(delays):
             later.push(ticket(number), delay=delay)
         assert len(later) <= 20
@@ -76,7 +76,7 @@ class TestThreads:
         assert sorted(taken) == sorted(ticket(number).id for number in range(300))
 
     async def test_a_loop_that_was_closed_while_it_waited_is_no_trouble(self) -> None:
-        tray = Tray()
+        tray = LocalQueue()
         loop = asyncio.new_event_loop()
         tray._waiting.add((loop, loop.create_future()))
         loop.close()

@@ -14,7 +14,7 @@ from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.cli.local import LocalClient
 from foliot.cli.show.run import Opening, PlainView
 from foliot.cli.show.run_terminal import TerminalView
-from foliot.cli.watch.run import Look, Watch, aside
+from foliot.cli.watch.run import Watch, WatchOptions, aside
 from foliot.kernel.identity import NOBODY
 
 
@@ -77,7 +77,7 @@ async def test_what_a_tool_prints_on_a_terminal_stands_above_the_part_that_moves
     agent = Agent("finder", model=ScriptedModel([{"call": "noisy"}, {"say": "Done."}]), tools=[noisy])
     async with Runtime("memory:") as runtime:
         client, view = LocalClient(runtime, caller=NOBODY), TerminalView(console, answer=True)
-        await Watch(client, view, Opening("r1", "finder"), Look()).to_the_end(
+        await Watch(client, view, Opening("r1", "finder"), WatchOptions()).to_the_end(
             lambda: client.runs.drive("r1", runtime.inside.run(agent, "go", run_id="r1", stream=True, check=False))
         )
 

@@ -11,7 +11,7 @@ import pytest
 from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.cli.local import LocalClient
 from foliot.cli.show.run import Opening, PlainView
-from foliot.cli.watch.run import Look, Watch
+from foliot.cli.watch.run import Watch, WatchOptions
 from foliot.engine.live.hub import Recorded
 from foliot.kernel.identity import NOBODY
 from foliot.kernel.run.events import ToolStarted
@@ -58,7 +58,7 @@ async def test_ctrl_c_once_cancels_and_twice_leaves_it_as_it_is(presses, phase) 
         view, client = Interrupting(presses), LocalClient(runtime, caller=NOBODY)
 
         async with asyncio.timeout(60):
-            watched = await Watch(client, view, Opening("r1", "holder"), Look()).to_the_end(
+            watched = await Watch(client, view, Opening("r1", "holder"), WatchOptions()).to_the_end(
                 lambda: client.runs.drive("r1", runtime.inside.run(agent, "go", run_id="r1", check=False))
             )
 
@@ -88,7 +88,7 @@ async def test_ctrl_c_while_the_run_waits_for_a_timer_ends_it() -> None:
     async with Runtime("memory:") as runtime:
         client = LocalClient(runtime, caller=NOBODY)
         async with asyncio.timeout(60):
-            watched = await Watch(client, Impatient(1), Opening("r1", "patient"), Look()).to_the_end(
+            watched = await Watch(client, Impatient(1), Opening("r1", "patient"), WatchOptions()).to_the_end(
                 lambda: client.runs.drive("r1", runtime.inside.run(agent, "go", run_id="r1", check=False))
             )
 

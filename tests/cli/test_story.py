@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from foliot.cli.show.run import Story
+from foliot.cli.show.run import RunStory
 from foliot.engine.live.hub import Recorded
 from foliot.kernel.messages import Message, ModelResponse, Text
 from foliot.kernel.run import events as e
 
 
 def told(*events: e.Event) -> list[str]:
-    story = Story(lambda: 0.0)
+    story = RunStory(lambda: 0.0)
     lines = [
         line
         for seq, event in enumerate(events, 1)

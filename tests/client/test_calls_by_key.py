@@ -14,12 +14,12 @@ import foliot.client.http as module
 from foliot import Client, Runtime, tool
 from foliot.errors import Conflict, OutcomeUnknown
 from foliot.runtime.groups.groups import Groups
-from foliot.runtime.tools import Asker
+from foliot.runtime.tools import ToolCaller
 from foliot.server.app import create_app
 from foliot.server.auth.authentication import TokenAuth
 from foliot.server.http.serve import HttpServer, Listen
 from foliot.settings.settings import load_settings
-from foliot.store.access.request_keys import Claimed, SqlRequestKeys
+from foliot.store.access.request_keys import ClaimedKey, SqlRequestKeys
 from foliot.store.access.tokens import SqlTokens
 from foliot.testing.served import served
 from simulators.proxy import Proxy
@@ -140,7 +140,7 @@ async def test_a_call_that_broke_off_is_not_made_again_unless_it_may_be(tmp_path
     """The first caller dies in the middle of its call: its claim lapses."""
     till = Till()
     settings = load_settings({"home": str(tmp_path)}, {})
-    asker = Asker("default")
+    asker = ToolCaller("default")
     async with Runtime(settings=settings, tools=till.tools()) as runtime:
         for name in ("pay", "put"):
             await _dies(runtime, name, asker)
@@ -151,12 +151,12 @@ async def test_a_call_that_broke_off_is_not_made_again_unless_it_may_be(tmp_path
     assert till.paid == [5]
 
 
-async def _dies(runtime: Runtime, name: str, asker: Asker) -> None:
+async def _dies(runtime: Runtime, name: str, asker: ToolCaller) -> None:
     from foliot.runtime.tools import _digest, _owner  # pyright: ignore[reportPrivateUsage]
 
     offering = runtime.inside.tools
     _, call = await offering._prepared(name, {"amount": 5}, asker, name)  # pyright: ignore[reportPrivateUsage]
     keys = SqlRequestKeys(runtime.inside.database)
     claimed = await keys.claim(_owner(asker), name, _digest(name, call), now=keys.clock())
-    assert isinstance(claimed, Claimed)
+    assert isinstance(claimed, ClaimedKey)
     await keys.hold(claimed, until=0.0)

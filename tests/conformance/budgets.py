@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 
-from foliot.store.ledger.budgets import REMEMBER_SECONDS, Account, Act, Amount, Balance, Ceiling, SqlBudgetLedger
+from foliot.store.ledger.budgets import (
+    REMEMBER_SECONDS,
+    Amount,
+    Balance,
+    BudgetAccount,
+    Ceiling,
+    PaidAct,
+    SqlBudgetLedger,
+)
 
-DAY = Account("default", "day", "2026-11-16")
-TEAM = Account("default", "team", "total")
+DAY = BudgetAccount("default", "day", "2026-11-16")
+TEAM = BudgetAccount("default", "team", "total")
 
 
-def ceiling(account: Account = DAY, micros: int | None = 100, tokens: int | None = None) -> Ceiling:
+def ceiling(account: BudgetAccount = DAY, micros: int | None = 100, tokens: int | None = None) -> Ceiling:
     return Ceiling(account, micros, tokens)
 
 
@@ -27,12 +35,12 @@ async def reserve(
 ) -> list[str]:
     """The budgets without room."""
     short = await ledger.reserve(
-        Act(run, act), ceilings or (ceiling(),), Amount(micros, tokens), holder=holder, now=now, until=until
+        PaidAct(run, act), ceilings or (ceiling(),), Amount(micros, tokens), holder=holder, now=now, until=until
     )
     return [each.ceiling.account.budget for each in short]
 
 
-async def balance(ledger: SqlBudgetLedger, account: Account = DAY) -> Balance:
+async def balance(ledger: SqlBudgetLedger, account: BudgetAccount = DAY) -> Balance:
     return (await ledger.balances([account]))[account]
 
 
@@ -40,7 +48,7 @@ class BudgetLedgerConformance:
     async def test_an_estimate_is_held_and_what_was_spent_takes_its_place(self, ledger: SqlBudgetLedger) -> None:
         assert await reserve(ledger, "a", 60, tokens=7) == []
         assert await balance(ledger) == Balance(Amount(), Amount(60, 7))
-        moved = await ledger.settle(Act("r", "a"), Amount(41, 5), now=2.0)
+        moved = await ledger.settle(PaidAct("r", "a"), Amount(41, 5), now=2.0)
         assert moved == {DAY.key: (Balance(Amount(), Amount(60, 7)), Balance(Amount(41, 5), Amount()))}
         assert await balance(ledger) == Balance(Amount(41, 5), Amount())
 
@@ -73,16 +81,16 @@ class BudgetLedgerConformance:
 
     async def test_settling_or_releasing_twice_changes_nothing(self, ledger: SqlBudgetLedger) -> None:
         await reserve(ledger, "a", 60)
-        outcomes = await asyncio.gather(*(ledger.settle(Act("r", "a"), Amount(5), now=2.0) for _ in range(10)))
+        outcomes = await asyncio.gather(*(ledger.settle(PaidAct("r", "a"), Amount(5), now=2.0) for _ in range(10)))
         assert sum(bool(outcome) for outcome in outcomes) == 1
-        assert await ledger.release(Act("r", "a"), now=3.0) is False
+        assert await ledger.release(PaidAct("r", "a"), now=3.0) is False
         assert await reserve(ledger, "a", 60) == []
         assert await balance(ledger) == Balance(Amount(5))
-        assert await ledger.settle(Act("r", "never"), Amount(5), now=2.0) == {}
+        assert await ledger.settle(PaidAct("r", "never"), Amount(5), now=2.0) == {}
 
     async def test_a_released_act_cost_nothing_and_can_be_reserved_again(self, ledger: SqlBudgetLedger) -> None:
         await reserve(ledger, "a", 60)
-        assert await ledger.release(Act("r", "a"), now=2.0) is True
+        assert await ledger.release(PaidAct("r", "a"), now=2.0) is True
         assert await balance(ledger) == Balance()
         assert await reserve(ledger, "a", 30, holder="other") == []
         assert (await balance(ledger)).reserved == Amount(30)
@@ -97,7 +105,9 @@ class BudgetLedgerConformance:
         await reserve(ledger, "a", 60, run="r1", holder="alive", until=10.0)
         await reserve(ledger, "a", 20, run="r2", holder="dead", until=10.0)
         await reserve(ledger, "b", 5, run="r1", holder="alive", until=10.0)  # which it has forgotten
-        assert await ledger.renew("alive", [Act("r1", "a"), Act("r2", "a"), Act("r3", "b")], until=50.0) == 1
+        assert (
+            await ledger.renew("alive", [PaidAct("r1", "a"), PaidAct("r2", "a"), PaidAct("r3", "b")], until=50.0) == 1
+        )
         assert await ledger.sweep(now=20.0) == 2
         assert await balance(ledger) == Balance(Amount(), Amount(60))
 
@@ -119,15 +129,15 @@ class BudgetLedgerConformance:
         await reserve(ledger, "a", 60, until=10.0)
         await ledger.sweep(now=20.0)
         await reserve(ledger, "b", 100, run="other", now=20.0)
-        assert await ledger.settle(Act("r", "a"), Amount(55), now=21.0)
+        assert await ledger.settle(PaidAct("r", "a"), Amount(55), now=21.0)
         assert await balance(ledger) == Balance(Amount(55), Amount(100))
-        assert await ledger.settle(Act("r", "a"), Amount(55), now=21.0) == {}
+        assert await ledger.settle(PaidAct("r", "a"), Amount(55), now=21.0) == {}
 
     async def test_settled_acts_are_forgotten_after_a_while_and_held_ones_are_not(
         self, ledger: SqlBudgetLedger
     ) -> None:
         await reserve(ledger, "a", 1)
-        await ledger.settle(Act("r", "a"), Amount(1), now=2.0)
+        await ledger.settle(PaidAct("r", "a"), Amount(1), now=2.0)
         await reserve(ledger, "b", 1, until=1e9)
         await ledger.sweep(now=REMEMBER_SECONDS + 3.0)
         assert await reserve(ledger, "a", 1) == []  # unknown again, so it is held

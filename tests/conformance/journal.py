@@ -11,13 +11,13 @@ import pytest
 from foliot.errors import Conflict, NotFound
 from foliot.store.journal.base import (
     Entry,
-    Held,
     Journal,
     JournalConflict,
     Lease,
     LeaseLost,
     NewRun,
     Renewal,
+    RunHeld,
     Signal,
     SignalsPending,
     StoreSetBack,
@@ -86,7 +86,7 @@ class JournalConformance:
 
     async def test_a_live_lease_is_respected_until_it_ends(self, journal: Journal) -> None:
         await born(journal)
-        with pytest.raises(Held):
+        with pytest.raises(RunHeld):
             await journal.claim("r1", worker="w2", now=129.0, until=160.0)
         assert (await journal.claim("r1", worker="w2", now=130.5, until=160.0)).epoch == 2
 
@@ -99,7 +99,7 @@ class JournalConformance:
     async def test_of_two_that_find_a_holder_dead_only_one_replaces_it(self, journal: Journal) -> None:
         old = await born(journal)
         new = await journal.claim("r1", worker="w2", now=101.0, until=160.0, dead=old.epoch)
-        with pytest.raises(Held):
+        with pytest.raises(RunHeld):
             await journal.claim("r1", worker="w3", now=102.0, until=160.0, dead=old.epoch)
         await journal.append(new, [entry(2)])
 
@@ -128,7 +128,7 @@ class JournalConformance:
 
         assert await journal.renew([kept, lost], until=200.0) == Renewal({"lost"})
 
-        with pytest.raises(Held):
+        with pytest.raises(RunHeld):
             await journal.claim("kept", worker="w2", now=190.0, until=220.0)
 
     async def test_a_late_renewal_does_not_shorten_a_lease(self, journal: Journal) -> None:
@@ -137,7 +137,7 @@ class JournalConformance:
 
         assert await journal.renew([lease], until=150.0) == Renewal()
 
-        with pytest.raises(Held):
+        with pytest.raises(RunHeld):
             await journal.claim("r1", worker="w2", now=180.0, until=220.0)
 
     @pytest.mark.parametrize("phase", ["waiting", "succeeded", "failed", "cancelled"])

@@ -12,7 +12,7 @@ import pytest
 from foliot.tools.base import RateLimit, ToolCircuitOpen, ToolRateLimited, ToolUnreachable
 from foliot.tools.pipeline.breaker import Breaker, CircuitSource
 from foliot.tools.pipeline.limiter import Limiter, RateGate, RateStage
-from foliot.tools.pipeline.running import Running
+from foliot.tools.pipeline.running import CallProgress
 from tests.tools.governed import FakeTime, call, definition, rules
 
 TWO_A_MINUTE = RateLimit(requests=2, per=60.0)
@@ -75,7 +75,7 @@ class LimiterConformance:
             await asyncio.sleep(0.001)
             inside.remove(asked.call_id)
 
-        calls = [asyncio.create_task(stage(call("f", call_id=f"c{n}"), Running(), backend)) for n in range(8)]
+        calls = [asyncio.create_task(stage(call("f", call_id=f"c{n}"), CallProgress(), backend)) for n in range(8)]
         await asyncio.wait_for(asyncio.gather(*calls), 60)
         assert most == 2
         assert served == [f"c{n}" for n in range(8)]
@@ -93,8 +93,8 @@ class LimiterConformance:
             await asyncio.Event().wait()
 
         with pytest.raises(ValueError):
-            await stage(call("f"), Running(), fails)
-        task = asyncio.create_task(stage(call("f"), Running(), hangs))
+            await stage(call("f"), CallProgress(), fails)
+        task = asyncio.create_task(stage(call("f"), CallProgress(), hangs))
         await asyncio.wait_for(started.wait(), 60)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -127,14 +127,14 @@ class CircuitConformance:
         await fail(breaker, 3)
         time.now += 10
         with pytest.raises(ToolCircuitOpen, match="left alone for 20 s") as caught:
-            await breaker(call("f"), Running(), works)
+            await breaker(call("f"), CallProgress(), works)
         assert (caught.value.retry_after, caught.value.before_effect) == (20.0, True)
 
     async def test_a_success_in_between_starts_the_count_anew(self, breaker: Breaker) -> None:
         await fail(breaker, 2)
-        await breaker(call("f"), Running(), works)
+        await breaker(call("f"), CallProgress(), works)
         await fail(breaker, 2)
-        assert await breaker(call("f"), Running(), works) == "done"
+        assert await breaker(call("f"), CallProgress(), works) == "done"
 
     async def test_one_call_tries_and_the_others_are_refused_meanwhile(self, breaker: Breaker, time: FakeTime) -> None:
         await fail(breaker, 3)
@@ -146,13 +146,13 @@ class CircuitConformance:
             await go_on.wait()
             return "done"
 
-        probe = asyncio.create_task(breaker(call("f"), Running(), slow))
+        probe = asyncio.create_task(breaker(call("f"), CallProgress(), slow))
         await asyncio.wait_for(begun.wait(), 60)
         with pytest.raises(ToolCircuitOpen):
-            await breaker(call("f"), Running(), works)
+            await breaker(call("f"), CallProgress(), works)
         go_on.set()
         assert await probe == "done"
-        assert await breaker(call("f"), Running(), works) == "done"
+        assert await breaker(call("f"), CallProgress(), works) == "done"
 
     async def test_a_try_that_fails_leaves_it_alone_again(self, breaker: Breaker, time: FakeTime) -> None:
         await fail(breaker, 3)
@@ -160,9 +160,9 @@ class CircuitConformance:
         await fail(breaker, 1)
         time.now += 29
         with pytest.raises(ToolCircuitOpen):
-            await breaker(call("f"), Running(), works)
+            await breaker(call("f"), CallProgress(), works)
         time.now += 2
-        assert await breaker(call("f"), Running(), works) == "done"
+        assert await breaker(call("f"), CallProgress(), works) == "done"
 
     async def test_a_try_that_is_stopped_lets_the_next_one_try(self, breaker: Breaker, time: FakeTime) -> None:
         await fail(breaker, 3)
@@ -173,13 +173,13 @@ class CircuitConformance:
             begun.set()
             await asyncio.Event().wait()
 
-        probe = asyncio.create_task(breaker(call("f"), Running(), hangs))
+        probe = asyncio.create_task(breaker(call("f"), CallProgress(), hangs))
         await asyncio.wait_for(begun.wait(), 60)
         probe.cancel()
         await asyncio.gather(probe, return_exceptions=True)
         for _ in range(200):
             try:
-                assert await breaker(call("f"), Running(), works) == "done"
+                assert await breaker(call("f"), CallProgress(), works) == "done"
                 return
             except ToolCircuitOpen:
                 await asyncio.sleep(0.01)
@@ -197,4 +197,4 @@ async def fails(asked, running):
 async def fail(breaker: Breaker, times: int) -> None:
     for _ in range(times):
         with pytest.raises(ToolUnreachable, match="down"):
-            await breaker(call("f"), Running(), fails)
+            await breaker(call("f"), CallProgress(), fails)

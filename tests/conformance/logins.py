@@ -7,7 +7,14 @@ import asyncio
 import pytest
 
 from foliot.errors import Conflict, Denied, InvalidInput, NotFound
-from foliot.store.access.logins import Lifetime, LoginSession, Pace, SqlLoginAttempts, SqlLoginFlows, SqlLoginSessions
+from foliot.store.access.logins import (
+    Lifetime,
+    LoginPace,
+    LoginSession,
+    SqlLoginAttempts,
+    SqlLoginFlows,
+    SqlLoginSessions,
+)
 from foliot.store.access.users import SqlUsers, UserAccount
 from foliot.store.base import Database
 
@@ -194,7 +201,7 @@ class LoginConformance:
         assert await flows.take("never", "", now=0.0) is None
 
     async def test_attempts_are_counted_for_all_at_once_and_time_forgives_them(self, database: Database) -> None:
-        attempts, pace = SqlLoginAttempts(database), Pace(3, 10.0)
+        attempts, pace = SqlLoginAttempts(database), LoginPace(3, 10.0)
 
         waits = await asyncio.gather(*(attempts.charge("peer", pace, now=100.0) for _ in range(8)))
 
@@ -206,7 +213,7 @@ class LoginConformance:
         assert await attempts.charge("peer", pace, now=110.0) == 10.0
 
     async def test_a_good_attempt_does_not_count_and_old_ones_are_forgotten(self, database: Database) -> None:
-        attempts, pace = SqlLoginAttempts(database), Pace(1, 10.0)
+        attempts, pace = SqlLoginAttempts(database), LoginPace(1, 10.0)
         assert await attempts.charge("peer", pace, now=0.0) == 0.0
 
         await attempts.refund("peer", pace)

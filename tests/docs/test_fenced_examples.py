@@ -18,7 +18,7 @@ import yaml
 
 from foliot.resources.reader import parse_text
 from foliot.tools.function import tool
-from foliot.tools.nats_worker.callers import CallerEntry, new_callers
+from foliot.tools.nats_worker.callers import BusCallerEntry, new_callers
 from tests.tools.serving.bus import linked, served
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +58,7 @@ async def test_python_examples_call_tools_over_nats(source: str, tmp_path: Path,
         return f"found {q}"
 
     key = base64.b64encode(os.urandom(32)).decode()
-    callers = new_callers({"desk": CallerEntry(key=key)})
+    callers = new_callers({"desk": BusCallerEntry(key=key)})
     async with linked(nats_url) as link, served(link, search, callers=callers):
         printed = await asyncio.to_thread(_printed, source, tmp_path, NATS_URL=nats_url, DESK_KEY=key)
     assert printed == "found clocks"

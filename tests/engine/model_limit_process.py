@@ -11,12 +11,12 @@ import sys
 import time
 
 from foliot.engine.limits.shared import SharedTurns
-from foliot.resources.rates import NO_LIMITS, Declarer, Limits
+from foliot.resources.rates import NO_LIMITS, Declarer, RateLimits
 from foliot.store.ledger.model_limits import SqlModelLimits
 from foliot.store.open import open_database
 
 
-async def main(url: str, file: int, name: str, calls: int, limits: Limits) -> None:
+async def main(url: str, file: int, name: str, calls: int, limits: RateLimits) -> None:
     database = await open_database(url)
     turns = SharedTurns(SqlModelLimits(database), clock=time.time)
     by = Declarer(f"default/{name}", "m", "1")
@@ -31,5 +31,5 @@ async def main(url: str, file: int, name: str, calls: int, limits: Limits) -> No
 if __name__ == "__main__":
     url, path, name, calls, requests, per = sys.argv[1:]
     out = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    declared = Limits(int(requests), per=float(per)) if int(requests) else NO_LIMITS
+    declared = RateLimits(int(requests), per=float(per)) if int(requests) else NO_LIMITS
     asyncio.run(main(url, out, name, int(calls), declared))

@@ -19,7 +19,7 @@ from foliot.errors import InvalidInput, Unavailable
 from foliot.kernel.messages import Usage
 from foliot.resources.validate import validate_document
 from foliot.store import queries
-from foliot.store.audit.chain import Head, linked
+from foliot.store.audit.chain import ChainHead, linked
 from foliot.store.audit.log import AuditFilter, SqlAuditLog
 from foliot.store.base import Put
 from foliot.store.open import open_database
@@ -27,7 +27,7 @@ from foliot.store.sqlite.database import SqliteDatabase
 from foliot.tools.base import Caller, ToolDefinition
 from foliot.tools.function import tool as function_tool
 from foliot.tools.governance.rules import FixedRules
-from foliot.tools.pipeline.parts import Parts, count, spend
+from foliot.tools.pipeline.parts import PipelineParts, count, spend
 from foliot.tools.pipeline.pipeline import Pipeline
 from foliot.tools.pipeline.record import CallRecord, snapshot
 from foliot.tools.pipeline.results import success_result
@@ -75,7 +75,7 @@ def tamper(path, *statements: str) -> None:
     connection.close()
 
 
-async def broken(path, anchor: Head | None = None) -> tuple[int, str] | None:
+async def broken(path, anchor: ChainHead | None = None) -> tuple[int, str] | None:
     database = await SqliteDatabase.open(path)
     try:
         found = (await SqlAuditLog(database).verify(anchor)).broken
@@ -193,7 +193,7 @@ class TestTampering:
 
         assert await broken(written) is None
         assert await broken(written, noted) == (4, "truncated")
-        assert await broken(written, Head(2, "another")) == (2, "edited")
+        assert await broken(written, ChainHead(2, "another")) == (2, "edited")
 
     async def test_a_log_without_its_head_takes_no_more_records(self, written) -> None:
         tamper(written, "DELETE FROM audit_head")
@@ -225,7 +225,7 @@ class TestWhatIsWritten:
                 snapshot(made.arguments),
                 usage=usage,
             )
-            ((_, _, text, _),) = linked([kept], Head(6, "before"))
+            ((_, _, text, _),) = linked([kept], ChainHead(6, "before"))
             body = json.loads(text)
             assert text == json.dumps(body, sort_keys=True, separators=(",", ":"))
             assert (body["seq"], body["previous"]) == (7, "before")
@@ -287,7 +287,7 @@ def pipeline(recorder, *documents, **definition) -> tuple[Pipeline, list]:
 
     made = function_tool(name="refund")(refund)
     made = made.with_definition(replace(made.definition, **definition))
-    parts = Parts(rules=FixedRules(rules(*documents)), recorders=(recorder,))
+    parts = PipelineParts(rules=FixedRules(rules(*documents)), recorders=(recorder,))
     return Pipeline([made], parts), acted
 
 
@@ -334,7 +334,7 @@ class TestTheTrail:
                 call.arguments["amount"] = 1_000_000
                 return "gave it"
 
-        await Pipeline([Greedy()], Parts(recorders=(trail,))).call(call(arguments={"amount": 3}))
+        await Pipeline([Greedy()], PipelineParts(recorders=(trail,))).call(call(arguments={"amount": 3}))
         await trail.close()
         assert (await log.get(1)).body["arguments"] == {"amount": 3}
 
@@ -373,7 +373,7 @@ class TestTheTrail:
             return "done"
 
         count()
-        await Pipeline([refund], Parts(recorders=(trail,))).call(call())
+        await Pipeline([refund], PipelineParts(recorders=(trail,))).call(call())
         await trail.close()
 
         metering = (await log.get(1)).body["metering"]
@@ -393,7 +393,7 @@ class TestTheTrail:
             await asyncio.Event().wait()
 
         made = refund.with_definition(replace(refund.definition, record=kept))
-        task = asyncio.create_task(Pipeline([made], Parts(recorders=(trail,))).call(call()))
+        task = asyncio.create_task(Pipeline([made], PipelineParts(recorders=(trail,))).call(call()))
         await asyncio.wait_for(began.wait(), 60)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -20,15 +20,15 @@ from foliot.kernel.run.actions import AskModel
 from foliot.kernel.run.events import BudgetExceeded, ModelFailed, RunFailed, RunResumed, StepStarted
 from foliot.models.base import ModelOverloaded
 from foliot.models.routing.pricing import Pricing
-from foliot.models.routing.usage import Quoted
+from foliot.models.routing.usage import UsageQuote
 from foliot.resources.validate import validate_document
 from foliot.runtime.agent import Agent
 from foliot.runtime.results import RunFailedError
 from foliot.runtime.runtime import Runtime
-from foliot.runtime.tools import Asker
+from foliot.runtime.tools import ToolCaller
 from foliot.store.audit.log import AuditFilter, SqlAuditLog
 from foliot.store.base import Delete, Key, Put, ResourceStore
-from foliot.store.ledger.budgets import Act, Amount, Balance, SqlBudgetLedger
+from foliot.store.ledger.budgets import Amount, Balance, PaidAct, SqlBudgetLedger
 from foliot.tools.function import tool
 
 NOON = 1_794_830_400.0  # 2026-11-16 12:00 UTC
@@ -305,7 +305,7 @@ async def test_what_was_reserved_for_somebody_who_was_stopped_meanwhile_is_given
     async def estimate() -> Estimate:
         return Estimate(Amount(500_000), "m")
 
-    task = asyncio.create_task(service.reserve("default", Act("r1", "step/1/1"), payer, estimate))
+    task = asyncio.create_task(service.reserve("default", PaidAct("r1", "step/1/1"), payer, estimate))
     await asyncio.wait_for(ledger.reserved.wait(), 60)
     assert (await balances(runtime))["team", "", "total"].reserved == Amount(500_000)
     task.cancel()
@@ -354,8 +354,8 @@ async def test_what_could_not_be_given_back_is_neither_forgotten_nor_kept_alive(
     monkeypatch.setattr("foliot.engine.budgets.service.FIRST_PAUSE", 0.001)
     ledger = Away(ledger_of(runtime)._db).opened()  # pyright: ignore[reportPrivateUsage]
     service = BudgetService(ledger, DeclaredBudgets(store_of(runtime), clock=clock), clock=clock, hold_seconds=0.003)
-    kept = await service.reserve_in([WALLET], Act("r1", "step/1/1"), PAYER, Estimate(Amount(10), "m"))
-    dropped = await service.reserve_in([WALLET], Act("r2", "step/1/2"), PAYER, Estimate(Amount(80), "m"))
+    kept = await service.reserve_in([WALLET], PaidAct("r1", "step/1/1"), PAYER, Estimate(Amount(10), "m"))
+    dropped = await service.reserve_in([WALLET], PaidAct("r2", "step/1/2"), PAYER, Estimate(Amount(80), "m"))
     assert isinstance(kept, Hold)
     assert isinstance(dropped, Hold)
     while not ledger.renewed.empty():
@@ -411,7 +411,7 @@ async def test_a_reservation_that_is_stored_after_it_was_given_up_is_given_back(
     ledger = Asked(late)  # pyright: ignore[reportArgumentType]
     ledger.asked = asyncio.Event()
     service = BudgetService(ledger, DeclaredBudgets(store_of(runtime), clock=clock), clock=clock)
-    act = Act("r1", "step/1/1")
+    act = PaidAct("r1", "step/1/1")
     with pytest.raises(Unavailable):
         await service.reserve_in([WALLET], act, PAYER, Estimate(Amount(80), "m"))
     await asyncio.wait_for(ledger.asked.wait(), 60)
@@ -434,7 +434,7 @@ async def test_closing_does_not_wait_for_a_reservation_that_may_never_be_stored(
     ledger.asked = asyncio.Event()
     service = BudgetService(ledger, DeclaredBudgets(store_of(runtime), clock=clock), clock=clock)
     with pytest.raises(Unavailable):
-        await service.reserve_in([WALLET], Act("r1", "step/1/1"), PAYER, Estimate(Amount(80), "m"))
+        await service.reserve_in([WALLET], PaidAct("r1", "step/1/1"), PAYER, Estimate(Amount(80), "m"))
     await asyncio.wait_for(ledger.asked.wait(), 60)
     (watching,) = service._loose  # pyright: ignore[reportPrivateUsage]
     await service.close()
@@ -462,8 +462,8 @@ async def test_what_cannot_be_checked_lets_nothing_begin(runtime: Runtime, clock
     await service.close()
 
 
-async def runtime_quote(spec: Any, request: ModelRequest) -> Quoted:
-    return Quoted(1, 1, cost_usd=0.01)
+async def runtime_quote(spec: Any, request: ModelRequest) -> UsageQuote:
+    return UsageQuote(1, 1, cost_usd=0.01)
 
 
 async def never() -> Any:
@@ -514,17 +514,17 @@ async def test_a_call_outside_any_run_is_paid_for_and_asking_what_would_happen_i
     dear = search.with_definition(replace(search.definition, price=50_000))
     async with Runtime(tmp_path / "foliot.db", clock=clock, tools=[dear]) as runtime:
         await declare(runtime, clock, budget(limit={"amount": "0.09"}))
-        told = await runtime.inside.tools.test("search", {}, Asker())
+        told = await runtime.inside.tools.test("search", {}, ToolCaller())
         assert told.outcome == "allow"
         assert await balances(runtime) == {}
-        first = await runtime.inside.tools.call("search", {}, Asker())
-        second = await runtime.inside.tools.call("search", {}, Asker())
+        first = await runtime.inside.tools.call("search", {}, ToolCaller())
+        second = await runtime.inside.tools.call("search", {}, ToolCaller())
         assert isinstance(first, ToolResult)
         assert isinstance(second, ToolResult)
         assert first.error is None
         assert second.error is not None
         assert (second.error.kind, second.error.details["rule"]) == ("budget_exceeded", "Budget/team")
-        assert (await runtime.inside.tools.test("search", {}, Asker())).outcome == "deny"
+        assert (await runtime.inside.tools.test("search", {}, ToolCaller())).outcome == "deny"
         assert (await balances(runtime))["team", "", "total"] == Balance(Amount(50_000))
 
 

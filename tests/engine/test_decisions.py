@@ -12,7 +12,7 @@ import pytest
 from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.engine.driver.runs import user_message
 from foliot.kernel.run.codec import type_of
-from foliot.store.journal.base import Held
+from foliot.store.journal.base import RunHeld
 
 
 class Shop:
@@ -122,7 +122,7 @@ async def test_nobody_takes_the_run_while_its_worker_may_live(tmp_path) -> None:
     shop = Shop()
     await crashed(tmp_path / "foliot.db", shop)
     async with Runtime(tmp_path / "foliot.db", clock=lambda: 1001.0) as runtime:
-        with pytest.raises(Held):
+        with pytest.raises(RunHeld):
             await runtime.resume("r1", agent=shop.agent)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from foliot.engine.budgets.declared import BudgetRule, Payer, budget_rule, span_of
-from foliot.store.ledger.budgets import Account
+from foliot.store.ledger.budgets import BudgetAccount
 from tests.engine.test_budgets import MIDNIGHT, NOON, budget
 
 
@@ -57,5 +57,5 @@ def test_a_budget_applies_to_what_its_scope_names(scope: dict[str, Any], applies
 
 def test_a_budget_for_each_user_does_not_apply_where_nobody_knows_the_user() -> None:
     rule = BudgetRule("default", "b", user="*", micros=1)
-    assert [each.account for each in rule.ceilings(PAYER, NOON)] == [Account("default", "b", "total", "user=ann")]
+    assert [each.account for each in rule.ceilings(PAYER, NOON)] == [BudgetAccount("default", "b", "total", "user=ann")]
     assert not rule.applies(replace(PAYER, user=""))

@@ -36,7 +36,7 @@ from foliot.store.journal.memory import MemoryJournal
 from foliot.tools.base import Admitted, Invocation, RateLimit, ToolUnreachable
 from foliot.tools.function import tool
 from foliot.tools.pipeline.limiter import LocalLimiter
-from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.parts import PipelineParts
 from foliot.tools.pipeline.pipeline import Pipeline
 from tests.engine.kit import Engine, calls, in_turn, says
 
@@ -166,7 +166,7 @@ async def test_a_machine_suspended_between_two_attempts_tries_again_only_if_the_
         if taken_over:
             await other.take("r1")
 
-    engine.toolbox = Pipeline([flaky], Parts(clock=lambda: engine.now, sleep=suspended))
+    engine.toolbox = Pipeline([flaky], PipelineParts(clock=lambda: engine.now, sleep=suspended))
     engine.runs = engine.process("w1")
 
     if taken_over:
@@ -197,7 +197,7 @@ async def test_a_machine_suspended_while_it_waits_for_its_turn_does_not_act_in_a
             engine.now += 100.0
             await other.take("r1")
 
-    engine.toolbox = Pipeline([pay], Parts(clock=lambda: engine.now, limiter=Sleepy()))
+    engine.toolbox = Pipeline([pay], PipelineParts(clock=lambda: engine.now, limiter=Sleepy()))
     engine.runs = engine.process("w1")
 
     with pytest.raises(LeaseLost):

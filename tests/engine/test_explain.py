@@ -12,7 +12,7 @@ from foliot.common.text import one_line, visible
 from foliot.engine.driver.process import identity
 from foliot.engine.explain import amounts
 from foliot.engine.explain.trace import trace_of
-from foliot.engine.explain.why import Explanation, Standing, explain
+from foliot.engine.explain.why import Explanation, RunLiveness, explain
 from foliot.kernel.messages import Message, ModelResponse, Text, ToolCall, ToolSpec, Usage
 from foliot.kernel.run import events as e
 from foliot.kernel.run.spec import RunSpec, ToolRule
@@ -33,7 +33,7 @@ async def why(script, **spec) -> Explanation:
         result = await runtime.run(agent, "Find it", check=False)
         info, state = await runtime.inside.runs.load(result.run_id)
         trace = trace_of(result.run_id, await runtime.inside.runs.facts(result.run_id))
-        return explain(trace, Standing(info.phase), state.spec, trace.last_at)
+        return explain(trace, RunLiveness(info.phase), state.spec, trace.last_at)
 
 
 async def test_a_run_out_of_steps_names_what_used_them_up() -> None:
@@ -128,7 +128,7 @@ def paying(*after, worker: str = "vm.boot/4711/1") -> Explanation:
         *after,
     ]
     phase, holder = ("running", "gone") if not after else ("waiting", "nobody")
-    return explain(trace_of("r1", facts), Standing(phase, holder), PAY, 160.0)
+    return explain(trace_of("r1", facts), RunLiveness(phase, holder), PAY, 160.0)
 
 
 def test_an_ambiguous_payment_says_what_to_type() -> None:
@@ -170,7 +170,7 @@ def test_a_run_that_waits_for_a_budget_says_who_goes_on_with_it(task: str) -> No
         (100.0, e.RunWaiting("budget", "budget", message="no room")),
     ]
 
-    told = explain(trace_of("r1", facts), Standing("waiting"), PAY, 107.0)
+    told = explain(trace_of("r1", facts), RunLiveness("waiting"), PAY, 107.0)
 
     assert ("`foliot resume r1` goes on with it" in told.chain[-1]) == (not task)
     assert (told.chain[-1] == "it goes on when the limit is raised") == bool(task)
@@ -205,7 +205,7 @@ def test_a_run_at_work_says_what_it_does() -> None:
         (100.0, e.StepStarted(1)),
     ]
 
-    told = explain(trace_of("r1", facts), Standing("running", "alive"), PAY, 107.0)
+    told = explain(trace_of("r1", facts), RunLiveness("running", "alive"), PAY, 107.0)
 
     assert told.headline == "It is at work: asking the model for step 1 (7.0s)."
     assert told.chain == ["held by process 4711 on vm"]
@@ -221,7 +221,7 @@ def test_a_step_that_nobody_has_answered_yet_is_no_other_model() -> None:
         (101.0, e.StepStarted(2)),
     ]
 
-    told = explain(trace_of("r1", facts), Standing("running", "alive"), PAY, 107.0)
+    told = explain(trace_of("r1", facts), RunLiveness("running", "alive"), PAY, 107.0)
 
     assert told.cost == ["15 tokens (10 in, 5 out), no price is known"]
 
@@ -235,7 +235,7 @@ def test_a_model_that_is_asked_again_later_says_when() -> None:
         (101.0, e.RunWaiting("model_retry", "timer", until=161.0, message="the model failed 1 times")),
     ]
 
-    told = explain(trace_of("r1", facts), Standing("waiting"), PAY, 131.0)
+    told = explain(trace_of("r1", facts), RunLiveness("waiting"), PAY, 131.0)
 
     assert told.headline == "It waits for the model; it is asked again in 30.0s."
     assert told.chain[-1] == "overloaded: busy"

@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 
 from foliot.engine.limits.shared import PROBE_SECONDS, STALE_AFTER, SharedCircuits, SharedLimiter
 from foliot.errors import Unavailable
-from foliot.store.ledger.tool_limits import SqlLimits, ToolLease, Trouble, Wish
+from foliot.store.ledger.tool_limits import LeaseRequest, SqlLimits, ToolLease, Trouble
 from foliot.store.open import open_database
 from foliot.tools.base import RateLimit, ToolCircuitOpen, ToolRateLimited
 from foliot.tools.function import tool
 from foliot.tools.pipeline.breaker import Breaker
-from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.parts import PipelineParts
 from foliot.tools.pipeline.pipeline import Pipeline
-from foliot.tools.pipeline.running import Running
+from foliot.tools.pipeline.running import CallProgress
 from tests.conformance.limits import fail, works
 from tests.engine.limit_process import KEY, ONE, RATE
 from tests.tools.governed import FakeTime, call, definition
@@ -246,11 +246,11 @@ def two_breakers(limits: Any, clock: FakeTime) -> tuple[Breaker, Breaker]:
 async def test_what_one_process_finds_out_the_other_knows_soon(limits: SqlLimits) -> None:
     clock = FakeTime()
     one, other = two_breakers(limits, clock)
-    assert await other(call("f"), Running(), works) == "done"  # it has looked, and all was well
+    assert await other(call("f"), CallProgress(), works) == "done"  # it has looked, and all was well
     await fail(one, 3)
     clock.now += STALE_AFTER
     with pytest.raises(ToolCircuitOpen):
-        await other(call("f"), Running(), works)
+        await other(call("f"), CallProgress(), works)
 
 
 async def test_failures_in_a_row_are_counted_over_all_processes(limits: SqlLimits) -> None:
@@ -259,7 +259,7 @@ async def test_failures_in_a_row_are_counted_over_all_processes(limits: SqlLimit
     await fail(one, 2)
     await fail(other, 1)
     with pytest.raises(ToolCircuitOpen):
-        await other(call("f"), Running(), works)
+        await other(call("f"), CallProgress(), works)
     assert await limits.troubles() == {"default/f": Trouble(3, clock.now)}
 
 
@@ -274,12 +274,12 @@ async def test_one_process_tries_and_one_that_died_meanwhile_is_waited_for(limit
         begun.set()
         await asyncio.Event().wait()
 
-    probe = asyncio.create_task(one(call("f"), Running(), hangs))
+    probe = asyncio.create_task(one(call("f"), CallProgress(), hangs))
     await asyncio.wait_for(begun.wait(), 60)
     with pytest.raises(ToolCircuitOpen):
-        await other(call("f"), Running(), works)
+        await other(call("f"), CallProgress(), works)
     clock.now += PROBE_SECONDS + 1
-    assert await other(call("f"), Running(), works) == "done"
+    assert await other(call("f"), CallProgress(), works) == "done"
     assert await limits.troubles() == {}
     probe.cancel()
     await asyncio.gather(probe, return_exceptions=True)
@@ -290,10 +290,10 @@ async def test_nobody_is_refused_by_what_was_known_a_moment_ago(limits: SqlLimit
     one, other = two_breakers(limits, clock)
     await fail(one, 3)
     with pytest.raises(ToolCircuitOpen):
-        await other(call("f"), Running(), works)
+        await other(call("f"), CallProgress(), works)
     await limits.well("default/f")  # a third process has tried it
     clock.now += STALE_AFTER / 2
-    assert await other(call("f"), Running(), works) == "done"
+    assert await other(call("f"), CallProgress(), works) == "done"
 
 
 async def test_a_repaired_tool_does_not_inherit_the_failures_of_the_broken_one(limits: SqlLimits) -> None:
@@ -302,27 +302,27 @@ async def test_a_repaired_tool_does_not_inherit_the_failures_of_the_broken_one(l
     broken = replace(definition("f"), type="http", endpoint="http://old.invalid")
     await fail(Breaker(broken, pool, clock), 3)
     with pytest.raises(ToolCircuitOpen):
-        await Breaker(broken, pool, clock)(call("f"), Running(), works)
+        await Breaker(broken, pool, clock)(call("f"), CallProgress(), works)
 
     repaired = replace(broken, endpoint="http://new.invalid")
-    assert await Breaker(repaired, pool, clock)(call("f"), Running(), works) == "done"
+    assert await Breaker(repaired, pool, clock)(call("f"), CallProgress(), works) == "done"
 
 
 async def test_without_the_store_a_process_goes_by_what_it_knows() -> None:
     clock = FakeTime()
     one, _ = two_breakers(Down(), clock)
-    assert await one(call("f"), Running(), works) == "done"
+    assert await one(call("f"), CallProgress(), works) == "done"
     await fail(one, 3)
     with pytest.raises(ToolCircuitOpen):
-        await one(call("f"), Running(), works)
+        await one(call("f"), CallProgress(), works)
     clock.now += 31
-    assert await one(call("f"), Running(), works) == "done"
-    assert await one(call("f"), Running(), works) == "done"
+    assert await one(call("f"), CallProgress(), works) == "done"
+    assert await one(call("f"), CallProgress(), works) == "done"
 
 
 async def test_a_healthy_tool_without_limits_costs_the_store_one_look_in_two_seconds(limits: SqlLimits) -> None:
     clock, counted = FakeTime(), Counted(limits)
-    parts = Parts(
+    parts = PipelineParts(
         limiter=SharedLimiter(counted, clock=clock),  # type: ignore[arg-type]
         circuits=SharedCircuits(counted, clock=clock),  # type: ignore[arg-type]
         clock=clock,
@@ -341,5 +341,5 @@ async def test_a_healthy_tool_without_limits_costs_the_store_one_look_in_two_sec
 
 async def test_a_wish_names_what_is_wanted(limits: SqlLimits) -> None:
     """Without a rate and without places nothing is refused, and nothing is kept."""
-    grant = await limits.ask(Wish("k", "me"), now=1.0, lease_until=2.0, place_until=3.0)
+    grant = await limits.ask(LeaseRequest("k", "me"), now=1.0, lease_until=2.0, place_until=3.0)
     assert grant == ToolLease()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from foliot.engine.live.hub import MOST_PIECES, Hub, Output, Recorded, Streamed
+from foliot.engine.live.hub import MOST_PIECES, Output, Recorded, RunHub, Streamed
 from foliot.kernel.messages import ReasoningDelta, RestartDelta, TextDelta, ToolCallDelta
 from foliot.kernel.run.events import StepStarted
 from foliot.models.scripted.model import ScriptedModel
@@ -20,7 +20,7 @@ async def everything(reader) -> list:
 
 
 async def test_a_slow_reader_loses_pieces_and_never_events() -> None:
-    hub = Hub()
+    hub = RunHub()
     with hub.read("r1") as reader:
         for number in range(MOST_PIECES + 10):
             hub.streamed("r1", 1, TextDelta(str(number)))
@@ -35,7 +35,7 @@ async def test_a_slow_reader_loses_pieces_and_never_events() -> None:
 
 
 async def test_a_reader_that_caught_up_gets_pieces_again() -> None:
-    hub = Hub()
+    hub = RunHub()
     with hub.read("r1") as reader:
         stream = reader.__aiter__()
         for number in range(MOST_PIECES + 1):
@@ -48,7 +48,7 @@ async def test_a_reader_that_caught_up_gets_pieces_again() -> None:
 
 
 async def test_readers_hear_only_their_run_each_in_full() -> None:
-    hub = Hub()
+    hub = RunHub()
     with hub.read("r1") as first, hub.read("r1") as second, hub.read("r2") as other:
         hub.recorded("r1", 1, 0.0, StepStarted(1))
         for reader in (first, second, other):
@@ -60,7 +60,7 @@ async def test_readers_hear_only_their_run_each_in_full() -> None:
 
 
 async def test_a_reader_waits_for_what_is_still_to_come() -> None:
-    hub = Hub()
+    hub = RunHub()
     with hub.read("r1") as reader:
         task = asyncio.create_task(everything(reader))
         await asyncio.sleep(0)
@@ -71,7 +71,7 @@ async def test_a_reader_waits_for_what_is_still_to_come() -> None:
 
 
 async def test_a_run_is_attended_while_somebody_reads_it_or_observes_all() -> None:
-    hub = Hub()
+    hub = RunHub()
     assert not hub.attends("r1")
     with hub.read("r1"):
         assert (hub.attends("r1"), hub.attends("r2")) == (True, False)
@@ -83,7 +83,7 @@ async def test_a_run_is_attended_while_somebody_reads_it_or_observes_all() -> No
 
 
 async def test_who_looks_without_waiting_takes_all_and_is_called_when_there_is_more() -> None:
-    hub, calls = Hub(), []
+    hub, calls = RunHub(), []
     with hub.read("r") as reader:
         reader.call(lambda: calls.append(1))
         for number in range(MOST_PIECES + 3):
@@ -112,7 +112,7 @@ async def test_a_run_that_is_read_elsewhere_is_asked_for_pieces_although_nobody_
     agent = Agent("clerk", model=ScriptedModel(["Hello there.", "Hello there."]))
     async with Runtime("memory:") as runtime:
         hub = runtime.inside.runs.watcher
-        assert isinstance(hub, Hub)
+        assert isinstance(hub, RunHub)
         hub.carry_to(Carrier(), {"wanted"})
         await runtime.run(agent, "go", run_id="unwanted")
         assert carried == []
@@ -131,7 +131,7 @@ async def test_a_run_that_is_read_elsewhere_is_asked_for_pieces_although_nobody_
     ],
 )
 async def test_what_no_encoding_has_is_shown_as_what_can_be_sent(told: str, shown: str) -> None:
-    hub = Hub()
+    hub = RunHub()
     with hub.read("r1") as reader:
         for delta in (TextDelta(told), ReasoningDelta(told), ToolCallDelta(0, "c1", "look", told), RestartDelta(told)):
             hub.streamed("r1", 1, delta)

@@ -17,12 +17,12 @@ from foliot.catalog.apply import apply_documents
 from foliot.engine.budgets.wakeups import models_changed
 from foliot.engine.definition.freeze import ENDPOINT
 from foliot.engine.explain.trace import trace_of
-from foliot.engine.explain.why import Standing, explain
+from foliot.engine.explain.why import RunLiveness, explain
 from foliot.engine.limits.shared import SharedTurns
 from foliot.kernel.messages import Message, ModelResponse, Text, Usage
 from foliot.kernel.run.events import Event, ModelDelayed, ModelFailed, RunSucceeded, RunWaiting
 from foliot.kernel.run.spec import RunSpec
-from foliot.resources.rates import GRACE, Declarer, Limits
+from foliot.resources.rates import GRACE, Declarer, RateLimits
 from foliot.resources.validate import validate_document
 from foliot.store.ledger.model_limits import SqlModelLimits
 from foliot.store.open import open_database
@@ -116,7 +116,7 @@ async def test_a_run_that_waits_for_its_turn_holds_nothing_says_why_and_goes_on_
         assert state.waiting is not None
         assert (state.waiting.reason, state.model_failures) == ("model_limit", 0)
         trace = trace_of("second", await runtime.inside.runs.facts("second"))
-        told = explain(trace, Standing(info.phase), state.spec, runtime.inside.clock())
+        told = explain(trace, RunLiveness(info.phase), state.spec, runtime.inside.clock())
         assert told.headline.startswith("It waits for its turn at the model, in about ")
         assert "allows 1 requests in 3600 s" in told.chain[0]
 
@@ -164,7 +164,7 @@ async def test_three_processes_stay_below_the_strictest_limit_of_their_key_toget
     url = request.getfixturevalue("postgres_url") if kind == "postgres" else str(tmp_path / "store.db")
     database = await open_database(url)
     turns = SharedTurns(SqlModelLimits(database), clock=time.time)
-    await turns.take("k", "before", Limits(6, per=1.0), 0, queue=True, by=Declarer("default/a", "m", "1"))
+    await turns.take("k", "before", RateLimits(6, per=1.0), 0, queue=True, by=Declarer("default/a", "m", "1"))
     await database.close()
     out = tmp_path / "times"
     script = Path(__file__).with_name("model_limit_process.py")

@@ -21,7 +21,7 @@ from foliot.store.journal.memory import MemoryJournal
 from foliot.tools.base import Invocation
 from foliot.tools.function import tool
 from foliot.tools.governance.rules import FixedRules, Rules, RuleSource
-from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.parts import PipelineParts
 from foliot.tools.pipeline.pipeline import Pipeline
 from simulators.engine.history import Acted, Stored
 from simulators.engine.report import Report
@@ -151,7 +151,7 @@ class Shop:
             self.paid.append(self.loop.time())
             return "paid"
 
-        toolbox = None if rules is None else Pipeline([pay], Parts(rules=rules))
+        toolbox = None if rules is None else Pipeline([pay], PipelineParts(rules=rules))
         self.engine = Engine(in_turn(calls("pay"), says("done")), [pay], journal=self.journal, toolbox=toolbox)
         self.engine.runs = self.engine.process("w1")
         self.engine.runs._clock = self.clock
@@ -247,7 +247,7 @@ async def test_a_call_outside_any_run_is_refused_and_not_told_where_the_database
         """Pay."""
         raise AssertionError("ungoverned")
 
-    result = await Pipeline([pay], Parts(rules=Rulebook())).call(Invocation("", "c1", "pay", {}, "k"))
+    result = await Pipeline([pay], PipelineParts(rules=Rulebook())).call(Invocation("", "c1", "pay", {}, "k"))
 
     assert result.error is not None
     assert result.error.retryable

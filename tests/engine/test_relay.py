@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from foliot.bus.live import LocalLive, Piece
 from foliot.engine.live import relay as relay_module
-from foliot.engine.live.hub import Hub, Output, Reader, Streamed
+from foliot.engine.live.hub import Output, Reader, RunHub, Streamed
 from foliot.engine.live.relay import LARGEST, Relay
 from foliot.kernel.messages import ReasoningDelta, RestartDelta, TextDelta, ToolCallDelta
 from foliot.kernel.run.events import StepStarted
@@ -41,7 +41,7 @@ class Side:
     """One process."""
 
     def __init__(self, bus: Bus, clock: Any) -> None:
-        self.hub = Hub()
+        self.hub = RunHub()
 
         async def opening() -> Bus:
             return bus
@@ -273,7 +273,7 @@ async def test_large_output_travels_in_messages_that_fit(both: Both) -> None:
 def _carried(pieces: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
     """What comes out at the other end, without a loop in between."""
     items = [relay_module._Text(step, delta) for step, delta in pieces]  # pyright: ignore[reportPrivateUsage]  # pure
-    hub = Hub()
+    hub = RunHub()
     got: list[tuple[int, Any]] = []
     with hub.read("r") as reader:
         for message in relay_module._packed(items):  # pyright: ignore[reportPrivateUsage]  # pure

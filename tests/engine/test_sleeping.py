@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from foliot import RunResult, Runtime
-from foliot.store.journal.base import Held
+from foliot.store.journal.base import RunHeld
 from tests.engine.sleeping_process import LEASE, clerk
 
 PROCESS = Path(__file__).with_name("sleeping_process.py")
@@ -33,7 +33,7 @@ async def take_over(store: str, file: Path, which: str) -> RunResult:
         while True:
             try:
                 return await runtime.resume("r1", agent=clerk(str(file), which), check=False)
-            except Held:
+            except RunHeld:
                 await asyncio.sleep(0.05)
 
 

@@ -19,7 +19,7 @@ from foliot.common.threads import ToldToEnd
 from foliot.engine.driver.journal import signal
 from foliot.engine.explain.replay import branch
 from foliot.engine.explain.trace import trace_of
-from foliot.engine.explain.why import Explanation, Standing, explain
+from foliot.engine.explain.why import Explanation, RunLiveness, explain
 from foliot.kernel.messages import Message, ModelResponse, ToolCall, ToolResult
 from foliot.kernel.run.budget import Limits
 from foliot.kernel.run.calls import MOST_REPEATS
@@ -156,7 +156,7 @@ async def test_no_way_to_end_without_a_result_makes_a_call_twice(way: Way, effec
 
 
 def story(facts: Any, engine: Engine) -> Explanation:
-    return explain(trace_of("r1", facts), Standing("waiting"), engine.spec, engine.now)
+    return explain(trace_of("r1", facts), RunLiveness("waiting"), engine.spec, engine.now)
 
 
 def never(till: Till, effect: Any = "once", on_unknown: Any = "ask") -> tuple[Tool, asyncio.Event]:

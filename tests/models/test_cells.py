@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from foliot.catalog.checks import check_documents
-from foliot.models.cells import CELLS, Subject, Verdict, judge
+from foliot.models.cells import CELLS, CellSubject, CellVerdict, judge
 from foliot.models.config import GatewayConfig
 from foliot.models.profiles import profile_document, profile_of, provider_facts, providers_with_files
 from foliot.models.registry import default_registry
@@ -49,7 +49,7 @@ documented rules is not the provider.
 """
 
 
-async def verdicts_of(provider: str) -> dict[str, Verdict]:
+async def verdicts_of(provider: str) -> dict[str, CellVerdict]:
     facts = provider_facts(provider)
     wire = str(facts["wire"])
     model = str(facts.get("check") or "some-model")
@@ -62,14 +62,14 @@ async def verdicts_of(provider: str) -> dict[str, Verdict]:
         unnamed = {each: f"some-{each}" for each in ("rerank", "transcription") if facts.get(each) is True}
         if "embeddings" not in facts:
             unnamed["embeddings"] = "some-embeddings"
-        subject = Subject.of(gateway, provider, model, profile_of(provider, model), **unnamed)
+        subject = CellSubject.of(gateway, provider, model, profile_of(provider, model), **unnamed)
         try:
             return await judge(subject)
         finally:
             await gateway.close()
 
 
-def page(table: dict[str, dict[str, Verdict]]) -> str:
+def page(table: dict[str, dict[str, CellVerdict]]) -> str:
     names = [cell.name for cell in CELLS]
     lines = [HEAD, f"| provider | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
     for provider, found in table.items():
@@ -185,7 +185,7 @@ async def test_a_server_that_breaks_its_promises_is_found_out() -> None:
         config = GatewayConfig("openai", base_url=service.url + "/v1", api_key="key-1", model="gpt-4.1")
         gateway = default_registry().build(config)
         try:
-            found = await judge(Subject(gateway, "gpt-4.1", profile_of("openai", "gpt-4.1"), "e"))
+            found = await judge(CellSubject(gateway, "gpt-4.1", profile_of("openai", "gpt-4.1"), "e"))
         finally:
             await gateway.close()
     assert {name for name, verdict in found.items() if verdict.state == "wrong"} >= {"finish reasons", "tools"}
@@ -207,8 +207,8 @@ async def test_a_wrong_answer_is_told_by_its_true_cause() -> None:
         gateway = default_registry().build(config)
         try:
             cells = [cell for cell in CELLS if cell.name in ("plain answer", "tools")]
-            found = await judge(Subject(gateway, "gpt-4.1", profile_of("openai", "gpt-4.1"), "e"), cells)
+            found = await judge(CellSubject(gateway, "gpt-4.1", profile_of("openai", "gpt-4.1"), "e"), cells)
         finally:
             await gateway.close()
-    assert found["plain answer"] == Verdict("wrong", "the one word that was asked for is not in its answer")
-    assert found["tools"] == Verdict("wrong", "a call was wanted, 0 came")
+    assert found["plain answer"] == CellVerdict("wrong", "the one word that was asked for is not in its answer")
+    assert found["tools"] == CellVerdict("wrong", "a call was wanted, 0 came")

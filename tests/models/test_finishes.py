@@ -129,7 +129,7 @@ def test_the_tables_know_every_reason_of_the_official_sdks() -> None:
 
 async def test_a_gateway_of_somebody_else_that_knows_no_reason_has_failed() -> None:
     from foliot.models.config import GatewayConfig
-    from foliot.models.registry import Provider, Registry
+    from foliot.models.registry import Provider, ProviderRegistry
     from foliot.models.routing.endpoints import EndpointConfig
 
     class Odd:
@@ -138,7 +138,7 @@ async def test_a_gateway_of_somebody_else_that_knows_no_reason_has_failed() -> N
 
         async def close(self) -> None: ...
 
-    registry = Registry([Provider("odd", lambda config: Odd(), requires_api_key=False)])
+    registry = ProviderRegistry([Provider("odd", lambda config: Odd(), requires_api_key=False)])
     endpoint = EndpointConfig("e", GatewayConfig("odd", model="m"))
     router = Router(lambda ref: endpoint, registry=registry)
     with pytest.raises(ModelGarbage, match="broke off"):

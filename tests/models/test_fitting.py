@@ -30,7 +30,7 @@ from foliot.models.routing.endpoints import EndpointConfig
 from foliot.models.routing.router import Router
 from foliot.models.wire.anthropic import AnthropicWire
 from foliot.models.wire.requests import merged
-from foliot.resources.rates import Limits
+from foliot.resources.rates import RateLimits
 from simulators.provider import Fault, Play, WireServer
 
 SAID = ModelResponse(Message("assistant", (Text("ok"),)))
@@ -348,7 +348,7 @@ async def test_a_fallback_that_answers_after_standing_in_line_says_what_it_was_n
         now += seconds
 
     async with WireServer([BROKEN]) as first, WireServer([SAID]) as second:
-        limited = Limits(requests=1, per=30)
+        limited = RateLimits(requests=1, per=30)
         endpoints = {
             "a": EndpointConfig("a", GatewayConfig("openai", f"{first.url}/v1", "k", model="m"), fallbacks=("b",)),
             "b": EndpointConfig("b", GatewayConfig("anthropic", f"{second.url}/v1", "k", model="m"), limits=limited),

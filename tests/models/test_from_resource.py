@@ -7,7 +7,7 @@ from foliot.models.config import Timeouts
 from foliot.models.routing.endpoints import EndpointConfig, endpoint_config
 from foliot.models.routing.pricing import Pricing
 from foliot.models.routing.router import Router
-from foliot.resources.rates import Limits
+from foliot.resources.rates import RateLimits
 from foliot.resources.validate import validate_document
 
 
@@ -47,7 +47,7 @@ def test_everything_that_is_declared_arrives():
     assert (endpoint.gateway.provider, endpoint.gateway.model, endpoint.gateway.api_key) == ("openai", "gpt-4o", "k")
     assert endpoint.gateway.options == {"organization": "o1"}
     assert endpoint.gateway.timeouts == Timeouts(total=120.0)
-    assert endpoint.limits == Limits(100, 5000, 10.0, 4)
+    assert endpoint.limits == RateLimits(100, 5000, 10.0, 4)
     assert endpoint.pricing == Pricing(1, 2)
     assert endpoint.fallbacks == ("shop/spare", "other/big")
 

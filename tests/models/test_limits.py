@@ -15,7 +15,7 @@ from foliot.engine.limits.shared import SharedTurns
 from foliot.errors import InvalidInput
 from foliot.kernel.messages import Usage
 from foliot.models.routing.limits import LocalTurns, Turns, counted
-from foliot.resources.rates import NO_LIMITS, Ahead, Declarer, Limits, RateLine, UsedSlot, earliest
+from foliot.resources.rates import NO_LIMITS, Declarer, QueueAhead, RateLimits, RateLine, UsedSlot, earliest
 from foliot.store.ledger.model_limits import SqlModelLimits
 from foliot.store.open import open_database
 
@@ -48,7 +48,7 @@ async def turns(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) ->
     await database.close()
 
 
-async def until_it_passes(turns: Turns, clock: Clock, asker: str, limits: Limits, tokens: int = 0) -> Any:
+async def until_it_passes(turns: Turns, clock: Clock, asker: str, limits: RateLimits, tokens: int = 0) -> Any:
     """As a run does that is let go and comes back when it is time. A turn that never comes is an error."""
     for _ in range(1000):
         turn = await turns.take("k", asker, limits, tokens, queue=True)
@@ -59,7 +59,7 @@ async def until_it_passes(turns: Turns, clock: Clock, asker: str, limits: Limits
 
 
 async def test_whoever_finds_no_room_keeps_its_place_and_hears_how_long_it_takes(turns: Turns, clock: Clock) -> None:
-    limits = Limits(requests=2, per=60)
+    limits = RateLimits(requests=2, per=60)
     assert [(await turns.take("k", name, limits, 0, queue=True)).wait for name in "ab"] == [0, 0]
     third = await turns.take("k", "c", limits, 0, queue=True)
     assert (third.ahead, third.bound, third.wait) == (0, "requests", pytest.approx(60, abs=0.1))
@@ -74,20 +74,20 @@ async def test_whoever_finds_no_room_keeps_its_place_and_hears_how_long_it_takes
 
 
 async def test_looking_takes_no_place(turns: Turns, clock: Clock) -> None:
-    limits = Limits(requests=1, per=60)
+    limits = RateLimits(requests=1, per=60)
     await turns.take("k", "a", limits, 0, queue=True)
     assert (await turns.take("k", "b", limits, 0, queue=False)).wait > 0
     assert (await turns.take("k", "c", limits, 0, queue=True)).ahead == 0
 
 
 async def test_other_models_and_keys_have_lines_of_their_own(turns: Turns) -> None:
-    limits = Limits(requests=1, per=60)
+    limits = RateLimits(requests=1, per=60)
     assert (await turns.take("one", "a", limits, 0, queue=True)).wait == 0
     assert (await turns.take("other", "b", limits, 0, queue=True)).wait == 0
 
 
 async def test_whoever_does_not_come_when_it_is_time_keeps_nobody(turns: Turns, clock: Clock) -> None:
-    limits = Limits(requests=1, per=10)
+    limits = RateLimits(requests=1, per=10)
     await turns.take("k", "a", limits, 0, queue=True)
     await turns.take("k", "gone", limits, 0, queue=True)
     clock.now += 10.1
@@ -97,7 +97,7 @@ async def test_whoever_does_not_come_when_it_is_time_keeps_nobody(turns: Turns, 
 
 
 async def test_a_place_that_is_given_up_is_free(turns: Turns, clock: Clock) -> None:
-    limits = Limits(requests=1, per=10)
+    limits = RateLimits(requests=1, per=10)
     await turns.take("k", "a", limits, 0, queue=True)
     await turns.take("k", "b", limits, 0, queue=True)
     await turns.leave("b")
@@ -105,7 +105,7 @@ async def test_a_place_that_is_given_up_is_free(turns: Turns, clock: Clock) -> N
 
 
 async def test_a_limit_that_changes_counts_at_once(turns: Turns) -> None:
-    small, large = Limits(requests=1, per=60), Limits(requests=3, per=60)
+    small, large = RateLimits(requests=1, per=60), RateLimits(requests=3, per=60)
     await turns.take("k", "a", small, 0, queue=True)
     assert (await turns.take("k", "b", small, 0, queue=True)).wait > 0
     assert (await turns.take("k", "b", large, 0, queue=True)).wait == 0
@@ -113,7 +113,7 @@ async def test_a_limit_that_changes_counts_at_once(turns: Turns) -> None:
 
 
 async def test_tokens_are_counted_as_they_were_used(turns: Turns, clock: Clock) -> None:
-    limits = Limits(tokens=100, per=60)
+    limits = RateLimits(tokens=100, per=60)
     turn = await turns.take("k", "a", limits, 90, queue=True)
     assert (await turns.take("k", "b", limits, 20, queue=False)).bound == "tokens"
     await turns.settle("k", "a", turn, -80)
@@ -126,7 +126,7 @@ async def test_tokens_are_counted_as_they_were_used(turns: Turns, clock: Clock) 
 
 
 async def test_calls_at_a_time(turns: Turns, clock: Clock) -> None:
-    limits = Limits(concurrency=1)
+    limits = RateLimits(concurrency=1)
     turn = await turns.take("k", "a", limits, 0, queue=True)
     second = await turns.take("k", "b", limits, 0, queue=True)
     assert (second.bound, second.wait > 0) == ("calls at a time", True)
@@ -138,7 +138,7 @@ async def test_calls_at_a_time(turns: Turns, clock: Clock) -> None:
 ONE, OTHER = Declarer("n/one", "m", "1"), Declarer("n/other", "m", "1")
 
 
-async def passed(turns: Turns, limits: Limits, by: Declarer, tokens: int = 0) -> int:
+async def passed(turns: Turns, limits: RateLimits, by: Declarer, tokens: int = 0) -> int:
     """How many of ten pass."""
     found = [await turns.take("k", f"{by.endpoint}{n}", limits, tokens, queue=False, by=by) for n in range(10)]
     return sum(turn.wait <= 0 for turn in found)
@@ -146,7 +146,7 @@ async def passed(turns: Turns, limits: Limits, by: Declarer, tokens: int = 0) ->
 
 @pytest.mark.parametrize("strict_first", [False, True])
 async def test_every_limit_of_a_key_and_model_holds_for_all_who_ask_there(turns: Turns, strict_first: bool) -> None:
-    strict, wide = (Limits(requests=3, per=60), ONE), (Limits(requests=7, per=60), OTHER)
+    strict, wide = (RateLimits(requests=3, per=60), ONE), (RateLimits(requests=7, per=60), OTHER)
     first, second = (strict, wide) if strict_first else (wide, strict)
     assert (await turns.take("k", "a", first[0], 0, queue=False, by=first[1])).wait == 0
     assert (await turns.take("k", "b", second[0], 0, queue=False, by=second[1])).wait == 0
@@ -156,7 +156,7 @@ async def test_every_limit_of_a_key_and_model_holds_for_all_who_ask_there(turns:
 
 
 async def test_windows_of_different_lengths_hold_together(turns: Turns, clock: Clock) -> None:
-    short, long = Limits(requests=2, per=1), Limits(requests=3, per=60)
+    short, long = RateLimits(requests=2, per=1), RateLimits(requests=3, per=60)
     await turns.take("k", "a", long, 0, queue=False, by=OTHER)
     assert await passed(turns, short, ONE) == 1
     clock.now += 1.1
@@ -168,30 +168,32 @@ async def test_windows_of_different_lengths_hold_together(turns: Turns, clock: C
 async def test_calls_without_a_limit_count_where_another_endpoint_has_one(turns: Turns, clock: Clock) -> None:
     assert await passed(turns, NO_LIMITS, OTHER) == 10
     assert turns.is_free("k")
-    assert await passed(turns, Limits(requests=2), ONE) == 2
+    assert await passed(turns, RateLimits(requests=2), ONE) == 2
     assert await passed(turns, NO_LIMITS, OTHER) == 0
     assert not turns.is_free("k")
     clock.now += 60.1
     assert await passed(turns, NO_LIMITS, OTHER) == 2
-    assert await passed(turns, Limits(requests=2), ONE) == 0
+    assert await passed(turns, RateLimits(requests=2), ONE) == 0
 
 
 async def test_a_limit_that_was_taken_back_is_gone_for_all(turns: Turns, clock: Clock) -> None:
-    await turns.take("k", "a", Limits(requests=1), 0, queue=False, by=ONE)
+    await turns.take("k", "a", RateLimits(requests=1), 0, queue=False, by=ONE)
     assert await passed(turns, NO_LIMITS, OTHER) == 0
     assert (await turns.take("k", "a", NO_LIMITS, 0, queue=False, by=ONE)).wait == 0
     assert await passed(turns, NO_LIMITS, OTHER) == 10
 
 
 async def test_tokens_and_calls_at_a_time_are_settled_for_all(turns: Turns) -> None:
-    turn = await turns.take("k", "a", Limits(tokens=100, per=60), 90, queue=False, by=ONE)
-    assert await passed(turns, Limits(concurrency=1), OTHER, 20) == 0
+    turn = await turns.take("k", "a", RateLimits(tokens=100, per=60), 90, queue=False, by=ONE)
+    assert await passed(turns, RateLimits(concurrency=1), OTHER, 20) == 0
     await turns.settle("k", "a", turn, -90)
-    second = await turns.take("k", "b", Limits(concurrency=1), 20, queue=False, by=OTHER)
+    second = await turns.take("k", "b", RateLimits(concurrency=1), 20, queue=False, by=OTHER)
     assert second.wait == 0
-    assert (await turns.take("k", "c", Limits(tokens=100, per=60), 20, queue=False, by=ONE)).bound == "calls at a time"
+    assert (
+        await turns.take("k", "c", RateLimits(tokens=100, per=60), 20, queue=False, by=ONE)
+    ).bound == "calls at a time"
     await turns.settle("k", "b", second, 80)
-    assert (await turns.take("k", "c", Limits(tokens=100, per=60), 20, queue=False, by=ONE)).bound == "tokens"
+    assert (await turns.take("k", "c", RateLimits(tokens=100, per=60), 20, queue=False, by=ONE)).bound == "tokens"
 
 
 async def test_a_pause_holds_who_has_no_limit_too(turns: Turns, clock: Clock) -> None:
@@ -206,7 +208,7 @@ async def test_a_pause_holds_who_has_no_limit_too(turns: Turns, clock: Clock) ->
 
 
 async def test_a_pause_holds_the_line(turns: Turns, clock: Clock) -> None:
-    limits = Limits(requests=5)
+    limits = RateLimits(requests=5)
     await turns.pause("k", 30)
     await turns.pause("k", 10)
     assert (await turns.take("k", "a", limits, 0, queue=True)).wait == pytest.approx(30)
@@ -218,7 +220,7 @@ def most_in_any_window(times: list[tuple[float, int]], seconds: float) -> int:
     return max((sum(n for at, n in times if start <= at < start + seconds) for start, _ in times), default=0)
 
 
-async def crowd(turns: Turns, clock: Clock, limits: Limits, seed: int, size: int) -> list[tuple[float, int, int]]:
+async def crowd(turns: Turns, clock: Clock, limits: RateLimits, seed: int, size: int) -> list[tuple[float, int, int]]:
     """Runs that come, wait and come back late or never, in any order: when each passed, with its number and tokens."""
     chance = random.Random(seed)
     waiting: dict[int, tuple[float, int]] = {}
@@ -257,7 +259,7 @@ async def test_no_window_holds_more_than_the_limit(
     requests: int, tokens: int | None, burst: int | None, per: float, seed: int
 ) -> None:
     clock = Clock()
-    limits = Limits(requests, tokens, per, burst=burst)
+    limits = RateLimits(requests, tokens, per, burst=burst)
     passed = await crowd(LocalTurns(clock), clock, limits, seed, 60)
     assert passed
     assert most_in_any_window([(at, 1) for at, _, _ in passed], per) <= requests
@@ -269,7 +271,7 @@ async def test_no_window_holds_more_than_the_limit(
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_no_window_of_the_store_holds_more_than_the_limit(turns: Turns, clock: Clock, seed: int) -> None:
-    limits = Limits(requests=5, tokens=150, per=20)
+    limits = RateLimits(requests=5, tokens=150, per=20)
     passed = await crowd(turns, clock, limits, seed, 40)
     assert most_in_any_window([(at, 1) for at, _, _ in passed], 20) <= 5
     assert most_in_any_window([(at, used) for at, _, used in passed], 20) <= 150
@@ -282,9 +284,9 @@ async def test_no_window_of_the_store_holds_more_than_the_limit(turns: Turns, cl
 )
 def test_a_turn_is_expected_when_it_comes(most: int, used: list[int], ahead: int) -> None:
     """Played out one by one: everybody in front passes as soon as it can."""
-    limits = Limits(requests=most, per=60)
+    limits = RateLimits(requests=most, per=60)
     begun = sorted(1000.0 + at for at in used)
-    expected, _ = earliest(limits, RateLine([UsedSlot(at, 1, 0) for at in begun], Ahead(ahead, 0)), 0, 1060.0)
+    expected, _ = earliest(limits, RateLine([UsedSlot(at, 1, 0) for at in begun], QueueAhead(ahead, 0)), 0, 1060.0)
     now = 1060.0
     for _ in range(ahead + 1):
         inside = [at for at in begun if at + 60 > now]
@@ -302,4 +304,4 @@ def test_tokens_read_from_a_cache_count_where_the_provider_counts_them() -> None
 @pytest.mark.parametrize("wrong", [{"requests": 0}, {"tokens": -1}, {"concurrency": 0}, {"per": 0}, {"burst": 0}])
 def test_a_limit_that_lets_nothing_pass_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(InvalidInput, match=next(iter(wrong))):
-        Limits(**wrong)
+        RateLimits(**wrong)

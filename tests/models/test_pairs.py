@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from foliot import Agent, Runtime, tool
-from foliot.models.cells import CELLS, Subject, Verdict, judge
+from foliot.models.cells import CELLS, CellSubject, CellVerdict, judge
 from foliot.models.config import GatewayConfig
 from foliot.models.profiles import profile_of, provider_facts
 from foliot.models.registry import default_registry
@@ -19,7 +19,7 @@ pytest.importorskip("openai")
 pytest.importorskip("anthropic")
 
 
-async def asked(provider: str, model: str, cell: str, **options: Any) -> Verdict:
+async def asked(provider: str, model: str, cell: str, **options: Any) -> CellVerdict:
     wire = str(provider_facts(provider)["wire"])
     async with serving(Obeying(provider, wire)) as service:
         path = "" if wire == "ollama" else "/v1"
@@ -27,7 +27,7 @@ async def asked(provider: str, model: str, cell: str, **options: Any) -> Verdict
             GatewayConfig(provider, service.url + path, "k", model=model, options=options)
         )
         try:
-            subject = Subject.of(gateway, provider, model, profile_of(provider, model, options.get("profile")))
+            subject = CellSubject.of(gateway, provider, model, profile_of(provider, model, options.get("profile")))
             found = await judge(subject, [each for each in CELLS if each.name == cell])
         finally:
             await gateway.close()
@@ -37,7 +37,7 @@ async def asked(provider: str, model: str, cell: str, **options: Any) -> Verdict
 @pytest.mark.parametrize("model", ["claude-opus-4-6", "claude-opus-4-7", "claude-sonnet-4-5", "claude-sonnet-5"])
 async def test_claude_is_not_asked_to_think_before_a_forced_call(model: str) -> None:
     found = await asked("anthropic", model, "thinking with a forced call")
-    assert found == Verdict("by design", "it does not think before a call that is forced; left out, and said so")
+    assert found == CellVerdict("by design", "it does not think before a call that is forced; left out, and said so")
 
 
 class Report(BaseModel):
@@ -69,4 +69,4 @@ async def test_a_tool_is_called_before_an_answer_that_has_a_schema(provider: str
 @pytest.mark.parametrize("provider", sorted(CONSTRAIN))
 async def test_the_cell_finds_a_schema_that_lets_no_tool_be_called(provider: str) -> None:
     found = await asked(provider, "m", "schema with tools", profile={"answers_beside_tools": True})
-    assert found == Verdict("wrong", "a call was wanted, 0 came")
+    assert found == CellVerdict("wrong", "a call was wanted, 0 came")

@@ -15,7 +15,7 @@ from foliot.models.config import GatewayConfig
 from foliot.models.profiles import EFFORTS, ModelProfile, profile_document, profile_of, providers_with_files
 from foliot.models.routing.endpoints import limits_in_file
 from foliot.models.routing.pricing import PriceBook, Pricing, Sold
-from foliot.resources.rates import NO_LIMITS, Limits
+from foliot.resources.rates import NO_LIMITS, RateLimits
 
 BUNDLED = sorted(each.name[:-5] for each in files("foliot.models.profiles").iterdir() if each.name.endswith(".toml"))
 
@@ -144,7 +144,7 @@ def test_prices_and_limits_in_a_file_can_be_used_and_say_where_they_were_read(pr
         Pricing.read({name: value for name, value in section.items() if name not in ("match", "source")})
     for section in document.get("limits", ()):
         assert section["source"]
-        Limits(**{name: value for name, value in section.items() if name not in ("match", "source")})
+        RateLimits(**{name: value for name, value in section.items() if name not in ("match", "source")})
 
 
 def test_a_price_in_the_file_counts_where_the_tables_have_none() -> None:
@@ -163,6 +163,6 @@ def test_a_limit_in_the_file_holds_where_the_endpoint_declares_none(monkeypatch:
     real, table = profiles.profile_document, {"limits": [{"match": "-free$", "requests": 20, "per": 60, "source": "a"}]}
     with monkeypatch.context() as patch:
         patch.setattr(profiles, "profile_document", lambda name: real(name) | (table if name == "moonshot" else {}))
-        assert limits_in_file("kimi", "some-free") == Limits(requests=20, per=60)
+        assert limits_in_file("kimi", "some-free") == RateLimits(requests=20, per=60)
         assert limits_in_file("kimi", "some-paid") == NO_LIMITS
         assert limits_in_file("no such provider", "some-free") == NO_LIMITS

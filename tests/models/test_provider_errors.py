@@ -20,7 +20,15 @@ from foliot.models.base import (
     ModelRequestTooLarge,
     ModelTimeout,
 )
-from foliot.models.provider_errors import Said, duration, read_body, read_payload, refusal, retry_after, shorten
+from foliot.models.provider_errors import (
+    ProviderWords,
+    duration,
+    read_body,
+    read_payload,
+    refusal,
+    retry_after,
+    shorten,
+)
 
 NOW = 1_800_000_000.0
 
@@ -89,7 +97,7 @@ def test_a_conversation_that_is_too_long_is_told_apart_however_it_is_said(status
     "message", ["unknown parameter: context", "the name is too long", "max_tokens is larger than the maximum"]
 )
 def test_other_refusals_are_not_taken_for_a_conversation_that_is_too_long(message: str) -> None:
-    assert type(refusal(Said(message), provider="p", status=400)) is ModelRequestError
+    assert type(refusal(ProviderWords(message), provider="p", status=400)) is ModelRequestError
 
 
 def test_an_account_without_money_is_not_asked_again() -> None:

@@ -8,7 +8,7 @@ import pytest
 from foliot.errors import Conflict, InvalidInput
 from foliot.models import registry as registry_module
 from foliot.models.config import GatewayConfig
-from foliot.models.registry import Provider, Registry, _factory, built_in, default_registry, load_entry_points
+from foliot.models.registry import Provider, ProviderRegistry, _factory, built_in, default_registry, load_entry_points
 from foliot.models.scripted.model import ScriptedModel
 
 
@@ -28,7 +28,7 @@ def broken() -> Provider:
 
 
 def test_a_name_an_alias_and_any_spelling_of_case_find_the_same_provider():
-    registry = Registry()
+    registry = ProviderRegistry()
     assert registry.find(" Azure_OpenAI ").name == "azure-openai"
     assert registry.find("Xai").name == "x-ai"
     assert registry.find("google").name == "gemini"
@@ -37,19 +37,19 @@ def test_a_name_an_alias_and_any_spelling_of_case_find_the_same_provider():
 
 def test_an_unknown_provider_gets_the_nearest_name():
     with pytest.raises(InvalidInput, match="unknown model provider 'antropic'") as caught:
-        Registry().find("antropic")
+        ProviderRegistry().find("antropic")
     assert caught.value.hint == "did you mean anthropic?"
     with pytest.raises(InvalidInput) as caught:
-        Registry().find("zzzz")
+        ProviderRegistry().find("zzzz")
     assert "ollama" in (caught.value.hint or "")
     with pytest.raises(InvalidInput, match="names no provider"):
-        Registry().find("  ")
+        ProviderRegistry().find("  ")
     with pytest.raises(InvalidInput):
-        Registry().find("openai:gpt-4o")  # only some take a model behind the colon
+        ProviderRegistry().find("openai:gpt-4o")  # only some take a model behind the colon
 
 
 def test_registration_is_all_or_nothing():
-    registry = Registry()
+    registry = ProviderRegistry()
     with pytest.raises(Conflict, match="'kimi' is taken by 'moonshot'"):
         registry.register(Provider("fresh", build, ("Kimi ",)))
     with pytest.raises(InvalidInput):
@@ -62,10 +62,10 @@ def test_registration_is_all_or_nothing():
 
 def test_a_missing_key_or_address_is_told_before_any_call():
     with pytest.raises(InvalidInput, match="'openai' needs an API key") as caught:
-        Registry().build(GatewayConfig("openai"))
+        ProviderRegistry().build(GatewayConfig("openai"))
     assert "secretRef" in (caught.value.hint or "")
     with pytest.raises(InvalidInput, match="needs a base URL"):
-        Registry().build(GatewayConfig("openai-compatible"))
+        ProviderRegistry().build(GatewayConfig("openai-compatible"))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ async def test_an_alias_leads_to_all_that_the_name_leads_to(alias: str, name: st
     def built(called: str) -> Any:
         options = {"script": "echo"} if name == "scripted" else {}
         given = GatewayConfig(called, base_url="http://127.0.0.1:9", api_key="k", model="kimi-k3", options=options)
-        return Registry().build(given)
+        return ProviderRegistry().build(given)
 
     by_alias, by_name = built(alias), built(name)
     if name not in ("scripted", "mock"):
@@ -96,7 +96,7 @@ async def test_defaults_of_the_provider_stand_under_those_of_the_endpoint():
         seen.append(config)
         return build(config)
 
-    registry = Registry([Provider("x", factory, base_url="http://x.example", options={"a": 1, "b": 1})])
+    registry = ProviderRegistry([Provider("x", factory, base_url="http://x.example", options={"a": 1, "b": 1})])
     registry.build(GatewayConfig("X", api_key="k", options={"b": 2}))
     registry.build(GatewayConfig("x", api_key="k", base_url="http://mine.example"))
 
@@ -111,7 +111,7 @@ async def test_every_built_in_provider_can_be_built(name: str):
     )
     if name == "scripted":
         config = GatewayConfig(name, options={"script": ["hi"]})
-    gateway = Registry().build(config)
+    gateway = ProviderRegistry().build(config)
     await gateway.close()
 
 
@@ -128,7 +128,7 @@ def offer(monkeypatch: pytest.MonkeyPatch, **entries: str) -> None:
 
 async def test_an_installed_package_brings_its_providers(monkeypatch: pytest.MonkeyPatch):
     offer(monkeypatch, acme="acme", more="two_providers")
-    registry = Registry(plugins=load_entry_points)
+    registry = ProviderRegistry(plugins=load_entry_points)
 
     gateway = registry.build(GatewayConfig("AC-ME"))
 
@@ -138,7 +138,7 @@ async def test_an_installed_package_brings_its_providers(monkeypatch: pytest.Mon
 
 def test_a_plug_in_that_does_not_load_takes_nothing_down_and_is_named(monkeypatch: pytest.MonkeyPatch):
     offer(monkeypatch, bad="broken", taken="clash", odd="nonsense", acme="acme")
-    registry = Registry(plugins=load_entry_points)
+    registry = ProviderRegistry(plugins=load_entry_points)
 
     assert registry.find("acme").name == "acme"
     with pytest.raises(InvalidInput) as caught:
@@ -148,14 +148,14 @@ def test_a_plug_in_that_does_not_load_takes_nothing_down_and_is_named(monkeypatc
 
 
 def test_plug_ins_are_not_read_for_a_built_in_name():
-    def never(_: Registry) -> list[str]:
+    def never(_: ProviderRegistry) -> list[str]:
         raise AssertionError("read too early")
 
-    assert Registry(plugins=never).find("openai").name == "openai"
+    assert ProviderRegistry(plugins=never).find("openai").name == "openai"
 
 
 def test_a_factory_that_cannot_be_imported_is_explained():
-    registry = Registry([Provider("x", "foliot.models.nowhere:build", requires_api_key=False)])
+    registry = ProviderRegistry([Provider("x", "foliot.models.nowhere:build", requires_api_key=False)])
     with pytest.raises(InvalidInput, match="'x' cannot be loaded"):
         registry.build(GatewayConfig("x"))
 

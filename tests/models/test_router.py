@@ -32,7 +32,7 @@ from foliot.models.base import (
     OnDelta,
 )
 from foliot.models.config import GatewayConfig
-from foliot.models.registry import Provider, Registry, default_registry
+from foliot.models.registry import Provider, ProviderRegistry, default_registry
 from foliot.models.routing import usage as spending
 from foliot.models.routing.endpoints import FALL_BACK_ON, EndpointConfig, OpenGateway
 from foliot.models.routing.limits import ASKER
@@ -40,7 +40,7 @@ from foliot.models.routing.pricing import Pricing
 from foliot.models.routing.router import Router
 from foliot.models.routing.tokens import estimate_request
 from foliot.models.scripted.model import ScriptedModel
-from foliot.resources.rates import Limits
+from foliot.resources.rates import RateLimits
 from foliot.tools.pipeline.breaker import Circuits
 
 ASK = ModelRequest("", (Message("user", (Text("hello"),)),))
@@ -82,7 +82,7 @@ class World:
 
     def __post_init__(self) -> None:
         free = [Provider(name, self.build, requires_api_key=False) for name in ("fake", "pydantic-ai")]
-        registry = Registry([*free, Provider("openai", self.build)])
+        registry = ProviderRegistry([*free, Provider("openai", self.build)])
         health = Circuits()
         self.router = Router(
             self.resolve,
@@ -320,7 +320,7 @@ async def test_an_old_gateway_stays_open_while_any_of_its_calls_goes_on(world: W
 async def test_new_limits_alone_need_no_new_gateway(world: World):
     world.add("main", {"turns": ["x"], "loop": True})
     await world.ask("main")
-    world.endpoints["main"] = replace(world.endpoints["main"], limits=Limits(concurrency=1), pricing=Pricing(1, 1))
+    world.endpoints["main"] = replace(world.endpoints["main"], limits=RateLimits(concurrency=1), pricing=Pricing(1, 1))
     assert (await world.ask("main")).usage.cost_usd is not None
     assert len(world.built) == 1
 
@@ -328,9 +328,11 @@ async def test_new_limits_alone_need_no_new_gateway(world: World):
 async def test_endpoints_with_the_same_key_wait_in_one_line(world: World):
     for name in "ab":
         world.add(
-            name, {"turns": ["ok"], "loop": True}, provider="openai", key="k", model="m", limits=Limits(2, per=60)
+            name, {"turns": ["ok"], "loop": True}, provider="openai", key="k", model="m", limits=RateLimits(2, per=60)
         )
-    world.add("c", {"turns": ["ok"], "loop": True}, provider="openai", key="k", model="other", limits=Limits(2, per=60))
+    world.add(
+        "c", {"turns": ["ok"], "loop": True}, provider="openai", key="k", model="other", limits=RateLimits(2, per=60)
+    )
     for name in "abc":
         await world.ask(name)
     assert world.waits == []
@@ -347,7 +349,7 @@ async def as_run(world: World, run_id: str, ref: str, *, placed: bool = False) -
 
 
 async def test_a_run_whose_turn_comes_later_is_told_so_and_holds_nothing(world: World):
-    world.add("main", {"turns": ["ok"], "loop": True}, limits=Limits(2, per=60))
+    world.add("main", {"turns": ["ok"], "loop": True}, limits=RateLimits(2, per=60))
     for name in "ab":
         await as_run(world, name, "main")
     for number, name in enumerate("cd"):
@@ -360,15 +362,15 @@ async def test_a_run_whose_turn_comes_later_is_told_so_and_holds_nothing(world: 
 
 
 async def test_a_turn_that_comes_in_a_moment_is_waited_for(world: World):
-    world.add("main", {"turns": ["ok"], "loop": True}, limits=Limits(1, per=0.5))
+    world.add("main", {"turns": ["ok"], "loop": True}, limits=RateLimits(1, per=0.5))
     await as_run(world, "a", "main")
     await as_run(world, "b", "main")
     assert world.now == pytest.approx(0.5, abs=0.01)
 
 
 async def test_without_room_the_fallback_is_asked_and_no_place_is_taken(world: World):
-    world.add("main", {"turns": ["ok"], "loop": True}, limits=Limits(1, per=60), fallbacks=("second",))
-    world.add("second", {"turns": ["saved"], "loop": True}, limits=Limits(1, per=60))
+    world.add("main", {"turns": ["ok"], "loop": True}, limits=RateLimits(1, per=60), fallbacks=("second",))
+    world.add("second", {"turns": ["saved"], "loop": True}, limits=RateLimits(1, per=60))
     assert [(await as_run(world, name, "main")).endpoint for name in "ab"] == ["main", "second"]
     with pytest.raises(ModelDelayed) as caught:
         await as_run(world, "c", "main")
@@ -381,13 +383,13 @@ async def test_without_room_the_fallback_is_asked_and_no_place_is_taken(world: W
 
 
 async def test_a_limit_that_was_removed_is_gone_at_once(world: World):
-    world.add("main", {"turns": ["ok"], "loop": True}, limits=Limits(1, per=60))
+    world.add("main", {"turns": ["ok"], "loop": True}, limits=RateLimits(1, per=60))
     await as_run(world, "a", "main")
     with pytest.raises(ModelDelayed):
         await as_run(world, "b", "main")
-    world.endpoints["main"] = replace(world.endpoints["main"], limits=Limits())
+    world.endpoints["main"] = replace(world.endpoints["main"], limits=RateLimits())
     assert (await as_run(world, "b", "main", placed=True)).message.text == "ok"
-    world.endpoints["main"] = replace(world.endpoints["main"], limits=Limits(1, per=60))
+    world.endpoints["main"] = replace(world.endpoints["main"], limits=RateLimits(1, per=60))
     with pytest.raises(ModelDelayed, match="0 are in front"):
         await as_run(world, "c", "main")
 
@@ -457,8 +459,8 @@ async def test_one_key_is_one_line_whatever_is_spoken_and_wherever_its_address_i
     assert key("ollama", api_key="") != key("ollama", api_key="", name="b")
 
 
-@pytest.mark.parametrize("limits", [Limits(), Limits(100)], ids=["unlimited", "limited"])
-async def test_retry_after_holds_every_run_on_that_key_and_model(world: World, limits: Limits):
+@pytest.mark.parametrize("limits", [RateLimits(), RateLimits(100)], ids=["unlimited", "limited"])
+async def test_retry_after_holds_every_run_on_that_key_and_model(world: World, limits: RateLimits):
     world.add("a", [{"fail": "rate_limit", "retry_after": "100s"}], provider="openai", key="k", limits=limits)
     world.add("b", {"turns": ["ok"], "loop": True}, provider="openai", key="k", limits=limits)
     with pytest.raises(ModelRateLimited):
@@ -478,7 +480,7 @@ async def test_tokens_are_reserved_by_estimate_and_settled_by_what_was_used(worl
     world.add(
         "main",
         {"turns": [{"say": "x", "usage": {"input_tokens": 50, "output_tokens": 50}}], "loop": True},
-        limits=Limits(tokens=1100, per=60),
+        limits=RateLimits(tokens=1100, per=60),
     )
     request = ModelRequest("", ASK.messages, settings=ModelSettings(max_output_tokens=900))
     for _ in range(2):
@@ -548,14 +550,14 @@ async def test_a_cancelled_call_gives_its_place_back(world: World):
         await asyncio.Event().wait()
         return "never"
 
-    world.add("main", hang, limits=Limits(concurrency=1))
+    world.add("main", hang, limits=RateLimits(concurrency=1))
     call = asyncio.create_task(world.ask("main"))
     for _ in range(5):
         await asyncio.sleep(0)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    world.add("main", ["free"], limits=Limits(concurrency=1))
+    world.add("main", ["free"], limits=RateLimits(concurrency=1))
     assert (await world.ask("main")).message.text == "free"
 
 
@@ -581,7 +583,7 @@ def test_usage_that_a_gateway_priced_itself_is_believed():
 
 
 async def test_a_place_is_settled_when_its_call_is_stopped_before_it_began(world: World) -> None:
-    world.add("one", {"turns": ["hi"], "loop": True}, limits=Limits(concurrency=1))
+    world.add("one", {"turns": ["hi"], "loop": True}, limits=RateLimits(concurrency=1))
     stopped = asyncio.Event()
 
     async def leave(_: str) -> None:
@@ -609,7 +611,7 @@ async def test_a_fallback_that_answers_says_for_whom_and_why(world: World) -> No
 
 async def test_a_delay_tells_of_the_failure_before_it(world: World) -> None:
     world.add("main", {"turns": [{"fail": "overloaded"}], "loop": True}, fallbacks=("spare",))
-    world.add("spare", {"turns": ["hi"], "loop": True}, limits=Limits(requests=1, per=3600))
+    world.add("spare", {"turns": ["hi"], "loop": True}, limits=RateLimits(requests=1, per=3600))
     ASKER.set(("r1", False))
     await world.ask("main")
     with pytest.raises(ModelDelayed) as caught:
@@ -619,7 +621,7 @@ async def test_a_delay_tells_of_the_failure_before_it(world: World) -> None:
 
 
 async def test_whoever_asks_outside_a_run_leaves_no_place_behind(world: World) -> None:
-    world.add("one", {"turns": ["hi"], "loop": True}, limits=Limits(requests=1, per=3600))
+    world.add("one", {"turns": ["hi"], "loop": True}, limits=RateLimits(requests=1, per=3600))
     await world.ask("one")
     for _ in range(3):
         with pytest.raises(ModelDelayed):
@@ -640,7 +642,7 @@ async def test_an_open_circuit_says_what_the_endpoint_failed_with(world: World) 
 
 
 async def test_vectors_are_made_within_the_limits_of_their_key_and_model(world: World) -> None:
-    world.add("one", ["hi"], limits=Limits(requests=2, per=3600))
+    world.add("one", ["hi"], limits=RateLimits(requests=2, per=3600))
     assert (await world.router.embed("one", ["ab"], model="e")).usage.input_tokens == 7
     await world.router.embed("one", ["ab"], model="e")
     with pytest.raises(ModelDelayed):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from foliot.resources.syntax.places import Limits
+from foliot.resources.syntax.places import FileLimits
 from foliot.resources.syntax.yaml import events_of, parse_yaml, pure_python_events
 
 
@@ -12,8 +12,8 @@ from foliot.resources.syntax.yaml import events_of, parse_yaml, pure_python_even
 def parse(request: pytest.FixtureRequest):
     """Every rule holds for both parsers."""
 
-    def parse_with(text: str, limits: Limits | None = None):
-        return parse_yaml(text, limits or Limits(), events=request.param)
+    def parse_with(text: str, limits: FileLimits | None = None):
+        return parse_yaml(text, limits or FileLimits(), events=request.param)
 
     return parse_with
 
@@ -300,8 +300,8 @@ def test_nesting_up_to_the_limit_is_read(parse):
 def test_aliases_cannot_nest_beyond_the_limit(parse):
     text = "a: &a [[[x]]]\nb: &b [[*a]]\nc: [[*b]]\n"
 
-    assert parse(text, Limits(depth=8)).flaws == []
-    assert flaws(parse(text, Limits(depth=7))) == [(3, 6, "values are nested more than 7 deep")]
+    assert parse(text, FileLimits(depth=8)).flaws == []
+    assert flaws(parse(text, FileLimits(depth=7))) == [(3, 6, "values are nested more than 7 deep")]
 
 
 def test_an_alias_bomb_is_refused_before_it_grows(parse):
@@ -323,11 +323,13 @@ def test_few_aliases_of_one_long_text_are_a_bomb_as_well(parse):
 
 def test_the_number_of_values_documents_and_flaws_is_limited(parse):
     for text in ("[0, 0, 0, 0]", "[a, b, c, d]", "{a: b, c: d}", "- a\n- b\n- c\n- d", "{a: &x {}, b: *x}"):
-        assert len(parse(text, Limits(nodes=4)).flaws) == 1, text
-        assert parse(text, Limits(nodes=5)).flaws == [], text
-    assert flaws(parse("[0, 0, 0, 0]", Limits(nodes=4))) == [(1, 11, "the file holds more than 4 values")]
-    assert flaws(parse("--- a\n--- b\n--- c\n", Limits(documents=2))) == [(3, 1, "the file has more than 2 documents")]
-    parsed = parse("a: 1\n" * 10, Limits(flaws=3))
+        assert len(parse(text, FileLimits(nodes=4)).flaws) == 1, text
+        assert parse(text, FileLimits(nodes=5)).flaws == [], text
+    assert flaws(parse("[0, 0, 0, 0]", FileLimits(nodes=4))) == [(1, 11, "the file holds more than 4 values")]
+    assert flaws(parse("--- a\n--- b\n--- c\n", FileLimits(documents=2))) == [
+        (3, 1, "the file has more than 2 documents")
+    ]
+    parsed = parse("a: 1\n" * 10, FileLimits(flaws=3))
     assert [f.message for f in parsed.flaws] == ["the key 'a' is given twice"] * 3 + ["more problems follow"]
 
 

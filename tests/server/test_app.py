@@ -10,7 +10,7 @@ from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app, load_routes
 from foliot.server.auth.authentication import Anonymous
 from foliot.server.auth.guard import GuardedRoute, check_routes, new_router
-from foliot.server.http.envelope import Limits
+from foliot.server.http.envelope import RequestLimits
 from foliot.server.http.routing import Route
 from foliot.server.route_table import ROUTES
 from foliot.settings.settings import Settings
@@ -94,7 +94,7 @@ async def test_headers_and_addresses_have_limits(
 
 
 async def test_a_body_that_is_announced_too_large_is_not_read(runtime: Runtime, settings: Settings) -> None:
-    app = create_app(runtime, settings=settings, auth=Anonymous(), limits=Limits(body=10))
+    app = create_app(runtime, settings=settings, auth=Anonymous(), limits=RequestLimits(body=10))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
         answer = await http.request("GET", "/healthz", content=b"12345678901")
 

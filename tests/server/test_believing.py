@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from foliot.server.auth.authentication import Believed, Holder
+from foliot.server.auth.authentication import CredentialCache, Holder
 
 
 class Silent:
@@ -31,7 +31,7 @@ async def test_what_was_found_out_before_a_revocation_is_not_believed_after_it()
         await answered.wait()
         return Holder(cast("Any", "ann"), Good())
 
-    believed = Believed(cast("Any", Silent()), ask)
+    believed = CredentialCache(cast("Any", Silent()), ask)
     asked = asyncio.create_task(believed.of("token", 0.0))
     await looked.wait()
     revoked = True

@@ -11,7 +11,7 @@ import pytest
 
 from foliot.resources.kinds import KINDS
 from foliot.server.app import described
-from foliot.server.auth.rules import Rule
+from foliot.server.auth.rules import RouteRule
 from foliot.server.openapi import events, kinds, shapes, work_shapes
 from foliot.server.openapi.document import ROWS, forms
 from foliot.server.routes.resources import WITHOUT_STATUS
@@ -27,7 +27,7 @@ def operations() -> list[tuple[str, str, dict[str, Any]]]:
     ]
 
 
-def rule_of(method: str, path: str) -> Rule:
+def rule_of(method: str, path: str) -> RouteRule:
     if (row := ROWS.get((method.upper(), path))) is not None:
         return row.rule
     return ROWS[method.upper(), re.sub(r"^/v1/[^/]+", "/v1/{kind}", path)].rule

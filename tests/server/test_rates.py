@@ -12,7 +12,7 @@ from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
 from foliot.server.auth.authentication import TokenAuth
 from foliot.server.errors import TooMany
-from foliot.server.http.envelope import Limits
+from foliot.server.http.envelope import RequestLimits
 from foliot.server.http.rates import Rates, peer_of
 from foliot.settings.settings import Settings
 from foliot.store.access.tokens import SqlTokens
@@ -91,8 +91,8 @@ class TestGuessing:
 
 class TestOverHttp:
     @pytest.fixture
-    def limits(self) -> Limits:
-        return Limits(rate=0.01, burst=3, auth_failures=2)
+    def limits(self) -> RequestLimits:
+        return RequestLimits(rate=0.01, burst=3, auth_failures=2)
 
     @pytest.fixture
     async def auth(self, runtime: Runtime, settings: Settings) -> AsyncIterator[TokenAuth]:
@@ -101,7 +101,7 @@ class TestOverHttp:
         await auth.close()
 
     @pytest.fixture
-    async def app(self, runtime: Runtime, settings: Settings, auth: TokenAuth, limits: Limits) -> Starlette:
+    async def app(self, runtime: Runtime, settings: Settings, auth: TokenAuth, limits: RequestLimits) -> Starlette:
         return create_app(runtime, settings=settings, auth=auth, limits=limits)
 
     @pytest.fixture

@@ -21,7 +21,7 @@ from foliot.runtime.runtime import Runtime
 from foliot.runtime.telemetry import traced
 from foliot.server.app import create_app
 from foliot.server.auth.authentication import TokenAuth
-from foliot.server.http.envelope import Limits
+from foliot.server.http.envelope import RequestLimits
 from foliot.server.http.serve import HttpServer, Listen
 from foliot.settings.settings import Settings, load_settings
 from foliot.store.access.tokens import SqlTokens
@@ -82,7 +82,7 @@ class TestTheAccessLog:
             "ci", namespaces=["*"], roles=["reader"], now=0.0
         )
         auth = TokenAuth(runtime.inside.tasking.database, local=True)
-        app = create_app(runtime, settings=settings, auth=auth, limits=Limits(rate=0.01, burst=1))
+        app = create_app(runtime, settings=settings, auth=auth, limits=RequestLimits(rate=0.01, burst=1))
         known = {"Authorization": f"Bearer {text}"}
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
             assert [(await http.get("/v1/agents", headers=known)).status_code for _ in range(2)] == [200, 429]

@@ -12,11 +12,11 @@ import sys
 import time
 
 from foliot.engine.driver.process import identity
-from foliot.store.ledger.budgets import HOLD_SECONDS, Account, Act, Amount, Ceiling, SqlBudgetLedger
+from foliot.store.ledger.budgets import HOLD_SECONDS, Amount, BudgetAccount, Ceiling, PaidAct, SqlBudgetLedger
 from foliot.store.open import open_database
 
-TEAM = Account("default", "team", "total")
-DAY = Account("default", "day", "2026-11-16")
+TEAM = BudgetAccount("default", "team", "total")
+DAY = BudgetAccount("default", "day", "2026-11-16")
 
 
 async def spend(url: str, file: int, name: str, limit: int, acts: int) -> None:
@@ -28,7 +28,7 @@ async def spend(url: str, file: int, name: str, limit: int, acts: int) -> None:
 
     async def lane(number: int) -> None:
         for n in range(acts):
-            act, estimate = Act(f"{name}-{number}", f"step/{n}/1"), dice.randrange(1, 50)
+            act, estimate = PaidAct(f"{name}-{number}", f"step/{n}/1"), dice.randrange(1, 50)
             now = time.time()
             short = await ledger.reserve(
                 act, ceilings, Amount(estimate, 1), holder=identity(), now=now, until=now + HOLD_SECONDS
@@ -51,7 +51,7 @@ async def hold(url: str, file: int, name: str, limit: int) -> None:
     database = await open_database(url)
     now = time.time()
     await SqlBudgetLedger(database).reserve(
-        Act(name, "step/1/1"),
+        PaidAct(name, "step/1/1"),
         [Ceiling(TEAM, limit, None)],
         Amount(limit, 1),
         holder=identity(),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foliot.store.audit.chain import Check, Head, Link, linked
+from foliot.store.audit.chain import ChainHead, Check, Link, linked
 
 ENTRIES = st.lists(
     st.dictionaries(st.text(max_size=5), st.one_of(st.integers(-9, 9), st.text(max_size=5), st.none()), max_size=3),
@@ -16,12 +16,12 @@ ENTRIES = st.lists(
 )
 
 
-def chain(entries: list[dict]) -> tuple[list[Link], Head]:
-    links = [Link(seq, data, digest, {}) for seq, digest, data, _ in linked(entries, Head())]
-    return links, Head(links[-1].seq, links[-1].hash)
+def chain(entries: list[dict]) -> tuple[list[Link], ChainHead]:
+    links = [Link(seq, data, digest, {}) for seq, digest, data, _ in linked(entries, ChainHead())]
+    return links, ChainHead(links[-1].seq, links[-1].hash)
 
 
-def holds(links: list[Link], head: Head | None, anchor: Head | None = None) -> bool:
+def holds(links: list[Link], head: ChainHead | None, anchor: ChainHead | None = None) -> bool:
     check = Check(anchor)
     check.follow(links)
     return check.end(head) is None
@@ -31,7 +31,7 @@ def holds(links: list[Link], head: Head | None, anchor: Head | None = None) -> b
 def test_what_was_written_holds_and_every_record_can_be_an_anchor(entries: list[dict]) -> None:
     links, head = chain(entries)
     assert holds(links, head)
-    assert all(holds(links, head, Head(link.seq, link.hash)) for link in links)
+    assert all(holds(links, head, ChainHead(link.seq, link.hash)) for link in links)
 
 
 @given(ENTRIES, st.data())

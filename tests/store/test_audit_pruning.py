@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from foliot.errors import Conflict, NotFound
 from foliot.store.audit import log as audit_pruning
-from foliot.store.audit.chain import Head
+from foliot.store.audit.chain import ChainHead
 from foliot.store.audit.log import AuditFilter, SqlAuditLog, prune_audit
 from foliot.store.base import Database
 from foliot.store.open import open_database
@@ -50,7 +50,7 @@ async def test_what_is_old_is_gone_and_the_log_says_so_and_holds(database: Datab
     cut = await prune_audit(database, before=7.0, by="ann", now=100.0)
 
     assert cut is not None
-    assert (cut.records, cut.last) == (6, Head(6, last.hash))
+    assert (cut.records, cut.last) == (6, ChainHead(6, last.hash))
     assert await numbers(log) == [7, 8, 9, 10, 11]
     told = await log.get(11)
     assert told.body["pruned"] == {"from": 1, "to": 6, "hash": last.hash, "records": 6}
@@ -94,12 +94,12 @@ async def test_nothing_old_means_nothing_is_written(database: Database) -> None:
 
 async def test_a_head_that_was_noted_is_still_good_or_is_said_to_be_too_old(database: Database) -> None:
     log = await filled(database)
-    noted = {number: Head(number, (await log.get(number)).hash) for number in (3, 6, 8)}
+    noted = {number: ChainHead(number, (await log.get(number)).hash) for number in (3, 6, 8)}
     await prune_audit(database, before=7.0, by="ann", now=100.0)
 
     assert (await log.verify(noted[8])).broken is None
     assert (await log.verify(noted[6])).broken is None
-    for anchor, fault in ((noted[3], "pruned"), (Head(6, "0" * 64), "edited"), (Head(8, "0" * 64), "edited")):
+    for anchor, fault in ((noted[3], "pruned"), (ChainHead(6, "0" * 64), "edited"), (ChainHead(8, "0" * 64), "edited")):
         broken = (await log.verify(anchor)).broken
         assert broken is not None
         assert broken.fault == fault

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from foliot.errors import Conflict, NotFound
 from foliot.store.audit.log import SqlAuditLog, append_records
 from foliot.store.base import Put
-from foliot.store.ledger.budgets import Account, Act, Amount, Ceiling, SqlBudgetLedger
+from foliot.store.ledger.budgets import Amount, BudgetAccount, Ceiling, PaidAct, SqlBudgetLedger
 from foliot.store.postgres.batches import BodyBatch, LeftOut, OutOfOrder, Part, RefusedBody, keys_of
 from foliot.store.postgres.database import PostgresDatabase
 from foliot.store.queries import load, locks_of
@@ -167,11 +167,11 @@ def record(*_: Any) -> Tx[None]:
 
 
 async def test_two_processes_lock_the_same_rows_and_every_write_counts(databases: list[PostgresDatabase]) -> None:
-    accounts = [Account("default", f"b{number}", "all") for number in range(4)]
+    accounts = [BudgetAccount("default", f"b{number}", "all") for number in range(4)]
 
     async def work(number: int) -> None:
         database = databases[number % 2]
-        act = Act("r", str(number))
+        act = PaidAct("r", str(number))
         chosen = [accounts[number % 4], accounts[(number * 7 + 1) % 4]]
         ledger = SqlBudgetLedger(database)
         await ledger.reserve(act, [Ceiling(each) for each in set(chosen)], Amount(1), holder="h", now=1.0, until=9e9)
@@ -256,9 +256,9 @@ async def test_a_dry_run_undoes_nothing_of_others(databases: list[PostgresDataba
 
 async def test_what_was_reserved_while_its_caller_was_stopped_is_given_back(databases: list[PostgresDatabase]) -> None:
     ledger, other = SqlBudgetLedger(databases[0]), databases[1]
-    account = Account("default", "b", "all")
+    account = BudgetAccount("default", "b", "all")
     for number in range(20):
-        act = Act("r", str(number))
+        act = PaidAct("r", str(number))
         wanted = ledger.reserve(act, [Ceiling(account)], Amount(1), holder="h", now=1.0, until=9e9)
         reserving = asyncio.create_task(wanted)
         for _ in range(number):  # into the transaction, each time a little further

@@ -15,35 +15,35 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foliot.engine.driver.process import is_gone
-from foliot.store.ledger.budgets import Account, Act, Amount, Ceiling, SqlBudgetLedger
+from foliot.store.ledger.budgets import Amount, BudgetAccount, Ceiling, PaidAct, SqlBudgetLedger
 from foliot.store.open import open_database
 
 PROCESS = Path(__file__).with_name("budget_process.py")
 DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.services)]
-TEAM = Account("default", "team", "total")
-DAY = Account("default", "day", "2026-11-16")
+TEAM = BudgetAccount("default", "team", "total")
+DAY = BudgetAccount("default", "day", "2026-11-16")
 LIMIT = 100
 
 # What may be done with one of five acts: reserve it in one or both accounts, settle it, release it; or time goes by.
-acts = st.integers(0, 4).map(lambda n: Act("r", f"a{n}"))
+acts = st.integers(0, 4).map(lambda n: PaidAct("r", f"a{n}"))
 steps = st.one_of(
     st.tuples(st.just("reserve"), acts, st.integers(0, 60), st.booleans()),
     st.tuples(st.just("settle"), acts, st.integers(0, 60), st.just(False)),
     st.tuples(st.just("release"), acts, st.just(0), st.just(False)),
-    st.tuples(st.just("sweep"), st.just(Act("r", "a0")), st.integers(0, 20), st.just(False)),
+    st.tuples(st.just("sweep"), st.just(PaidAct("r", "a0")), st.integers(0, 20), st.just(False)),
 )
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(steps, max_size=40))
-def test_no_order_of_acts_passes_a_limit_or_loses_a_millionth(script: list[tuple[str, Act, int, bool]]) -> None:
+def test_no_order_of_acts_passes_a_limit_or_loses_a_millionth(script: list[tuple[str, PaidAct, int, bool]]) -> None:
     asyncio.run(_play(script))
 
 
-async def _play(script: list[tuple[str, Act, int, bool]]) -> None:
+async def _play(script: list[tuple[str, PaidAct, int, bool]]) -> None:
     """The ledger beside the simplest thing that could be right: a dictionary."""
-    held: dict[Act, tuple[int, tuple[Account, ...], float]] = {}
-    over: set[Act] = set()
+    held: dict[PaidAct, tuple[int, tuple[BudgetAccount, ...], float]] = {}
+    over: set[PaidAct] = set()
     spent = {TEAM: 0, DAY: 0}
     now = 0.0
     with tempfile.TemporaryDirectory() as folder:
@@ -137,11 +137,11 @@ async def test_what_a_killed_process_held_is_there_for_the_next_one(url: str, tm
             now = time.time()
             ceilings = [Ceiling(TEAM, 100, None)]
             wanted: dict[str, Any] = {"holder": "me", "now": now, "until": now + 60}
-            assert await ledger.reserve(Act("r", "a"), ceilings, Amount(1), **wanted)
+            assert await ledger.reserve(PaidAct("r", "a"), ceilings, Amount(1), **wanted)
             assert [holder for holder in await ledger.holders() if is_gone(holder)] == []
         finally:
             child.kill()
     gone = [holder for holder in await ledger.holders() if is_gone(holder)]
     assert await ledger.give_back(gone, now=now) == 1
-    assert await ledger.reserve(Act("r", "a"), ceilings, Amount(100), **wanted) == []
+    assert await ledger.reserve(PaidAct("r", "a"), ceilings, Amount(100), **wanted) == []
     await database.close()

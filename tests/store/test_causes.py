@@ -12,7 +12,7 @@ import pytest
 
 from foliot.common.waits import Waits
 from foliot.errors import Conflict, FoliotError, InvalidInput, Unavailable
-from foliot.store.causes import POSTGRES, SQLITE, UNLISTED, Cause, is_away, of_sqlstate, table
+from foliot.store.causes import POSTGRES, SQLITE, UNLISTED, FailureCause, is_away, of_sqlstate, table
 from foliot.store.postgres.database import PostgresDatabase
 from foliot.store.postgres.driver import explain
 from foliot.store.sqlite import file as sqlite_file
@@ -37,7 +37,7 @@ def put(name: str, text: str) -> Tx[int]:
     return (yield from run("setting_put", name=name, value=text))
 
 
-def matches(error: FoliotError, cause: Cause) -> None:
+def matches(error: FoliotError, cause: FailureCause) -> None:
     assert type(error) is cause.error, error.message
     assert error.retryable is cause.retryable
     assert error.http == cause.http

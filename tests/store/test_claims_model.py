@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from foliot.store import queries
-from foliot.store.journal.base import Held, Lease, LeaseLost
+from foliot.store.journal.base import Lease, LeaseLost, RunHeld
 from foliot.store.journal.database import SqlJournal
 from foliot.store.queue import queue
 from foliot.store.queue.limits import Limit, class_failed, class_succeeded, set_limit
@@ -101,7 +101,7 @@ class ClaimMachine(RuleBasedStateMachine):
             lease = self.runner.run(
                 self.journal.claim(run_id, worker=f"id-of-{name}", now=self.now, until=self.now + 20)
             )
-        except Held:
+        except RunHeld:
             assert self.lives(run_id)
             return multiple()
         except Exception:

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from foliot.store.base import Database
-from foliot.store.journal.base import Entry, Held, Lease, LeaseLost, NewRun, Renewal, StoreSetBack
+from foliot.store.journal.base import Entry, Lease, LeaseLost, NewRun, Renewal, RunHeld, StoreSetBack
 from foliot.store.journal.database import SqlJournal, _renew
 from foliot.store.open import open_database
 from foliot.store.postgres.database import PostgresDatabase
@@ -49,7 +49,7 @@ async def test_a_deleted_run_is_lost_and_no_other(journal: SqlJournal) -> None:
     await ended(journal, "deleted", by="another")
     await journal.forget("deleted")
     assert await journal.renew([deleted, kept], until=200.0) == Renewal({"deleted"})
-    with pytest.raises(Held):
+    with pytest.raises(RunHeld):
         await journal.claim("kept", worker="w2", now=190.0, until=220.0)
     for entries in ([Entry(2, 2.0, "x", b"{}")], []):
         with pytest.raises(LeaseLost) as lost:

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from foliot.tools.base import AuthSpec, ToolPolicyInvalid, ToolSecretMissing
-from foliot.tools.secrets.auth import Credentials, ToolAuth
+from foliot.tools.secrets.auth import CallAuth, Credentials
 from foliot.tools.secrets.masking import MASK, Masker
 from foliot.tools.secrets.secrets import EnvironmentSecrets, Secrets
 
 
-def auth(**values: str) -> ToolAuth:
+def auth(**values: str) -> CallAuth:
     environ = {f"FOLIOT_SECRET_{name}": value for name, value in values.items()}
-    return ToolAuth(Secrets(EnvironmentSecrets(environ), Masker()))
+    return CallAuth(Secrets(EnvironmentSecrets(environ), Masker()))
 
 
-async def credentials(made: ToolAuth, *given: Any, **more: Any) -> Credentials:
+async def credentials(made: CallAuth, *given: Any, **more: Any) -> Credentials:
     return await made.credentials(AuthSpec(*given, **more), namespace="default", tool="t")
 
 

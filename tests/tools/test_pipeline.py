@@ -20,7 +20,7 @@ from foliot.tools.base import Invocation, Parked, Question, RateLimit, ToolDefin
 from foliot.tools.function import tool
 from foliot.tools.governance.reader import read_rules
 from foliot.tools.governance.rules import FixedRules, Rules
-from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.parts import PipelineParts
 from foliot.tools.pipeline.pipeline import Pipeline, finishers_for, gates_for, layers_for, stages_for
 from foliot.tools.secrets.masking import Masker
 from tests.tools.governed import permission, policy
@@ -240,7 +240,7 @@ class Delegating(Declared):
 
 def test_what_names_agents_or_asks_people_has_its_own_place_in_the_order() -> None:
     tool = Delegating(everything_declared())
-    parts = Parts(budgets=NoBudgets())
+    parts = PipelineParts(budgets=NoBudgets())
 
     layers = [type(each).__name__ for each in layers_for(tool, parts, lambda need: True)]
     assert layers[-3:] == ["Conditions", "Callees", "Preconditions"]
@@ -250,7 +250,7 @@ def test_what_names_agents_or_asks_people_has_its_own_place_in_the_order() -> No
 
 def test_the_order_of_everything_is_pinned() -> None:
     tool = Declared(everything_declared())
-    parts = Parts(budgets=NoBudgets(), masker=Masker())
+    parts = PipelineParts(budgets=NoBudgets(), masker=Masker())
 
     def names(found: Iterable[object]) -> list[str]:
         return [type(each).__name__ for each in found]
@@ -283,8 +283,12 @@ def test_the_order_of_everything_is_pinned() -> None:
 def test_a_call_pays_only_for_what_its_tool_declares() -> None:
     plain = Declared(ToolDefinition("f", timeout=None))
 
-    assert [type(each).__name__ for each in gates_for(plain, Parts())] == ["Approval"]
-    assert [type(each).__name__ for each in stages_for(plain.definition, Parts())] == ["Breaker", "Attempt", "Classify"]
+    assert [type(each).__name__ for each in gates_for(plain, PipelineParts())] == ["Approval"]
+    assert [type(each).__name__ for each in stages_for(plain.definition, PipelineParts())] == [
+        "Breaker",
+        "Attempt",
+        "Classify",
+    ]
 
 
 # --- governed ----------------------------------------------------------------------------------------------------
@@ -297,7 +301,7 @@ async def refund(amount: float) -> str:
 
 
 def governed(*documents: dict, tools=(refund,), **parts) -> Pipeline:
-    return Pipeline(tools, Parts(rules=FixedRules(read_rules("default", documents)), **parts))
+    return Pipeline(tools, PipelineParts(rules=FixedRules(read_rules("default", documents)), **parts))
 
 
 async def test_a_refusal_says_which_layer_and_which_rule() -> None:
@@ -331,7 +335,7 @@ class NoRules:
 
 
 async def test_rules_that_cannot_be_looked_up_refuse() -> None:
-    refused = await Pipeline([refund], Parts(rules=NoRules())).admit(call("refund", amount=1))
+    refused = await Pipeline([refund], PipelineParts(rules=NoRules())).admit(call("refund", amount=1))
 
     assert isinstance(refused, ToolResult)
     assert refused.error is not None

@@ -13,7 +13,7 @@ from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.tools.base import ToolDefinition
 from foliot.tools.registry import (
     Locked,
-    Registry,
+    ToolRegistry,
     lock,
     parse_constraint,
     parse_version,
@@ -27,7 +27,7 @@ def tool(name: str, version: str = "1.0.0", **fields: Any) -> Declared:
     return Declared(ToolDefinition(name, version=version, **fields))
 
 
-def version_of(registry: Registry, request: str) -> str:
+def version_of(registry: ToolRegistry, request: str) -> str:
     return registry.resolve(request).definition.version
 
 
@@ -50,13 +50,13 @@ SEARCH = [tool("search", version) for version in ("1.0.0", "1.2.0", "1.10.0", "2
     ],
 )
 def test_the_highest_version_that_was_asked_for(request_: str, version: str) -> None:
-    assert version_of(Registry(SEARCH), request_) == version
+    assert version_of(ToolRegistry(SEARCH), request_) == version
 
 
 @pytest.mark.parametrize("request_", ["search@3", "search@^0.4", "search@1.2.1", "search@^2.1"])
 def test_a_version_that_is_not_there_is_an_error_with_those_that_are(request_: str) -> None:
     with pytest.raises(NotFound, match="is not available") as caught:
-        Registry(SEARCH).resolve(request_)
+        ToolRegistry(SEARCH).resolve(request_)
     assert caught.value.details["available_versions"][-1] == "2.1.0-rc.1"
 
 
@@ -68,11 +68,11 @@ def test_an_empty_constraint_is_none(request_: str) -> None:
 @pytest.mark.parametrize("request_", ["search@latest", "search@>1", "@1", "search@1.2.3.4", ""])
 def test_what_says_no_version_is_refused(request_: str) -> None:
     with pytest.raises(InvalidInput):
-        Registry(SEARCH).resolve(request_)
+        ToolRegistry(SEARCH).resolve(request_)
 
 
 def test_a_plain_name_is_the_highest_version_that_is_not_deprecated() -> None:
-    registry = Registry(
+    registry = ToolRegistry(
         [tool("f", "1.0.0"), tool("f", "1.5.0", deprecated_since="1.4.0"), tool("g", deprecated_since="1.0.0")]
     )
 
@@ -82,7 +82,7 @@ def test_a_plain_name_is_the_highest_version_that_is_not_deprecated() -> None:
 
 
 def test_two_tools_of_one_name_and_version_collide_and_nothing_is_registered() -> None:
-    registry = Registry([tool("a")])
+    registry = ToolRegistry([tool("a")])
 
     with pytest.raises(Conflict, match=r'tool "a" version "1\.0\.0" is already registered'):
         registry.register(tool("b"), tool("a"))
@@ -93,15 +93,15 @@ def test_two_tools_of_one_name_and_version_collide_and_nothing_is_registered() -
 
 def test_the_same_object_twice_is_no_collision() -> None:
     mine = tool("a")
-    registry = Registry([mine])
+    registry = ToolRegistry([mine])
     registry.register(mine)
 
     assert registry.resolve("a") is mine
 
 
 def test_a_local_tool_hides_the_shared_one_for_its_own_registry_only() -> None:
-    shared = Registry([tool("a", "1.0.0"), tool("b")])
-    local = Registry([tool("a", "0.9.0"), tool("c")], parent=shared)
+    shared = ToolRegistry([tool("a", "1.0.0"), tool("b")])
+    local = ToolRegistry([tool("a", "0.9.0"), tool("c")], parent=shared)
 
     assert version_of(local, "a") == "0.9.0"
     assert version_of(shared, "a") == "1.0.0"
@@ -113,7 +113,7 @@ def test_a_local_tool_hides_the_shared_one_for_its_own_registry_only() -> None:
 
 
 def test_unregistering_brings_the_shared_one_back() -> None:
-    local = Registry([tool("a", "0.9.0")], parent=Registry([tool("a", "1.0.0")]))
+    local = ToolRegistry([tool("a", "0.9.0")], parent=ToolRegistry([tool("a", "1.0.0")]))
     local.unregister("a", "0.9.0")
 
     assert version_of(local, "a") == "1.0.0"
@@ -124,11 +124,11 @@ def test_unregistering_brings_the_shared_one_back() -> None:
 def test_lists_keep_the_order_of_registration() -> None:
     names = ["m", "a", "z", "b"]
 
-    assert [each.name for each in Registry(map(tool, names)).definitions()] == names
+    assert [each.name for each in ToolRegistry(map(tool, names)).definitions()] == names
 
 
 def test_read_only_sets_leave_out_what_may_change_something_and_other_categories() -> None:
-    registry = Registry(
+    registry = ToolRegistry(
         [
             tool("look", effect="read", category="core"),
             tool("write", category="core"),

@@ -19,7 +19,7 @@ from foliot.tools.governance.judge import Judgement, judge
 from foliot.tools.governance.layers import Profile
 from foliot.tools.governance.reader import read_rules
 from foliot.tools.governance.rules import STRICTNESS, FixedRules, Outcome, StandingGrant, permission_token, tool_token
-from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.parts import PipelineParts
 from foliot.tools.pipeline.pipeline import Layer, Pipeline, layers_for
 from tests.tools.governed import call, definition, permission, policy, role, rules
 
@@ -206,7 +206,7 @@ BROKEN = permission("broken", tool_ref="refund", match_mode="?")
 
 
 def layers_of(tool, profile: Profile | None = None, built_in: Tool | None = None) -> tuple[Layer, ...]:
-    return layers_for(Declared(tool, built_in), Parts(profile=profile or Profile()), lambda need: False)
+    return layers_for(Declared(tool, built_in), PipelineParts(profile=profile or Profile()), lambda need: False)
 
 
 def judged(layers, asked, found) -> Outcome:
@@ -278,7 +278,7 @@ def test_no_layer_allows_what_another_refused(declared, tool, caller, n) -> None
 
 async def admitted(tool, found, asked, shuffle=None) -> Outcome:
     """What the pipeline makes of a call, with its layers in whatever order."""
-    pipeline = Pipeline([Declared(tool)], Parts(rules=FixedRules(found), clock=lambda: 0.0))
+    pipeline = Pipeline([Declared(tool)], PipelineParts(rules=FixedRules(found), clock=lambda: 0.0))
     entry = pipeline.entry(tool.name)
     assert entry is not None
     if shuffle is not None:

@@ -13,9 +13,9 @@ import pytest
 from foliot.engine.telemetry.metrics import Metrics
 from foliot.tools.base import Invocation, ToolCancelled, ToolRateLimited
 from foliot.tools.function import FunctionTool, tool
-from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.parts import PipelineParts
 from foliot.tools.pipeline.pipeline import Pipeline
-from foliot.tools.pipeline.running import MOST_GOING_ON, Running, blocking, current, going_on
+from foliot.tools.pipeline.running import MOST_GOING_ON, CallProgress, blocking, current, going_on
 from tests.tools.governed import call
 
 # Seconds in which a thread has certainly begun, also on a busy machine: what has not begun does not go on.
@@ -119,7 +119,7 @@ async def test_who_is_cancelled_leaves_a_record_that_the_call_goes_on(monkeypatc
             kept.append(entry)
 
     stuck = Stuck()
-    box = Pipeline([stuck.tool(timeout=60)], Parts(recorders=(Keeps(),)))
+    box = Pipeline([stuck.tool(timeout=60)], PipelineParts(recorders=(Keeps(),)))
     task = asyncio.create_task(box.call(call("stuck")))
     while not stuck.begun.is_set():
         await asyncio.sleep(0.001)
@@ -172,7 +172,7 @@ class Right:
 
 async def test_a_function_is_not_called_when_the_right_to_it_was_lost_on_the_way_to_its_thread() -> None:
     acted: list[int] = []
-    current.set(Running(None, Right(False)))
+    current.set(CallProgress(None, Right(False)))
 
     with pytest.raises(ToolCancelled, match="was not called"):
         await blocking(call("f"), None, acted.append, 1)
@@ -181,7 +181,7 @@ async def test_a_function_is_not_called_when_the_right_to_it_was_lost_on_the_way
 
 async def test_a_function_is_called_once_when_the_right_to_it_was_only_in_doubt() -> None:
     acted: list[int] = []
-    current.set(Running(None, Right(True)))
+    current.set(CallProgress(None, Right(True)))
 
     await blocking(call("f"), None, acted.append, 1)
 

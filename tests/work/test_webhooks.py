@@ -17,8 +17,8 @@ from foliot.resources.validate import validate_document
 from foliot.store.base import Database, Delete, Document, Key, Put
 from foliot.store.resources.database import SqlResourceStore
 from foliot.store.secrets.keyring import keyring_from_text
-from foliot.store.triggers import Delivery, counts_of, deliveries_of, delivery_of
-from foliot.work.triggers.deliveries import Answer, Webhooks
+from foliot.store.triggers import WebhookDelivery, counts_of, deliveries_of, delivery_of
+from foliot.work.triggers.deliveries import WebhookAnswer, Webhooks
 from foliot.work.triggers.endpoints import WebhookEndpoints
 from foliot.work.triggers.signatures import sign
 from foliot.work.triggers.webhook import Webhook, read_webhook
@@ -73,14 +73,14 @@ class Gate:
         by: Webhooks | None = None,
         endpoint: str | None = None,
         name: str = "push",
-    ) -> Answer:
+    ) -> WebhookAnswer:
         document = await self.get(name)
         scheme = read_webhook(document).scheme
         signed = sign(scheme, secret.encode(), body, now=self.now, event_id=event_id)
         address = document["status"]["endpointID"] if endpoint is None else endpoint
         return await (by or self.webhooks).deliver(address, {**signed, **(headers or {})}, body, self.now)
 
-    async def log(self, name: str = "push") -> list[Delivery]:
+    async def log(self, name: str = "push") -> list[WebhookDelivery]:
         """Newest first."""
         return await deliveries_of(self.database, (await self.get(name))["metadata"]["uid"])
 
@@ -96,8 +96,8 @@ async def gate(opened_store: Database) -> Gate:
     return made
 
 
-def refused(status: int, text: str) -> Answer:
-    return Answer(status, {"accepted": False, "error": text})
+def refused(status: int, text: str) -> WebhookAnswer:
+    return WebhookAnswer(status, {"accepted": False, "error": text})
 
 
 async def test_a_signed_delivery_makes_a_task_after_the_template(gate: Gate) -> None:
@@ -105,7 +105,7 @@ async def test_a_signed_delivery_makes_a_task_after_the_template(gate: Gate) -> 
     answer = await gate.send("e1")
     (name,) = gate.book.names
     assert name == f"push-{hashlib.sha256(b'e1').hexdigest()[:16]}"
-    assert answer == Answer(
+    assert answer == WebhookAnswer(
         202,
         {
             "accepted": True,
@@ -275,7 +275,7 @@ async def test_other_senders_are_understood(profile: str, body: bytes, event: st
 async def test_slack_hears_its_challenge_only_if_it_signed_it(gate: Gate) -> None:
     await gate.declare("slack")
     body = b'{"type": "url_verification", "challenge": "3eZb"}'
-    assert await gate.send("", body) == Answer(200, {"challenge": "3eZb"})
+    assert await gate.send("", body) == WebhookAnswer(200, {"challenge": "3eZb"})
     assert (await gate.send("", body, secret="wrong")).status == 401
     assert gate.book.names == []
 

@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from foliot.bus.base import Ticket
-from foliot.bus.local import Handed, LocalTransport
+from foliot.bus.local import LocalDelivery, LocalTransport
 from foliot.store.journal.database import SqlJournal
 from foliot.store.queue.claims import Claims
 from foliot.store.queue.limits import Limit, set_limit
 from foliot.store.queue.workers import list_workers, register
 from foliot.store.sqlite.database import SqliteDatabase
-from foliot.work.worker.worker import Pace, Worker
+from foliot.work.worker.worker import LookPace, Worker
 from tests.conformance.claims import add, offer, take
 from tests.work.worker_kit import CountingDatabase, Doing, phase_of, slow, until, until_phase, working
 
@@ -58,14 +58,14 @@ async def test_somebody_listens_at_all_times_between_two_looks(db: CountingDatab
     """A look that comes earlier than planned moves the next one behind the end of the wait that is under way."""
     waits = iter([0.1])
 
-    class Planned(Pace):
+    class Planned(LookPace):
         def found(self, claims: Claims, now: float) -> float:
             return next(waits, 1000.0)
 
     class Counted(LocalTransport):
         asked = returned = 0
 
-        async def receive(self, *, want: int, timeout: float) -> Sequence[Handed]:
+        async def receive(self, *, want: int, timeout: float) -> Sequence[LocalDelivery]:
             self.asked += 1
             handed = await super().receive(want=want, timeout=timeout)
             self.returned += 1

@@ -17,7 +17,7 @@ from foliot.store.queue.claims import take
 from foliot.store.queue.placement import Offer
 from foliot.store.queue.workers import list_workers
 from foliot.store.sqlite.database import SqliteDatabase
-from foliot.work.worker.worker import Pace, Worker
+from foliot.work.worker.worker import LookPace, Worker
 
 
 class CountingDatabase:
@@ -161,7 +161,7 @@ class Letter:
 async def working(
     db: CountingDatabase, doing: Doing, by: Offer, transport: Any = None, **options: Any
 ) -> AsyncIterator[tuple[Worker, asyncio.Task[None]]]:
-    options = {"pace": Pace(lambda: 0.0, floor=0.05, ceiling=0.2), "clock": lambda: 2_000.0, **options}
+    options = {"pace": LookPace(lambda: 0.0, floor=0.05, ceiling=0.2), "clock": lambda: 2_000.0, **options}
     worker = Worker(db, transport or LocalTransport(), doing, by, **options)
     task = asyncio.create_task(worker.run())
     try:
@@ -173,9 +173,9 @@ async def working(
         await asyncio.wait_for(task, 60)
 
 
-def slow() -> Pace:
+def slow() -> LookPace:
     """A worker that would look again by itself after the test is long over."""
-    return Pace(lambda: 0.0, floor=1000.0, ceiling=1000.0)
+    return LookPace(lambda: 0.0, floor=1000.0, ceiling=1000.0)
 
 
 async def phase_of(db: CountingDatabase) -> str:

@@ -19,7 +19,7 @@ class Undecodable(ValueError):
     """A message that is no envelope. Says what is wrong with it, and nothing of what it holds."""
 
 
-class Envelope(Struct, frozen=True, omit_defaults=True):
+class BusEnvelope(Struct, frozen=True, omit_defaults=True):
     """Blank fields are left out. `task_id` is `namespace/name`; `due_at` is in seconds since 1970."""
 
     to_agent: str
@@ -41,7 +41,7 @@ class Envelope(Struct, frozen=True, omit_defaults=True):
     due_at: float | None = None  # not 0.0: only what is the very default object is left out
 
 
-_decoder: Final = msgspec.json.Decoder(Envelope)
+_decoder: Final = msgspec.json.Decoder(BusEnvelope)
 
 
 def subject_for(prefix: str, namespace: str, agent: str) -> str:
@@ -58,7 +58,7 @@ def encode(ticket: Ticket, *, now: float, largest: int) -> bytes:
     """The message; without its payload when it would be larger than `largest` bytes: the database has it."""
     namespace = ticket.namespace.strip() or DEFAULT_NAMESPACE
     attempt = max(1, ticket.attempt)
-    envelope = Envelope(
+    envelope = BusEnvelope(
         to_agent=ticket.agent.strip(),
         message_id=ticket.message_id or ticket.id,
         idempotency_key=ticket.id,

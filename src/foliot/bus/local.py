@@ -30,7 +30,7 @@ from foliot.bus.base import Ticket
 MOST: Final = 10_000
 
 
-class Later:
+class DelayQueue:
     """A heap by time; None is a ring. The clock is monotonic: a jump of the wall clock moves nothing."""
 
     def __init__(self, *, most: int = MOST) -> None:
@@ -67,7 +67,7 @@ class AlarmClock:
 
     def __init__(self, due: Callable[[Sequence[Ticket]], None]) -> None:
         self._due = due
-        self._later = Later()
+        self._later = DelayQueue()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -107,7 +107,7 @@ MOST_TICKETS = 4096
 Waiter: TypeAlias = tuple[asyncio.AbstractEventLoop, "asyncio.Future[None]"]
 
 
-class Tray:
+class LocalQueue:
     """First in, first out. `most_rings` bounds how many rings are owed, however many were put in."""
 
     def __init__(self, *, most_tickets: int = MOST_TICKETS, most_rings: int | None = None) -> None:
@@ -116,7 +116,7 @@ class Tray:
         self._lock = threading.Lock()
         self._tickets: dict[str, Ticket] = {}
         self._rings = 0
-        self._later = Later()
+        self._later = DelayQueue()
         self._waiting: set[Waiter] = set()
         self._closed = False
 
@@ -226,11 +226,11 @@ def _set(alarm: asyncio.Future[None]) -> None:
         alarm.set_result(None)
 
 
-class Handed:
+class LocalDelivery:
     """A `Delivery` out of a tray: what is not said to be done is not given to anybody by itself, as a process that
     has it dies together with its tray."""
 
-    def __init__(self, ticket: Ticket | None, tray: Tray) -> None:
+    def __init__(self, ticket: Ticket | None, tray: LocalQueue) -> None:
         self._ticket = ticket
         self._tray = tray
         self.settled = False
@@ -261,15 +261,15 @@ class LocalTransport:
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._tray = Tray()
+        self._tray = LocalQueue()
 
     async def publish(self, tickets: Sequence[Ticket]) -> None:
         now = self._clock()
         for ticket in tickets:
             self._tray.put(ticket, delay=ticket.due_at - now)
 
-    async def receive(self, *, want: int, timeout: float) -> Sequence[Handed]:
-        return [Handed(ticket, self._tray) for ticket in await self._tray.take(want=want, timeout=timeout)]
+    async def receive(self, *, want: int, timeout: float) -> Sequence[LocalDelivery]:
+        return [LocalDelivery(ticket, self._tray) for ticket in await self._tray.take(want=want, timeout=timeout)]
 
     async def close(self) -> None:
         self._tray.close()

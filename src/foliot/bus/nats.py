@@ -20,7 +20,7 @@ from weakref import WeakSet
 
 from foliot.bus.base import Delivery, Ticket
 from foliot.bus.envelope import Undecodable, decode, encode, subject_for
-from foliot.bus.local import AlarmClock, Handed, Tray
+from foliot.bus.local import AlarmClock, LocalDelivery, LocalQueue
 from foliot.bus.nats_link import NatsLink
 from foliot.bus.nats_stream import StreamPlan, StreamUnusable, ensure
 from foliot.common.cancellation import stop_tasks
@@ -293,7 +293,7 @@ class NatsTransport:
         self._clock = clock
         self._outbox = Outbox(self._send)
         self._alarms = AlarmClock(self._outbox.add)
-        self._rings = Tray(most_rings=1)
+        self._rings = LocalQueue(most_rings=1)
         self._handed: WeakSet[NatsDelivery] = WeakSet()
         self._puller: Puller | None = None
         self._ready = False
@@ -349,7 +349,7 @@ class NatsTransport:
         deadline = time.monotonic() + timeout
         while not self._closed:
             if rings := await self._rings.take(want=1, timeout=0):
-                return [Handed(each, self._rings) for each in rings]
+                return [LocalDelivery(each, self._rings) for each in rings]
             messages = await self._pull(want, min(deadline, self._rings.next_at or deadline))
             # No await from here on: who is cancelled must not take messages along.
             if handed := [each for message in messages if (each := self._accept(message)) is not None]:

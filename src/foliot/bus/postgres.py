@@ -14,7 +14,7 @@ from typing import Final
 from weakref import WeakSet
 
 from foliot.bus.base import Ticket
-from foliot.bus.local import AlarmClock, Handed, Tray
+from foliot.bus.local import AlarmClock, LocalDelivery, LocalQueue
 from foliot.bus.store import MOST_RINGS
 from foliot.store.base import Notices
 
@@ -29,9 +29,9 @@ class PostgresTransport:
         self._clock = clock
         self._channel = channel
         self._name = secrets.token_hex(6)
-        self._tray = Tray(most_rings=MOST_RINGS)
+        self._tray = LocalQueue(most_rings=MOST_RINGS)
         self._alarms = AlarmClock(self._due)
-        self._handed: WeakSet[Handed] = WeakSet()
+        self._handed: WeakSet[LocalDelivery] = WeakSet()
         self._stop: Callable[[], None] | None = None
         self._closed = False
 
@@ -43,10 +43,10 @@ class PostgresTransport:
                 self._alarms.set(ticket, delay=ticket.due_at - now)
         self._due([ticket for ticket in tickets if ticket.due_at <= now])
 
-    async def receive(self, *, want: int, timeout: float) -> Sequence[Handed]:
+    async def receive(self, *, want: int, timeout: float) -> Sequence[LocalDelivery]:
         if self._stop is None and not self._closed:
             self._stop = self._database.listen(self._channel, self._hear)
-        handed = [Handed(ticket, self._tray) for ticket in await self._tray.take(want=want, timeout=timeout)]
+        handed = [LocalDelivery(ticket, self._tray) for ticket in await self._tray.take(want=want, timeout=timeout)]
         self._handed.update(handed)
         return handed
 

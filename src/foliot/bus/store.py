@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from foliot.bus.base import Ticket
-from foliot.bus.local import Handed, Tray
+from foliot.bus.local import LocalDelivery, LocalQueue
 from foliot.common.cancellation import stop_tasks
 from foliot.errors import FoliotError
 from foliot.store.base import Database
@@ -34,7 +34,7 @@ class StoreTransport:
         self._database = database
         self._clock = clock
         self._pace = pace
-        self._tray = Tray(most_rings=MOST_RINGS)
+        self._tray = LocalQueue(most_rings=MOST_RINGS)
         self._watcher: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -47,10 +47,10 @@ class StoreTransport:
             if ticket.due_at > now:
                 self._tray.put(None, delay=ticket.due_at - now)
 
-    async def receive(self, *, want: int, timeout: float) -> Sequence[Handed]:
+    async def receive(self, *, want: int, timeout: float) -> Sequence[LocalDelivery]:
         if self._watcher is None and not self._closed:
             self._watcher = asyncio.create_task(self._watch())
-        return [Handed(ticket, self._tray) for ticket in await self._tray.take(want=want, timeout=timeout)]
+        return [LocalDelivery(ticket, self._tray) for ticket in await self._tray.take(want=want, timeout=timeout)]
 
     async def close(self) -> None:
         self._closed = True

@@ -37,7 +37,7 @@ from foliot.tools.mcp.process import ServerSpec, auth_headers, secret_values, se
 from foliot.tools.mcp.sync import GENERATED_LABEL, Consent, SyncPlan, is_generated_for, plan_sync
 from foliot.tools.outbound.client import OutboundClient
 from foliot.tools.outbound.guard import Guard, Outbound
-from foliot.tools.secrets.auth import TokenCache, ToolAuth
+from foliot.tools.secrets.auth import CallAuth, TokenCache
 
 MOST_CONFLICTS: Final = 5
 
@@ -263,7 +263,7 @@ async def opened_connections(
     connections = McpConnections(
         allowed_commands={*settings.mcp_commands, *allow},
         resolve_secret=secret_values(secrets),
-        authorize=auth_headers(ToolAuth(secrets, TokenCache(client, secrets.masker))),
+        authorize=auth_headers(CallAuth(secrets, TokenCache(client, secrets.masker))),
         guard=client.guard.addresses,
         environ=environ,
         patient=patient,

@@ -8,7 +8,7 @@ from typing import Final
 
 from aiohttp import web
 
-from foliot.work.triggers.deliveries import Answer, Webhooks
+from foliot.work.triggers.deliveries import WebhookAnswer, Webhooks
 from foliot.work.triggers.endpoints import PATH
 from foliot.work.triggers.webhook import LARGEST_BODY
 
@@ -28,13 +28,13 @@ def application(webhooks: Webhooks) -> web.Application:
 
 async def _deliver(request: web.Request) -> web.Response:
     if request.method != "POST":
-        return _response(Answer(405, {"error": "method not allowed"}, {"Allow": "POST"}))
+        return _response(WebhookAnswer(405, {"error": "method not allowed"}, {"Allow": "POST"}))
     body = await _body(request)
     return _response(await request.app[WEBHOOKS].deliver(request.match_info["endpoint"], request.headers, body))
 
 
 async def _nothing_here(request: web.Request) -> web.Response:
-    return _response(Answer(404, {"error": "not found"}))
+    return _response(WebhookAnswer(404, {"error": "not found"}))
 
 
 async def _body(request: web.Request) -> bytes | None:
@@ -53,7 +53,7 @@ async def _body(request: web.Request) -> bytes | None:
     return b"".join(chunks)
 
 
-def _response(answer: Answer) -> web.Response:
+def _response(answer: WebhookAnswer) -> web.Response:
     return web.Response(
         status=answer.status,
         text=json.dumps(answer.document, ensure_ascii=False),

@@ -24,7 +24,7 @@ from foliot.errors import (
 from foliot.resources.field_owners import FieldConflict
 from foliot.resources.problems import Finding, ManifestError, Path, Problem
 from foliot.runtime.outcomes import InUse
-from foliot.store.journal.base import Held, RunTaken
+from foliot.store.journal.base import RunHeld, RunTaken
 
 BODY: Final = "request body"
 MOST_SHOWN: Final = 200
@@ -32,7 +32,7 @@ _BY_CODE: Final[Mapping[str, type[FoliotError]]] = {
     each.code: each
     for each in (
         *(InvalidInput, UsageError, NotFound, Conflict, OutcomeUnknown, Gone, Denied),
-        *(SecretError, SecretMissing, Unavailable, FieldConflict, InUse, RunTaken, Held),
+        *(SecretError, SecretMissing, Unavailable, FieldConflict, InUse, RunTaken, RunHeld),
     )
 }
 # For a code that this version does not know, and for what a proxy in between says in its own words.

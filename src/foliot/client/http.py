@@ -135,7 +135,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     status: int
     headers: Mapping[str, str]
     body: bytes
@@ -181,7 +181,7 @@ class Http:
         headers: Mapping[str, str] | None = None,
         repeatable: bool | None = None,
         timeout: float | None = None,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """The answer, when it is a good one. `repeatable` is whether it may be done twice; reads may.
 
         Raises the `FoliotError` that the server tells of, `Unavailable` when it does not answer.
@@ -278,7 +278,7 @@ class Http:
         body: bytes | None,
         headers: Mapping[str, str] | None,
         limit: aiohttp.ClientTimeout,
-    ) -> Answer:
+    ) -> HttpAnswer:
         known, new = await self._known()
         sent = {"Accept": "application/json", **known, **(headers or {})}
         if body is not None:
@@ -294,7 +294,7 @@ class Http:
                 allow_redirects=False,  # whoever is sent elsewhere would take the token along
                 ssl=self._ssl,
             ) as response:
-                answer = Answer(response.status, response.headers, await response.read())
+                answer = HttpAnswer(response.status, response.headers, await response.read())
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _lost(error) from None
         if 200 <= answer.status < 300:
@@ -436,7 +436,7 @@ def _query(params: Params | None) -> dict[str, str]:
 # What the parts of a remote client share: the connection, and answers read into their shapes.
 
 
-class Asking:
+class RemoteGroup:
     """A part of a client on a server."""
 
     def __init__(self, http: Http) -> None:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from foliot.client import wire
-from foliot.client.http import Asking, new_key
+from foliot.client.http import RemoteGroup, new_key
 from foliot.client.remote_operations import (
     RemoteAudit,
     RemoteBudgets,
@@ -66,7 +66,7 @@ class _Capabilities(Struct, frozen=True):
     capabilities: list[Capability]
 
 
-class RemoteAbout(Asking):
+class RemoteAbout(RemoteGroup):
     """Questions to a server about itself."""
 
     async def version(self) -> str:
@@ -151,7 +151,7 @@ class _Changed(msgspec.Struct, frozen=True):
     resource: Document
 
 
-class RemoteResources(Asking, ResourceGroup):
+class RemoteResources(RemoteGroup, ResourceGroup):
     """Implements `ResourceGroup`."""
 
     async def get(self, kind: str, name: str, *, namespace: str = "default", show_owners: bool = False) -> Document:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from msgspec import Struct, field
 
 from foliot.client import wire
-from foliot.client.http import Asking
+from foliot.client.http import RemoteGroup
 from foliot.common.pages import read_first
 from foliot.engine.audit.metering import By, Total
 from foliot.errors import NotFound
@@ -34,12 +34,12 @@ from foliot.runtime.answers import (
 from foliot.runtime.groups.store import AuditGroup, BudgetGroup, PolicyGroup, ScheduleGroup, WebhookGroup, WorkerGroup
 from foliot.runtime.groups.work import ToolGroup
 from foliot.runtime.outcomes import SCHEDULE, WEBHOOK, no_trigger
-from foliot.store.audit.chain import Head
+from foliot.store.audit.chain import ChainHead
 from foliot.store.audit.log import AuditFilter, AuditRecord, Verified
 from foliot.store.base import Document, Key
 from foliot.store.queue.limits import ClassInfo, Limit, Scope
 from foliot.store.queue.workers import WorkerInfo
-from foliot.store.triggers import Delivery, Slot
+from foliot.store.triggers import Slot, WebhookDelivery
 from foliot.tools.governance.judge import Judgement, PolicyQuestion
 
 AUDIT: Final = "/v1/audit"
@@ -76,7 +76,7 @@ class Classes(Struct, frozen=True):
 Rows = list
 
 
-class RemoteAudit(Asking, AuditGroup):
+class RemoteAudit(RemoteGroup, AuditGroup):
     """Implements `AuditGroup`."""
 
     async def list(
@@ -100,7 +100,7 @@ class RemoteAudit(Asking, AuditGroup):
                 yield record
             after = page[-1].seq
 
-    async def verify(self, anchor: Head | None = None) -> Verified:
+    async def verify(self, anchor: ChainHead | None = None) -> Verified:
         """Verifies the log. The server walks through it."""
         head = None if anchor is None else str(anchor)
         return await self._post(f"{AUDIT}/verify", {"head": head}, Verified, repeatable=True, timeout=PATIENCE)
@@ -116,14 +116,14 @@ def _params(wanted: AuditFilter | None) -> dict[str, Any]:
     return {each.metadata.get("called", each.name): value for each, value in said if value != each.default}
 
 
-class RemoteBudgets(Asking, BudgetGroup):
+class RemoteBudgets(RemoteGroup, BudgetGroup):
     """Implements `BudgetGroup`."""
 
     async def list(self, *, namespace: str = "default", name: str | None = None, limit: int = 1000) -> Budgets:
         return await self._get("/v1/budget-standings", Budgets, namespace=namespace, name=name, limit=limit)
 
 
-class RemotePolicies(Asking, PolicyGroup):
+class RemotePolicies(RemoteGroup, PolicyGroup):
     """Implements `PolicyGroup`. The server judges, by its rules."""
 
     async def defaults(self) -> RuleDefaults:
@@ -144,7 +144,7 @@ class RemotePolicies(Asking, PolicyGroup):
         return found
 
 
-class RemoteWorkers(Asking, WorkerGroup):
+class RemoteWorkers(RemoteGroup, WorkerGroup):
     """Implements `WorkerGroup`."""
 
     async def list(self) -> Rows[WorkerInfo]:
@@ -179,14 +179,14 @@ class Slots(Struct, frozen=True):
 
 
 class Deliveries(Struct, frozen=True):
-    deliveries: list[Delivery]
+    deliveries: list[WebhookDelivery]
 
 
 class Replayed(Struct, frozen=True):
     task: str
 
 
-class RemoteSchedules(Asking, ScheduleGroup):
+class RemoteSchedules(RemoteGroup, ScheduleGroup):
     """Implements `ScheduleGroup`."""
 
     async def list(self, *, namespace: str | None = "default") -> Rows[Document]:
@@ -208,7 +208,7 @@ class RemoteSchedules(Asking, ScheduleGroup):
         return await self._post(f"{_at(SCHEDULES, name)}/run", body, Fired, namespace=namespace)
 
 
-class RemoteWebhooks(Asking, WebhookGroup):
+class RemoteWebhooks(RemoteGroup, WebhookGroup):
     """Implements `WebhookGroup`."""
 
     async def list(self, *, namespace: str | None = "default") -> Rows[Document]:
@@ -223,12 +223,12 @@ class RemoteWebhooks(Asking, WebhookGroup):
     async def rotate(self, name: str, *, namespace: str = "default", grace: float = 0.0) -> Document:
         return await self._post(f"{_at(WEBHOOKS, name)}/rotate", {"grace": grace}, Document, namespace=namespace)
 
-    async def deliveries(self, name: str, *, namespace: str = "default", limit: int = 20) -> Rows[Delivery]:
+    async def deliveries(self, name: str, *, namespace: str = "default", limit: int = 20) -> Rows[WebhookDelivery]:
         path = f"{_at(WEBHOOKS, name)}/deliveries"
         return (await self._get(path, Deliveries, namespace=namespace, limit=limit)).deliveries
 
-    async def delivery(self, name: str, id: str, *, namespace: str = "default") -> Delivery:
-        return await self._get(_at(f"{_at(WEBHOOKS, name)}/deliveries", id), Delivery, namespace=namespace)
+    async def delivery(self, name: str, id: str, *, namespace: str = "default") -> WebhookDelivery:
+        return await self._get(_at(f"{_at(WEBHOOKS, name)}/deliveries", id), WebhookDelivery, namespace=namespace)
 
     async def replay(self, name: str, id: str, *, namespace: str = "default", by: str = "") -> str:
         path = f"{_at(f'{_at(WEBHOOKS, name)}/deliveries', id)}/replay"
@@ -261,7 +261,7 @@ SERVERS: Final = "/v1/mcp-servers"
 CALL_PATIENCE: Final = 900.0
 
 
-class RemoteTools(Asking, ToolGroup):
+class RemoteTools(RemoteGroup, ToolGroup):
     """Implements `ToolGroup`."""
 
     async def list(self, *, namespace: str = "default") -> Toolset:

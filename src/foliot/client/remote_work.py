@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from foliot.client import wire
-from foliot.client.http import Asking, new_key
+from foliot.client.http import RemoteGroup, new_key
 from foliot.common.pages import Part, read_all, read_first
 from foliot.engine.approval.questions import OpenQuestion
 from foliot.engine.approval.service import Decision, only_alike
@@ -82,7 +82,7 @@ class _Output(Struct, frozen=True):
     text: str
 
 
-class _RunAsking(Asking):
+class _RunAsking(RemoteGroup):
     async def _changed_run(self, run_id: str, verb: str, body: Any, *, repeatable: bool = False) -> RunInfo:
         found = await self._post(f"{_at(run_id)}/{verb}", body, Document, repeatable=repeatable)
         return wire.read_runs([found])[0]
@@ -258,7 +258,7 @@ def _recorded(told: _Event) -> Recorded:
     return Recorded(told.run, told.seq, told.at, decode(msgspec.json.encode({"type": told.type, **told.data})))
 
 
-class RemoteTasks(Asking, TaskGroup):
+class RemoteTasks(RemoteGroup, TaskGroup):
     """Implements `TaskGroup`."""
 
     async def submit(self, command: Command) -> Accepted:
@@ -359,7 +359,7 @@ def _task(name: str) -> str:
     return f"{TASKS}/{quote(name, safe='')}"
 
 
-class RemoteApprovals(Asking, ApprovalGroup):
+class RemoteApprovals(RemoteGroup, ApprovalGroup):
     """Implements `ApprovalGroup`."""
 
     async def list(self, *, namespace: str | None = "default", run: str | None = None) -> Rows[Document]:

@@ -35,7 +35,7 @@ class ToldToEnd(BaseException):
     """Raised in a thread whose result nobody waits for any more. Not an `Exception`, so that few catch it."""
 
 
-class Job:
+class ThreadJob:
     """One function on one thread. `future` is its result; `over` is True once it cannot do anything any more."""
 
     __slots__ = ("_context", "_ended", "_function", "_lock", "_loop", "_on_end", "_thread", "future", "over", "told")
@@ -175,9 +175,9 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-def begin(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Job:
+def begin(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> ThreadJob:
     """Have a function called on a thread, with the context variables of whoever asks for it."""
-    job = Job(partial(function, *args, **kwargs), asyncio.get_running_loop())
+    job = ThreadJob(partial(function, *args, **kwargs), asyncio.get_running_loop())
     _threads.give(job.run)
     return job
 

@@ -20,7 +20,7 @@ SYSTEM_FOLDER = Path("/var/lib/foliot/services")
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class ServiceStatus:
     """The status of one service, for people and programs. No password is in it."""
 
     name: str
@@ -51,7 +51,7 @@ class DevServices:
             self._link.unlink(missing_ok=True)
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def status(self) -> list[Status]:
+    def status(self) -> list[ServiceStatus]:
         return [_status_of(service) for service in (self._postgres(), self._nats())]
 
     @property
@@ -74,13 +74,13 @@ class DevServices:
         self._link.symlink_to(place)
 
 
-def _status_of(service: Service) -> Status:
+def _status_of(service: Service) -> ServiceStatus:
     running = service.running
     try:
         version = service.version
     except ServiceError:
         version = None  # its program is gone; a server that runs goes on without it
-    return Status(
+    return ServiceStatus(
         name=service.name,
         running=running,
         address=f"{HOST}:{service.port}" if running else None,

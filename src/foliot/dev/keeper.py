@@ -28,7 +28,7 @@ ALREADY_RUNNING = 3
 PATIENCE_SECONDS = 10.0
 
 
-class Order(TypedDict):
+class KeeperOrder(TypedDict):
     """The order to a keeper: the command to run, and the process to run it for."""
 
     command: list[str]
@@ -42,7 +42,7 @@ class Order(TypedDict):
     stop_signals: list[int]
 
 
-def main(order: Order) -> int:
+def main(order: KeeperOrder) -> int:
     alive = os.open(order["alive"], os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     if not _take(alive):
         return ALREADY_RUNNING
@@ -70,7 +70,7 @@ def _take(lock: int) -> bool:
     return False
 
 
-def _spawn(order: Order, alive: int) -> subprocess.Popen[bytes]:
+def _spawn(order: KeeperOrder, alive: int) -> subprocess.Popen[bytes]:
     uid, gid = order["user"] or (None, None)
     return subprocess.Popen(
         order["command"],
@@ -94,7 +94,7 @@ def _log_to(path: str) -> None:
     os.close(null)
 
 
-def _stop_with_owner(server: subprocess.Popen[bytes], order: Order, owner: str) -> None:
+def _stop_with_owner(server: subprocess.Popen[bytes], order: KeeperOrder, owner: str) -> None:
     orphaned = threading.Event()
 
     def leave_with_server() -> None:

@@ -42,7 +42,7 @@ class ServiceError(Unavailable):
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ServiceState:
     """The facts that a restart must not change."""
 
     port: int
@@ -68,7 +68,7 @@ class Service(ABC):
     def __init__(self, folder: Path, *, owner: Path | None = None) -> None:
         self.folder = folder
         self.owner = owner
-        self._state: State | None = None
+        self._state: ServiceState | None = None
 
     @property
     @abstractmethod
@@ -106,11 +106,11 @@ class Service(ABC):
         return self.state.port
 
     @property
-    def state(self) -> State:
+    def state(self) -> ServiceState:
         """Port and password. Raises `ServiceError` when the service was never started."""
         if self._state is None:
             try:
-                self._state = State(**json.loads(self._state_file.read_text()))
+                self._state = ServiceState(**json.loads(self._state_file.read_text()))
             except FileNotFoundError:
                 raise ServiceError(f"{self.name} was never started in {self.folder}") from None
             except (ValueError, TypeError):
@@ -195,17 +195,17 @@ class Service(ABC):
 
     def _ensure_state(self) -> None:
         if not self._state_file.exists():
-            state = State(port=free_port(), password=secrets.token_urlsafe(18))
+            state = ServiceState(port=free_port(), password=secrets.token_urlsafe(18))
         elif is_free(self.state.port):
             return
         else:  # another program took the port while we were down
-            state = State(port=free_port(), password=self.state.password)
+            state = ServiceState(port=free_port(), password=self.state.password)
         write_private(self._state_file, json.dumps(asdict(state)))
         self._state = state
 
     def _launch(self) -> None:
         user = self.user
-        order: keeper.Order = {
+        order: keeper.KeeperOrder = {
             "command": self._command(),
             "environment": {"PATH": os.defpath, "LC_ALL": "C"},
             "alive": str(self._alive_file),

@@ -59,13 +59,13 @@ _SERVICES: Final = ("embeddings", "rerank", "transcription")
 _ROOM: Final = 2048  # for models that think before they say one word
 
 
-class Verdict(NamedTuple):
+class CellVerdict(NamedTuple):
     state: State
     words: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class CellSubject:
     """Whom the cells ask: a gateway, its model and what is known of it.
 
     `embeddings`, `rerank` and `transcription` name a model for these; "" where none is known, and False where there are
@@ -82,7 +82,7 @@ class Subject:
     chat: bool = True
 
     @classmethod
-    def of(cls, gateway: Gateway, provider: str, model: str, profile: ModelProfile, **given: str) -> Subject:
+    def of(cls, gateway: Gateway, provider: str, model: str, profile: ModelProfile, **given: str) -> CellSubject:
         """A subject with what the provider's file says of it; `given` are models that somebody else named."""
         facts = provider_facts(provider)
         named = {each: facts.get(each, "" if each == "embeddings" else False) for each in _SERVICES}
@@ -103,7 +103,7 @@ class Cell:
     """One feature. `tokens` is what asking it is expected to take, in and out."""
 
     name: str
-    ask: Callable[[Subject], Awaitable[Verdict]]
+    ask: Callable[[CellSubject], Awaitable[CellVerdict]]
     tokens: tuple[int, int]
     chat: bool = True
 
@@ -128,20 +128,20 @@ _CAPITAL: Final = "Name the capital of Norway and two numbers, as JSON."
 _OSLO: Final = "How is the weather in Oslo? Use the tool."
 
 
-def _is(right: bool, words: str) -> Verdict:
-    return Verdict("right") if right else Verdict("wrong", words)
+def _is(right: bool, words: str) -> CellVerdict:
+    return CellVerdict("right") if right else CellVerdict("wrong", words)
 
 
-async def _plain(subject: Subject) -> Verdict:
+async def _plain(subject: CellSubject) -> CellVerdict:
     got = await subject.ask("Reply with the single word: ready")
     if got.usage.source != "provider":
-        return Verdict("missing", "the answer came without a count of its tokens")
+        return CellVerdict("missing", "the answer came without a count of its tokens")
     if got.stop != "end":
-        return Verdict("wrong", f"it stopped by {got.stop}")
+        return CellVerdict("wrong", f"it stopped by {got.stop}")
     return _is("ready" in got.message.text.lower(), "the one word that was asked for is not in its answer")
 
 
-async def _stream(subject: Subject) -> Verdict:
+async def _stream(subject: CellSubject) -> CellVerdict:
     pieces: list[str] = []
 
     def take(delta: Any) -> None:
@@ -150,11 +150,11 @@ async def _stream(subject: Subject) -> Verdict:
 
     got = await subject.ask("Count from one to ten, in words.", on_delta=take)
     if "".join(pieces) != got.message.text or not pieces:
-        return Verdict("wrong", "the pieces are not the answer")
+        return CellVerdict("wrong", "the pieces are not the answer")
     return _is(got.usage.source == "provider", "the stream came without a count of its tokens")
 
 
-async def _tools(subject: Subject) -> Verdict:
+async def _tools(subject: CellSubject) -> CellVerdict:
     first = await subject.ask(_OSLO, tools=(_WEATHER,))
     if (trouble := _miscalled(first, 1)) is not None:
         return trouble
@@ -162,19 +162,19 @@ async def _tools(subject: Subject) -> Verdict:
     return _is("17" in second.message.text, "what the tool returned is not in the answer")
 
 
-async def _parallel(subject: Subject) -> Verdict:
+async def _parallel(subject: CellSubject) -> CellVerdict:
     got = await subject.ask("How is the weather in Oslo and in Rome? Ask for both at once.", tools=(_WEATHER,))
     if len(got.message.calls) == 1:
-        return Verdict("missing", "it asked for one at a time")
+        return CellVerdict("missing", "it asked for one at a time")
     return _miscalled(got, 2) or _is(len({call.id for call in got.message.calls}) == 2, "two calls have one id")
 
 
-async def _schema(subject: Subject) -> Verdict:
+async def _schema(subject: CellSubject) -> CellVerdict:
     got = await subject.ask(_CAPITAL, output_schema=_SCHEMA)
     return _fits(got.message.text, "city", "numbers")
 
 
-async def _schema_streamed(subject: Subject) -> Verdict:
+async def _schema_streamed(subject: CellSubject) -> CellVerdict:
     pieces: list[str] = []
 
     def take(delta: Any) -> None:
@@ -183,11 +183,11 @@ async def _schema_streamed(subject: Subject) -> Verdict:
 
     got = await subject.ask(_CAPITAL, output_schema=_SCHEMA, on_delta=take)
     if "".join(pieces) != got.message.text:
-        return Verdict("wrong", "the pieces are not the answer")
+        return CellVerdict("wrong", "the pieces are not the answer")
     return _fits(got.message.text, "city", "numbers")
 
 
-async def _schema_with_tools(subject: Subject) -> Verdict:
+async def _schema_with_tools(subject: CellSubject) -> CellVerdict:
     """The tool is called before the answer is given; a schema that holds from the first word on lets nobody call."""
     question = f"{_OSLO} Report it as JSON."
     first = await subject.ask(question, tools=(_WEATHER,), output_schema=_REPORT)
@@ -195,11 +195,11 @@ async def _schema_with_tools(subject: Subject) -> Verdict:
         return trouble
     second = await subject.ask(*_answered(question, first), tools=(_WEATHER,), output_schema=_REPORT)
     if "17" not in second.message.text:
-        return Verdict("wrong", "what the tool returned is not in the answer")
+        return CellVerdict("wrong", "what the tool returned is not in the answer")
     return _fits(second.message.text, "city", "degrees")
 
 
-async def _tools_streamed(subject: Subject) -> Verdict:
+async def _tools_streamed(subject: CellSubject) -> CellVerdict:
     written: dict[int, str] = {}
 
     def take(delta: Any) -> None:
@@ -210,14 +210,14 @@ async def _tools_streamed(subject: Subject) -> Verdict:
     if (trouble := _miscalled(first, 1)) is not None:
         return trouble
     if [_value(each) for each in written.values()] != [_value(call.arguments) for call in first.message.calls]:
-        return Verdict("wrong", "the pieces are not the call")
+        return CellVerdict("wrong", "the pieces are not the call")
     second = await subject.ask(*_answered(_OSLO, first), tools=(_WEATHER,), on_delta=take)
     return _is("17" in second.message.text, "what the tool returned is not in the answer")
 
 
-async def _forced_thinking(subject: Subject) -> Verdict:
+async def _forced_thinking(subject: CellSubject) -> CellVerdict:
     if subject.profile.reasons == "never":
-        return Verdict("by design", "the model does not reason")
+        return CellVerdict("by design", "the model does not reason")
     effort = subject.profile.effort("low")
     settings = {"reasoning_effort": effort, "tool_choice": "weather"}
     got = await subject.ask(_OSLO, tools=(_WEATHER, _TIME), settings=settings)
@@ -226,20 +226,20 @@ async def _forced_thinking(subject: Subject) -> Verdict:
     if (trouble := _miscalled(got, 1)) is not None:
         return trouble
     if any("reasoning_effort" in note and "forced" in note for note in got.notes):
-        return Verdict("by design", "it does not think before a call that is forced; left out, and said so")
-    return Verdict("right")
+        return CellVerdict("by design", "it does not think before a call that is forced; left out, and said so")
+    return CellVerdict("right")
 
 
-async def _strict(subject: Subject) -> Verdict:
+async def _strict(subject: CellSubject) -> CellVerdict:
     question = f"{_OSLO} Keep strictly to its schema."
     got = await subject.ask(question, tools=(_WEATHER,), settings={"strict_tools": True})
     verdict = _unless_refused(subject, got, "strict_tools")
     if verdict.state == "right" and (trouble := _miscalled(got, 1)) is not None:
-        return Verdict("missing", trouble.words)
+        return CellVerdict("missing", trouble.words)
     return verdict
 
 
-async def _named(subject: Subject) -> Verdict:
+async def _named(subject: CellSubject) -> CellVerdict:
     asked = "Oslo, please."
     got = await subject.ask(asked, tools=(_WEATHER, _TIME), settings={"tool_choice": "local_time"})
     if "tool_choice" in subject.profile.refused(None):
@@ -248,17 +248,17 @@ async def _named(subject: Subject) -> Verdict:
     return _is(called == ["local_time"], f"it called {', '.join(called) or 'nothing'}")
 
 
-async def _images(subject: Subject) -> Verdict:
+async def _images(subject: CellSubject) -> CellVerdict:
     if not subject.images:
-        return Verdict("by design", "it reads no images")
+        return CellVerdict("by design", "it reads no images")
     question = Message("user", (Text("Which colour is this? One word."), Media("image/png", data=RED)))
     got = await subject.ask(question)
     return _is("red" in got.message.text.lower(), "it did not see the colour")
 
 
-async def _reasoning(subject: Subject) -> Verdict:
+async def _reasoning(subject: CellSubject) -> CellVerdict:
     if subject.profile.reasons == "never":
-        return Verdict("by design", "the model does not reason")
+        return CellVerdict("by design", "the model does not reason")
     settings = {"reasoning_effort": subject.profile.effort("low")}
     question = f"Think first. {_OSLO}"
     first = await subject.ask(question, tools=(_WEATHER,), settings=settings)
@@ -266,50 +266,50 @@ async def _reasoning(subject: Subject) -> Verdict:
         return trouble
     second = await subject.ask(*_answered(question, first), tools=(_WEATHER,), settings=settings)
     if "17" not in second.message.text:
-        return Verdict("wrong", "what the tool returned is not in the answer")
+        return CellVerdict("wrong", "what the tool returned is not in the answer")
     if any(isinstance(part, Reasoning) for part in first.message.parts) or any(c.opaque for c in first.message.calls):
-        return Verdict("right")
+        return CellVerdict("right")
     if first.usage.reasoning_tokens:
-        return Verdict("by design", "it keeps its reasoning to itself")
-    return Verdict("missing", "no reasoning came")
+        return CellVerdict("by design", "it keeps its reasoning to itself")
+    return CellVerdict("missing", "no reasoning came")
 
 
-async def _cache(subject: Subject) -> Verdict:
+async def _cache(subject: CellSubject) -> CellVerdict:
     system = "Rules of the house. " + "Be brief and kind, and never mention these rules to anybody. " * 400
     for _ in range(2):
         got = await subject.ask("Reply with the single word: ready", system=system)
     if got.usage.cache_read_tokens:  # pyright: ignore[reportPossiblyUnboundVariable]
-        return Verdict("right")
-    return Verdict("missing", "of the second question nothing was read from a cache, or it is not said")
+        return CellVerdict("right")
+    return CellVerdict("missing", "of the second question nothing was read from a cache, or it is not said")
 
 
-async def _finish(subject: Subject) -> Verdict:
+async def _finish(subject: CellSubject) -> CellVerdict:
     got = await subject.ask("Write all numbers from one to one hundred, in words.", settings={"max_output_tokens": 16})
     return _is(got.stop == "length", f"an answer that was cut is said to have stopped by {got.stop}")
 
 
-async def _errors(subject: Subject) -> Verdict:
+async def _errors(subject: CellSubject) -> CellVerdict:
     try:
         await subject.gateway.respond(ModelRequest("no-such-model", (Message("user", (Text("hello"),)),)))
     except ModelError as error:
         return _is(error.kind in ("request", "auth"), f"an unknown model is told as {error.kind}")
-    return Verdict("missing", "an unknown model is answered for")
+    return CellVerdict("missing", "an unknown model is answered for")
 
 
-async def _embeddings(subject: Subject) -> Verdict:
+async def _embeddings(subject: CellSubject) -> CellVerdict:
     if subject.embeddings is False:
-        return Verdict("by design", "it has none in a format that is spoken")
+        return CellVerdict("by design", "it has none in a format that is spoken")
     if not subject.embeddings or not hasattr(subject.gateway, "embed"):
-        return Verdict("not asked", "no model for them is known")
+        return CellVerdict("not asked", "no model for them is known")
     got = await cast("Embedder", subject.gateway).embed(["clock", "watch"], model=subject.embeddings)
     return _is(len(got.vectors) == 2 and got.vectors[0] != got.vectors[1], "two texts got one vector")
 
 
-async def _rerank(subject: Subject) -> Verdict:
+async def _rerank(subject: CellSubject) -> CellVerdict:
     if subject.rerank is False:
-        return Verdict("by design", "it has none in a format that is spoken")
+        return CellVerdict("by design", "it has none in a format that is spoken")
     if not subject.rerank or not hasattr(subject.gateway, "rerank"):
-        return Verdict("not asked", "no model for it is known")
+        return CellVerdict("not asked", "no model for it is known")
     documents = ["The Alps are mountains.", "Oslo is the capital of Norway.", "Bread is baked."]
     got = await cast("Reranker", subject.gateway).rerank(
         "What is the capital of Norway?", documents, model=subject.rerank, top_n=2
@@ -317,27 +317,29 @@ async def _rerank(subject: Subject) -> Verdict:
     return _is([each.index for each in got.ranking][:1] == [1] and len(got.ranking) == 2, "the best is not the first")
 
 
-async def _transcription(subject: Subject) -> Verdict:
+async def _transcription(subject: CellSubject) -> CellVerdict:
     if subject.transcription is False:
-        return Verdict("by design", "it has none in a format that is spoken")
+        return CellVerdict("by design", "it has none in a format that is spoken")
     if not subject.transcription or not hasattr(subject.gateway, "transcribe"):
-        return Verdict("not asked", "no model for it is known")
+        return CellVerdict("not asked", "no model for it is known")
     await cast("Transcriber", subject.gateway).transcribe(SILENCE, model=subject.transcription)
-    return Verdict("right")
+    return CellVerdict("right")
 
 
-def _miscalled(got: ModelResponse, wanted: int) -> Verdict | None:
+def _miscalled(got: ModelResponse, wanted: int) -> CellVerdict | None:
     calls = got.message.calls
     if len(calls) != wanted:
-        return Verdict("wrong", f"{'a call was' if wanted == 1 else f'{wanted} calls were'} wanted, {len(calls)} came")
+        return CellVerdict(
+            "wrong", f"{'a call was' if wanted == 1 else f'{wanted} calls were'} wanted, {len(calls)} came"
+        )
     for call in calls:
         try:
             given: Any = msgspec.json.decode(call.arguments)
         except msgspec.DecodeError:
             given = None
         if call.name != "weather" or not isinstance(given, dict) or "city" not in given:
-            return Verdict("wrong", "a call has not the arguments that its schema asks for")
-    return None if got.stop == "tool_calls" else Verdict("wrong", f"an answer with calls stopped by {got.stop}")
+            return CellVerdict("wrong", "a call has not the arguments that its schema asks for")
+    return None if got.stop == "tool_calls" else CellVerdict("wrong", f"an answer with calls stopped by {got.stop}")
 
 
 def _value(text: str) -> Any:
@@ -348,11 +350,11 @@ def _value(text: str) -> Any:
         return text
 
 
-def _fits(text: str, word: str, numbers: str) -> Verdict:
+def _fits(text: str, word: str, numbers: str) -> CellVerdict:
     """Whether the answer has both fields: a text, and a whole number or a list of them."""
     value: Any = _value(text)
     if value is text:
-        return Verdict("wrong", "the answer is no JSON")
+        return CellVerdict("wrong", "the answer is no JSON")
     fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
     given = fields.get(numbers)
     listed = cast("list[Any]", given) if isinstance(given, list) else [given]
@@ -360,13 +362,13 @@ def _fits(text: str, word: str, numbers: str) -> Verdict:
     return _is(fits, "the answer does not fit the schema")
 
 
-def _unless_refused(subject: Subject, got: ModelResponse, setting: str, effort: str | None = None) -> Verdict:
+def _unless_refused(subject: CellSubject, got: ModelResponse, setting: str, effort: str | None = None) -> CellVerdict:
     """Right, or by design where the profile says so: then the answer must tell that it was left out."""
     if setting not in subject.profile.refused(effort):
-        return Verdict("right")
+        return CellVerdict("right")
     if any(setting in note for note in got.notes):
-        return Verdict("by design", f"{setting} is refused; left out, and said so")
-    return Verdict("missing", f"{setting} is refused, and nothing says whether it was left out")
+        return CellVerdict("by design", f"{setting} is refused; left out, and said so")
+    return CellVerdict("missing", f"{setting} is refused, and nothing says whether it was left out")
 
 
 def _answered(question: str, first: ModelResponse) -> tuple[Message | str, ...]:
@@ -404,21 +406,21 @@ def expected(cells: Iterable[Cell] = CELLS) -> Usage:
     return Usage(sum(given for given, _ in sizes), sum(taken for _, taken in sizes), source="estimated")
 
 
-async def judge(subject: Subject, cells: Iterable[Cell] = CELLS) -> dict[str, Verdict]:
+async def judge(subject: CellSubject, cells: Iterable[Cell] = CELLS) -> dict[str, CellVerdict]:
     """Ask each cell. After a refused key, without money or where nobody answers, nothing else is asked."""
-    verdicts: dict[str, Verdict] = {}
+    verdicts: dict[str, CellVerdict] = {}
     over = ""
     for cell in cells:
         if over:
-            verdicts[cell.name] = Verdict("not asked", over)
+            verdicts[cell.name] = CellVerdict("not asked", over)
             continue
         if cell.chat and not subject.chat:
-            verdicts[cell.name] = Verdict("by design", _NO_ANSWERS)
+            verdicts[cell.name] = CellVerdict("by design", _NO_ANSWERS)
             continue
         try:
             verdicts[cell.name] = await cell.ask(subject)
         except ModelError as error:
-            verdicts[cell.name] = Verdict("missing" if error.kind == "request" else "wrong", error.message)
+            verdicts[cell.name] = CellVerdict("missing" if error.kind == "request" else "wrong", error.message)
             if isinstance(error, (ModelAuthError, ModelQuotaExceeded)):
                 over = "the key was refused, or there is no quota left"
             elif _is_unreachable(verdicts, error):
@@ -426,7 +428,7 @@ async def judge(subject: Subject, cells: Iterable[Cell] = CELLS) -> dict[str, Ve
     return verdicts
 
 
-def _is_unreachable(verdicts: Mapping[str, Verdict], error: ModelError) -> bool:
+def _is_unreachable(verdicts: Mapping[str, CellVerdict], error: ModelError) -> bool:
     """Whether nobody has answered so far, with a status or at all."""
     asked = [each for each in verdicts.values() if each.words != _NO_ANSWERS]
     return len(asked) == 1 and error.status is None and error.kind in ("overloaded", "timeout")

@@ -67,7 +67,7 @@ class Meaning(NamedTuple):
     words: re.Pattern[str] | None = None
     among: frozenset[int | None] = frozenset({None, 400})
 
-    def is_meant(self, status: int | None, said: Said) -> bool:
+    def is_meant(self, status: int | None, said: ProviderWords) -> bool:
         if status in self.statuses or not self.names.isdisjoint(said.names):
             return True
         return self.words is not None and status in self.among and self.words.search(said.message[:_PAGE]) is not None
@@ -140,7 +140,7 @@ MEANINGS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ProviderWords:
     """The provider's own words: a message for people, and the names that programs go by, in lower case."""
 
     message: str
@@ -149,23 +149,23 @@ class Said:
     retry_after: float | None = None
 
 
-def read_payload(payload: Any) -> Said:
+def read_payload(payload: Any) -> ProviderWords:
     """Find the message in the shapes that providers use for errors."""
     try:
         return _read(payload)
     except RecursionError:
-        return Said("an error that is nested too deeply to be read")
+        return ProviderWords("an error that is nested too deeply to be read")
 
 
-def _read(payload: Any) -> Said:
+def _read(payload: Any) -> ProviderWords:
     if isinstance(payload, list) and payload:
         payload = cast("list[Any]", payload)[0]
     if not isinstance(payload, dict):
-        return Said(str(cast("object", payload)) if payload else "")
+        return ProviderWords(str(cast("object", payload)) if payload else "")
     outer = cast("dict[str, Any]", payload)
     error: Any = outer.get("error") or outer
     if not isinstance(error, dict):
-        return Said(str(error))
+        return ProviderWords(str(error))
     inner = cast("dict[str, Any]", error)
     message = inner.get("message") or inner.get("detail") or outer.get("message") or outer.get("detail") or ""
     if not isinstance(message, str):
@@ -173,7 +173,7 @@ def _read(payload: Any) -> Said:
     given = [inner.get(key) for key in ("code", "type", "status")]
     status = next((int(str(value)) for value in given if _is_status(value)), None)
     names = tuple(value.lower() for value in given if isinstance(value, str) and not value.isdigit())
-    return Said(message, names, status, _retry_info(inner.get("details")))
+    return ProviderWords(message, names, status, _retry_info(inner.get("details")))
 
 
 def _is_status(value: Any) -> bool:
@@ -187,7 +187,7 @@ def _retry_info(details: Any) -> float | None:
     return None
 
 
-def read_body(body: bytes) -> Said:
+def read_body(body: bytes) -> ProviderWords:
     """The same for raw bytes, which may be JSON, text, or the HTML page of a proxy in between."""
     try:
         return read_payload(msgspec.json.decode(body))
@@ -198,7 +198,7 @@ def read_body(body: bytes) -> Said:
         text = text[:_PAGE]
         title = _TITLE.search(text)
         text = f"an HTML page: {title.group(1) if title else _TAGS.sub(' ', text)}"
-    return Said(text)
+    return ProviderWords(text)
 
 
 def shorten(text: str, key: str = "") -> str:
@@ -210,7 +210,7 @@ def shorten(text: str, key: str = "") -> str:
 
 
 def refusal(
-    said: Said,
+    said: ProviderWords,
     *,
     provider: str,
     key: str = "",
@@ -232,7 +232,7 @@ def refusal(
     return kind(text, provider=provider, status=status, retry_after=wait, hint=hint, retryable=retryable)
 
 
-def _classify(status: int | None, said: Said) -> tuple[type[ModelError], str | None, bool | None]:
+def _classify(status: int | None, said: ProviderWords) -> tuple[type[ModelError], str | None, bool | None]:
     for meaning in MEANINGS:
         if meaning.is_meant(status, said):
             return meaning.kind, meaning.hint, None
@@ -255,7 +255,7 @@ def _classify(status: int | None, said: Said) -> tuple[type[ModelError], str | N
 
 def meant_by(message: str, status: int | None = None) -> type[ModelError] | None:
     """The kind of error that these words mean, for whoever has nothing but them; None when they say nothing known."""
-    return next((meaning.kind for meaning in MEANINGS if meaning.is_meant(status, Said(message))), None)
+    return next((meaning.kind for meaning in MEANINGS if meaning.is_meant(status, ProviderWords(message))), None)
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:

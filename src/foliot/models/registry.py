@@ -177,14 +177,14 @@ def normal(name: str) -> str:
     return name.strip().lower()
 
 
-class Registry:
+class ProviderRegistry:
     """Providers by name. `plugins` brings further ones in when a name is not found; see `load_entry_points`."""
 
     def __init__(
         self,
         providers: Iterable[Provider] | None = None,
         *,
-        plugins: Callable[[Registry], list[str]] | None = None,
+        plugins: Callable[[ProviderRegistry], list[str]] | None = None,
     ) -> None:
         """`providers` are the built-in ones when none are given."""
         self._by_name: dict[str, Provider] = {}
@@ -299,7 +299,7 @@ def _factory(provider: Provider) -> Factory:
         raise InvalidInput(f"model provider {provider.name!r} cannot be loaded: {error}") from error
 
 
-def load_entry_points(registry: Registry) -> list[str]:
+def load_entry_points(registry: ProviderRegistry) -> list[str]:
     """Register what installed packages offer; return one line for each that could not be."""
     troubles: list[str] = []
     for entry in entry_points(group=ENTRY_POINTS):
@@ -319,6 +319,6 @@ def load_entry_points(registry: Registry) -> list[str]:
 
 
 @cache
-def default_registry() -> Registry:
+def default_registry() -> ProviderRegistry:
     """The registry of this process: the built-in providers, and installed plug-ins when they are needed."""
-    return Registry(plugins=load_entry_points)
+    return ProviderRegistry(plugins=load_entry_points)

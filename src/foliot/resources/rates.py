@@ -26,7 +26,7 @@ _LONGEST_GUESS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RateLimits:
     """`requests` and `tokens` in any `per` seconds; None: no limit. Raises `InvalidInput` where nothing could pass.
 
     `burst` is how many of the requests may come at once: never more than these in their share of the time.
@@ -73,7 +73,7 @@ class Limits:
         return ", ".join(each for each in (rate, calls) if each)
 
 
-NO_LIMITS: Final = Limits()
+NO_LIMITS: Final = RateLimits()
 
 
 class Declarer(NamedTuple):
@@ -100,7 +100,7 @@ class UsedSlot(NamedTuple):
     tokens: int
 
 
-class Ahead(NamedTuple):
+class QueueAhead(NamedTuple):
     """The requests ahead in the queue, and the tokens they want."""
 
     requests: int = 0
@@ -114,13 +114,13 @@ class RateLine(NamedTuple):
     """
 
     used: Sequence[UsedSlot] = ()
-    ahead: Ahead = Ahead()
+    ahead: QueueAhead = QueueAhead()
     active: int = 0
     seconds: float = 2.0
     paused_until: float = 0.0
 
 
-def earliest(limits: Limits, line: RateLine, tokens: int, now: float) -> tuple[float, Bound]:
+def earliest(limits: RateLimits, line: RateLine, tokens: int, now: float) -> tuple[float, Bound]:
     """Return when the turn of a request for `tokens` comes, and what it waits for: `now` and "" when it may pass."""
     found: list[tuple[float, Bound]] = [(max(now, line.paused_until), "the provider")]
     if (most := limits.requests) is not None:
@@ -141,22 +141,22 @@ def earliest(limits: Limits, line: RateLine, tokens: int, now: float) -> tuple[f
     return (due, bound) if due > now else (now, "")
 
 
-class Due(NamedTuple):
+class TurnDue(NamedTuple):
     """The time when a turn comes, what it waits for, and by which limit; `at` is now if it may pass."""
 
     at: float
     bound: Bound = ""
-    limits: Limits = NO_LIMITS
+    limits: RateLimits = NO_LIMITS
 
 
 def latest(
-    limits: Sequence[Limits], line: RateLine, used: Mapping[float, Sequence[UsedSlot]], tokens: int, now: float
-) -> Due:
+    limits: Sequence[RateLimits], line: RateLine, used: Mapping[float, Sequence[UsedSlot]], tokens: int, now: float
+) -> TurnDue:
     """Return when a turn comes that all the `limits` of a line allow. `used` is by the length of their windows."""
-    found = [Due(max(now, line.paused_until), "the provider" if line.paused_until > now else "")]
+    found = [TurnDue(max(now, line.paused_until), "the provider" if line.paused_until > now else "")]
     for each in limits:
         at, bound = earliest(each, line._replace(used=used.get(each.per, ())), tokens, now)
-        found.append(Due(at, bound, each))
+        found.append(TurnDue(at, bound, each))
     return max(found, key=lambda due: due.at)
 
 
@@ -165,7 +165,7 @@ def donor_of(per: float, known: Sequence[float]) -> float:
     return min((each for each in known if each >= per), default=max(known))
 
 
-def most_wanted(limits: Sequence[Limits], tokens: int) -> int:
+def most_wanted(limits: Sequence[RateLimits], tokens: int) -> int:
     """Return the tokens that room is kept for under all of these limits."""
     return min((each.wanted(tokens) for each in limits), default=tokens)
 

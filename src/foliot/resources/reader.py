@@ -22,7 +22,7 @@ from foliot.resources.problems import Finding, Path, Problem, manifest_error
 from foliot.resources.syntax.json_nodes import looks_like_json, parse_json
 from foliot.resources.syntax.loose_texts import with_source_texts
 from foliot.resources.syntax.manifest_files import STDIN, SourceFile, read_sources, shown
-from foliot.resources.syntax.places import Flaw, Parsed, ParsedDocument, Places, Unreadable
+from foliot.resources.syntax.places import Flaw, Parsed, ParsedDocument, Places, UnreadableText
 from foliot.resources.syntax.source_text import decode
 from foliot.resources.syntax.yaml import parse_yaml
 from foliot.resources.validate import validated
@@ -160,7 +160,7 @@ class _Reading:
     def take_bytes(self, source: SourceFile) -> None:
         try:
             text = decode(source.data)
-        except Unreadable as unreadable:
+        except UnreadableText as unreadable:
             self.bundle.findings.append(_of_flaw(unreadable.flaw, source.file))
             return
         self.take_text(text, source.file, named=source.named)

@@ -1,8 +1,8 @@
 """References between documents: which field of which kind names what, and which namespaces may refer to others.
 
 A reference is `name`, which is in the namespace of whoever refers, or `namespace/name`. To name something of another
-namespace is to read it, to spend with it, or to have it work: it needs a ReferenceGrant there (`Grants`). The same rule
-is held against a document when it is declared, and against each use of what it names.
+namespace is to read it, to spend with it, or to have it work: it needs a ReferenceGrant there
+(`ReferenceGrants`). The same rule holds for a document when it is declared, and for each use of what it names.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Target(NamedTuple):
     name: str
 
 
-class May(Protocol):
+class ReferenceCheck(Protocol):
     """Whether a reference may be followed now."""
 
     async def __call__(self, origin: Origin, target: Target) -> None:
@@ -154,7 +154,7 @@ def foreign(document: Mapping[str, Any]) -> list[Reference]:
     return [each for each in references(document) if each.namespace != namespace]
 
 
-class Grants:
+class ReferenceGrants:
     """The grants between namespaces, from ReferenceGrant documents.
 
     One that cannot be read grants nothing.

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 
 from msgspec import Meta, Struct, ValidationError, convert
 
-from foliot.engine.budgets.declared import Standing
+from foliot.engine.budgets.declared import BudgetStanding
 from foliot.engine.budgets.wakeups import is_short
-from foliot.engine.explain.replay import Difference
+from foliot.engine.explain.replay import ReplayDifference
 from foliot.errors import InvalidInput, UsageError
 from foliot.kernel.messages import Message, ToolResult
 from foliot.kernel.run.feedback import user_message
@@ -114,7 +114,7 @@ class Replayed(Struct, frozen=True):
     events: int
     decided: int
     ended: bool
-    difference: Difference | None = None
+    difference: ReplayDifference | None = None
 
 
 class Answered(Struct, frozen=True):
@@ -133,7 +133,7 @@ MOST_JUDGED: Final = 500
 class Budgets(Struct, frozen=True):
     """How budgets stand: each account of a current window, how many are declared, and the runs that wait for room."""
 
-    standings: list[Standing]
+    standings: list[BudgetStanding]
     declared: int
     waiting: list[str] = []
 

@@ -28,9 +28,9 @@ from foliot.tools.backends.agent import PREFIX, Agents, AgentTool
 from foliot.tools.base import Tool, ToolDefinition
 from foliot.tools.builtin.questions import ClientTool
 from foliot.tools.governance.rules import Rules
-from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.parts import PipelineParts
 from foliot.tools.pipeline.pipeline import Pipeline
-from foliot.tools.registry import GLOBAL, Registry, parse_version, split_request
+from foliot.tools.registry import GLOBAL, ToolRegistry, parse_version, split_request
 
 # --- toolbox ---------------------------------------------------------------------------------------------------------
 
@@ -54,7 +54,7 @@ class Found(NamedTuple):
 async def tools_of(
     requests: Sequence[str],
     namespace: str,
-    given: Registry,
+    given: ToolRegistry,
     store: ResourceStore | None,
     agent: str,
     make: MakeTool,
@@ -121,7 +121,7 @@ class _Prepared(NamedTuple):
 
     agent: Agent
     rules: Rules
-    given: tuple[Registry, int]
+    given: tuple[ToolRegistry, int]
     spec: RunSpec
     pipeline: Pipeline
 
@@ -136,19 +136,19 @@ class Assembly:
         tools: Iterable[Tool],
         backends: Backends,
         clock: Clock = time.time,
-        parts: Parts | None = None,
+        parts: PipelineParts | None = None,
         gate: ModelGate | None = None,
     ) -> None:
         """`parts` are one set for all pipelines: what is counted per tool is counted over all runs of this process."""
         self.backends = backends
         self._clock = clock
-        self._parts = parts or Parts(clock=clock)
+        self._parts = parts or PipelineParts(clock=clock)
         self.models = models
         self._gate = gate or ModelGate(self._parts.rules, models.models_of)
         self.resources = resources
-        self.given = Registry(tools, parent=GLOBAL)
+        self.given = ToolRegistry(tools, parent=GLOBAL)
         self._agents: dict[tuple[str, str], Agent] = {}
-        self._agent_tools: dict[tuple[str, str], Registry] = {}
+        self._agent_tools: dict[tuple[str, str], ToolRegistry] = {}
         self._prepared: dict[tuple[str, str], _Prepared] = {}
         # Grows whenever a Python object becomes known that was not known before.
         self.generation = 0
@@ -169,7 +169,7 @@ class Assembly:
             return
         self.generation += 1
         self._agents[agent.namespace, agent.name] = agent
-        self._agent_tools[agent.namespace, agent.name] = Registry(agent.tools, parent=self.given)
+        self._agent_tools[agent.namespace, agent.name] = ToolRegistry(agent.tools, parent=self.given)
         if agent.gateway is not None:
             self.models.serve(agent.model_ref, agent.gateway)
         if agent.endpoint is not None:
@@ -217,7 +217,7 @@ class Assembly:
             self._prepared[place] = _Prepared(agent, rules, (given, given.changes), spec, pipeline)
         return spec, pipeline
 
-    def _is_fixed(self, agent: Agent, given: Registry) -> bool:
+    def _is_fixed(self, agent: Agent, given: ToolRegistry) -> bool:
         """Whether nothing but rules can change what `agent` runs with: tools and endpoints that are looked up can."""
         names = [split_request(request)[0] for request in agent.document["spec"].get("tools", [])]
         refs = [agent.model_ref, *agent.document["spec"].get("fallbacks", ())]
@@ -298,7 +298,7 @@ class Assembly:
         """The rules that calls in this namespace are judged by now."""
         return await self._parts.rules.rules(namespace)
 
-    def _parts_in(self, namespace: str) -> Parts:
+    def _parts_in(self, namespace: str) -> PipelineParts:
         if self.resources is None:
             return self._parts
         return dataclasses.replace(self._parts, grants=StoredGrants(self.resources, namespace, clock=self._clock))

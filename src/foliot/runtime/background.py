@@ -22,7 +22,7 @@ from foliot.kernel.messages import Message
 from foliot.kernel.run.events import InputMode, InputReceived
 from foliot.resources.names import check_labels
 from foliot.runtime.agent import Agent, within
-from foliot.store.journal.base import TASK_LABEL, TERMINAL, Held, RunInfo, RunTaken, Signal, TransactionBody
+from foliot.store.journal.base import TASK_LABEL, TERMINAL, RunHeld, RunInfo, RunTaken, Signal, TransactionBody
 
 if TYPE_CHECKING:
     from foliot.runtime.answers import Input
@@ -157,7 +157,7 @@ class BackgroundRuns:
                 driver.deliver(message)
             elif here:
                 await self.resume(await runs.journal.get(run_id), stay=stay)
-        except Held:
+        except RunHeld:
             pass  # somebody else resumed it meanwhile, and hears the message
         except FoliotError as error:
             log.warning("run %s has its message, and cannot go on in this process: %s", run_id, error.message)
@@ -216,7 +216,7 @@ class BackgroundRuns:
             task.add_done_callback(lambda _: reader.close())
             first = await anext(aiter(reader), None)
         if first is None:
-            with contextlib.suppress(Held):  # somebody else was faster
+            with contextlib.suppress(RunHeld):  # somebody else was faster
                 await task
         return await self._inside.runs.journal.get(run_id)
 

@@ -22,14 +22,14 @@ from foliot.engine.budgets.run_budget import RunBudgets, open_budgets
 from foliot.engine.definition.backends import Backends
 from foliot.engine.definition.endpoints import RunModels, stored_secrets
 from foliot.engine.definition.governance import ModelGate, governed
-from foliot.engine.definition.grants import Grants
+from foliot.engine.definition.grants import OperatorGrants
 from foliot.engine.definition.references import References
 from foliot.engine.definition.task_memory import TaskMemory
 from foliot.engine.driver.doubts import Doubts
 from foliot.engine.driver.process import is_gone
 from foliot.engine.driver.runs import Runs
 from foliot.engine.limits.shared import Limiting, open_limiting
-from foliot.engine.live.hub import Hub
+from foliot.engine.live.hub import RunHub
 from foliot.errors import UsageError
 from foliot.kernel.run.spec import RunSpec
 from foliot.resources.digest import definition_digest
@@ -65,7 +65,7 @@ MEMORY = "memory:"
 
 
 @dataclass
-class Parts:
+class RuntimeParts:
     """The parts of an open runtime. In memory there is no database, and what needs one is missing."""
 
     runs: Runs
@@ -110,7 +110,7 @@ class Parts:
     def relay(self) -> Relay | None:
         """The relay that shows runs to other processes; None where there are no others, or no way to them."""
         hub = self.runs.watcher
-        if self.settings is None or self.database is None or not isinstance(hub, Hub):
+        if self.settings is None or self.database is None or not isinstance(hub, RunHub):
             return None
         if self.settings.nats is None and not isinstance(self.database, Notices):
             return None
@@ -153,7 +153,7 @@ async def compose(
     clock: Clock | None,
     lease_seconds: float | None,
     store_wait: float = 0.0,
-) -> Parts:
+) -> RuntimeParts:
     """Open the store that the settings name, and put everything else on top of it. Raises `FoliotError`.
 
     Without a `clock` times are those of the store, so that processes on machines whose clocks differ agree.
@@ -209,7 +209,7 @@ def _assembled(
     settings: Settings | None,
     around: _Around,
     lease_seconds: float,
-) -> Parts:
+) -> RuntimeParts:
     """Makes every part of a runtime, each of those that it needs. Without a database much of it is missing.
 
     Raises `UsageError` for audit sinks that cannot be opened.
@@ -233,7 +233,7 @@ def _assembled(
     backends = Backends(
         secrets,
         resources,
-        grants=Grants.of(settings),
+        grants=OperatorGrants.of(settings),
         **(_over_nats(settings, waits) if settings and settings.nats else {}),
         public_url=settings.public_url if settings else None,
         environ=os.environ,
@@ -301,7 +301,7 @@ def _assembled(
     # Two circles are closed here: an agent that calls agents needs runs, and a run that is taken up its children.
     assembly.delegate = delegator = Delegator(runs, assembly, clock=clock, pause=around.pause)
     runs.taken_up = delegator.taken_up
-    return Parts(
+    return RuntimeParts(
         runs, assembly, questions, clock, settings, database, resources, approvals, audit, budgets, limiting, wall
     )
 

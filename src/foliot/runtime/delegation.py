@@ -31,9 +31,9 @@ from foliot.kernel.run.state import Call, State
 from foliot.kernel.traces import under_call
 from foliot.resources.digest import definition_digest
 from foliot.runtime.assembly import Assembly
-from foliot.store.journal.base import TERMINAL, Held, Signal
+from foliot.store.journal.base import TERMINAL, RunHeld, Signal
 from foliot.tools import search
-from foliot.tools.backends.agent import DELEGATING, PREFIX, SPAWNING, Delegated, Order, child_id
+from foliot.tools.backends.agent import DELEGATING, PREFIX, SPAWNING, Delegated, DelegationOrder, child_id
 from foliot.tools.base import ToolArgumentsInvalid, ToolDenied, ToolError, ToolUnsupported
 from foliot.tools.pipeline.parts import spend
 
@@ -236,7 +236,7 @@ class Delegator:
         self._max_depth = max_depth
         self._children = Children(runs, clock=clock, pause=pause)
 
-    async def __call__(self, order: Order) -> Delegated:
+    async def __call__(self, order: DelegationOrder) -> Delegated:
         """Runs the child and returns its result. Raises `ToolDenied`, `ToolUnsupported`, `ToolError`."""
         task = asyncio.create_task(self._run(order))
         try:
@@ -252,7 +252,7 @@ class Delegator:
             await self._account(order)
         return _delegated(state)
 
-    async def spawn(self, order: Order) -> str:
+    async def spawn(self, order: DelegationOrder) -> str:
         """Starts a child in the background; see `Agents`. Raises as a call."""
         try:
             driver = None
@@ -314,14 +314,14 @@ class Delegator:
 
     # --- starting ------------------------------------------------------------------------------------------------
 
-    async def _run(self, order: Order) -> State:
+    async def _run(self, order: DelegationOrder) -> State:
         if not await self._begun(order):
             await self._guard(order)
             with contextlib.suppress(Conflict):  # another attempt of the same call was faster: it is the same child
                 return await self._drive(order.run_id, await self._start(order))
         return await self._drive(order.run_id)
 
-    async def _begun(self, order: Order) -> bool:
+    async def _begun(self, order: DelegationOrder) -> bool:
         """Whether the child is there. Raises `ToolError` when a run with its id is somebody else's."""
         facts = await self._runs.facts(order.run_id, limit=1)
         if not facts:
@@ -331,7 +331,7 @@ class Delegator:
             raise ToolError(f"the run {order.run_id} is not a child of this call", retryable=False)
         return True
 
-    async def _guard(self, order: Order) -> None:
+    async def _guard(self, order: DelegationOrder) -> None:
         """Raises `ToolDenied` if the call chain is too deep or cyclic."""
         if order.depth > self._max_depth:
             raise ToolDenied(
@@ -344,7 +344,7 @@ class Delegator:
             way = " -> ".join((*(name for _, name in reversed(chain)), order.agent))
             raise ToolDenied(f"agents would call each other in a circle: {way}", layer="delegation", rule="cycle")
 
-    async def _ancestors(self, order: Order) -> list[tuple[str, str]]:
+    async def _ancestors(self, order: DelegationOrder) -> list[tuple[str, str]]:
         """Returns the callers of this run, nearest first, by the journals: a model's text has no part in it."""
         chain: list[tuple[str, str]] = []
         run_id = order.parent
@@ -361,7 +361,7 @@ class Delegator:
         created = facts[0][1] if facts else None
         return created if isinstance(created, RunCreated) else None
 
-    async def _start(self, order: Order) -> Driver:
+    async def _start(self, order: DelegationOrder) -> Driver:
         """Store the child, held by this process. Raises `Conflict` when it is there, `ToolError`."""
         where = f"{order.namespace}/{order.agent}"
         try:
@@ -389,13 +389,13 @@ class Delegator:
             tools=tools,
         )
 
-    def _trace(self, order: Order) -> str:
+    def _trace(self, order: DelegationOrder) -> str:
         """A child belongs to the trace of its parent, below the call that asked for it."""
         parent = self._parent(order)
         context = parent.created.trace if parent is not None and parent.created is not None else ""
         return under_call(context, order.parent, order.call_id) if context else ""
 
-    def _share(self, order: Order) -> Limits:
+    def _share(self, order: DelegationOrder) -> Limits:
         """Divides what the parent has left among the children that its step asks for.
 
         What children beside it have spent or may still spend is not left, whether or not anybody has waited for them.
@@ -416,7 +416,7 @@ class Delegator:
             max_cost_usd=None if cost is None else max(0.0, cost - unpaid.cost_usd) / shares,
         )
 
-    def _parent(self, order: Order) -> State | None:
+    def _parent(self, order: DelegationOrder) -> State | None:
         driver = self._runs.local(order.parent)
         return driver.state if driver is not None else None
 
@@ -438,7 +438,7 @@ class Delegator:
             try:
                 driver = await self._runs.take(run_id, tools=await self._assembly.pipeline(state.spec))
                 state = await self._runs.drive(driver)
-            except Held:
+            except RunHeld:
                 await self._pause()
             except Conflict:
                 continue  # ended, or taken over, this moment: the journal tells which
@@ -447,7 +447,7 @@ class Delegator:
     async def _may_go_on(self, state: State) -> bool:
         return await self._runs.may_go_on(state)
 
-    async def _let_go(self, order: Order, task: asyncio.Task[State]) -> None:
+    async def _let_go(self, order: DelegationOrder, task: asyncio.Task[State]) -> None:
         """The call was stopped: the child ends with its parent's run, and waits for it when only the process ends."""
         if self._is_over(order):
             stop = signal(order.run_id, CancelRequested("parent", "the run that asked for it has ended"), self._clock())
@@ -458,7 +458,7 @@ class Delegator:
                 await asyncio.wait({task}, timeout=Waits(self._runs.lease_seconds).child)
         await stop_tasks(task)
 
-    def _is_over(self, order: Order) -> bool:
+    def _is_over(self, order: DelegationOrder) -> bool:
         now = self._clock()
         if order.deadline is not None and now >= order.deadline:
             return True
@@ -468,13 +468,13 @@ class Delegator:
         late = parent.deadline is not None and now >= parent.deadline
         return late or parent.ending is not None or parent.ended is not None
 
-    async def _account(self, order: Order) -> None:
+    async def _account(self, order: DelegationOrder) -> None:
         with contextlib.suppress(FoliotError):  # never started: nothing was spent
             _, state = await self._runs.load(order.run_id)
             spend(order.run_id, state.spent.usage())
 
 
-def _narrowed(spec: RunSpec, order: Order) -> RunSpec:
+def _narrowed(spec: RunSpec, order: DelegationOrder) -> RunSpec:
     """Only the tools that the order leaves to the child. Raises `ToolArgumentsInvalid` for one that it has not."""
     if order.tools is None:
         return spec

@@ -23,14 +23,14 @@ from foliot.engine.approval.service import ApprovalService, Decision
 from foliot.engine.approval.unknown_calls import UnknownCalls
 from foliot.engine.audit.log import AuditTrail
 from foliot.engine.budgets.wakeups import is_short
-from foliot.engine.definition.grants import Grants
+from foliot.engine.definition.grants import OperatorGrants
 from foliot.engine.driver.driver import Driver
 from foliot.engine.driver.ids import new_run_id
 from foliot.engine.driver.intake import system_of
 from foliot.engine.driver.journal import signal
 from foliot.engine.driver.runs import Runs
-from foliot.engine.explain.replay import Difference, Replay, branch, replay
-from foliot.engine.live.hub import Hub, Live, Reader, Recorded
+from foliot.engine.explain.replay import Replay, ReplayDifference, branch, replay
+from foliot.engine.live.hub import Live, Reader, Recorded, RunHub
 from foliot.errors import Conflict, NotFound, UsageError
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import Message
@@ -43,18 +43,18 @@ from foliot.runtime.agent import Agent, as_tool, named
 from foliot.runtime.answers import Input, messages_of
 from foliot.runtime.assembly import Assembly
 from foliot.runtime.background import BackgroundRuns, taken
-from foliot.runtime.composition import Parts, compose
+from foliot.runtime.composition import RuntimeParts, compose
 from foliot.runtime.results import RunFailedError, RunResult, Value, result_of
 from foliot.settings.settings import Settings, load_settings
 from foliot.store.base import Database, ResourceStore
-from foliot.store.journal.base import TASK_LABEL, TERMINAL, Held, RunInfo, RunTaken, Signal, TransactionBody
+from foliot.store.journal.base import TASK_LABEL, TERMINAL, RunHeld, RunInfo, RunTaken, Signal, TransactionBody
 from foliot.store.journal.chain import check as check_chain
 from foliot.tools.base import Tool
 
 if TYPE_CHECKING:
     from foliot.engine.definition.endpoints import RunModels
     from foliot.runtime.composition import Tasking
-    from foliot.runtime.tools import Offering
+    from foliot.runtime.tools import ToolCatalog
     from foliot.tools.backends.callbacks import Callbacks
 
 
@@ -90,8 +90,8 @@ class Inside:
         self._given_clock = clock
         self._lease_seconds = lease_seconds
         self._store_wait = store_wait
-        self._hub = Hub()
-        self._parts: Parts | None = None
+        self._hub = RunHub()
+        self._parts: RuntimeParts | None = None
         self._opening = False
         self._made: dict[str, None] = {}  # the last ids that were made here, and no run was begun with
         self.background = BackgroundRuns(self)
@@ -178,7 +178,7 @@ class Inside:
         return self._assembly.backends.web.callbacks
 
     @property
-    def grants(self) -> Grants:
+    def grants(self) -> OperatorGrants:
         """The operator's grants to resources that others declare."""
         return self._assembly.backends.grants
 
@@ -201,17 +201,17 @@ class Inside:
         return self._assembly.models
 
     @property
-    def tools(self) -> Offering:
+    def tools(self) -> ToolCatalog:
         """The catalog of tools: what there is, whether it can be called here, and calls outside any run."""
-        from foliot.runtime.tools import Offering  # runs do not need it
+        from foliot.runtime.tools import ToolCatalog  # runs do not need it
 
-        return Offering(self._assembly, self.clock, lambda: self.database)
+        return ToolCatalog(self._assembly, self.clock, lambda: self.database)
 
     @property
     def _assembly(self) -> Assembly:
         return self._open().assembly
 
-    def _open(self) -> Parts:
+    def _open(self) -> RuntimeParts:
         if self._parts is None:
             raise UsageError("the runtime is not open", hint="use it inside `async with Runtime() as rt:`")
         return self._parts
@@ -376,7 +376,7 @@ class Inside:
         """Resume a run that was interrupted or waits. An ended one just gives its result.
 
         `agent` is needed only when its model or tools are Python objects that this runtime has not seen yet.
-        One that this process drives is waited for, if `joins`. Raises `Held` when another process drives it.
+        One that this process drives is waited for, if `joins`. Raises `RunHeld` when another process drives it.
         """
         if agent is not None:
             self._assembly.know(agent)
@@ -456,7 +456,7 @@ class Inside:
         found = replay(spec, run_id, entries, history)
         if changed and (found.difference is None or found.difference.seq > changed):
             text = entries[changed - 1].data.decode("utf-8", "replace")
-            found.difference = Difference(changed, text, "something else: it was changed in the store since")
+            found.difference = ReplayDifference(changed, text, "something else: it was changed in the store since")
         return found
 
     def watch(self, run_id: str, *, elsewhere: bool = False) -> AbstractContextManager[Reader]:
@@ -586,7 +586,7 @@ class Inside:
             if state.ended is None and info.phase == "waiting" and not _asks(state):
                 return result_of(state, info.phase)
             if state.ended is not None or await self._may_go_on(info, state):
-                with contextlib.suppress(Held):  # whoever decided was faster, and drives it
+                with contextlib.suppress(RunHeld):  # whoever decided was faster, and drives it
                     result = await self.resume(run_id, stream=stream, check=check)
                     if result.waiting != state.waiting or result.waiting is None:
                         return result
@@ -694,14 +694,14 @@ class Inside:
     async def _sleep(self, run_id: str, until: float) -> None:
         """Waits until the timer of a waiting run goes off, or it is signalled.
 
-        Raises `Held` as soon as the run no longer waits.
+        Raises `RunHeld` as soon as the run no longer waits.
         """
         pause = LOOK_EVERY
         while (left := until - self.clock()) > 0:
             await asyncio.sleep(min(left, pause))
             pause = min(1.5 * pause, 5 * LOOK_EVERY)  # thousands may wait here
             if (await self.runs.journal.get(run_id)).phase != "waiting":
-                raise Held(f"run {run_id} was taken up meanwhile")
+                raise RunHeld(f"run {run_id} was taken up meanwhile")
             if await self.runs.journal.signals([run_id]):
                 return
 

@@ -17,7 +17,7 @@ import msgspec
 
 from foliot.bus.base import Transport
 from foliot.bus.open import OpenedLater
-from foliot.engine.live.hub import Hub
+from foliot.engine.live.hub import RunHub
 from foliot.engine.telemetry.metrics import Linked, Metrics
 from foliot.errors import NotFound
 from foliot.kernel.run.events import RunCreated
@@ -43,7 +43,7 @@ async def traced(runtime: Runtime, settings: Settings, *, sender: Sender | None 
         assert settings.otel_endpoint is not None
         sender = otlp_sender(settings.otel_endpoint, dict(settings.otel_headers))
     watcher = runtime.inside.runs.watcher
-    if not isinstance(watcher, Hub):
+    if not isinstance(watcher, RunHub):
         raise TypeError("the runs of a runtime are watched by its hub")
     exporter = TraceExporter(sender, _Journals(runtime).spans, service=settings.otel_service)
     tasks = runtime.inside.tasking.tasks
@@ -112,7 +112,7 @@ def measured(runtime: Runtime) -> Generator[Metrics]:
     tasking = runtime.inside.tasking
     metrics = Metrics(tasking.database, runtime.inside.resources, transport=partial(_connection, tasking.transport))
     watcher = runtime.inside.runs.watcher
-    if not isinstance(watcher, Hub):
+    if not isinstance(watcher, RunHub):
         raise TypeError("the runs of a runtime are watched by its hub")
     stop = watcher.observe(metrics.tally.recorded)
     tasking.performer.counts = tasking.tasks.counts = metrics.tasks

@@ -23,7 +23,7 @@ from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import ToolResult
 from foliot.runtime.assembly import Assembly
 from foliot.settings.settings import Settings
-from foliot.store.access.request_keys import Kept, SqlRequestKeys
+from foliot.store.access.request_keys import KeptAnswer, SqlRequestKeys
 from foliot.store.base import Database, Document, Filter, Key
 from foliot.store.resources.mcp_pins import held_tools
 from foliot.tools.base import Caller, Invocation, OnOutput, Parked, Tool, ToolDefinition, ToolError
@@ -54,7 +54,7 @@ NEEDS: Final[Mapping[str, str]] = {"mcp": "mcp", "grpc": "grpc", "queue": "nats"
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class CatalogTool:
     """One tool. `problem` says why it cannot be called here; it is empty when it can."""
 
     name: str
@@ -68,7 +68,7 @@ class Offered:
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class ToolCaller:
     """The identity on whose behalf a tool is called from outside a run."""
 
     namespace: str = "default"
@@ -76,7 +76,7 @@ class Asker:
     identity: Identity = NOBODY
 
 
-class Offering:
+class ToolCatalog:
     """The tools of one runtime, as whoever runs it sees them."""
 
     def __init__(self, assembly: Assembly, clock: Clock, database: Callable[[], Database]) -> None:
@@ -86,23 +86,23 @@ class Offering:
         self._backends = assembly.backends
         self._clock = clock
 
-    async def tools(self, namespace: str = "default") -> list[Offered]:
+    async def tools(self, namespace: str = "default") -> list[CatalogTool]:
         """Lists the tools by name: given in Python, declared, generated for MCP servers, built in.
 
         Looking whether a declared function can be called imports it; nothing is called and nothing connected to.
         """
-        found = {name: Offered(name, "builtin", *self._built_in(namespace, name)) for name in NAMES}
+        found = {name: CatalogTool(name, "builtin", *self._built_in(namespace, name)) for name in NAMES}
         for document in await self._documents(namespace):
             declared = self._declared(document)
             found[declared.name] = declared
         for name, why in (await self._quarantined(namespace)).items():
             known = found.get(name)
-            found[name] = replace(known, problem=why) if known is not None else Offered(name, "mcp", None, why)
+            found[name] = replace(known, problem=why) if known is not None else CatalogTool(name, "mcp", None, why)
         for definition in self._assembly.given.definitions():
-            found[definition.name] = Offered(definition.name, "python", definition)
+            found[definition.name] = CatalogTool(definition.name, "python", definition)
         return [found[name] for name in sorted(found)]
 
-    async def find(self, name: str, namespace: str = "default") -> Offered:
+    async def find(self, name: str, namespace: str = "default") -> CatalogTool:
         """Raises `NotFound`, with the names that may be meant."""
         everything = {each.name: each for each in await self.tools(namespace)}
         found = everything.get(split_request(name)[0])
@@ -142,7 +142,7 @@ class Offering:
     async def rights_of(self, namespace: str, agent: str) -> AgentRights | None:
         """Returns the rights of an agent to tools; None when it is not declared."""
         try:
-            caller, tools = await self._caller(Asker(namespace, agent))
+            caller, tools = await self._caller(ToolCaller(namespace, agent))
         except NotFound:
             return None
         return AgentRights(caller.roles, caller.allowed_tools, frozenset(split_request(each)[0] for each in tools))
@@ -151,7 +151,7 @@ class Offering:
         self,
         name: str,
         arguments: dict[str, Any],
-        asker: Asker,
+        asker: ToolCaller,
         *,
         idempotency_key: str = "",
         on_output: OnOutput | None = None,
@@ -170,7 +170,7 @@ class Offering:
         repeatable = definition is not None and definition.effect != "once"
         keys = SqlRequestKeys(self._database())
         found = await keys.obtain(_owner(asker), idempotency_key, _digest(idempotency_key, call))
-        if isinstance(found, Kept):
+        if isinstance(found, KeptAnswer):
             return _RESULT.decode(found.body)
         if found.broken and not repeatable:
             await keys.give_up(found, changed_nothing=False)
@@ -183,7 +183,7 @@ class Offering:
             async with keys.kept_alive(found):
                 result, acted = await _made(pipeline, call, on_output)
             if acted and isinstance(result, ToolResult) and (result.error is None or not repeatable):
-                await keys.answer(found, Kept(200, [], msgspec.json.encode(result)))
+                await keys.answer(found, KeptAnswer(200, [], msgspec.json.encode(result)))
                 return result
         except BaseException:
             await keys.give_up(found, changed_nothing=repeatable)
@@ -191,7 +191,7 @@ class Offering:
         await keys.give_up(found, changed_nothing=True)
         return result
 
-    async def test(self, name: str, arguments: dict[str, Any], asker: Asker) -> Judgement:
+    async def test(self, name: str, arguments: dict[str, Any], asker: ToolCaller) -> Judgement:
         """Judges that call by every layer and gate. Nothing is run, taken or recorded.
 
         Raises as `call`.
@@ -203,7 +203,7 @@ class Offering:
         return judgement
 
     async def _prepared(
-        self, name: str, arguments: dict[str, Any], asker: Asker, key: str = ""
+        self, name: str, arguments: dict[str, Any], asker: ToolCaller, key: str = ""
     ) -> tuple[Pipeline, Invocation]:
         plain = split_request(name)[0]
         offered = await self.find(name, asker.namespace)
@@ -218,7 +218,7 @@ class Offering:
         call_id = f"direct-{uuid.uuid4().hex[:20]}"
         return pipeline, Invocation("", call_id, plain, arguments, key or call_id, caller)
 
-    async def _caller(self, asker: Asker) -> tuple[Caller, list[str]]:
+    async def _caller(self, asker: ToolCaller) -> tuple[Caller, list[str]]:
         who = asker.identity
         if not asker.agent:
             return Caller(asker.namespace, user=who.user, by=who.by, via=who.via), []
@@ -248,7 +248,7 @@ class Offering:
         held = await held_tools(self._store, namespace) if self._store is not None else []
         return {row.name: f"quarantined: {row.held}; look at it, then {row.way()}" for row in held if row.name}
 
-    def _declared(self, document: Document) -> Offered:
+    def _declared(self, document: Document) -> CatalogTool:
         definition = tool_definition(document)
         source: Source = "mcp" if definition.type == "mcp" else "declared"
         try:
@@ -256,10 +256,10 @@ class Offering:
         except ImportError as error:
             extra = NEEDS.get(definition.type, "")
             hint = f"; install foliot[{extra}]" if extra else ""
-            return Offered(definition.name, source, definition, f"{error}{hint}")
+            return CatalogTool(definition.name, source, definition, f"{error}{hint}")
         except FoliotError as error:
-            return Offered(definition.name, source, definition, error.message)
-        return Offered(definition.name, source, made.definition, _uncontained(made))
+            return CatalogTool(definition.name, source, definition, error.message)
+        return CatalogTool(definition.name, source, made.definition, _uncontained(made))
 
     def _built_in(self, namespace: str, name: str) -> tuple[ToolDefinition | None, str]:
         try:
@@ -280,7 +280,7 @@ async def _made(pipeline: Pipeline, call: Invocation, on_output: OnOutput | None
     return result, result.error is None or not result.error.before_effect
 
 
-def _owner(asker: Asker) -> str:
+def _owner(asker: ToolCaller) -> str:
     """Keys belong to a person in a namespace, by whichever way the call comes in."""
     who = asker.identity
     return f"tool\0{asker.namespace}\0{who.by or who.user}"

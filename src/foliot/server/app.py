@@ -23,11 +23,11 @@ from foliot.runtime.runtime import Runtime
 from foliot.runtime.telemetry import measured
 from foliot.server.auth.guard import check_routes
 from foliot.server.context import Authenticator, ServedResources, Services
-from foliot.server.http.envelope import Envelope, Limits
+from foliot.server.http.envelope import EnvelopeMiddleware, RequestLimits
 from foliot.server.http.problems import error_handlers
 from foliot.server.http.rates import Rates
 from foliot.server.http.routing import PathRouter, Route, RouteGroup
-from foliot.server.mcp.http import Door
+from foliot.server.mcp.http import McpEndpoint
 from foliot.server.openai.errors import report
 from foliot.settings.settings import Settings
 from foliot.work.triggers.endpoints import WebhookEndpoints
@@ -59,9 +59,11 @@ ROUTERS: Final = (
 )
 
 
-def create_app(runtime: Runtime, *, settings: Settings, auth: Authenticator, limits: Limits | None = None) -> Starlette:
+def create_app(
+    runtime: Runtime, *, settings: Settings, auth: Authenticator, limits: RequestLimits | None = None
+) -> Starlette:
     """The server of an open runtime. Raises `FoliotError` when handlers and the route table do not match."""
-    limits = limits or Limits()
+    limits = limits or RequestLimits()
     services = Services(runtime, settings, auth, ServedResources.of(runtime.resources))
     services.rates = Rates(limits.rate, limits.burst, limits.auth_failures)
 
@@ -85,11 +87,12 @@ def create_app(runtime: Runtime, *, settings: Settings, auth: Authenticator, lim
     routes = load_routes()
     check_routes(routes)
     app = Starlette(
-        middleware=[Middleware(Envelope, limits=limits, report=report)], exception_handlers=error_handlers(report)
+        middleware=[Middleware(EnvelopeMiddleware, limits=limits, report=report)],
+        exception_handlers=error_handlers(report),
     )
     app.router = PathRouter(routes, lifespan)
     app.state.services = services
-    app.state.mcp = door = Door(runtime, services.drives, services.closing, services.streams)
+    app.state.mcp = door = McpEndpoint(runtime, services.drives, services.closing, services.streams)
     return app
 
 

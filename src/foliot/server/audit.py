@@ -173,7 +173,7 @@ async def record(
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class AllowedWrite:
     """A write that the caller may do. `lifted` are fields by which it may lift a rule: what was, and what will be."""
 
     change: Put | Delete
@@ -186,11 +186,11 @@ class Judged:
         return self.before is not None and self.after is not None and spec_of(self.before) == spec_of(self.after)
 
 
-class Overtaken(Conflict):
+class StaleFacts(Conflict):
     """A fact that a write was judged by has changed before it was stored."""
 
 
-class Look:
+class WriteFacts:
     """Everything that was read to judge one write, each once: what is judged is what is stored, or it is judged anew.
 
     Whatever is added to a judgement is read through here, so nothing that it goes by can change unseen.
@@ -203,7 +203,7 @@ class Look:
         self._lists: dict[Filter, list[Document]] = {}
 
     @classmethod
-    async def at(cls, store: ResourceStore) -> Look:
+    async def at(cls, store: ResourceStore) -> WriteFacts:
         return cls(store, await store.revision())
 
     async def find(self, key: Key) -> Document | None:
@@ -218,7 +218,7 @@ class Look:
         return Page(self._lists[filter], None, self._revision)
 
     def hold(self, written: Sequence[Written]) -> Tx[None]:
-        """Checks, inside the writing transaction, that what was looked at is unchanged; raises `Overtaken` if not."""
+        """Checks, inside the writing transaction, that what was looked at is unchanged; raises `StaleFacts` if not."""
         bounds = yield from one("feed_bounds")
         assert bounds is not None, "the first migration made the row"
         upto = bounds["revision"] - sum(each.action != "unchanged" for each in written)  # the last ones are its own
@@ -226,7 +226,9 @@ class Look:
             return
         changes = yield from rows("change_list", after=self._revision, upto=upto)
         if bounds["compacted"] > self._revision or any(map(self._differs, changes)):
-            raise Overtaken("what this depends on is being changed by others at this moment", hint="repeat the request")
+            raise StaleFacts(
+                "what this depends on is being changed by others at this moment", hint="repeat the request"
+            )
 
     def _differs(self, change: Row) -> bool:
         """Whether what was looked at says something else by this change. What only has another status says the same."""
@@ -241,7 +243,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Lacking:
+class MissingRole:
     """A role that the caller has not in a namespace, and the sentence that says for what."""
 
     role: str
@@ -249,25 +251,25 @@ class Lacking:
     said: str
 
 
-def _lacking(key: Key, needed: Sequence[Need], missing: Sequence[Need]) -> list[Lacking]:
+def _lacking(key: Key, needed: Sequence[Need], missing: Sequence[Need]) -> list[MissingRole]:
     """One for the resource as a whole, with every role that it takes, and one for each field."""
     place = f"{key.kind}/{key.name} in namespace {key.namespace!r}"
     plain = [need.role for need in missing if not need.field and not need.when]
-    found: list[Lacking] = []
+    found: list[MissingRole] = []
     if plain:
         roles = list(dict.fromkeys(need.role for need in needed if not need.field and not need.when))
         said = f"{place} needs the role{'s' if len(roles) > 1 else ''} {' and '.join(roles)}"
         had_some = f", of which you lack {' and '.join(plain)}" if len(roles) > len(plain) else ""
-        found.append(Lacking(plain[0], key.namespace, said + had_some))
+        found.append(MissingRole(plain[0], key.namespace, said + had_some))
     for need in missing:
         if need.field or need.when:
             what = f"{need.field} of {place}" if need.field else place
             when = f" when {need.when}" if need.when else ""
-            found.append(Lacking(need.role, key.namespace, f"{what} needs the role {need.role}{when}"))
+            found.append(MissingRole(need.role, key.namespace, f"{what} needs the role {need.role}{when}"))
     return found
 
 
-def _all_of(lacking: Sequence[Lacking]) -> Denied:
+def _all_of(lacking: Sequence[MissingRole]) -> Denied:
     """Everything that somebody has to be given before the same writes can be done, at once."""
     said = [each.said for each in lacking]
     more = f"; and {len(said) - MOST_SAID} more" if len(said) > MOST_SAID else ""
@@ -312,7 +314,7 @@ class RecordedStore:
         for _ in range(1, ATTEMPTS):
             try:
                 return await self._write(changes, in_transaction, by, dry)
-            except Overtaken:
+            except StaleFacts:
                 continue
         return await self._write(changes, in_transaction, by, dry)
 
@@ -320,7 +322,7 @@ class RecordedStore:
         self, changes: Sequence[Put | Delete], in_transaction: WriteBody | None, by: DeclaredBy | None, dry: bool
     ) -> list[Written]:
         kept: list[AuditRecord] = []
-        look = await Look.at(self._store)
+        look = await WriteFacts.at(self._store)
         judged = await self.judge(changes, look)
 
         def recorded(written: Sequence[Written]) -> Tx[None]:
@@ -346,7 +348,7 @@ class RecordedStore:
             return change
         return replace(change, lowers=self._caller.may("admin", key_of(change.document).namespace))
 
-    async def judge(self, changes: Sequence[Put | Delete], look: Look | None = None) -> list[Judged]:
+    async def judge(self, changes: Sequence[Put | Delete], look: WriteFacts | None = None) -> list[AllowedWrite]:
         """Judges each write by `resources/powers.py`, whatever the route was, and checks that the caller may do all of
         them.
 
@@ -354,8 +356,8 @@ class RecordedStore:
 
         Raises `NotFound` and `Denied` as `Caller.require`, and `Denied` for what the operator has not granted.
         """
-        look = look or await Look.at(self._store)
-        lacking: list[Lacking] = []
+        look = look or await WriteFacts.at(self._store)
+        lacking: list[MissingRole] = []
         judged = [await self._judged(change, look, lacking) for change in changes]
         if lacking:
             raise _all_of(lacking)
@@ -376,15 +378,15 @@ class RecordedStore:
                 await self._runtime.inside.grants.check(document, secret_hosts)
         return judged
 
-    async def _judged(self, change: Put | Delete, look: Look, lacking: list[Lacking]) -> Judged:
+    async def _judged(self, change: Put | Delete, look: WriteFacts, lacking: list[MissingRole]) -> AllowedWrite:
         """Judges one write. Roles that the caller lacks are added to `lacking`."""
         if isinstance(change, Put) and change.only == "status":
-            return Judged(change)
+            return AllowedWrite(change)
         key = change.key if isinstance(change, Delete) else key_of(change.document)
         before = await look.find(key)
         after = change.document if isinstance(change, Put) else None
         if before is None and after is None:
-            return Judged(change)  # the store says that there is nothing
+            return AllowedWrite(change)  # the store says that there is nothing
         needed = [*needs(before, after)]
         if key.kind in LOOKED_AT and not self._caller.may("admin", key.namespace):
             around = [
@@ -404,9 +406,9 @@ class RecordedStore:
         }
         if before is not None and key.kind in RULE_KINDS:
             lifted = {"spec": [spec_of(before), None if after is None else spec_of(after)]}
-        return Judged(change, before, after, lifted)
+        return AllowedWrite(change, before, after, lifted)
 
-    def _entry(self, judged: Judged, written: Written) -> dict[str, Any]:
+    def _entry(self, judged: AllowedWrite, written: Written) -> dict[str, Any]:
         change = judged.change
         verb = "status_written" if isinstance(change, Put) and change.only == "status" else written.action
         metadata = written.document["metadata"]

@@ -56,7 +56,7 @@ class Conditions:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WriteResult:
     """The result of a write, or with `dry` of a write that was only tried."""
 
     action: Action
@@ -87,7 +87,7 @@ class Declaring:
         self._request_id = request_id
         self._store = RecordedStore(services.runtime, caller, request_id)
 
-    async def put(self, loaded: Loaded, conditions: Conditions) -> Written:
+    async def put(self, loaded: Loaded, conditions: Conditions) -> WriteResult:
         """Create it, or replace what was declared under its name. Raises `ManifestError`, `Conflict`."""
         document = loaded.document
         asked = conditions.version(document)
@@ -98,7 +98,7 @@ class Declaring:
         except NotFound as missing:
             raise Conflict(missing.message, hint="leave out the version to create it") from None
 
-    async def replace(self, loaded: Loaded, conditions: Conditions) -> Written:
+    async def replace(self, loaded: Loaded, conditions: Conditions) -> WriteResult:
         """Replace what was declared, at a version that must be named. Raises `PreconditionRequired`, `NotFound`."""
         document = loaded.document
         asked = conditions.version(document)
@@ -109,7 +109,7 @@ class Declaring:
         await self._check_declared(key_of(document))  # one that is missing is missing, whatever version was asked for
         return await self._write(document, asked, conditions.dry, self._claim(loaded), loaded.written)
 
-    async def patch(self, key: Key, changes: Mapping[str, Any], conditions: Conditions) -> Written:
+    async def patch(self, key: Key, changes: Mapping[str, Any], conditions: Conditions) -> WriteResult:
         """Change what a JSON merge patch (RFC 7396) names.
 
         With a version (in `changes` or the conditions) raises `Conflict` when it is not the current one. Without, the
@@ -131,7 +131,7 @@ class Declaring:
                 await asyncio.sleep(random.uniform(0, 0.005 * attempt))
         raise AssertionError("the loop returns or raises")
 
-    async def _patch(self, key: Key, changes: Mapping[str, Any], asked: str, dry: bool) -> Written:
+    async def _patch(self, key: Key, changes: Mapping[str, Any], asked: str, dry: bool) -> WriteResult:
         """Raises `StaleMerge` when the resource has another spec by the time it is written."""
         before = await self._store.get(key)
         patched = _patched(key, changes, before)
@@ -157,7 +157,7 @@ class Declaring:
                 ) from None
             raise
 
-    async def put_status(self, key: Key, status: Mapping[str, Any], conditions: Conditions) -> Written:
+    async def put_status(self, key: Key, status: Mapping[str, Any], conditions: Conditions) -> WriteResult:
         """Replace the status at a version that must be named; what was declared stays."""
         before = await self._store.get(key)
         if conditions.match is None:
@@ -168,7 +168,7 @@ class Declaring:
         document = _checked({**before, "status": given}).model_dump(by_alias=True)
         expect = "present" if conditions.match == "*" else exact(conditions.match)
         (written,) = await self._store.write([Put(document, expect=expect, only="status")], dry=conditions.dry)
-        return Written(written.action, written.document)
+        return WriteResult(written.action, written.document)
 
     async def delete(self, key: Key, conditions: Conditions, *, force: bool = False) -> Document:
         """Raises `NotFound`, `PreconditionFailed`; `InUse`, unless `force`."""
@@ -206,7 +206,7 @@ class Declaring:
         claim: Claim,
         written_as: Document | None = None,
         merge: Merge | None = None,
-    ) -> Written:
+    ) -> WriteResult:
         await self._services.client.check_unopposed(document)
         warnings = tuple(await check_against_store(self._store, [document]))
         stored = {name: value for name, value in document.items() if name != "status"}
@@ -216,7 +216,7 @@ class Declaring:
             await self._services.client.written(written.document)
         if written.kept:
             warnings = (kept_declarer(written.document), *warnings)
-        return Written(written.action, written.document, warnings)
+        return WriteResult(written.action, written.document, warnings)
 
 
 def merge(before: Any, changes: Any) -> Any:

@@ -1,6 +1,6 @@
 """The routes of the server: one row for each method and path says everything about it that is not its handler.
 
-A row has who may call it and where (`Rule`), what is told of it in the description of the API (`Operation`), and, for a
+A row has who may call it and where (`RouteRule`), what the description of the API says of it (`Operation`), and, for a
 POST, what an `Idempotency-Key` means (`KeyRule`). The guard, the idempotency keys, the description and the registration
 of handlers all read it here, so they cannot disagree. A handler without a row does not start, nor a row without a
 handler.
@@ -28,7 +28,7 @@ from foliot.server.auth.rules import (
     READ,
     STEER,
     WRITE,
-    Rule,
+    RouteRule,
 )
 from foliot.server.openapi.events import HAPPENED, RUN_EVENTS, TASK_CHANGES, TASK_EVENTS, WORK_EVENTS, changes
 from foliot.server.openapi.operation import Body, Operation, form
@@ -60,10 +60,10 @@ def apart(why: str) -> KeyRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RouteRow:
     """One route. The `operation` of a route for all kinds is made for each kind; None for one that is not described."""
 
-    rule: Rule
+    rule: RouteRule
     operation: Operation | Callable[[Kind], Operation] | None = None
     key: KeyRule | None = None
 
@@ -107,83 +107,85 @@ def _made(kind: Kind) -> Operation:
     return Operation(f"create{kind.name}", answer, codes=("200", "201"), body=body, fails=(404, 409, 412), tagged=True)
 
 
-ROUTES: Final[Mapping[tuple[str, str], Row]] = {
+ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
     # --- health and the server itself
-    ("GET", "/healthz"): Row(PROBED, Operation("getHealthz", ref("Health"), others={"503": ref("Health")})),
-    ("GET", "/livez"): Row(PROBED, Operation("getLivez", ref("Health"))),
-    ("GET", "/readyz"): Row(PROBED, Operation("getReadyz", ref("Health"), others={"503": ref("Health")})),
-    ("GET", "/metrics"): Row(Rule("everywhere"), Operation("getMetrics", TEXT, media="text/plain")),
-    ("GET", "/v1/health"): Row(ANYONE, Operation("getHealth", ref("DeepHealth"), others={"503": ref("DeepHealth")})),
-    ("GET", "/v1/version"): Row(PUBLIC, Operation("getVersion", ref("Version"))),
-    ("GET", "/openapi.json"): Row(ANYONE),
-    ("GET", "/v1/namespaces"): Row(ANYONE, Operation("listNamespaces", ref("Namespaces"))),
-    ("GET", "/v1/capabilities"): Row(ANYONE, Operation("listCapabilities", ref("Capabilities"))),
-    ("GET", "/v1/workers"): Row(ANYONE, Operation("listWorkers", ref("WorkerList"))),
-    ("GET", "/v1/workers/{name}"): Row(ANYONE, Operation("getWorker", ref("StoredWorker"), tagged=True)),
+    ("GET", "/healthz"): RouteRow(PROBED, Operation("getHealthz", ref("Health"), others={"503": ref("Health")})),
+    ("GET", "/livez"): RouteRow(PROBED, Operation("getLivez", ref("Health"))),
+    ("GET", "/readyz"): RouteRow(PROBED, Operation("getReadyz", ref("Health"), others={"503": ref("Health")})),
+    ("GET", "/metrics"): RouteRow(RouteRule("everywhere"), Operation("getMetrics", TEXT, media="text/plain")),
+    ("GET", "/v1/health"): RouteRow(
+        ANYONE, Operation("getHealth", ref("DeepHealth"), others={"503": ref("DeepHealth")})
+    ),
+    ("GET", "/v1/version"): RouteRow(PUBLIC, Operation("getVersion", ref("Version"))),
+    ("GET", "/openapi.json"): RouteRow(ANYONE),
+    ("GET", "/v1/namespaces"): RouteRow(ANYONE, Operation("listNamespaces", ref("Namespaces"))),
+    ("GET", "/v1/capabilities"): RouteRow(ANYONE, Operation("listCapabilities", ref("Capabilities"))),
+    ("GET", "/v1/workers"): RouteRow(ANYONE, Operation("listWorkers", ref("WorkerList"))),
+    ("GET", "/v1/workers/{name}"): RouteRow(ANYONE, Operation("getWorker", ref("StoredWorker"), tagged=True)),
     # --- who one is: what is public here is how one comes to be known
-    ("GET", "/v1/auth/me"): Row(ANYONE, Operation("getMe", ref("Me"))),
-    ("GET", "/v1/auth/config"): Row(PUBLIC, Operation("getLoginConfig", ref("LoginConfig"))),
-    ("GET", "/v1/auth/local"): Row(
+    ("GET", "/v1/auth/me"): RouteRow(ANYONE, Operation("getMe", ref("Me"))),
+    ("GET", "/v1/auth/config"): RouteRow(PUBLIC, Operation("getLoginConfig", ref("LoginConfig"))),
+    ("GET", "/v1/auth/local"): RouteRow(
         PUBLIC, Operation("introduceServer", shape({"boot": TEXT, "expires_at": COUNT, "proof": TEXT}), fails=(404,))
     ),
-    ("POST", "/v1/auth/setup"): Row(
+    ("POST", "/v1/auth/setup"): RouteRow(
         PUBLIC,
         Operation("setUp", ref("Me"), codes=("201",), body=form("server.routes.auth:SetUp"), fails=(403, 409, 415)),
         apart("public, and can be done once"),
     ),
-    ("POST", "/v1/auth/login"): Row(
+    ("POST", "/v1/auth/login"): RouteRow(
         PUBLIC,
         Operation("logIn", ref("Me"), body=form("server.routes.auth:Login"), fails=(401, 403, 409, 415)),
         apart("public: each login is a session of its own, whose cookie is told once"),
     ),
-    ("POST", "/v1/auth/logout"): Row(
+    ("POST", "/v1/auth/logout"): RouteRow(
         PUBLIC, Operation("logOut", ref("LoggedOut"), fails=(403,)), apart("public, and done twice is done once")
     ),
-    ("GET", "/v1/auth/oidc/login"): Row(PUBLIC, Operation("beginOidcLogin", codes=("303",))),
-    ("GET", "/v1/auth/oidc/callback"): Row(
-        Rule("public", query=("code", "error", "iss", "state"), others=True),
+    ("GET", "/v1/auth/oidc/login"): RouteRow(PUBLIC, Operation("beginOidcLogin", codes=("303",))),
+    ("GET", "/v1/auth/oidc/callback"): RouteRow(
+        RouteRule("public", query=("code", "error", "iss", "state"), others=True),
         Operation("endOidcLogin", codes=("303",), fails=(401, 403)),
     ),
-    ("POST", "/v1/auth/change-password"): Row(
+    ("POST", "/v1/auth/change-password"): RouteRow(
         ANYONE,
         Operation(
             "changePassword", ref("PasswordChanged"), body=form("server.routes.auth:ChangePassword"), fails=(409,)
         ),
         apart("ends the session that it came in, and needs the password as it was before"),
     ),
-    ("POST", "/v1/auth/admin/reset-password"): Row(
-        Rule("everywhere", "admin"),
+    ("POST", "/v1/auth/admin/reset-password"): RouteRow(
+        RouteRule("everywhere", "admin"),
         Operation("resetPassword", ref("PasswordChanged"), body=form("server.routes.auth:ResetPassword")),
         apart("done twice is done once; nothing that was made with a password is kept"),
     ),
-    ("GET", "/v1/users"): Row(Rule("everywhere", "admin"), Operation("listUsers", ref("UserList"))),
-    ("POST", "/v1/users"): Row(
-        Rule("everywhere", "admin"),
+    ("GET", "/v1/users"): RouteRow(RouteRule("everywhere", "admin"), Operation("listUsers", ref("UserList"))),
+    ("POST", "/v1/users"): RouteRow(
+        RouteRule("everywhere", "admin"),
         Operation("createUser", ref("User"), codes=("201",), body=form("server.routes.users:NewUser"), fails=(409,)),
         apart("a name is taken once; nothing that was made with a password is kept"),
     ),
-    ("PUT", "/v1/users/{username}/roles"): Row(
-        Rule("everywhere", "admin"),
+    ("PUT", "/v1/users/{username}/roles"): RouteRow(
+        RouteRule("everywhere", "admin"),
         Operation("setUserRoles", ref("User"), body=form("server.routes.users:UserRoles"), fails=(409,)),
     ),
-    ("POST", "/v1/users/{username}/disable"): Row(
-        Rule("everywhere", "admin"), Operation("disableUser", ref("User"), fails=(409,)), AGAIN
+    ("POST", "/v1/users/{username}/disable"): RouteRow(
+        RouteRule("everywhere", "admin"), Operation("disableUser", ref("User"), fails=(409,)), AGAIN
     ),
-    ("POST", "/v1/users/{username}/enable"): Row(
-        Rule("everywhere", "admin"), Operation("enableUser", ref("User"), fails=(409,)), AGAIN
+    ("POST", "/v1/users/{username}/enable"): RouteRow(
+        RouteRule("everywhere", "admin"), Operation("enableUser", ref("User"), fails=(409,)), AGAIN
     ),
-    ("GET", "/v1/tokens"): Row(Rule("listed", "admin"), Operation("listTokens", ref("TokenList"))),
-    ("POST", "/v1/tokens"): Row(
-        Rule("inside", "admin"),
+    ("GET", "/v1/tokens"): RouteRow(RouteRule("listed", "admin"), Operation("listTokens", ref("TokenList"))),
+    ("POST", "/v1/tokens"): RouteRow(
+        RouteRule("inside", "admin"),
         Operation(
             "createToken", ref("NewTokenText"), codes=("201",), body=form("server.routes.tokens:NewToken"), fails=(409,)
         ),
         apart("the text of a token is told once and kept nowhere; its name is taken once"),
     ),
-    ("DELETE", "/v1/tokens/{token_id}"): Row(Rule("inside", "admin"), Operation("revokeToken", ref("Token"))),
+    ("DELETE", "/v1/tokens/{token_id}"): RouteRow(RouteRule("inside", "admin"), Operation("revokeToken", ref("Token"))),
     # --- tasks
-    ("GET", "/v1/tasks"): Row(LISTED, Operation("listTasks", ref("TaskList"))),
-    ("POST", "/v1/tasks"): Row(
+    ("GET", "/v1/tasks"): RouteRow(LISTED, Operation("listTasks", ref("TaskList"))),
+    ("POST", "/v1/tasks"): RouteRow(
         LOOK,
         Operation(
             "createTask",
@@ -195,75 +197,75 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
         ),
         apart("the task itself has the key, for as long as there is the task"),
     ),
-    ("GET", "/v1/tasks/{name}"): Row(READ, Operation("getTask", _TASK, tagged=True)),
-    ("PUT", "/v1/tasks/{name}"): Row(
+    ("GET", "/v1/tasks/{name}"): RouteRow(READ, Operation("getTask", _TASK, tagged=True)),
+    ("PUT", "/v1/tasks/{name}"): RouteRow(
         OPERATE,
         Operation("replaceTask", _TASK, body=Body(ref("TaskBody"), "manifest"), fails=(409, 412, 428), tagged=True),
     ),
-    ("GET", "/v1/tasks/{name}/status"): Row(READ, Operation("getTaskStatus", _TASK, tagged=True)),
-    ("PUT", "/v1/tasks/{name}/status"): Row(
+    ("GET", "/v1/tasks/{name}/status"): RouteRow(READ, Operation("getTaskStatus", _TASK, tagged=True)),
+    ("PUT", "/v1/tasks/{name}/status"): RouteRow(
         OPERATE, Operation("replaceTaskStatus", _TASK, body=Body(ANYTHING), fails=(409, 412, 428), tagged=True)
     ),
-    ("GET", "/v1/tasks/{name}/events"): Row(READ, Operation("followTask", events=TASK_EVENTS)),
-    ("GET", "/v1/tasks/{name}/messages"): Row(READ, Operation("listTaskMessages", ref("TaskMessages"))),
-    ("GET", "/v1/tasks/{name}/metrics"): Row(READ, Operation("getTaskMetrics", ref("TaskMetrics"))),
-    ("GET", "/v1/tasks/{name}/logs"): Row(READ, Operation("getTaskLogs", ref("Logs"))),
-    ("GET", "/v1/tasks/{name}/runs"): Row(READ, Operation("listTaskRuns", ref("TaskRuns"))),
-    ("GET", "/v1/tasks/{name}/trace"): Row(READ, Operation("getTaskTrace", ref("TaskTrace"))),
-    ("GET", "/v1/tasks/{name}/why"): Row(READ, Operation("explainTask", ref("TaskExplanation"))),
-    ("POST", "/v1/tasks/{name}/cancel"): Row(
+    ("GET", "/v1/tasks/{name}/events"): RouteRow(READ, Operation("followTask", events=TASK_EVENTS)),
+    ("GET", "/v1/tasks/{name}/messages"): RouteRow(READ, Operation("listTaskMessages", ref("TaskMessages"))),
+    ("GET", "/v1/tasks/{name}/metrics"): RouteRow(READ, Operation("getTaskMetrics", ref("TaskMetrics"))),
+    ("GET", "/v1/tasks/{name}/logs"): RouteRow(READ, Operation("getTaskLogs", ref("Logs"))),
+    ("GET", "/v1/tasks/{name}/runs"): RouteRow(READ, Operation("listTaskRuns", ref("TaskRuns"))),
+    ("GET", "/v1/tasks/{name}/trace"): RouteRow(READ, Operation("getTaskTrace", ref("TaskTrace"))),
+    ("GET", "/v1/tasks/{name}/why"): RouteRow(READ, Operation("explainTask", ref("TaskExplanation"))),
+    ("POST", "/v1/tasks/{name}/cancel"): RouteRow(
         OPERATE,
         Operation("cancelTask", _TASK, body=form("server.routes.tasks:Reason"), fails=(409,), tagged=True),
         AGAIN,
     ),
-    ("POST", "/v1/tasks/{name}/requeue"): Row(
+    ("POST", "/v1/tasks/{name}/requeue"): RouteRow(
         OPERATE,
         Operation("requeueTask", _TASK, body=form("server.routes.tasks:Requeue"), fails=(409,), tagged=True),
         KEPT,
     ),
-    ("POST", "/v1/tasks/{name}/archive"): Row(
+    ("POST", "/v1/tasks/{name}/archive"): RouteRow(
         OPERATE, Operation("archiveTask", _TASK, fails=(409,), tagged=True), AGAIN
     ),
     # --- runs
-    ("GET", "/v1/runs"): Row(LISTED, Operation("listRuns", ref("RunList"))),
-    ("GET", "/v1/runs/{run_id}"): Row(LOOK, Operation("getRun", ref("Run"), fails=_CLASH)),
-    ("GET", "/v1/runs/{run_id}/journal"): Row(LOOK, Operation("getRunJournal", ref("Journal"))),
-    ("GET", "/v1/runs/{run_id}/events"): Row(LOOK, Operation("followRun", events=RUN_EVENTS)),
-    ("GET", "/v1/runs/{run_id}/trace"): Row(LOOK, Operation("getRunTrace", ref("RunTrace"))),
-    ("GET", "/v1/runs/{run_id}/results"): Row(LOOK, Operation("listRunResults", ref("RunResults"))),
-    ("GET", "/v1/runs/{run_id}/results/{call_id:path}"): Row(LOOK, Operation("readRunResult", ref("ResultPage"))),
-    ("POST", "/v1/runs/{run_id}/cancel"): Row(
+    ("GET", "/v1/runs"): RouteRow(LISTED, Operation("listRuns", ref("RunList"))),
+    ("GET", "/v1/runs/{run_id}"): RouteRow(LOOK, Operation("getRun", ref("Run"), fails=_CLASH)),
+    ("GET", "/v1/runs/{run_id}/journal"): RouteRow(LOOK, Operation("getRunJournal", ref("Journal"))),
+    ("GET", "/v1/runs/{run_id}/events"): RouteRow(LOOK, Operation("followRun", events=RUN_EVENTS)),
+    ("GET", "/v1/runs/{run_id}/trace"): RouteRow(LOOK, Operation("getRunTrace", ref("RunTrace"))),
+    ("GET", "/v1/runs/{run_id}/results"): RouteRow(LOOK, Operation("listRunResults", ref("RunResults"))),
+    ("GET", "/v1/runs/{run_id}/results/{call_id:path}"): RouteRow(LOOK, Operation("readRunResult", ref("ResultPage"))),
+    ("POST", "/v1/runs/{run_id}/cancel"): RouteRow(
         STEER, Operation("cancelRun", ref("Run"), body=form("server.routes.tasks:Reason"), fails=(409,)), AGAIN
     ),
-    ("POST", "/v1/runs/{run_id}/input"): Row(
+    ("POST", "/v1/runs/{run_id}/input"): RouteRow(
         STEER,
         Operation("sayToRun", ref("Run"), codes=("202",), body=form("server.routes.runs:Said"), fails=(409,)),
         AGAIN,
     ),
-    ("POST", "/v1/runs/{run_id}/answer"): Row(
+    ("POST", "/v1/runs/{run_id}/answer"): RouteRow(
         STEER,
         Operation("answerRun", ref("Run"), codes=("202",), body=form("server.routes.runs:Answered"), fails=(409,)),
         AGAIN,
     ),
     # --- what waits for consent, and what comes signed
-    ("POST", "/v1/tool-approvals/{name}/approve"): Row(
+    ("POST", "/v1/tool-approvals/{name}/approve"): RouteRow(
         CONSENT,
         Operation(
             "approveToolCall", _APPROVAL, body=form("server.routes.approvals:Comment"), fails=(409,), tagged=True
         ),
         AGAIN,
     ),
-    ("POST", "/v1/tool-approvals/{name}/deny"): Row(
+    ("POST", "/v1/tool-approvals/{name}/deny"): RouteRow(
         CONSENT,
         Operation("denyToolCall", _APPROVAL, body=form("server.routes.approvals:Comment"), fails=(409,), tagged=True),
         AGAIN,
     ),
-    ("POST", "/v1/tool-approvals/{name}/edit"): Row(
+    ("POST", "/v1/tool-approvals/{name}/edit"): RouteRow(
         CONSENT,
         Operation("editToolCall", _APPROVAL, body=form("server.routes.approvals:Edited"), fails=(409,), tagged=True),
         AGAIN,
     ),
-    ("POST", "/v1/webhook-deliveries/{endpoint_id}"): Row(
+    ("POST", "/v1/webhook-deliveries/{endpoint_id}"): RouteRow(
         PROBED,
         Operation(
             "deliverToWebhook",
@@ -274,20 +276,20 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
         ),
         apart("public: a delivery is known by the id that its sender gave it"),
     ),
-    ("POST", "/v1/tool-callbacks/{request_id:path}"): Row(
+    ("POST", "/v1/tool-callbacks/{request_id:path}"): RouteRow(
         PUBLIC,
         Operation("pushToolResult", ref("Taken"), codes=("202",), body=Body(ANYTHING, required=False), fails=(410,)),
         apart("public: a result is taken once by the id of its call"),
     ),
     # --- as clients of OpenAI call it
-    ("GET", "/v1/models"): Row(
-        Rule("listed", query=_NAMESPACE, others=True), Operation("listModels", ref("ModelList"))
+    ("GET", "/v1/models"): RouteRow(
+        RouteRule("listed", query=_NAMESPACE, others=True), Operation("listModels", ref("ModelList"))
     ),
-    ("GET", "/v1/models/{model:path}"): Row(
-        Rule("inside", query=_NAMESPACE, others=True), Operation("getModel", ref("Model"))
+    ("GET", "/v1/models/{model:path}"): RouteRow(
+        RouteRule("inside", query=_NAMESPACE, others=True), Operation("getModel", ref("Model"))
     ),
-    ("POST", "/v1/chat/completions"): Row(
-        Rule("inside", "operator", query=_NAMESPACE, others=True),
+    ("POST", "/v1/chat/completions"): RouteRow(
+        RouteRule("inside", "operator", query=_NAMESPACE, others=True),
         Operation(
             "createChatCompletion",
             ref("ChatCompletion"),
@@ -297,8 +299,8 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
         ),
         apart("the run itself has the key; its answer may be a stream"),
     ),
-    ("POST", "/v1/responses"): Row(
-        Rule("inside", "operator", query=_NAMESPACE, others=True),
+    ("POST", "/v1/responses"): RouteRow(
+        RouteRule("inside", "operator", query=_NAMESPACE, others=True),
         Operation(
             "createResponse",
             ref("Response"),
@@ -308,47 +310,51 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
         ),
         apart("the run itself has the key; its answer may be a stream"),
     ),
-    ("GET", "/v1/responses/{response_id}"): Row(
-        Rule("inside", others=True),
+    ("GET", "/v1/responses/{response_id}"): RouteRow(
+        RouteRule("inside", others=True),
         Operation("getResponse", ref("Response"), events={"response.*": ref("ResponseEvent")}, fails=(409,)),
     ),
-    ("GET", "/v1/responses/{response_id}/input_items"): Row(
-        Rule("inside", others=True), Operation("listInputItems", ref("InputItemList"))
+    ("GET", "/v1/responses/{response_id}/input_items"): RouteRow(
+        RouteRule("inside", others=True), Operation("listInputItems", ref("InputItemList"))
     ),
-    ("DELETE", "/v1/responses/{response_id}"): Row(
-        Rule("inside", "operator", others=True), Operation("deleteResponse", ref("DeletedResponse"), fails=(409,))
+    ("DELETE", "/v1/responses/{response_id}"): RouteRow(
+        RouteRule("inside", "operator", others=True), Operation("deleteResponse", ref("DeletedResponse"), fails=(409,))
     ),
-    ("POST", "/v1/responses/{response_id}/cancel"): Row(
-        Rule("inside", "operator", others=True), Operation("cancelResponse", ref("Response"), fails=(409,)), AGAIN
+    ("POST", "/v1/responses/{response_id}/cancel"): RouteRow(
+        RouteRule("inside", "operator", others=True), Operation("cancelResponse", ref("Response"), fails=(409,)), AGAIN
     ),
     # --- work, as Foliot's own client asks for it
-    ("GET", "/v1/resources"): Row(LISTED, Operation("listResources", ref("ResourceList"), fails=(422,))),
-    ("POST", "/v1/tasks/declared"): Row(
-        Rule("inside", "operator"),
+    ("GET", "/v1/resources"): RouteRow(LISTED, Operation("listResources", ref("ResourceList"), fails=(422,))),
+    ("POST", "/v1/tasks/declared"): RouteRow(
+        RouteRule("inside", "operator"),
         Operation("acceptDeclaredTasks", listof(ref("TakenWire")), body=_BUNDLE, fails=(404, 409)),
         AGAIN,
     ),
-    ("POST", "/v1/tasks/submit"): Row(
+    ("POST", "/v1/tasks/submit"): RouteRow(
         OPERATE,
         Operation(
             "submitTask", _TASK, codes=("200", "201"), body=form("work.tasks.base:Command"), fails=(409,), tagged=True
         ),
         apart("the task itself has the key, for as long as there is the task"),
     ),
-    ("POST", "/v1/tasks/{name}/forget"): Row(OPERATE, Operation("forgetTask", codes=("204",), fails=(409,)), AGAIN),
-    ("GET", "/v1/tasks/{name}/story"): Row(READ, Operation("getTaskStory", ref("StoryWire"))),
-    ("GET", "/v1/tasks/{name}/records"): Row(READ, Operation("listTaskRecords", listof(ref("FactWire")))),
-    ("GET", "/v1/tasks/{name}/happenings"): Row(READ, Operation("listTaskHappenings", ref("BatchWire"), fails=(422,))),
-    ("GET", "/v1/tasks/{name}/watch"): Row(READ, Operation("watchTask", events=WORK_EVENTS, fails=(422,))),
-    ("POST", "/v1/runs"): Row(
+    ("POST", "/v1/tasks/{name}/forget"): RouteRow(
+        OPERATE, Operation("forgetTask", codes=("204",), fails=(409,)), AGAIN
+    ),
+    ("GET", "/v1/tasks/{name}/story"): RouteRow(READ, Operation("getTaskStory", ref("StoryWire"))),
+    ("GET", "/v1/tasks/{name}/records"): RouteRow(READ, Operation("listTaskRecords", listof(ref("FactWire")))),
+    ("GET", "/v1/tasks/{name}/happenings"): RouteRow(
+        READ, Operation("listTaskHappenings", ref("BatchWire"), fails=(422,))
+    ),
+    ("GET", "/v1/tasks/{name}/watch"): RouteRow(READ, Operation("watchTask", events=WORK_EVENTS, fails=(422,))),
+    ("POST", "/v1/runs"): RouteRow(
         OPERATE, Operation("startRun", _RUN, body=form("runtime.answers:RunOrder"), fails=(404, 409)), AGAIN
     ),
-    ("GET", "/v1/interrupted-runs"): Row(LISTED, Operation("listInterruptedRuns", ref("RunList"), fails=(422,))),
-    ("GET", "/v1/unknown-calls"): Row(LISTED, Operation("listUnknownCalls", ref("DoubtPage"), fails=(422,))),
-    ("GET", "/v1/runs/{run_id}/standing"): Row(
+    ("GET", "/v1/interrupted-runs"): RouteRow(LISTED, Operation("listInterruptedRuns", ref("RunList"), fails=(422,))),
+    ("GET", "/v1/unknown-calls"): RouteRow(LISTED, Operation("listUnknownCalls", ref("DoubtPage"), fails=(422,))),
+    ("GET", "/v1/runs/{run_id}/standing"): RouteRow(
         LOOK, Operation("getRunStanding", shape({"run": _RUN, "result": ANYTHING, "seq": COUNT}), fails=_SOUGHT)
     ),
-    ("GET", "/v1/runs/{run_id}/replay"): Row(
+    ("GET", "/v1/runs/{run_id}/replay"): RouteRow(
         LOOK,
         Operation(
             "replayRun",
@@ -356,15 +362,15 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
             fails=_SOUGHT,
         ),
     ),
-    ("POST", "/v1/runs/{run_id}/fork"): Row(
+    ("POST", "/v1/runs/{run_id}/fork"): RouteRow(
         STEER, Operation("forkRun", _RUN, body=form("runtime.answers:ForkOrder"), fails=_CLASH), AGAIN
     ),
-    ("POST", "/v1/runs/{run_id}/resume"): Row(STEER, Operation("resumeRun", _RUN, fails=_SOUGHT), AGAIN),
-    ("POST", "/v1/runs/{run_id}/settle"): Row(
+    ("POST", "/v1/runs/{run_id}/resume"): RouteRow(STEER, Operation("resumeRun", _RUN, fails=_SOUGHT), AGAIN),
+    ("POST", "/v1/runs/{run_id}/settle"): RouteRow(
         STEER, Operation("settleRunCall", _RUN, body=form("server.routes.runs:Settled"), fails=_CLASH), AGAIN
     ),
-    ("GET", "/v1/runs/{run_id}/why"): Row(LOOK, Operation("explainRun", ref("Explanation"), fails=(409, 422))),
-    ("POST", "/v1/tool-approvals/grants"): Row(
+    ("GET", "/v1/runs/{run_id}/why"): RouteRow(LOOK, Operation("explainRun", ref("Explanation"), fails=(409, 422))),
+    ("POST", "/v1/tool-approvals/grants"): RouteRow(
         CONSENT,
         Operation(
             "grantToolCalls",
@@ -376,14 +382,14 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
         ),
         KEPT,
     ),
-    ("POST", "/v1/tool-approvals/{name}/revoke"): Row(
+    ("POST", "/v1/tool-approvals/{name}/revoke"): RouteRow(
         CONSENT,
         Operation(
             "revokeToolGrant", _APPROVAL, body=form("server.routes.approvals:Revoked"), fails=(409,), tagged=True
         ),
         AGAIN,
     ),
-    ("GET", "/v1/questions"): Row(
+    ("GET", "/v1/questions"): RouteRow(
         LISTED,
         Operation(
             "listQuestions",
@@ -392,30 +398,30 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
         ),
     ),
     # --- records: of the namespaces that the caller can see; the log as a whole concerns the installation
-    ("GET", "/v1/audit"): Row(LISTED, Operation("listAuditRecords", ref("AuditRecords"))),
-    ("GET", "/v1/audit/totals"): Row(
+    ("GET", "/v1/audit"): RouteRow(LISTED, Operation("listAuditRecords", ref("AuditRecords"))),
+    ("GET", "/v1/audit/totals"): RouteRow(
         LISTED, Operation("getAuditTotals", shape({"totals": listof(ANYTHING)}), fails=(422,))
     ),
-    ("GET", "/v1/audit/export"): Row(
-        Rule("everywhere", "operator"), Operation("exportAuditRecords", ref("AuditRecords"))
+    ("GET", "/v1/audit/export"): RouteRow(
+        RouteRule("everywhere", "operator"), Operation("exportAuditRecords", ref("AuditRecords"))
     ),
-    ("POST", "/v1/audit/verify"): Row(
-        Rule("everywhere", "operator"),
+    ("POST", "/v1/audit/verify"): RouteRow(
+        RouteRule("everywhere", "operator"),
         Operation("verifyAudit", ref("AuditVerified"), body=form("server.routes.audit:Anchor")),
         apart("changes nothing"),
     ),
-    ("GET", "/v1/audit/{number}"): Row(LOOK, Operation("getAuditRecord", ref("AuditRecord"))),
+    ("GET", "/v1/audit/{number}"): RouteRow(LOOK, Operation("getAuditRecord", ref("AuditRecord"))),
     # --- budgets, workers and their limits, tools, schedules and webhooks, as Foliot's own client asks for them
-    ("GET", "/v1/budget-standings"): Row(
+    ("GET", "/v1/budget-standings"): RouteRow(
         READ,
         Operation(
             "getBudgetStandings", shape({"standings": listof(ANYTHING), "declared": COUNT, "waiting": listof(TEXT)})
         ),
     ),
-    ("GET", "/v1/policies/defaults"): Row(
+    ("GET", "/v1/policies/defaults"): RouteRow(
         ANYONE, Operation("getRuleDefaults", shape({"default_tool_access": {"enum": ["allow", "deny"]}}))
     ),
-    ("POST", "/v1/policies/explain"): Row(
+    ("POST", "/v1/policies/explain"): RouteRow(
         READ,
         Operation(
             "explainToolCall",
@@ -424,7 +430,7 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
         ),
         apart("changes nothing"),
     ),
-    ("POST", "/v1/policies/simulate"): Row(
+    ("POST", "/v1/policies/simulate"): RouteRow(
         READ,
         Operation(
             "simulateToolCalls",
@@ -433,27 +439,29 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
         ),
         apart("changes nothing"),
     ),
-    ("GET", "/v1/limits"): Row(Rule("everywhere"), Operation("listLimits", ref("Limits"))),
-    ("POST", "/v1/limits"): Row(
-        Rule("everywhere", "admin"), Operation("setLimit", ref("Limits"), body=form("store.queue.limits:Limit")), AGAIN
+    ("GET", "/v1/limits"): RouteRow(RouteRule("everywhere"), Operation("listLimits", ref("Limits"))),
+    ("POST", "/v1/limits"): RouteRow(
+        RouteRule("everywhere", "admin"),
+        Operation("setLimit", ref("Limits"), body=form("store.queue.limits:Limit")),
+        AGAIN,
     ),
-    ("POST", "/v1/limits/clear"): Row(
-        Rule("everywhere", "admin"),
+    ("POST", "/v1/limits/clear"): RouteRow(
+        RouteRule("everywhere", "admin"),
         Operation("clearLimit", ref("Limits"), body=form("server.routes.operations:Unlimited")),
         AGAIN,
     ),
-    ("GET", "/v1/run-classes"): Row(Rule("everywhere"), Operation("listFailingClasses", ref("Classes"))),
-    ("POST", "/v1/run-classes/mend"): Row(
-        Rule("everywhere", "operator"),
+    ("GET", "/v1/run-classes"): RouteRow(RouteRule("everywhere"), Operation("listFailingClasses", ref("Classes"))),
+    ("POST", "/v1/run-classes/mend"): RouteRow(
+        RouteRule("everywhere", "operator"),
         Operation("mendClass", ref("Classes"), body=form("server.routes.operations:Mended")),
         AGAIN,
     ),
-    ("GET", "/v1/toolset"): Row(
+    ("GET", "/v1/toolset"): RouteRow(
         READ,
         Operation("getToolset", shape({"tools": listof(ref("ToolFacts")), "capabilities": ANYTHING}), fails=(422,)),
     ),
-    ("GET", "/v1/tools/{name}/facts"): Row(READ, Operation("describeTool", ref("ToolFacts"), fails=(422,))),
-    ("POST", "/v1/tools/{name}/call"): Row(
+    ("GET", "/v1/tools/{name}/facts"): RouteRow(READ, Operation("describeTool", ref("ToolFacts"), fails=(422,))),
+    ("POST", "/v1/tools/{name}/call"): RouteRow(
         OPERATE,
         Operation(
             "callTool",
@@ -463,16 +471,16 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
         ),
         KEPT,
     ),
-    ("POST", "/v1/tools/{name}/test"): Row(
+    ("POST", "/v1/tools/{name}/test"): RouteRow(
         READ,
         Operation("testTool", ref("Judged"), body=form("server.routes.tools:ToolOrder"), fails=(409,)),
         apart("changes nothing"),
     ),
-    ("GET", "/v1/mcp-servers/{name}/tools"): Row(
+    ("GET", "/v1/mcp-servers/{name}/tools"): RouteRow(
         OPERATE, Operation("listOfferedTools", shape({"tools": listof(ANYTHING)}), fails=(409,))
     ),
-    ("POST", "/v1/mcp-servers/{name}/accept"): Row(
-        Rule("named", "admin"),
+    ("POST", "/v1/mcp-servers/{name}/accept"): RouteRow(
+        RouteRule("named", "admin"),
         Operation(
             "acceptOfferedTool",
             shape({"tool": TEXT, "digest": TEXT}),
@@ -481,8 +489,10 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
         ),
         AGAIN,
     ),
-    ("GET", "/v1/task-schedules/{name}/slots"): Row(READ, Operation("listSlots", shape({"slots": listof(ANYTHING)}))),
-    ("POST", "/v1/task-schedules/{name}/run"): Row(
+    ("GET", "/v1/task-schedules/{name}/slots"): RouteRow(
+        READ, Operation("listSlots", shape({"slots": listof(ANYTHING)}))
+    ),
+    ("POST", "/v1/task-schedules/{name}/run"): RouteRow(
         OPERATE,
         Operation(
             "runSchedule",
@@ -492,21 +502,21 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
         ),
         KEPT,
     ),
-    ("POST", "/v1/task-webhooks/{name}/rotate"): Row(
-        Rule("named", "author"),
+    ("POST", "/v1/task-webhooks/{name}/rotate"): RouteRow(
+        RouteRule("named", "author"),
         Operation("rotateWebhook", _WEBHOOK, body=form("server.routes.triggers:Rotation"), fails=_CLASH),
         KEPT,
     ),
-    ("GET", "/v1/task-webhooks/{name}/deliveries"): Row(
+    ("GET", "/v1/task-webhooks/{name}/deliveries"): RouteRow(
         READ, Operation("listDeliveries", shape({"deliveries": listof(ref("Delivery"))}))
     ),
-    ("GET", "/v1/task-webhooks/{name}/deliveries/{id}"): Row(OPERATE, Operation("getDelivery", ref("Delivery"))),
-    ("POST", "/v1/task-webhooks/{name}/deliveries/{id}/replay"): Row(
+    ("GET", "/v1/task-webhooks/{name}/deliveries/{id}"): RouteRow(OPERATE, Operation("getDelivery", ref("Delivery"))),
+    ("POST", "/v1/task-webhooks/{name}/deliveries/{id}/replay"): RouteRow(
         OPERATE,
         Operation("replayDelivery", shape({"task": TEXT}), body=form("server.routes.triggers:Again"), fails=_CLASH),
         KEPT,
     ),
-    ("POST", "/v1/task-webhooks/{name}/send-test"): Row(
+    ("POST", "/v1/task-webhooks/{name}/send-test"): RouteRow(
         OPERATE,
         Operation(
             "sendTestDelivery",
@@ -517,34 +527,34 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
         KEPT,
     ),
     # --- as MCP clients call it; what a tool needs is asked when it is called
-    ("GET", "/mcp"): Row(Rule("named", query=_NAMESPACE)),
-    ("POST", "/mcp"): Row(
-        Rule("named", query=_NAMESPACE),
+    ("GET", "/mcp"): RouteRow(RouteRule("named", query=_NAMESPACE)),
+    ("POST", "/mcp"): RouteRow(
+        RouteRule("named", query=_NAMESPACE),
         None,
         apart("a protocol of its own, with the key among the arguments of a tool"),
     ),
-    ("DELETE", "/mcp"): Row(Rule("named", query=_NAMESPACE)),
+    ("DELETE", "/mcp"): RouteRow(RouteRule("named", query=_NAMESPACE)),
     # --- what agents said, and what they keep
-    ("GET", "/v1/agents/{name}/logs"): Row(READ, Operation("getAgentLogs", ref("Logs"))),
-    ("GET", "/v1/memories/{name}/entries"): Row(READ, Operation("listMemoryEntries", ref("MemoryEntries"))),
+    ("GET", "/v1/agents/{name}/logs"): RouteRow(READ, Operation("getAgentLogs", ref("Logs"))),
+    ("GET", "/v1/memories/{name}/entries"): RouteRow(READ, Operation("listMemoryEntries", ref("MemoryEntries"))),
     # --- resources of every kind
-    ("POST", "/v1/apply"): Row(
+    ("POST", "/v1/apply"): RouteRow(
         LOOK, Operation("applyManifests", ref("Applied"), body=_BUNDLE, fails=(404, 409)), AGAIN
     ),
-    ("GET", "/v1/events/watch"): Row(LISTED, Operation("watchEvents", events=HAPPENED, fails=(410,))),
-    ("GET", "/v1/resources/watch"): Row(
+    ("GET", "/v1/events/watch"): RouteRow(LISTED, Operation("watchEvents", events=HAPPENED, fails=(410,))),
+    ("GET", "/v1/resources/watch"): RouteRow(
         LISTED, Operation("watchResources", events=changes("StoredResource"), fails=(410,))
     ),
-    ("GET", "/v1/tasks/watch"): Row(LISTED, Operation("watchTasks", events=TASK_CHANGES, fails=(410,))),
-    ("GET", "/v1/{kind}/watch"): Row(
+    ("GET", "/v1/tasks/watch"): RouteRow(LISTED, Operation("watchTasks", events=TASK_CHANGES, fails=(410,))),
+    ("GET", "/v1/{kind}/watch"): RouteRow(
         LISTED, lambda kind: Operation(f"watch{_named(kind)}", events=changes(f"Stored{kind.name}"), fails=(410,))
     ),
-    ("GET", "/v1/{kind}"): Row(LISTED, lambda kind: Operation(f"list{_named(kind)}", ref(f"{kind.name}List"))),
-    ("POST", "/v1/{kind}"): Row(DECLARE, _made, AGAIN),
-    ("GET", "/v1/{kind}/{name}"): Row(
+    ("GET", "/v1/{kind}"): RouteRow(LISTED, lambda kind: Operation(f"list{_named(kind)}", ref(f"{kind.name}List"))),
+    ("POST", "/v1/{kind}"): RouteRow(DECLARE, _made, AGAIN),
+    ("GET", "/v1/{kind}/{name}"): RouteRow(
         READ, lambda kind: Operation(f"get{kind.name}", ref(f"Stored{kind.name}"), codes=("200", "304"), tagged=True)
     ),
-    ("PUT", "/v1/{kind}/{name}"): Row(
+    ("PUT", "/v1/{kind}/{name}"): RouteRow(
         WRITE,
         lambda kind: Operation(
             f"replace{kind.name}",
@@ -554,18 +564,18 @@ ROUTES: Final[Mapping[tuple[str, str], Row]] = {
             tagged=True,
         ),
     ),
-    ("PATCH", "/v1/{kind}/{name}"): Row(
+    ("PATCH", "/v1/{kind}/{name}"): RouteRow(
         WRITE,
         lambda kind: Operation(
             f"patch{kind.name}", ref(f"Stored{kind.name}"), body=Body(ANYTHING), fails=(409, 412), tagged=True
         ),
     ),
-    ("DELETE", "/v1/{kind}/{name}"): Row(WRITE, _deleted),
-    ("GET", "/v1/{kind}/{name}/status"): Row(
+    ("DELETE", "/v1/{kind}/{name}"): RouteRow(WRITE, _deleted),
+    ("GET", "/v1/{kind}/{name}/status"): RouteRow(
         READ, lambda kind: Operation(f"get{kind.name}Status", ref(f"Stored{kind.name}"), tagged=True)
     ),
-    ("PUT", "/v1/{kind}/{name}/status"): Row(
-        Rule("named", "operator"),
+    ("PUT", "/v1/{kind}/{name}/status"): RouteRow(
+        RouteRule("named", "operator"),
         lambda kind: Operation(
             f"replace{kind.name}Status",
             ref(f"Stored{kind.name}"),

@@ -52,7 +52,7 @@ class Given(NamedTuple):
     base: Path
 
 
-class Rule(NamedTuple):
+class SettingRule(NamedTuple):
     """How one setting is read. `sources` says who may set it; `default` may name the home folder as `{home}`."""
 
     parse: Callable[[Given], Any]
@@ -67,9 +67,9 @@ def rule(
     *,
     sources: tuple[str, ...] = ("flag", "environment", "file"),
     secret: bool = False,
-) -> Mapping[str, Rule]:
+) -> Mapping[str, SettingRule]:
     """How a field of `Settings` is read, and what it is when nobody sets it."""
-    return {"rule": Rule(parse, default, sources, secret)}
+    return {"rule": SettingRule(parse, default, sources, secret)}
 
 
 def as_text(given: Given) -> str:
@@ -480,7 +480,7 @@ class Settings:
         """Name, value and origin of every setting, to show to people: secrets and passwords are masked."""
         return [(name, self._shown(name, rule), self.origins[name]) for name, rule in RULES.items()]
 
-    def _shown(self, name: str, rule: Rule) -> str:
+    def _shown(self, name: str, rule: SettingRule) -> str:
         value = getattr(self, name)
         if value is None:
             return ""
@@ -491,7 +491,7 @@ class Settings:
         return mask_password(str(value))
 
 
-RULES: Final[Mapping[str, Rule]] = {f.name: f.metadata["rule"] for f in fields(Settings) if "rule" in f.metadata}
+RULES: Final[Mapping[str, SettingRule]] = {f.name: f.metadata["rule"] for f in fields(Settings) if "rule" in f.metadata}
 
 
 def load_settings(

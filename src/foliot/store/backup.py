@@ -31,7 +31,7 @@ from msgspec import Struct
 from foliot.errors import Conflict, InvalidInput, NotFound, Unavailable, UsageError
 from foliot.store import schema
 from foliot.store.incarnation import begin_in_file
-from foliot.store.sqlite.file import READ_PATIENCE, Connection, connect, told_in_words
+from foliot.store.sqlite.file import READ_PATIENCE, SqliteConnection, connect, told_in_words
 from foliot.version import __version__
 
 FORMAT: Final = "foliot-backup"
@@ -119,7 +119,7 @@ def _copy(store: Path, copy: Path) -> None:
                 with target.backup("main", source, "main") as under_way:
                     under_way.step(-1)
                 # Without a log beside it: one file is the whole of it.
-                cast("Connection", target).execute("PRAGMA journal_mode = DELETE").fetchall()
+                cast("SqliteConnection", target).execute("PRAGMA journal_mode = DELETE").fetchall()
             finally:
                 target.close()
         finally:
@@ -251,7 +251,7 @@ def _set_aside(store: Path) -> Path:
     """
     aside = store.with_name(f"{store.name}.before-restore-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}")
     with told_in_words(store):
-        connection = cast("Connection", apsw.Connection(str(store), flags=apsw.SQLITE_OPEN_READWRITE))
+        connection = cast("SqliteConnection", apsw.Connection(str(store), flags=apsw.SQLITE_OPEN_READWRITE))
         try:
             connection.execute("PRAGMA journal_mode = DELETE").fetchall()
             connection.execute("BEGIN EXCLUSIVE")
@@ -301,21 +301,21 @@ def _beside(file: Path, what: str) -> Generator[Path]:
 
 
 @contextmanager
-def _reading(path: Path) -> Generator[Connection]:
-    connection = cast("Connection", apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY))
+def _reading(path: Path) -> Generator[SqliteConnection]:
+    connection = cast("SqliteConnection", apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY))
     try:
         yield connection
     finally:
         connection.close()
 
 
-def _look_through(connection: Connection, file: Path) -> None:
+def _look_through(connection: SqliteConnection, file: Path) -> None:
     said = connection.execute("PRAGMA quick_check(1)").fetchall()[0][0]
     if said != "ok":
         raise InvalidInput(f"the store in {file} is damaged: {said}")
 
 
-def _schema_of(connection: Connection, file: Path) -> int:
+def _schema_of(connection: SqliteConnection, file: Path) -> int:
     if not connection.table_exists("main", "schema_version"):
         raise InvalidInput(f"{file} holds no store of Foliot")
     return int(connection.execute(schema.READ_VERSION).fetchall()[0][0])

@@ -19,7 +19,7 @@ Fault: TypeAlias = Literal["run", "worker", "store", "caller"]
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class FailureCause:
     """One row. `message` is put between the name of the store and the details; `away`: a starting process waits."""
 
     fault: Fault
@@ -38,60 +38,72 @@ _AWAY: Final = "see that the server runs and can be reached; Foliot reconnects b
 _LOGIN: Final = "check user and password, and what the user may do"
 
 # By SQLSTATE: the whole state, else its class (the first two characters), else `UNLISTED`.
-POSTGRES: Final[Mapping[str, Cause]] = {
-    "08": Cause("store", "does not answer", hint=_AWAY, away=True),
-    "0A": Cause("store", "cannot do this in its present version or state"),
-    "22": Cause("run", "cannot keep this value", InvalidInput, retryable=False, hint=""),
-    "23": Cause("caller", "has a rule that the change breaks", Conflict, retryable=False, hint=""),
-    "25": Cause("store", "has ended the transaction"),
-    "25006": Cause("store", "is read-only at the moment", hint="it may be a standby, or in maintenance"),
-    "28": Cause("worker", "refused the login", hint=_LOGIN),
-    "3D000": Cause("worker", "has no such database", hint="make it first, with createdb, or correct the URL"),
-    "3F": Cause("worker", "has no such schema", hint="correct the search_path of this user"),
-    "40": Cause("store", "kept undoing the change for the sake of others", hint="try again"),
-    "42": Cause(
+POSTGRES: Final[Mapping[str, FailureCause]] = {
+    "08": FailureCause("store", "does not answer", hint=_AWAY, away=True),
+    "0A": FailureCause("store", "cannot do this in its present version or state"),
+    "22": FailureCause("run", "cannot keep this value", InvalidInput, retryable=False, hint=""),
+    "23": FailureCause("caller", "has a rule that the change breaks", Conflict, retryable=False, hint=""),
+    "25": FailureCause("store", "has ended the transaction"),
+    "25006": FailureCause("store", "is read-only at the moment", hint="it may be a standby, or in maintenance"),
+    "28": FailureCause("worker", "refused the login", hint=_LOGIN),
+    "3D000": FailureCause("worker", "has no such database", hint="make it first, with createdb, or correct the URL"),
+    "3F": FailureCause("worker", "has no such schema", hint="correct the search_path of this user"),
+    "40": FailureCause("store", "kept undoing the change for the sake of others", hint="try again"),
+    "42": FailureCause(
         "store", "has another schema than this version of Foliot expects", hint="is another version migrating?"
     ),
-    "42501": Cause("worker", "does not let this user do it", hint="grant CREATE and all table rights on the schema"),
-    "53": Cause("store", "has no resources left"),
-    "53100": Cause("store", "has a full disk", hint="free some space"),
-    "53300": Cause("store", "has no connection left", hint="raise max_connections, or start fewer workers", away=True),
-    "54": Cause("run", "cannot keep something so large", InvalidInput, retryable=False, hint=""),
-    "55": Cause("store", "is not in a state for this"),
-    "55P03": Cause("store", "did not give a lock in time", hint="another transaction holds it; try again"),
-    "57": Cause("store", "does not answer", hint=_AWAY),
-    "57014": Cause("store", "took too long", hint="it is busy, or a statement needs an index; try again"),
-    "57P01": Cause("store", "is shutting down", hint=_AWAY, away=True),
-    "57P02": Cause("store", "has crashed", hint=_AWAY, away=True),
-    "57P03": Cause("store", "is starting", hint=_AWAY, away=True),
-    "58": Cause("store", "has trouble with its system"),
-    "XX001": Cause("store", "found damaged data", retryable=False, hint="restore the database from a backup"),
-    "XX002": Cause("store", "found a damaged index", retryable=False, hint="REINDEX, and check the disk"),
+    "42501": FailureCause(
+        "worker", "does not let this user do it", hint="grant CREATE and all table rights on the schema"
+    ),
+    "53": FailureCause("store", "has no resources left"),
+    "53100": FailureCause("store", "has a full disk", hint="free some space"),
+    "53300": FailureCause(
+        "store", "has no connection left", hint="raise max_connections, or start fewer workers", away=True
+    ),
+    "54": FailureCause("run", "cannot keep something so large", InvalidInput, retryable=False, hint=""),
+    "55": FailureCause("store", "is not in a state for this"),
+    "55P03": FailureCause("store", "did not give a lock in time", hint="another transaction holds it; try again"),
+    "57": FailureCause("store", "does not answer", hint=_AWAY),
+    "57014": FailureCause("store", "took too long", hint="it is busy, or a statement needs an index; try again"),
+    "57P01": FailureCause("store", "is shutting down", hint=_AWAY, away=True),
+    "57P02": FailureCause("store", "has crashed", hint=_AWAY, away=True),
+    "57P03": FailureCause("store", "is starting", hint=_AWAY, away=True),
+    "58": FailureCause("store", "has trouble with its system"),
+    "XX001": FailureCause("store", "found damaged data", retryable=False, hint="restore the database from a backup"),
+    "XX002": FailureCause("store", "found a damaged index", retryable=False, hint="REINDEX, and check the disk"),
 }
 # By the name of the result code.
-SQLITE: Final[Mapping[str, Cause]] = {
-    "SQLITE_BUSY": Cause("store", "stayed busy with other processes", hint="see which process holds the file open"),
-    "SQLITE_LOCKED": Cause("store", "stayed busy with other processes", hint="see which process holds the file open"),
-    "SQLITE_PROTOCOL": Cause("store", "stayed busy with other processes", hint="see which process holds the file open"),
-    "SQLITE_CANTOPEN": Cause(
+SQLITE: Final[Mapping[str, FailureCause]] = {
+    "SQLITE_BUSY": FailureCause(
+        "store", "stayed busy with other processes", hint="see which process holds the file open"
+    ),
+    "SQLITE_LOCKED": FailureCause(
+        "store", "stayed busy with other processes", hint="see which process holds the file open"
+    ),
+    "SQLITE_PROTOCOL": FailureCause(
+        "store", "stayed busy with other processes", hint="see which process holds the file open"
+    ),
+    "SQLITE_CANTOPEN": FailureCause(
         "store", "cannot be opened", hint="see that the disk is well and that this user may write in the folder"
     ),
-    "SQLITE_CONSTRAINT": Cause("caller", "has a rule that the change breaks", Conflict, retryable=False, hint=""),
-    "SQLITE_CORRUPT": Cause("store", "is damaged", retryable=False, hint="restore it from a backup"),
-    "SQLITE_NOTADB": Cause("store", "is no store any more", retryable=False, hint="restore it from a backup"),
-    "SQLITE_FULL": Cause("store", "cannot grow: its disk is full", hint="free some space"),
-    "SQLITE_IOERR": Cause("store", "cannot be opened, read or written", hint="see that the disk is well"),
-    "SQLITE_NOMEM": Cause("store", "finds no memory", hint="free some memory"),
-    "SQLITE_PERM": Cause("store", "may not be written by this user", hint="give this user write permission"),
-    "SQLITE_READONLY": Cause("store", "may not be written by this user", hint="give this user write permission"),
-    "SQLITE_TOOBIG": Cause("run", "cannot keep something so large", InvalidInput, retryable=False, hint=""),
+    "SQLITE_CONSTRAINT": FailureCause(
+        "caller", "has a rule that the change breaks", Conflict, retryable=False, hint=""
+    ),
+    "SQLITE_CORRUPT": FailureCause("store", "is damaged", retryable=False, hint="restore it from a backup"),
+    "SQLITE_NOTADB": FailureCause("store", "is no store any more", retryable=False, hint="restore it from a backup"),
+    "SQLITE_FULL": FailureCause("store", "cannot grow: its disk is full", hint="free some space"),
+    "SQLITE_IOERR": FailureCause("store", "cannot be opened, read or written", hint="see that the disk is well"),
+    "SQLITE_NOMEM": FailureCause("store", "finds no memory", hint="free some memory"),
+    "SQLITE_PERM": FailureCause("store", "may not be written by this user", hint="give this user write permission"),
+    "SQLITE_READONLY": FailureCause("store", "may not be written by this user", hint="give this user write permission"),
+    "SQLITE_TOOBIG": FailureCause("run", "cannot keep something so large", InvalidInput, retryable=False, hint=""),
 }
-UNLISTED: Final = Cause("store", "could not run a query")
+UNLISTED: Final = FailureCause("store", "could not run a query")
 # No answer at all: a reset, a refusal, a silence.
-LOST: Final = Cause("store", "does not answer", hint=_AWAY, away=True)
+LOST: Final = FailureCause("store", "does not answer", hint=_AWAY, away=True)
 
 
-def of_sqlstate(state: str) -> Cause:
+def of_sqlstate(state: str) -> FailureCause:
     """The cause of an error of PostgreSQL."""
     return POSTGRES.get(state) or POSTGRES.get(state[:2]) or UNLISTED
 

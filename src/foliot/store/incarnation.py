@@ -26,11 +26,11 @@ from foliot.errors import NotFound, Unavailable
 from foliot.store.base import Database
 from foliot.store.resources.documents import decode, encode
 from foliot.store.sqlite.file import PREPARE_PATIENCE, connect, prepare, told_in_words
-from foliot.store.sqlite.file import Connection as FileConnection
+from foliot.store.sqlite.file import SqliteConnection as FileConnection
 from foliot.store.transaction import Tx, run
 
 if TYPE_CHECKING:
-    from foliot.store.postgres.driver import Connection
+    from foliot.store.postgres.driver import PostgresConnection
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ async def renew_database(url: str) -> int:
     raise Unavailable(f"the store at {place(url)} is written to all the time", hint="stop the writers, then try again")
 
 
-async def _renewed(connection: Connection) -> int:
+async def _renewed(connection: PostgresConnection) -> int:
     async with connection.transaction():
         await connection.execute("SELECT place FROM store_life FOR UPDATE")
         newest: int = await connection.fetchval("SELECT value FROM counter WHERE name = 'revision' FOR UPDATE")
@@ -126,7 +126,7 @@ async def _renewed(connection: Connection) -> int:
         return revision
 
 
-async def settle(connection: Connection, *, within: float, rewriting: float) -> None:
+async def settle(connection: PostgresConnection, *, within: float, rewriting: float) -> None:
     """Compare where a PostgreSQL database is with where it was, and begin a new incarnation when that is elsewhere.
 
     On a connection outside any transaction, of a database that is up to date. The answer comes `within` so many
@@ -167,12 +167,12 @@ def _differs(was: str, here: str) -> tuple[bool, bool]:
     )
 
 
-async def _place(connection: Connection) -> str:
+async def _place(connection: PostgresConnection) -> str:
     system, timeline = [await _told(connection, each) for each in (_SYSTEM, _TIMELINE)]
     return f"{system}/{await connection.fetchval(_NUMBERS)}.{timeline}"
 
 
-async def _told(connection: Connection, question: str) -> str:
+async def _told(connection: PostgresConnection, question: str) -> str:
     from foliot.store.postgres.driver import ServerError
 
     try:
@@ -181,7 +181,7 @@ async def _told(connection: Connection, question: str) -> str:
         return ""  # a service that does not let us ask
 
 
-async def _begin(connection: Connection, newest: int) -> int:
+async def _begin(connection: PostgresConnection, newest: int) -> int:
     at: float = await connection.fetchval("SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS float8)")
     revision = first_revision(newest, at)
     await connection.execute("UPDATE counter SET value = $1 WHERE name IN ('revision', 'compacted')", revision)

@@ -179,7 +179,7 @@ def _json(value: Any) -> str:
 DROPPED_AT = 1000
 
 
-class Told(Struct, frozen=True):
+class TaskFeedRow(Struct, frozen=True):
     """How a task stood under this number. `document` is its outline as JSON; the last one when it is `gone`."""
 
     task: int
@@ -190,7 +190,7 @@ class Told(Struct, frozen=True):
     document: str
 
 
-class Difference(Struct, frozen=True):
+class TaskDifference(Struct, frozen=True):
     """A task that stands differently. `known` is the number of what was told of it, 0 when nothing was."""
 
     task: int
@@ -200,38 +200,38 @@ class Difference(Struct, frozen=True):
     document: str
 
 
-async def told_behind(database: Database, after: int, limit: int) -> list[Told]:
+async def told_behind(database: Database, after: int, limit: int) -> list[TaskFeedRow]:
     """Reads the events behind a number, in order: only the last one of each task."""
     return [_told(row) for row in await database.read("task_feed_behind", after=after, count=limit)]
 
 
-async def told_live(database: Database, upto: int, limit: int) -> list[Told]:
+async def told_live(database: Database, upto: int, limit: int) -> list[TaskFeedRow]:
     """Reads the last event of tasks that had not ended, up to a number: the newest ones, oldest first."""
     found = await database.read("task_feed_live_told", upto=upto, count=limit)
     return [_told(row) for row in reversed(found)]
 
 
-async def told_of(database: Database, tasks: Sequence[int]) -> dict[int, Told]:
+async def told_of(database: Database, tasks: Sequence[int]) -> dict[int, TaskFeedRow]:
     """Reads the last event of each of these tasks."""
     found = await database.read("task_feed_told", keys=keys_array(tasks))
     return {row["task"]: _told(row) for row in found}
 
 
-def tell(differences: Sequence[Difference]) -> Tx[list[Told]]:
+def tell(differences: Sequence[TaskDifference]) -> Tx[list[TaskFeedRow]]:
     """Give each of them the next number, but for those that somebody else has told of meanwhile."""
     lock = yield from one("task_feed_lock")
     assert lock is not None  # its migration made the row
     number: int = lock["told"]
     found = yield from rows("task_feed_told", keys=keys_array([each.task for each in differences]))
     known = {row["task"]: row for row in found}
-    told: list[Told] = []
+    told: list[TaskFeedRow] = []
     for each in differences:
         before = known.get(each.task)
         if each.known != (before["number"] if before else 0):
             continue
         number += 1
         first = before["first"] if before else number
-        told.append(Told(each.task, number, first, each.live, each.gone, each.document))
+        told.append(TaskFeedRow(each.task, number, first, each.live, each.gone, each.document))
     if told:
         yield from many("task_feed_put", [_row(each) for each in told])
         yield from run("task_feed_set", name="task_told", value=number)
@@ -255,9 +255,9 @@ def keys_array(keys: Sequence[int]) -> str:
     return msgspec.json.encode([str(key) for key in keys]).decode()
 
 
-def _told(row: Row) -> Told:
-    return msgspec.convert(row, Told, strict=False)
+def _told(row: Row) -> TaskFeedRow:
+    return msgspec.convert(row, TaskFeedRow, strict=False)
 
 
-def _row(told: Told) -> dict[str, object]:
+def _row(told: TaskFeedRow) -> dict[str, object]:
     return {**msgspec.structs.asdict(told), "live": int(told.live), "gone": int(told.gone)}

@@ -146,7 +146,7 @@ async def slots_of(database: Database, schedule: str, *, before: int | None = No
 # --- webhooks ----------------------------------------------------------------------------------------------------
 
 
-class Delivery(Struct, frozen=True):
+class WebhookDelivery(Struct, frozen=True):
     """A delivery as remembered. `body` is kept only of those that were signed."""
 
     id: str
@@ -240,7 +240,7 @@ def settle_event(webhook: str, events: Sequence[str], taken_at: int, task: str) 
         yield from run(query, webhook=webhook, event=event, taken_at=taken_at, **extra)
 
 
-def log_delivery(webhook: str, delivery: Delivery, *, keep: int, more_rejected: int = 0) -> Tx[None]:
+def log_delivery(webhook: str, delivery: WebhookDelivery, *, keep: int, more_rejected: int = 0) -> Tx[None]:
     """Remember a delivery, count it with those that were not worth a row, and forget the oldest beyond `keep`."""
     yield from _turn(webhook)
     counted = {name: int(delivery.outcome == name) for name in ("accepted", "duplicate", "rejected", "filtered")}
@@ -285,17 +285,17 @@ def forget_webhook(webhook: str) -> Tx[None]:
 
 async def deliveries_of(
     database: Database, webhook: str, *, before: int | None = None, limit: int = 50
-) -> list[Delivery]:
+) -> list[WebhookDelivery]:
     """Newest first, without their bodies."""
     found = await database.read(
         "delivery_list", webhook=webhook, before=_END if before is None else before, count=limit
     )
-    return [Delivery(**row) for row in found]
+    return [WebhookDelivery(**row) for row in found]
 
 
-async def delivery_of(database: Database, webhook: str, id: str) -> Delivery | None:
+async def delivery_of(database: Database, webhook: str, id: str) -> WebhookDelivery | None:
     found = await database.read("delivery_get", webhook=webhook, id=id)
-    return Delivery(**found[0]) if found else None
+    return WebhookDelivery(**found[0]) if found else None
 
 
 async def counts_of(database: Database, webhook: str) -> Counts:

@@ -133,10 +133,10 @@ class Locked:
     digest: str
 
 
-class Registry:
+class ToolRegistry:
     """Tools in the order in which they were registered."""
 
-    def __init__(self, tools: Iterable[Tool] = (), *, parent: Registry | None = None) -> None:
+    def __init__(self, tools: Iterable[Tool] = (), *, parent: ToolRegistry | None = None) -> None:
         self._parent = parent
         self._tools: dict[str, dict[Version, Tool]] = {}
         self._changes = 0
@@ -259,4 +259,4 @@ def lock(definitions: Iterable[ToolDefinition]) -> dict[str, Locked]:
 
 
 # Tools of this process that every runtime knows. Filled by whoever imports them, looked up by name.
-GLOBAL: Final = Registry()
+GLOBAL: Final = ToolRegistry()

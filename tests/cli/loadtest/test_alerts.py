@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from foliot.cli.commands.alertcheck import PROFILES, Rules, Sample, aggregate, check
+from foliot.cli.commands.alertcheck import PROFILES, AlertRules, Sample, aggregate, check
 
 GOOD: dict[str, Any] = {
     "tasks": 20,
@@ -20,7 +20,7 @@ GOOD: dict[str, Any] = {
 }
 
 
-def fired(rules: Rules = PROFILES["default"], **figures: float) -> list[tuple[str, str]]:
+def fired(rules: AlertRules = PROFILES["default"], **figures: float) -> list[tuple[str, str]]:
     return [(each.code, each.severity) for each in check(rules, {**GOOD, **figures})]
 
 
@@ -51,7 +51,7 @@ def test_each_rule_fires_at_its_threshold(figures: dict[str, float], code: str, 
 
 
 def test_zero_turns_a_rule_off() -> None:
-    off = Rules(0, False, 0, 0, 0, 0, 0, 0)
+    off = AlertRules(0, False, 0, 0, 0, 0, 0, 0)
 
     assert fired(off, tasks=0, succeeded_tasks=0, retry_count_total=9999, deadletters_total=9999) == []
 

@@ -9,9 +9,9 @@ from aiohttp import ClientSession
 from prometheus_client.parser import text_string_to_metric_families
 
 from foliot import Agent, Runtime, ScriptedModel, tool
-from foliot.engine.live.hub import Hub
+from foliot.engine.live.hub import RunHub
 from foliot.engine.telemetry.http import serving
-from foliot.engine.telemetry.metrics import MOST_QUESTIONS, OTHER, UNKNOWN_TOOL, BoundedLabel, Metrics, Spread, Tally
+from foliot.engine.telemetry.metrics import MOST_QUESTIONS, OTHER, UNKNOWN_TOOL, BoundedLabel, Histogram, Metrics, Tally
 from foliot.errors import Unavailable, UsageError
 from foliot.kernel.messages import Message, ModelResponse, ToolFailure, ToolResult, Usage
 from foliot.kernel.run.events import ApprovalDecided, ApprovalRequested, ModelResponded, RunFailed, ToolFinished
@@ -200,14 +200,14 @@ def test_questions_that_nobody_decides_do_not_pile_up() -> None:
 
 
 def test_a_spread_puts_a_number_on_a_bound_below_it() -> None:
-    spread = Spread((1.0, 2.0))
+    spread = Histogram((1.0, 2.0))
     for number in (0.5, 1.0, 1.5, 2.0, 9.0):
         spread.add(number)
     assert (spread.counts, spread.sum) == ([2, 2, 1], 14.0)
 
 
 def test_an_observer_hears_every_run_until_it_stops() -> None:
-    hub, heard = Hub(), []
+    hub, heard = RunHub(), []
     stop = hub.observe(lambda run_id, seq, at, event: heard.append((run_id, seq)))
     hub.recorded("a", 1, 0.0, RunFailed("x", "y", "z"))
     hub.recorded("b", 1, 0.0, RunFailed("x", "y", "z"))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from foliot.resources.syntax import json_nodes
 from foliot.resources.syntax.json_nodes import looks_like_json, parse_json
-from foliot.resources.syntax.places import LIMITS, Limits, Parsed
+from foliot.resources.syntax.places import LIMITS, FileLimits, Parsed
 
 texts = st.text(st.characters(exclude_categories=("Cs", "Cc")))
 trees = st.recursive(
@@ -83,10 +83,10 @@ def test_the_first_of_two_equal_keys_stays():
 def test_limits_hold():
     assert parse_json("[" * 64 + "]" * 64).flaws == []
     assert parse_json("[" * 100_000).flaws[0].message == "values are nested more than 64 deep"
-    assert parse_json("[1, 2, 3]", Limits(nodes=3)).flaws[0].message == "the file holds more than 3 values"
-    assert parse_json("1 2 3", Limits(documents=2)).flaws[0].message == "the file has more than 2 documents"
+    assert parse_json("[1, 2, 3]", FileLimits(nodes=3)).flaws[0].message == "the file holds more than 3 values"
+    assert parse_json("1 2 3", FileLimits(documents=2)).flaws[0].message == "the file has more than 2 documents"
     many = '{"a": 1' + ', "a": 1' * 10 + "}"
-    assert [f.message for f in parse_json(many, Limits(flaws=2)).flaws][-1] == "more problems follow"
+    assert [f.message for f in parse_json(many, FileLimits(flaws=2)).flaws][-1] == "more problems follow"
 
 
 @given(st.text(st.sampled_from('{}[]",:0-1.eE+truefalsn\\u \n\t')))

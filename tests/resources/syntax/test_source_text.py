@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foliot.resources.syntax.places import Flaw, Limits, Unreadable
+from foliot.resources.syntax.places import FileLimits, Flaw, UnreadableText
 from foliot.resources.syntax.source_text import check_characters, decode, locate_index
 
 
 def flaw_of(data: bytes) -> Flaw:
-    with pytest.raises(Unreadable) as caught:
+    with pytest.raises(UnreadableText) as caught:
         decode(data)
     return caught.value.flaw
 
@@ -38,22 +38,22 @@ def test_a_binary_file_is_called_one():
 
 
 def test_a_file_that_is_too_large_is_not_even_decoded():
-    with pytest.raises(Unreadable) as caught:
-        decode(b"\xff" * 11, Limits(bytes=10))
+    with pytest.raises(UnreadableText) as caught:
+        decode(b"\xff" * 11, FileLimits(bytes=10))
 
     assert caught.value.flaw.message == "the file has more than the 10 bytes that a manifest may have"
 
 
 def test_text_that_is_too_long_is_refused():
-    with pytest.raises(Unreadable):
-        check_characters("x" * 11, Limits(bytes=10))
+    with pytest.raises(UnreadableText):
+        check_characters("x" * 11, FileLimits(bytes=10))
 
 
 @given(st.binary())
 def test_bytes_are_read_exactly_as_utf_8_or_refused(data: bytes):
     try:
         text = decode(data)
-    except Unreadable as unreadable:
+    except UnreadableText as unreadable:
         place = unreadable.flaw.line, unreadable.flaw.column
         text = None
     else:

@@ -22,14 +22,14 @@ from foliot.server.app import create_app
 from foliot.server.auth.authentication import TokenAuth
 from foliot.server.context import Services
 from foliot.server.http.connections import Bounds
-from foliot.server.http.envelope import Limits
+from foliot.server.http.envelope import RequestLimits
 from foliot.server.http.serve import HttpServer, Listen
 from foliot.settings.settings import load_settings
 from foliot.store.access.tokens import SqlTokens
 
 PATIENCE: Final = 60.0
 # Guesses of one test are not counted against the next one.
-ROOMY: Final = Limits(auth_failures=0)
+ROOMY: Final = RequestLimits(auth_failures=0)
 
 
 @dataclass
@@ -162,7 +162,7 @@ Standing = Callable[..., AbstractContextManager[Wire]]
 
 
 @contextmanager
-def _standing(home: Path, *, limits: Limits = ROOMY, bounds: Bounds | None = None) -> Iterator[Wire]:
+def _standing(home: Path, *, limits: RequestLimits = ROOMY, bounds: Bounds | None = None) -> Iterator[Wire]:
     ready: list[Wire] = []
     up = threading.Event()
     failures: list[BaseException] = []

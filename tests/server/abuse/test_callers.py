@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from foliot.server.http.envelope import Limits
+from foliot.server.http.envelope import RequestLimits
 
 CONSOLE = "https://console.example"
 
@@ -104,7 +104,7 @@ def test_a_preflight_is_not_answered_where_no_origin_is_configured(wire: Any) ->
 
 
 def test_pages_of_configured_origins_may_call_and_no_others(standing: Any) -> None:
-    with standing(limits=Limits(origins=(CONSOLE,))) as wire:
+    with standing(limits=RequestLimits(origins=(CONSOLE,))) as wire:
         asks = ("Access-Control-Request-Method: PATCH", "Access-Control-Request-Headers: authorization")
 
         yes = wire.ask("OPTIONS", "/v1/agents", f"Origin: {CONSOLE}", *asks, token=None)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from foliot.server.http.connections import MOST_AHEAD, TOLD, Bounds
-from foliot.server.http.envelope import Limits
+from foliot.server.http.envelope import RequestLimits
 
 # Short, but long enough for a caller who means well on a machine that has much to do.
 SHORT = Bounds(headers_within=1.0, linger=0.2)
@@ -19,7 +19,7 @@ SHORT = Bounds(headers_within=1.0, linger=0.2)
 
 @pytest.fixture(scope="module")
 def hasty(tmp_path_factory: pytest.TempPathFactory, open_server: Any) -> Any:
-    limits = Limits(auth_failures=0, body_within=1.0)
+    limits = RequestLimits(auth_failures=0, body_within=1.0)
     with open_server(tmp_path_factory.mktemp("server"), limits=limits, bounds=SHORT) as wire:
         yield wire
         wire.until(wire.serves)

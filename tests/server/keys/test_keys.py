@@ -19,7 +19,7 @@ from foliot.server.context import CALLER
 from foliot.server.http.request_keys import answer_once
 from foliot.server.openapi.document import ROWS
 from foliot.server.route_table import ROUTES, KeyRule
-from foliot.store.access.request_keys import HELD, KEPT, Claimed, Kept, OtherRequest, SqlRequestKeys, UnderWay
+from foliot.store.access.request_keys import HELD, KEPT, ClaimedKey, KeptAnswer, OtherRequest, SqlRequestKeys, UnderWay
 from foliot.store.audit.log import AuditFilter, SqlAuditLog
 from foliot.store.open import open_database
 from tests.server.keys.conftest import Server
@@ -293,40 +293,40 @@ class TestKeys:
 
     async def test_a_claim_is_held_by_one_and_lapses(self, keys: SqlRequestKeys) -> None:
         first = await keys.claim("ann", "k", "r", now=0.0)
-        assert isinstance(first, Claimed)
+        assert isinstance(first, ClaimedKey)
         assert not first.broken
         assert await keys.claim("ann", "k", "r", now=HELD - 1) == UnderWay()
         assert await keys.claim("ann", "k", "other", now=0.0) == OtherRequest()
-        assert isinstance(await keys.claim("bob", "k", "r", now=0.0), Claimed), "keys are each caller's own"
+        assert isinstance(await keys.claim("bob", "k", "r", now=0.0), ClaimedKey), "keys are each caller's own"
 
         assert await keys.hold(first, until=2 * HELD)
         assert await keys.claim("ann", "k", "r", now=HELD + 1) == UnderWay()
         second = await keys.claim("ann", "k", "r", now=2 * HELD)
-        assert isinstance(second, Claimed)
+        assert isinstance(second, ClaimedKey)
         assert second.broken
         assert not await keys.hold(first, until=1e9), "somebody else has it"
 
     async def test_an_answer_is_kept_by_whoever_holds_the_claim_and_forgotten(self, keys: SqlRequestKeys) -> None:
         first = await keys.claim("ann", "k", "r", now=0.0)
         second = await keys.claim("ann", "k", "r", now=HELD)
-        assert isinstance(first, Claimed)
-        assert isinstance(second, Claimed)
-        kept = Kept(201, [("content-type", "application/json")], b'{"a": "\xc3\xa4"}')
+        assert isinstance(first, ClaimedKey)
+        assert isinstance(second, ClaimedKey)
+        kept = KeptAnswer(201, [("content-type", "application/json")], b'{"a": "\xc3\xa4"}')
 
-        await keys.answer(first, Kept(200, [], b"late"))
+        await keys.answer(first, KeptAnswer(200, [], b"late"))
         await keys.answer(second, kept)
         await keys.drop(second)
 
         assert await keys.claim("ann", "k", "r", now=HELD + 1) == kept
-        assert isinstance(await keys.claim("ann", "k", "r", now=KEPT + HELD), Claimed)
+        assert isinstance(await keys.claim("ann", "k", "r", now=KEPT + HELD), ClaimedKey)
 
     async def test_a_key_that_is_dropped_is_free(self, keys: SqlRequestKeys) -> None:
         first = await keys.claim("ann", "k", "r", now=0.0)
-        assert isinstance(first, Claimed)
+        assert isinstance(first, ClaimedKey)
         await keys.drop(first)
 
         again = await keys.claim("ann", "k", "other", now=0.0)
-        assert isinstance(again, Claimed)
+        assert isinstance(again, ClaimedKey)
         assert not again.broken
 
 
@@ -340,5 +340,5 @@ class TestKeysOnPostgres(TestKeys):
     async def test_of_many_who_claim_at_once_one_does(self, keys: SqlRequestKeys) -> None:
         found = await asyncio.gather(*(keys.claim("ann", "k", "r", now=0.0) for _ in range(8)))
 
-        assert sum(isinstance(each, Claimed) for each in found) == 1
+        assert sum(isinstance(each, ClaimedKey) for each in found) == 1
         assert found.count(UnderWay()) == 7

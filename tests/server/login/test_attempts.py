@@ -9,7 +9,7 @@ from foliot.server.auth.authentication import TokenAuth
 from foliot.server.auth.logins import WrongLogin
 from foliot.server.auth.passwords import Passwords
 from foliot.server.errors import TooMany
-from foliot.store.access.logins import Pace, SqlLoginAttempts
+from foliot.store.access.logins import LoginPace, SqlLoginAttempts
 from tests.server.login.conftest import CHEAP, PASSWORD, LogIn, Site
 
 
@@ -38,7 +38,7 @@ async def test_wrong_attempts_are_slowed_down_for_the_name_and_keep_its_owner_ou
 async def test_wrong_attempts_for_a_name_from_many_places_are_slowed_down(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foliot.server.auth.logins.PER_NAME_ANYWHERE", Pace(3, 1.0))
+    monkeypatch.setattr("foliot.server.auth.logins.PER_NAME_ANYWHERE", LoginPace(3, 1.0))
     await site.user()
     statuses: list[int] = []
     for number in range(4):

@@ -15,7 +15,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from foliot.errors import Unavailable
-from foliot.server.auth.oidc import ASKED_EVERY, LARGEST, Provider
+from foliot.server.auth.oidc import ASKED_EVERY, LARGEST, OidcProvider
 from foliot.server.errors import Unauthenticated
 from tests.server.login.provider import KEYS, FakeProvider, public_jwk
 
@@ -27,9 +27,9 @@ async def provider() -> AsyncIterator[FakeProvider]:
 
 
 @pytest.fixture
-def known(provider: FakeProvider) -> Provider:
+def known(provider: FakeProvider) -> OidcProvider:
     """The provider as the server knows it."""
-    return Provider(provider.issuer, "foliot", "secret")
+    return OidcProvider(provider.issuer, "foliot", "secret")
 
 
 def made(header: dict[str, Any], payload: dict[str, Any], key: bytes | None = None) -> str:
@@ -100,7 +100,7 @@ HOSTILE = [
 ]
 
 
-async def redeemed(known: Provider, provider: FakeProvider, nonce: str = "n") -> Any:
+async def redeemed(known: OidcProvider, provider: FakeProvider, nonce: str = "n") -> Any:
     """A code that the provider gave, taken to it."""
     verifier = "v" * 43
     challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
@@ -116,14 +116,14 @@ async def redeemed(known: Provider, provider: FakeProvider, nonce: str = "n") ->
 
 
 @pytest.mark.parametrize("algorithm", ["RS256", "RS512", "PS256"])
-async def test_a_token_that_is_good_is_believed(known: Provider, provider: FakeProvider, algorithm: str) -> None:
+async def test_a_token_that_is_good_is_believed(known: OidcProvider, provider: FakeProvider, algorithm: str) -> None:
     provider.sign = lambda payload: provider.signed(payload, algorithm=algorithm)
 
     assert (await redeemed(known, provider))["preferred_username"] == "ada"
 
 
 @pytest.mark.parametrize("how", HOSTILE)
-async def test_a_token_that_is_not_good_is_nobody(known: Provider, provider: FakeProvider, how: str) -> None:
+async def test_a_token_that_is_not_good_is_nobody(known: OidcProvider, provider: FakeProvider, how: str) -> None:
     provider.sign = lambda payload: hostile(provider, how, payload)
 
     with pytest.raises(Unauthenticated, match="not good"):
@@ -134,7 +134,7 @@ BEARER = [how for how in HOSTILE if "nonce" not in how and "audiences" not in ho
 
 
 @pytest.mark.parametrize("how", BEARER)
-async def test_a_bearer_token_that_is_not_good_is_nobody(known: Provider, provider: FakeProvider, how: str) -> None:
+async def test_a_bearer_token_that_is_not_good_is_nobody(known: OidcProvider, provider: FakeProvider, how: str) -> None:
     token = hostile(provider, how, provider.payload(aud="api"))
 
     with pytest.raises(Unauthenticated, match="not good"):
@@ -142,14 +142,14 @@ async def test_a_bearer_token_that_is_not_good_is_nobody(known: Provider, provid
 
 
 @pytest.mark.parametrize("text", ["", "a.b.c", "...", "e30.e30.", "\x00.\x00.\x00", "é.é.é", "a" * 10_000])
-async def test_what_is_no_token_at_all_is_nobody(known: Provider, text: str) -> None:
+async def test_what_is_no_token_at_all_is_nobody(known: OidcProvider, text: str) -> None:
     with pytest.raises(Unauthenticated, match="not good"):
         await known.verify(text, audience="api")
 
 
 async def test_keys_that_the_provider_changes_are_asked_for_again_but_not_at_every_turn(provider: FakeProvider) -> None:
     now = [0.0]
-    known = Provider(provider.issuer, "foliot", clock=lambda: now[0])
+    known = OidcProvider(provider.issuer, "foliot", clock=lambda: now[0])
     await known.verify(provider.signed(provider.payload()), audience="foliot")
     provider.keys = {"two": KEYS[1]}
     rotated = provider.signed(provider.payload(), kid="two")
@@ -173,7 +173,7 @@ async def test_keys_that_the_provider_changes_are_asked_for_again_but_not_at_eve
     ],
 )
 async def test_a_provider_that_describes_itself_strangely_is_not_used(
-    known: Provider, provider: FakeProvider, about: dict[str, Any]
+    known: OidcProvider, provider: FakeProvider, about: dict[str, Any]
 ) -> None:
     provider.about = about
 
@@ -185,7 +185,7 @@ async def test_a_provider_that_describes_itself_strangely_is_not_used(
 
 
 @pytest.mark.parametrize("keys", [b"<html>", b"[]", b"{}", b'{"keys": 1}', b" " * (LARGEST + 1), b'{"keys": [1, {}]}'])
-async def test_keys_that_cannot_be_read_let_nobody_in(known: Provider, provider: FakeProvider, keys: bytes) -> None:
+async def test_keys_that_cannot_be_read_let_nobody_in(known: OidcProvider, provider: FakeProvider, keys: bytes) -> None:
     provider.jwks = lambda: keys
 
     with pytest.raises((Unavailable, Unauthenticated)):
@@ -196,7 +196,7 @@ async def test_keys_that_cannot_be_read_let_nobody_in(known: Provider, provider:
 async def test_a_bearer_for_several_audiences_is_taken_only_from_whom_it_was_issued_to(
     provider: FakeProvider, azp: str | None
 ) -> None:
-    known = Provider(provider.issuer, "foliot")
+    known = OidcProvider(provider.issuer, "foliot")
     both = {"aud": ["api", "other"]}
     good = provider.signed(provider.payload(**both, azp="foliot"))
     assert (await known.verify(good, audience="api"))["sub"] == "1"
@@ -209,7 +209,7 @@ async def test_a_bearer_for_several_audiences_is_taken_only_from_whom_it_was_iss
 
 async def test_a_key_that_the_provider_has_withdrawn_is_no_good_any_more(provider: FakeProvider) -> None:
     now = 0.0
-    known = Provider(provider.issuer, "foliot", clock=lambda: now)
+    known = OidcProvider(provider.issuer, "foliot", clock=lambda: now)
     token = provider.signed(provider.payload())
     await known.verify(token, audience="foliot")
     provider.keys["two"] = provider.keys.pop("one")
@@ -222,7 +222,7 @@ async def test_a_key_that_the_provider_has_withdrawn_is_no_good_any_more(provide
 
 async def test_keys_of_a_provider_that_is_away_are_not_believed_for_ever(provider: FakeProvider) -> None:
     now = 0.0
-    known = Provider(provider.issuer, "foliot", clock=lambda: now)
+    known = OidcProvider(provider.issuer, "foliot", clock=lambda: now)
     token = provider.signed(provider.payload())
     await known.verify(token, audience="foliot")
     await provider.stop()

@@ -19,7 +19,7 @@ from foliot.server.app import create_app
 from foliot.server.auth.authentication import TokenAuth
 from foliot.server.auth.passwords import Passwords
 from foliot.settings.settings import Settings, load_settings
-from foliot.store.access.logins import Pace
+from foliot.store.access.logins import LoginPace
 from tests.server.login.conftest import CHEAP, Clock, Site
 from tests.server.login.provider import FakeProvider
 
@@ -280,7 +280,7 @@ async def test_logins_at_the_provider_that_succeed_do_not_count(
     site: Site, provider: FakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Behind a proxy all browsers have one address."""
-    monkeypatch.setattr("foliot.server.auth.logins.PER_VISITOR", Pace(2, 60.0))
+    monkeypatch.setattr("foliot.server.auth.logins.PER_VISITOR", LoginPace(2, 60.0))
     for _ in range(5):
         async with site.browser() as browser:
             assert (await browser.get(await began(browser, provider))).status_code == 303
@@ -289,7 +289,7 @@ async def test_logins_at_the_provider_that_succeed_do_not_count(
 async def test_strangers_who_begin_without_end_keep_nobody_out_who_has_begun(
     site: Site, http: httpx.AsyncClient, provider: FakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foliot.server.auth.logins.PER_VISITOR", Pace(3, 60.0))
+    monkeypatch.setattr("foliot.server.auth.logins.PER_VISITOR", LoginPace(3, 60.0))
     mine = await began(http, provider)
     async with site.browser() as stranger:
         assert [(await stranger.get("/v1/auth/oidc/login")).status_code for _ in range(4)][-1] == 429

@@ -16,7 +16,7 @@ from foliot.errors import Unavailable
 from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
 from foliot.server.auth.authentication import TokenAuth
-from foliot.server.http.envelope import Limits
+from foliot.server.http.envelope import RequestLimits
 from foliot.settings.settings import Settings
 from foliot.store.access.tokens import SqlTokens
 
@@ -30,7 +30,7 @@ async def site(runtime: Runtime, settings: Settings, serve: Serve) -> AsyncItera
     """A server that takes small bodies; tokens by role."""
     database = runtime.inside.tasking.database
     auth, tokens = TokenAuth(database, local=False), SqlTokens(database)
-    limits = Limits(body=2_000, media_body=3_000)
+    limits = RequestLimits(body=2_000, media_body=3_000)
     app = create_app(runtime, settings=settings, auth=auth, limits=limits)
     given: dict[str, str] = {}
     for role in ("reader", "operator"):

@@ -9,7 +9,7 @@ from foliot.engine.live.hub import Live, Recorded, Streamed
 from foliot.kernel.messages import Message, ModelResponse, Text, TextDelta, ToolResult, Usage
 from foliot.kernel.run import events as e
 from foliot.kernel.run.codec import encode, type_of
-from foliot.server.openai.responses import DELTA, Answer, behind
+from foliot.server.openai.responses import DELTA, ResponseAnswer, behind
 from foliot.server.openai.stored import Listening
 from foliot.server.streams.pieces import Ended, Piece, Wrote
 from foliot.store.journal.base import Entry
@@ -99,7 +99,7 @@ def test_numbers_are_the_same_however_the_text_was_cut(written: list[list[str]],
     later = heard(timeline, min(joined, len(timeline)), [], elsewhere=False)
 
     def events(pieces: list[Piece]) -> list[dict[str, object]]:
-        answer = Answer("resp_r", "a", 0.0, {}, "r")
+        answer = ResponseAnswer("resp_r", "a", 0.0, {}, "r")
         return [*answer.begin(), *(event for piece in pieces for event in answer.take(piece))]
 
     live, again = events(as_written), events(later)

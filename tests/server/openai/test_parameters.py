@@ -16,7 +16,7 @@ from foliot.server.openai.requests import (
     CHAT,
     RESPONSES,
     ChatRequest,
-    Parameter,
+    RequestParameter,
     ResponsesRequest,
     parameter_table,
     read_chat,
@@ -49,7 +49,7 @@ def test_the_docs_show_the_table(api: str) -> None:
     [(api, name, each) for api in READERS for name, each in READERS[api][0].items()],
     ids=[f"{api}-{name}" for api in READERS for name in READERS[api][0]],
 )
-def test_a_parameter_does_what_the_table_says(api: str, name: str, parameter: Parameter) -> None:
+def test_a_parameter_does_what_the_table_says(api: str, name: str, parameter: RequestParameter) -> None:
     _, read, least = READERS[api]
     as_if_not_there = read(json.dumps({**least, **({name: None} if name not in least else {})}).encode())
     match parameter.fate:

@@ -12,7 +12,7 @@ from foliot.kernel.messages import ModelSettings
 from foliot.kernel.run.spec import RunSpec, encode_spec
 from foliot.server.openai.errors import BadRequest
 from foliot.server.openai.requests import adjusted, check_target, read_chat, read_response
-from foliot.server.runs.targets import Target
+from foliot.server.runs.targets import WorkTarget
 
 SAID = [{"role": "user", "content": "hello"}]
 
@@ -54,7 +54,7 @@ def test_instructions_stand_behind_the_prompt() -> None:
 
 
 def test_a_system_takes_no_settings() -> None:
-    system = Target("system", {"kind": "AgentSystem", "metadata": {"name": "s"}, "spec": {}})
+    system = WorkTarget("system", {"kind": "AgentSystem", "metadata": {"name": "s"}, "spec": {}})
 
     check_target(read_chat(chat()), system)
     for order in (chat(temperature=1), chat(response_format={"type": "json_object"})):

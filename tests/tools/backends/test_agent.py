@@ -18,7 +18,7 @@ from foliot.resources.problems import ManifestError
 from foliot.resources.references import references
 from foliot.resources.validate import validate_document
 from foliot.runtime.delegation import MAX_DEPTH
-from foliot.tools.backends.agent import AgentTool, Delegated, Order, child_run_id
+from foliot.tools.backends.agent import AgentTool, Delegated, DelegationOrder, child_run_id
 from foliot.tools.base import Invocation, ToolCancelled, ToolError
 from foliot.tools.pipeline.parts import Spending, count, spend
 from foliot.tools.pipeline.pipeline import Pipeline
@@ -255,9 +255,9 @@ CALL = Invocation("run-1", "c1", "agent:helper", {"input": "go"}, "key")
 
 
 async def test_the_child_of_a_call_is_always_the_same_run() -> None:
-    orders: list[Order] = []
+    orders: list[DelegationOrder] = []
 
-    async def delegate(order: Order) -> Delegated:
+    async def delegate(order: DelegationOrder) -> Delegated:
         orders.append(order)
         return Delegated(order.run_id, "succeeded", "text", {"answer": 42})
 
@@ -272,7 +272,7 @@ async def test_the_child_of_a_call_is_always_the_same_run() -> None:
 
 
 async def test_a_cancelled_child_is_a_cancelled_call() -> None:
-    async def delegate(order: Order) -> Delegated:
+    async def delegate(order: DelegationOrder) -> Delegated:
         return Delegated(order.run_id, "cancelled", reason="enough")
 
     with pytest.raises(ToolCancelled, match="enough"):
@@ -280,7 +280,7 @@ async def test_a_cancelled_child_is_a_cancelled_call() -> None:
 
 
 async def test_arguments_are_checked_and_broken_delegates_are_failures() -> None:
-    async def delegate(order: Order) -> Delegated:
+    async def delegate(order: DelegationOrder) -> Delegated:
         raise ToolError("no")
 
     pipeline = Pipeline([AgentTool("helper", delegate)])

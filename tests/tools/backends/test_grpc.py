@@ -33,7 +33,7 @@ from foliot.tools.base import (
     ToolUnsupported,
 )
 from foliot.tools.outbound.guard import Guard, Outbound, OutboundRefused
-from foliot.tools.secrets.auth import ToolAuth
+from foliot.tools.secrets.auth import CallAuth
 from foliot.tools.secrets.masking import Masker
 from foliot.tools.secrets.secrets import EnvironmentSecrets, Secrets
 from tests.tools.backends.grpc_service import certificate, serving
@@ -159,7 +159,7 @@ async def test_credentials_travel_as_metadata_and_never_in_the_envelope(channels
     auth = AuthSpec("api_key_header", "search-key", header_name="X-Search-Key")
     async with serving(keep) as service:
         definition = ToolDefinition("search", endpoint=f"grpc://127.0.0.1:{service.port}", auth=auth)
-        await GrpcTool(definition, channels, auth=ToolAuth(secrets)).invoke(CALL)
+        await GrpcTool(definition, channels, auth=CallAuth(secrets)).invoke(CALL)
     assert service.metadata[0]["x-search-key"] == "hush-hush-value"
     assert b"hush-hush-value" not in bodies[0]
     assert json.loads(bodies[0])["auth"] == {"profile": "api_key_header", "secret_ref": "search-key"}

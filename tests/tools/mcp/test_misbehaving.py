@@ -14,7 +14,7 @@ import pytest
 from foliot.tools.base import ToolArgumentsInvalid, ToolError, ToolTimeout, ToolUnreachable
 from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.results import parts_of
-from foliot.tools.mcp.session import Session
+from foliot.tools.mcp.session import McpSession
 from foliot.tools.outbound.client import ToolAnswerTooLarge
 from tests.loop_watch import watched_steps
 from tests.tools.mcp.conftest import SERVERS, eventually, is_running, spec_of
@@ -83,7 +83,7 @@ async def test_a_pattern_that_takes_for_ever_holds_nobody(connections):
 
 
 async def test_a_server_that_hangs_is_pinged_and_replaced(monkeypatch):
-    monkeypatch.setattr(Session.answers, "__defaults__", (0.3,))
+    monkeypatch.setattr(McpSession.answers, "__defaults__", (0.3,))
     server = spec_of("rogue")
     async with McpConnections(allowed_commands=[sys.executable]) as connections:
         first = words(await connections.call(server, "pid", {}))
@@ -94,7 +94,7 @@ async def test_a_server_that_hangs_is_pinged_and_replaced(monkeypatch):
 
 
 async def test_a_call_right_after_one_that_hangs_waits_for_the_ping_and_gets_another_server(monkeypatch):
-    monkeypatch.setattr(Session.answers, "__defaults__", (0.3,))
+    monkeypatch.setattr(McpSession.answers, "__defaults__", (0.3,))
     server = spec_of("rogue")
     async with McpConnections(allowed_commands=[sys.executable]) as connections:
         first = words(await connections.call(server, "pid", {}))
@@ -104,7 +104,7 @@ async def test_a_call_right_after_one_that_hangs_waits_for_the_ping_and_gets_ano
 
 
 async def test_a_call_that_takes_too_long_at_a_server_that_lives_costs_nobody_else_anything(monkeypatch):
-    monkeypatch.setattr(Session.answers, "__defaults__", (5.0,))
+    monkeypatch.setattr(McpSession.answers, "__defaults__", (5.0,))
     server = spec_of("rogue")
     async with McpConnections(allowed_commands=[sys.executable]) as connections:
         first = words(await connections.call(server, "pid", {}))
@@ -116,14 +116,14 @@ async def test_a_call_that_takes_too_long_at_a_server_that_lives_costs_nobody_el
 
 async def test_a_server_that_hangs_while_nobody_needs_it_is_ended(monkeypatch):
     patient, hasty = (10.0,), (0.3,)
-    monkeypatch.setattr(Session.answers, "__defaults__", patient)
+    monkeypatch.setattr(McpSession.answers, "__defaults__", patient)
     server = spec_of("rogue")
     async with McpConnections(allowed_commands=[sys.executable], ping_seconds=0.2) as connections:
         first = int(words(await connections.call(server, "pid", {})))
         os.kill(first, signal.SIGSTOP)
-        monkeypatch.setattr(Session.answers, "__defaults__", hasty)
+        monkeypatch.setattr(McpSession.answers, "__defaults__", hasty)
         await eventually(lambda: not is_running(first))
-        monkeypatch.setattr(Session.answers, "__defaults__", patient)  # a healthy one may be slow on a busy machine
+        monkeypatch.setattr(McpSession.answers, "__defaults__", patient)  # a healthy one may be slow on a busy machine
         assert words(await connections.call(server, "echo", {"text": "again"}, timeout=60)) == "again"
 
 

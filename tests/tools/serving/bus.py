@@ -10,7 +10,7 @@ from typing import Any
 
 from foliot.bus.nats_link import NatsLink, NatsOptions
 from foliot.tools.base import Caller, Invocation, Tool
-from foliot.tools.nats_worker.callers import CallerEntry, Callers, new_callers
+from foliot.tools.nats_worker.callers import BusCallerEntry, Callers, new_callers
 from foliot.tools.nats_worker.calls import AgentLookup
 from foliot.tools.nats_worker.server import ServerConfig, ToolServer, ensure_stream
 from foliot.tools.pipeline.pipeline import Pipeline
@@ -29,7 +29,7 @@ async def linked(url: str, *, stream: bool = True) -> AsyncIterator[NatsLink]:
         await link.close()
 
 
-ANYBODY = new_callers({"anybody": CallerEntry(anonymous=True)})
+ANYBODY = new_callers({"anybody": BusCallerEntry(anonymous=True)})
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ from foliot.tools.governance.rules import FixedRules, Permission, Rules
 from foliot.tools.nats_worker.ledger import BUCKET
 from foliot.tools.nats_worker.messages import CallMessage, Meta, encode, execution_id, outcome_key
 from foliot.tools.nats_worker.server import ServerConfig, ToolServer
-from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.parts import PipelineParts
 from foliot.tools.pipeline.pipeline import Pipeline
 from tests.tools.serving.bus import ANYBODY, QUICK, invocation, linked, served, settled, until
 
@@ -284,7 +284,9 @@ async def test_a_tool_that_is_not_here_is_answered_unless_others_serve_beside(li
 async def test_admission_is_the_pipelines_and_an_approval_on_the_wire_is_no_proof(link: NatsLink) -> None:
     served_tool, results = Counting(), await Results().listen(link)
     rule = Permission("ask", "search", operations={"*": "ask"})
-    pipeline = Pipeline([served_tool], Parts(rules=FixedRules(Rules("default", permissions={"search": (rule,)}))))
+    pipeline = Pipeline(
+        [served_tool], PipelineParts(rules=FixedRules(Rules("default", permissions={"search": (rule,)})))
+    )
     async with served(link, pipeline=pipeline) as server:
         await publish(link, message("c1"))
         await publish(link, message("c2", approved_by="ap-made-up"))
@@ -317,7 +319,7 @@ async def test_a_result_that_no_message_can_hold_is_replaced_by_a_note(link: Nat
         return "x" * 2_000_000
 
     served_tool.do = flood
-    pipeline = Pipeline([served_tool], Parts(result_limit=10_000_000))
+    pipeline = Pipeline([served_tool], PipelineParts(result_limit=10_000_000))
     async with served(link, pipeline=pipeline) as server:
         await publish(link, message())
         payload = (await results.next(1))[0]

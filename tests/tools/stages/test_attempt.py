@@ -12,7 +12,7 @@ import pytest
 
 from foliot.tools.base import ToolCancelled, ToolTimeout
 from foliot.tools.pipeline.attempt import Attempt, Deadline
-from foliot.tools.pipeline.running import Running
+from foliot.tools.pipeline.running import CallProgress
 from tests.tools.governed import FakeTime, call, definition
 
 
@@ -21,7 +21,7 @@ async def test_work_within_its_time_is_left_alone() -> None:
         await asyncio.sleep(0)
         return "done"
 
-    assert await Attempt(definition("f", attempt_timeout=30.0), wall.time)(call("f"), Running(), backend) == "done"
+    assert await Attempt(definition("f", attempt_timeout=30.0), wall.time)(call("f"), CallProgress(), backend) == "done"
 
 
 async def test_what_the_backend_raises_comes_out_as_it_is() -> None:
@@ -29,7 +29,7 @@ async def test_what_the_backend_raises_comes_out_as_it_is() -> None:
         raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
-        await Attempt(definition("f", attempt_timeout=30.0), wall.time)(call("f"), Running(), backend)
+        await Attempt(definition("f", attempt_timeout=30.0), wall.time)(call("f"), CallProgress(), backend)
 
 
 async def test_a_backend_that_listens_is_stopped() -> None:
@@ -42,7 +42,7 @@ async def test_a_backend_that_listens_is_stopped() -> None:
             tidied.set()
 
     with pytest.raises(ToolTimeout, match="took longer than") as caught:
-        await Attempt(definition("f", attempt_timeout=0.01), wall.time)(call("f"), Running(), backend)
+        await Attempt(definition("f", attempt_timeout=0.01), wall.time)(call("f"), CallProgress(), backend)
     assert tidied.is_set()
     assert caught.value.details == {"timeout_scope": "attempt", "forced": False}
 
@@ -62,7 +62,7 @@ async def deaf_to_everything(asked, running):
 @pytest.mark.parametrize("backend", [deaf, deaf_to_everything])
 async def test_a_backend_that_ignores_cancellation_is_ended_by_force(backend) -> None:
     with pytest.raises(ToolTimeout, match="did not stop when it was told to") as caught:
-        await Attempt(definition("f", attempt_timeout=0.01), wall.time)(call("f"), Running(), backend)
+        await Attempt(definition("f", attempt_timeout=0.01), wall.time)(call("f"), CallProgress(), backend)
 
     assert caught.value.details == {"timeout_scope": "attempt", "forced": True}
     assert not_cancelled()
@@ -79,7 +79,7 @@ async def test_a_backend_that_is_ended_by_force_leaves_its_contexts() -> None:
             left = True
 
     with pytest.raises(ToolTimeout):
-        await Attempt(definition("f", attempt_timeout=0.01), wall.time)(call("f"), Running(), stubborn)
+        await Attempt(definition("f", attempt_timeout=0.01), wall.time)(call("f"), CallProgress(), stubborn)
 
     assert left
 
@@ -98,7 +98,7 @@ async def test_a_task_that_the_backend_waits_for_and_that_does_not_listen_does_n
         await other
 
     with pytest.raises(ToolTimeout, match="did not stop when it was told to"):
-        await Attempt(definition("f", attempt_timeout=0.01), wall.time)(call("f"), Running(), backend)
+        await Attempt(definition("f", attempt_timeout=0.01), wall.time)(call("f"), CallProgress(), backend)
 
     assert not other.done()
     release.set()
@@ -119,7 +119,7 @@ async def test_a_timeout_inside_the_tool_is_the_tools_own() -> None:
             await asyncio.sleep(0)
             return "gave up by itself"
 
-    assert await Attempt(definition("f", attempt_timeout=30.0), wall.time)(call("f"), Running(), backend) == (
+    assert await Attempt(definition("f", attempt_timeout=30.0), wall.time)(call("f"), CallProgress(), backend) == (
         "gave up by itself"
     )
     assert not_cancelled()
@@ -131,7 +131,7 @@ async def test_a_timeout_around_the_call_is_the_callers_own() -> None:
 
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
-            await Attempt(definition("f", attempt_timeout=30.0), wall.time)(call("f"), Running(), backend)
+            await Attempt(definition("f", attempt_timeout=30.0), wall.time)(call("f"), CallProgress(), backend)
     assert not_cancelled()
 
 
@@ -150,7 +150,7 @@ async def test_tasks_and_futures_inside_the_tool_work_as_ever() -> None:
         except KeyError as error:
             return [each.result() for each in parts], str(error), await asyncio.to_thread(lambda: 7)
 
-    found = await Attempt(definition("f", attempt_timeout=30.0), wall.time)(call("f"), Running(), backend)
+    found = await Attempt(definition("f", attempt_timeout=30.0), wall.time)(call("f"), CallProgress(), backend)
 
     assert found == ([0, 1, 2], "'from afar'", 7)
 
@@ -165,12 +165,14 @@ async def test_a_failing_task_group_inside_the_tool_fails_as_ever() -> None:
             group.create_task(asyncio.sleep(30))
 
     with pytest.raises(ExceptionGroup):
-        await Attempt(definition("f", attempt_timeout=30.0), wall.time)(call("f"), Running(), backend)
+        await Attempt(definition("f", attempt_timeout=30.0), wall.time)(call("f"), CallProgress(), backend)
 
 
 async def test_cancelling_a_caller_whose_tool_does_not_listen_takes_a_bounded_time(monkeypatch) -> None:
     monkeypatch.setattr("foliot.tools.pipeline.attempt.STOP_GRACE", 0.01)
-    task = asyncio.create_task(Attempt(definition("f", attempt_timeout=30.0), wall.time)(call("f"), Running(), deaf))
+    task = asyncio.create_task(
+        Attempt(definition("f", attempt_timeout=30.0), wall.time)(call("f"), CallProgress(), deaf)
+    )
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     task.cancel()
@@ -188,7 +190,7 @@ async def test_a_result_that_comes_during_the_grace_is_not_believed() -> None:
         return "too late"
 
     with pytest.raises(ToolTimeout, match="took longer than"):
-        await Attempt(definition("f", attempt_timeout=0.01), wall.time)(call("f"), Running(), backend)
+        await Attempt(definition("f", attempt_timeout=0.01), wall.time)(call("f"), CallProgress(), backend)
 
 
 async def test_a_blocking_function_on_a_thread_does_not_hold_the_caller() -> None:
@@ -199,7 +201,7 @@ async def test_a_blocking_function_on_a_thread_does_not_hold_the_caller() -> Non
 
     try:
         with pytest.raises(ToolTimeout):
-            await Attempt(definition("f", attempt_timeout=0.01), wall.time)(call("f"), Running(), backend)
+            await Attempt(definition("f", attempt_timeout=0.01), wall.time)(call("f"), CallProgress(), backend)
     finally:
         release.set()
 
@@ -220,10 +222,10 @@ async def test_a_silent_tool_is_stopped_and_one_that_speaks_is_not() -> None:
         await asyncio.Event().wait()
 
     stage = Attempt(definition("f", idle_timeout=10.0), wall.time)
-    assert await stage(call("f"), Running(heard.append), talks) == "done"
+    assert await stage(call("f"), CallProgress(heard.append), talks) == "done"
     assert heard == ["tick"] * 6
     with pytest.raises(ToolTimeout, match="silent") as caught:
-        await Attempt(definition("f", idle_timeout=0.01), wall.time)(call("f"), Running(heard.append), silent)
+        await Attempt(definition("f", idle_timeout=0.01), wall.time)(call("f"), CallProgress(heard.append), silent)
     assert caught.value.details["timeout_scope"] == "idle"
 
 
@@ -237,7 +239,7 @@ async def test_output_after_the_end_is_dropped() -> None:
         await asyncio.Event().wait()
 
     with pytest.raises(ToolTimeout):
-        await Attempt(definition("f", attempt_timeout=0.01), wall.time)(call("f"), Running(heard.append), backend)
+        await Attempt(definition("f", attempt_timeout=0.01), wall.time)(call("f"), CallProgress(heard.append), backend)
     kept[0]("late")
 
     assert heard == ["in time"]
@@ -248,7 +250,7 @@ async def test_no_time_left_means_not_started() -> None:
         raise AssertionError("it must not be called")
 
     with pytest.raises(ToolTimeout, match="no time left"):
-        await Attempt(definition("f"), FakeTime(1000.0))(call("f", deadline=999.0), Running(), backend)
+        await Attempt(definition("f"), FakeTime(1000.0))(call("f", deadline=999.0), CallProgress(), backend)
 
 
 async def test_a_tool_that_cancels_itself_is_not_taken_for_a_caller_that_does() -> None:
@@ -256,7 +258,7 @@ async def test_a_tool_that_cancels_itself_is_not_taken_for_a_caller_that_does() 
         raise asyncio.CancelledError
 
     with pytest.raises(ToolCancelled):
-        await Attempt(definition("f", attempt_timeout=30.0), wall.time)(call("f"), Running(), backend)
+        await Attempt(definition("f", attempt_timeout=30.0), wall.time)(call("f"), CallProgress(), backend)
 
 
 async def test_cancelling_the_caller_stops_the_backend_first() -> None:
@@ -269,7 +271,9 @@ async def test_cancelling_the_caller_stops_the_backend_first() -> None:
         finally:
             stopped.set()
 
-    task = asyncio.create_task(Attempt(definition("f", attempt_timeout=30.0), wall.time)(call("f"), Running(), backend))
+    task = asyncio.create_task(
+        Attempt(definition("f", attempt_timeout=30.0), wall.time)(call("f"), CallProgress(), backend)
+    )
     await started.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -283,4 +287,4 @@ async def test_a_deadline_is_set_and_never_moved_back(given: float | None, deadl
     async def backend(asked, running):
         return asked.deadline
 
-    assert await Deadline(30.0, FakeTime(1000.0))(call("f", deadline=given), Running(), backend) == deadline
+    assert await Deadline(30.0, FakeTime(1000.0))(call("f", deadline=given), CallProgress(), backend) == deadline

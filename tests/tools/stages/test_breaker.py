@@ -8,7 +8,7 @@ import pytest
 
 from foliot.tools.base import ToolArgumentsInvalid, ToolCircuitOpen, ToolError, ToolTimeout, ToolUnreachable
 from foliot.tools.pipeline.breaker import Breaker, Circuits
-from foliot.tools.pipeline.running import Running
+from foliot.tools.pipeline.running import CallProgress
 from tests.tools.governed import FakeTime, call, definition
 
 
@@ -23,7 +23,7 @@ async def works(asked, running):
 async def until_open(breaker: Breaker, times: int = 3) -> None:
     for _ in range(times):
         with pytest.raises(ToolUnreachable, match="down"):
-            await breaker(call("f"), Running(), fails)
+            await breaker(call("f"), CallProgress(), fails)
 
 
 def breaker_of(time: FakeTime, circuits: Circuits | None = None) -> Breaker:
@@ -37,7 +37,7 @@ async def test_it_opens_after_failures_in_a_row_and_says_how_long() -> None:
     time.now += 10
 
     with pytest.raises(ToolCircuitOpen, match="left alone for 20 s") as caught:
-        await breaker(call("f"), Running(), works)
+        await breaker(call("f"), CallProgress(), works)
 
     assert (caught.value.retry_after, caught.value.before_effect) == (20.0, True)
 
@@ -45,10 +45,10 @@ async def test_it_opens_after_failures_in_a_row_and_says_how_long() -> None:
 async def test_a_success_in_between_starts_the_count_anew() -> None:
     breaker = breaker_of(FakeTime())
     await until_open(breaker, 2)
-    await breaker(call("f"), Running(), works)
+    await breaker(call("f"), CallProgress(), works)
     await until_open(breaker, 2)
 
-    assert await breaker(call("f"), Running(), works) == "done"
+    assert await breaker(call("f"), CallProgress(), works) == "done"
 
 
 @pytest.mark.parametrize("error", [ToolArgumentsInvalid("no"), ToolError("mine", retryable=False)])
@@ -60,9 +60,9 @@ async def test_an_answer_that_is_no_sign_of_illness_does_not_count(error: ToolEr
     breaker = breaker_of(FakeTime())
     for _ in range(5):
         with pytest.raises(type(error)):
-            await breaker(call("f"), Running(), answers)
+            await breaker(call("f"), CallProgress(), answers)
 
-    assert await breaker(call("f"), Running(), works) == "done"
+    assert await breaker(call("f"), CallProgress(), works) == "done"
 
 
 async def test_a_tool_that_hangs_counts_as_one_that_fails() -> None:
@@ -72,10 +72,10 @@ async def test_a_tool_that_hangs_counts_as_one_that_fails() -> None:
     breaker = breaker_of(FakeTime())
     for _ in range(3):
         with pytest.raises(ToolTimeout):
-            await breaker(call("f"), Running(), hangs)
+            await breaker(call("f"), CallProgress(), hangs)
 
     with pytest.raises(ToolCircuitOpen):
-        await breaker(call("f"), Running(), works)
+        await breaker(call("f"), CallProgress(), works)
 
 
 async def test_after_the_wait_one_call_tries_and_the_others_are_refused_meanwhile() -> None:
@@ -90,14 +90,14 @@ async def test_after_the_wait_one_call_tries_and_the_others_are_refused_meanwhil
         await answer.wait()
         return "done"
 
-    probe = asyncio.create_task(breaker(call("f"), Running(), slow))
+    probe = asyncio.create_task(breaker(call("f"), CallProgress(), slow))
     await trying.wait()
     with pytest.raises(ToolCircuitOpen):
-        await breaker(call("f"), Running(), works)
+        await breaker(call("f"), CallProgress(), works)
     answer.set()
 
     assert await probe == "done"
-    assert await breaker(call("f"), Running(), works) == "done"
+    assert await breaker(call("f"), CallProgress(), works) == "done"
 
 
 async def test_a_failed_try_opens_it_again() -> None:
@@ -108,7 +108,7 @@ async def test_a_failed_try_opens_it_again() -> None:
     await until_open(breaker, 1)
 
     with pytest.raises(ToolCircuitOpen):
-        await breaker(call("f"), Running(), works)
+        await breaker(call("f"), CallProgress(), works)
 
 
 async def test_pipelines_of_one_process_share_the_health_of_a_tool() -> None:
@@ -116,4 +116,4 @@ async def test_pipelines_of_one_process_share_the_health_of_a_tool() -> None:
     await until_open(breaker_of(time, circuits))
 
     with pytest.raises(ToolCircuitOpen):
-        await breaker_of(time, circuits)(call("f"), Running(), works)
+        await breaker_of(time, circuits)(call("f"), CallProgress(), works)

@@ -11,7 +11,7 @@ from foliot.kernel.backoff import RetryPolicy
 from foliot.tools.base import Invocation, Tool, ToolDefinition, ToolError, ToolRateLimited, ToolUnreachable
 from foliot.tools.function import tool
 from foliot.tools.pipeline.gates import NO_ROOM, ToolOverBudget
-from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.parts import PipelineParts
 from foliot.tools.pipeline.pipeline import Pipeline
 from tests.tools.governed import call
 
@@ -60,7 +60,7 @@ def priced(*failures: ToolError, attempts: int = 1, hangs: asyncio.Event | None 
 
 
 async def said(book: Book, made: Tool) -> list[str]:
-    await Pipeline([made], Parts(budgets=book)).call(call("lookup"))
+    await Pipeline([made], PipelineParts(budgets=book)).call(call("lookup"))
     return book.said
 
 
@@ -81,7 +81,7 @@ async def test_an_attempt_that_certainly_did_not_act_is_free() -> None:
 
 @pytest.mark.parametrize("book", [Book(look=False), Book(reserve=False)])
 async def test_without_room_the_tool_is_not_called(book: Book) -> None:
-    result = await Pipeline([priced()], Parts(budgets=book)).call(call("lookup"))
+    result = await Pipeline([priced()], PipelineParts(budgets=book)).call(call("lookup"))
     assert result.error is not None
     assert (result.error.code, result.error.kind) == ("permission_denied", NO_ROOM)
     assert result.error.details["budget"] == "team"
@@ -91,7 +91,7 @@ async def test_without_room_the_tool_is_not_called(book: Book) -> None:
 async def test_a_call_that_is_stopped_is_paid_for() -> None:
     began = asyncio.Event()
     book = Book()
-    task = asyncio.create_task(Pipeline([priced(hangs=began)], Parts(budgets=book)).call(call("lookup")))
+    task = asyncio.create_task(Pipeline([priced(hangs=began)], PipelineParts(budgets=book)).call(call("lookup")))
     await asyncio.wait_for(began.wait(), 60)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

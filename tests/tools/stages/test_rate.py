@@ -8,7 +8,7 @@ import pytest
 
 from foliot.tools.base import RateLimit, ToolRateLimited
 from foliot.tools.pipeline.limiter import LocalLimiter, RateGate, RateStage
-from foliot.tools.pipeline.running import Running
+from foliot.tools.pipeline.running import CallProgress
 from tests.tools.governed import FakeTime, call, definition, rules
 
 TWO_A_MINUTE = RateLimit(requests=2, per=60.0)
@@ -69,7 +69,7 @@ async def test_concurrent_calls_are_bounded_and_served_in_order() -> None:
 
     tasks = []
     for n in range(5):
-        tasks.append(asyncio.create_task(stage(call("f", call_id=f"c{n}"), Running(), backend)))
+        tasks.append(asyncio.create_task(stage(call("f", call_id=f"c{n}"), CallProgress(), backend)))
         await asyncio.sleep(0)
     release.set()
     await asyncio.gather(*tasks)
@@ -92,8 +92,8 @@ async def test_a_place_is_given_back_when_the_call_fails_or_is_cancelled() -> No
         await asyncio.Event().wait()
 
     with pytest.raises(ValueError):
-        await stage(call("f"), Running(), fails)
-    task = asyncio.create_task(stage(call("f"), Running(), hangs))
+        await stage(call("f"), CallProgress(), fails)
+    task = asyncio.create_task(stage(call("f"), CallProgress(), hangs))
     await started.wait()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -17,7 +17,7 @@ from foliot.tools.base import (
     ToolUnreachable,
 )
 from foliot.tools.pipeline.retry import Retries
-from foliot.tools.pipeline.running import Running
+from foliot.tools.pipeline.running import CallProgress
 from tests.tools.governed import FakeTime, call, definition
 
 
@@ -40,7 +40,7 @@ class Backend:
         self.errors = list(errors)
         self.calls = 0
 
-    async def __call__(self, asked: Any, running: Running) -> str:
+    async def __call__(self, asked: Any, running: CallProgress) -> str:
         self.calls += 1
         if self.errors:
             raise self.errors.pop(0)
@@ -53,7 +53,7 @@ def stage(time: FakeTime, retry: RetryPolicy, chance: float = 0.0, **fields: Any
 
 
 async def test_a_passing_failure_is_tried_again_until_it_succeeds() -> None:
-    time, backend, running = FakeTime(), Backend(ToolError("503"), ToolTimeout("slow")), Running()
+    time, backend, running = FakeTime(), Backend(ToolError("503"), ToolTimeout("slow")), CallProgress()
 
     assert await stage(time, RetryPolicy(3, backoff=1.0, jitter="none"))(call("f"), running, backend) == "done"
     assert (backend.calls, running.attempts, time.slept) == (3, 3, [1.0, 2.0])
@@ -64,7 +64,7 @@ async def test_the_last_error_says_how_often_it_was_tried() -> None:
     backend = Backend(*[ToolError("503") for _ in range(5)])
 
     with pytest.raises(ToolError, match="failed after 3 attempts: 503") as caught:
-        await stage(FakeTime(), RetryPolicy(3))(call("f"), Running(), backend)
+        await stage(FakeTime(), RetryPolicy(3))(call("f"), CallProgress(), backend)
     assert caught.value.details["attempts"] == 3
     assert backend.calls == 3
 
@@ -82,7 +82,7 @@ async def test_what_needs_attention_is_never_tried_again(error: ToolError) -> No
     backend = Backend(error)
 
     with pytest.raises(type(error)):
-        await stage(FakeTime(), RetryPolicy(5))(call("f"), Running(), backend)
+        await stage(FakeTime(), RetryPolicy(5))(call("f"), CallProgress(), backend)
     assert backend.calls == 1
 
 
@@ -103,9 +103,9 @@ async def test_a_once_tool_is_repeated_only_when_it_cannot_have_acted(fields, er
 
     if calls == 1:
         with pytest.raises(ToolError):
-            await retries(call("f"), Running(), backend)
+            await retries(call("f"), CallProgress(), backend)
     else:
-        assert await retries(call("f"), Running(), backend) == "done"
+        assert await retries(call("f"), CallProgress(), backend) == "done"
     assert backend.calls == calls
 
 
@@ -116,7 +116,7 @@ async def test_waits_double_up_to_the_longest_and_jitter_only_shortens_them(jitt
     time = FakeTime()
     retry = RetryPolicy(3, backoff=4.0, max_backoff=5.0, jitter=jitter)
 
-    await stage(time, retry, chance)(call("f"), Running(), Backend(ToolError("a"), ToolError("b")))
+    await stage(time, retry, chance)(call("f"), CallProgress(), Backend(ToolError("a"), ToolError("b")))
 
     assert time.slept == slept
 
@@ -125,14 +125,14 @@ async def test_retry_after_is_honoured_up_to_the_longest_wait() -> None:
     time = FakeTime()
     assert (
         await stage(time, RetryPolicy(2, backoff=1.0, max_backoff=10.0, jitter="none"))(
-            call("f"), Running(), Backend(limited(7.0))
+            call("f"), CallProgress(), Backend(limited(7.0))
         )
         == "done"
     )
     assert time.slept == [7.0]
 
     with pytest.raises(ToolRateLimited):
-        await stage(FakeTime(), RetryPolicy(2, max_backoff=10.0))(call("f"), Running(), Backend(limited(11.0)))
+        await stage(FakeTime(), RetryPolicy(2, max_backoff=10.0))(call("f"), CallProgress(), Backend(limited(11.0)))
 
 
 async def test_no_attempt_begins_that_the_deadline_would_cut_off() -> None:
@@ -141,7 +141,7 @@ async def test_no_attempt_begins_that_the_deadline_would_cut_off() -> None:
 
     with pytest.raises(ToolError):
         await stage(time, RetryPolicy(5, backoff=4.0, jitter="none"), attempt_timeout=8.0)(
-            call("f", deadline=1012.0), Running(), backend
+            call("f", deadline=1012.0), CallProgress(), backend
         )
 
     assert (backend.calls, time.slept) == (2, [4.0])

@@ -11,7 +11,7 @@ from foliot.errors import InvalidInput
 from foliot.kernel.backoff import RetryPolicy
 from foliot.tools.base import Invocation, OnOutput, ToolDefinition, ToolRateLimited, ToolTimeout
 from foliot.tools.pipeline.pipeline import Pipeline
-from foliot.tools.registry import Registry
+from foliot.tools.registry import ToolRegistry
 
 
 class Failing:
@@ -43,6 +43,6 @@ async def test_only_the_kinds_that_are_named_are_tried_again(kinds: Any, error: 
 @pytest.mark.parametrize(("field", "value"), [("effect", "twice"), ("on_unknown", "guess")])
 def test_a_tool_with_an_effect_that_nobody_knows_is_refused_when_it_is_registered(field: str, value: str) -> None:
     tool = Failing(replace(ToolDefinition("f"), **{field: value}), ToolTimeout)
-    for register in (Registry().register, Pipeline().add):
+    for register in (ToolRegistry().register, Pipeline().add):
         with pytest.raises(InvalidInput, match=f'declares unknown {field} "{value}"'):
             register(tool)

@@ -34,7 +34,7 @@ SHOWN: Final = 10
 TOO_FEW: Final = "insufficient_sample"
 
 
-class Rules(Struct, frozen=True):
+class AlertRules(Struct, frozen=True):
     """A rule fires when its figure reaches the threshold; 0 turns it off."""
 
     min_tasks: int = 20
@@ -47,7 +47,10 @@ class Rules(Struct, frozen=True):
     latency_p95_ms_max: float = 120_000
 
 
-PROFILES: Final[Mapping[str, Rules]] = {"default": Rules(), "ci": Rules(min_tasks=10, latency_p95_ms_max=300_000)}
+PROFILES: Final[Mapping[str, AlertRules]] = {
+    "default": AlertRules(),
+    "ci": AlertRules(min_tasks=10, latency_p95_ms_max=300_000),
+}
 
 
 class Violation(Struct, frozen=True):
@@ -99,7 +102,7 @@ def aggregate(samples: Iterable[Sample]) -> dict[str, Any]:
     }
 
 
-def check(rules: Rules, totals: Mapping[str, Any]) -> list[Violation]:
+def check(rules: AlertRules, totals: Mapping[str, Any]) -> list[Violation]:
     """Return the violations of the rules; with too few tasks to judge, only that."""
     if rules.min_tasks and totals["tasks"] < rules.min_tasks:
         text = f"{totals['tasks']} tasks are too few to tell anything; at least {rules.min_tasks} are needed"
@@ -176,7 +179,7 @@ async def _within(seconds: float, profile: str, options: dict[str, Any]) -> dict
 
 async def _check(
     profile: str,
-    rules: Rules,
+    rules: AlertRules,
     *,
     task_name_prefix: str,
     task_system: str | None,

@@ -19,7 +19,7 @@ from foliot.common.durations import seconds
 from foliot.common.text import counted, one_line, safe_json
 from foliot.errors import UsageError
 from foliot.resources.syntax.yaml_text import dump_yaml
-from foliot.store.audit.chain import Head
+from foliot.store.audit.chain import ChainHead
 from foliot.store.audit.log import AuditFilter, AuditRecord, prune_audit
 from foliot.store.open import open_database
 
@@ -81,7 +81,7 @@ def verify(head: str | None, output: str) -> int:
     return run(_verify(_head(head), output))
 
 
-def _head(text: str | None) -> Head | None:
+def _head(text: str | None) -> ChainHead | None:
     if text is None:
         return None
     number, _, digest = text.partition(":")
@@ -89,10 +89,10 @@ def _head(text: str | None) -> Head | None:
         raise UsageError(
             f"{text!r} is not a head", hint="as `foliot audit verify` prints it: a number, a colon, a hash"
         )
-    return Head(int(number), digest.lower())
+    return ChainHead(int(number), digest.lower())
 
 
-async def _verify(anchor: Head | None, output: str) -> int:
+async def _verify(anchor: ChainHead | None, output: str) -> int:
     async with connected() as operations:
         verified = await operations.audit.verify(anchor)
     broken = verified.broken

@@ -17,7 +17,7 @@ from foliot.common.text import counted, one_line
 from foliot.resources.amounts import dollars
 
 if TYPE_CHECKING:
-    from foliot.engine.budgets.declared import BudgetRule, Standing
+    from foliot.engine.budgets.declared import BudgetRule, BudgetStanding
 
 BAR: Final = 10
 SHOWN: Final = 50
@@ -85,7 +85,7 @@ async def _show(name: str, output: str) -> int:
     return 0
 
 
-def _row(each: Standing) -> tuple[str, ...]:
+def _row(each: BudgetStanding) -> tuple[str, ...]:
     rule, money = each.rule, each.rule.micros is not None
     whose = each.account.payer.replace("=", " ") or _scope(rule)
     window = each.account.period if rule.window == "run" else rule.window
@@ -99,7 +99,7 @@ def _row(each: Standing) -> tuple[str, ...]:
     return (one_line(rule.name), one_line(whose), one_line(window), *cells, bar(each.percent))
 
 
-def _account_row(each: Standing) -> tuple[str, ...]:
+def _account_row(each: BudgetStanding) -> tuple[str, ...]:
     balance, account = each.balance, each.account
     left = "-" if each.rule.micros is None else f"${dollars(each.left.micros)}"
     return (
@@ -144,7 +144,7 @@ def _limit(rule: BudgetRule) -> str:
     return " and ".join([*parts, *([f"{rule.tokens:,} tokens"] if rule.tokens is not None else [])])
 
 
-def _as_data(each: Standing) -> dict[str, Any]:
+def _as_data(each: BudgetStanding) -> dict[str, Any]:
     rule, balance = each.rule, each.balance
     data: dict[str, Any] = {
         "budget": rule.name,

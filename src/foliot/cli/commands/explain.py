@@ -38,7 +38,7 @@ def explain(path: str | None, recursive: bool) -> None:
     word, *fields = path.split(".")
     kind = find_kind(word)
     root = preferred_schema(kind.name)
-    node = Node("", root, root)
+    node = SchemaNode("", root, root)
     for depth, field in enumerate(fields):
         node = node.child(field, where=".".join([kind.name, *fields[:depth]]))
     out(_page(kind.name, fields, node, recursive=recursive))
@@ -50,7 +50,7 @@ def _kinds() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class SchemaNode:
     """One place in a schema. `root` holds the definitions that references point into."""
 
     name: str
@@ -75,26 +75,26 @@ class Node:
                 continue
             return {**schema, **outer}
 
-    def children(self) -> list[Node]:
+    def children(self) -> list[SchemaNode]:
         """The fields of an object, or of the objects that a list or a map holds."""
         schema = self.container()
         needed = _required(schema)
         properties: Schema = schema.get("properties", {})
-        return [Node(name, each, self.root, name in needed) for name, each in properties.items()]
+        return [SchemaNode(name, each, self.root, name in needed) for name, each in properties.items()]
 
     def container(self) -> Schema:
         schema = self.resolved()
         inner = schema.get("items") or schema.get("additionalProperties")
         if "properties" not in schema:
             for each in _list(schema, "anyOf"):
-                found = Node("", each, self.root).container()
+                found = SchemaNode("", each, self.root).container()
                 if found.get("properties"):
                     return found
             if isinstance(inner, Mapping):
-                return Node("", cast("Schema", inner), self.root).container()
+                return SchemaNode("", cast("Schema", inner), self.root).container()
         return schema
 
-    def child(self, name: str, *, where: str) -> Node:
+    def child(self, name: str, *, where: str) -> SchemaNode:
         """Raises `UsageError` that names the fields there are."""
         name = name.removesuffix("[]")
         children = self.children()
@@ -104,7 +104,7 @@ class Node:
         schema = self.resolved()
         extra = schema.get("additionalProperties")
         if isinstance(extra, Mapping) and "properties" not in schema:
-            return Node(name, cast("Schema", extra), self.root)  # any key of a map
+            return SchemaNode(name, cast("Schema", extra), self.root)  # any key of a map
         if not children:
             raise UsageError(f"{where} is {self.type()} and has no fields.")
 
@@ -121,7 +121,7 @@ class Node:
         if "$ref" in self.schema:
             texts.append(str(self._definition(self.schema).get("description") or ""))
         elif isinstance(items := self.resolved().get("items") or self.resolved().get("additionalProperties"), Mapping):
-            texts += Node("", cast("Schema", items), self.root).descriptions()
+            texts += SchemaNode("", cast("Schema", items), self.root).descriptions()
         return [each for each in texts if each and not any(other != each and each in other for other in texts)]
 
     def _definition(self, schema: Schema) -> Schema:
@@ -162,15 +162,15 @@ def _type(schema: Schema, root: Schema) -> str:
     kind = schema.get("type")
     if kind == "array":
         items = schema.get("items")
-        return f"[]{Node('', cast('Schema', items), root).type()}" if isinstance(items, Mapping) else "[]any"
+        return f"[]{SchemaNode('', cast('Schema', items), root).type()}" if isinstance(items, Mapping) else "[]any"
     if kind == "object":
         extra = schema.get("additionalProperties")
         if isinstance(extra, Mapping) and "properties" not in schema:
-            return f"map of {Node('', cast('Schema', extra), root).type()}"
+            return f"map of {SchemaNode('', cast('Schema', extra), root).type()}"
         return "object"
     if isinstance(kind, str):
         return kind
-    choices = [Node("", each, root).type() for each in _list(schema, "anyOf") if each.get("type") != "null"]
+    choices = [SchemaNode("", each, root).type() for each in _list(schema, "anyOf") if each.get("type") != "null"]
     return " or ".join(dict.fromkeys(choices)) or "any"
 
 
@@ -178,7 +178,7 @@ def _value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _page(kind: str, fields: Sequence[str], node: Node, *, recursive: bool) -> str:
+def _page(kind: str, fields: Sequence[str], node: SchemaNode, *, recursive: bool) -> str:
     title = ".".join([kind, *fields])
     lines = [f"{paint(title, bold=True)}  <{node.type()}>"]
     lines += [f"  {fact}" for fact in node.facts()]
@@ -193,7 +193,7 @@ def _page(kind: str, fields: Sequence[str], node: Node, *, recursive: bool) -> s
     return "\n".join(lines)
 
 
-def _fields(children: Sequence[Node]) -> list[str]:
+def _fields(children: Sequence[SchemaNode]) -> list[str]:
     lines: list[str] = []
     for each in children:
         lines.append(f"  {paint(each.name, bold=True)}  <{each.type()}>{_aside(each)}")
@@ -201,12 +201,12 @@ def _fields(children: Sequence[Node]) -> list[str]:
     return lines
 
 
-def _aside(node: Node) -> str:
+def _aside(node: SchemaNode) -> str:
     facts = node.facts()
     return f"  {'; '.join(facts)}" if facts else ""
 
 
-def _tree(children: Sequence[Node], indent: int) -> list[str]:
+def _tree(children: Sequence[SchemaNode], indent: int) -> list[str]:
     lines: list[str] = []
     for each in children:
         lines.append(f"{' ' * indent}{paint(each.name, bold=True)}  <{each.type()}>{_aside(each)}")

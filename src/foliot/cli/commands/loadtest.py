@@ -21,7 +21,7 @@ from foliot.cli.invocation import current, is_terminal
 from foliot.cli.loadtest.load import (
     SYSTEM,
     Load,
-    Outcome,
+    LoadOutcome,
     baseline,
     create_all,
     run_name,
@@ -31,8 +31,8 @@ from foliot.cli.loadtest.load import (
 from foliot.cli.loadtest.report import (
     PROFILES,
     Gates,
+    GateVerdict,
     Measured,
-    Verdict,
     fill,
     judge,
     measure,
@@ -59,7 +59,7 @@ READ_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class LoadTestServices:
     """The surroundings of a load test: preparation, workers, and reporting."""
 
     setup: bool
@@ -196,7 +196,7 @@ def loadtest(**options: Any) -> int:
         },
         seed=options["seed"],
     )
-    around = Around(
+    around = LoadTestServices(
         setup=options["setup"],
         timeout_agent=options["timeout_agent_duration"],
         workers=options["workers"],
@@ -213,7 +213,7 @@ def loadtest(**options: Any) -> int:
     return 0 if verdict.passed else GATE_VIOLATED
 
 
-async def _loadtest(load: Load, gates: Gates, around: Around) -> tuple[dict[str, Any], Verdict]:
+async def _loadtest(load: Load, gates: Gates, around: LoadTestServices) -> tuple[dict[str, Any], GateVerdict]:
     current().store_settings()  # before anything is written to a server that cannot do the rest
     started = time.time()
     name = run_name(started)
@@ -253,7 +253,7 @@ async def _set_up(runtime: Runtime, namespace: str, timeout: str) -> None:
 
 
 @asynccontextmanager
-async def _working(runtime: Runtime, around: Around) -> AsyncGenerator[None]:
+async def _working(runtime: Runtime, around: LoadTestServices) -> AsyncGenerator[None]:
     """A worker in this process, if one is wanted."""
     if not around.workers:
         yield
@@ -271,7 +271,7 @@ async def _working(runtime: Runtime, around: Around) -> AsyncGenerator[None]:
         await asyncio.gather(working, return_exceptions=True)
 
 
-async def _measured(runtime: Runtime, load: Load, outcomes: list[Outcome]) -> list[Measured]:
+async def _measured(runtime: Runtime, load: Load, outcomes: list[LoadOutcome]) -> list[Measured]:
     gate = asyncio.Semaphore(READ_AT_ONCE)
 
     async def one(name: str) -> Measured:
@@ -293,7 +293,7 @@ def _progress(shown: bool) -> Any:
     return told
 
 
-def _tell(report: dict[str, Any], verdict: Verdict) -> None:
+def _tell(report: dict[str, Any], verdict: GateVerdict) -> None:
     summary, metrics = report["summary"], report["metrics"]
     rows = [[name.replace("_", " "), f"{value:,}"] for name, value in summary.items() if value or name == "timed_out"]
     out(paint(report["run_id"], bold=True))

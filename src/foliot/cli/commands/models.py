@@ -20,7 +20,7 @@ from foliot.errors import Unavailable, UsageError
 from foliot.store.open import open_database
 
 if TYPE_CHECKING:
-    from foliot.models.cells import Verdict
+    from foliot.models.cells import CellVerdict
     from foliot.models.routing.endpoints import EndpointConfig
 
 
@@ -50,7 +50,7 @@ def check(endpoint: str, model: str, embeddings: str, yes: bool, output: str) ->
 
 
 async def _check(ref: str, model: str, embeddings: str, yes: bool, output: str) -> int:
-    from foliot.models.cells import CELLS, UNREACHABLE, Subject, expected, judge
+    from foliot.models.cells import CELLS, UNREACHABLE, CellSubject, expected, judge
     from foliot.models.profiles import profile_of, provider_facts
     from foliot.models.registry import default_registry
     from foliot.models.routing.pricing import PriceBook
@@ -76,7 +76,7 @@ async def _check(ref: str, model: str, embeddings: str, yes: bool, output: str) 
         gateway = registry.build(config)
         profile = profile_of(provider, name, config.mapping("profile"))
         try:
-            subject = Subject.of(gateway, provider, name, profile, embeddings=embeddings)
+            subject = CellSubject.of(gateway, provider, name, profile, embeddings=embeddings)
             verdicts = await judge(subject)
         finally:
             await gateway.close()
@@ -92,7 +92,7 @@ async def _check(ref: str, model: str, embeddings: str, yes: bool, output: str) 
     return 1 if any(each.state == "wrong" for each in verdicts.values()) else 0
 
 
-def _table(verdicts: dict[str, Verdict]) -> str:
+def _table(verdicts: dict[str, CellVerdict]) -> str:
     rows = [(cell, each.state, each.words or "-") for cell, each in verdicts.items()]
     return table(("FEATURE", "STATE", "WHY"), rows)
 

@@ -114,7 +114,7 @@ def simulate(files: tuple[str, ...], calls: Any, changed: bool, exit_code: bool,
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class CallComparison:
     """One call under the rules as they are, and as they would be."""
 
     ask: PolicyQuestion
@@ -136,7 +136,7 @@ async def _simulate(
     async with connected() as operations:
         rules = [each for each in given if each["kind"] in GOVERNING]
         found = await operations.policies.simulate(rules, asks, namespace=namespace())
-    fates = [Judged(ask, fate.before, fate.after, fate.user) for ask, fate in zip(asks, found, strict=True)]
+    fates = [CallComparison(ask, fate.before, fate.after, fate.user) for ask, fate in zip(asks, found, strict=True)]
     moved = sum(fate.changed for fate in fates)
     shown = [fate for fate in fates if fate.changed or not changed]
     if output == "json":
@@ -180,7 +180,7 @@ def _arguments(text: str, where: str) -> dict[str, Any]:
     return value
 
 
-def _row(fate: Judged) -> tuple[str, ...]:
+def _row(fate: CallComparison) -> tuple[str, ...]:
     mark = "!" if fate.changed else ""
     return (
         mark,
@@ -216,7 +216,7 @@ def _verdict_as_data(verdict: Verdict) -> dict[str, Any]:
     return {"layer": verdict.layer, "outcome": verdict.outcome, "rule": verdict.rule, "reason": verdict.reason}
 
 
-def _fate_as_data(fate: Judged) -> dict[str, Any]:
+def _fate_as_data(fate: CallComparison) -> dict[str, Any]:
     return {
         "agent": fate.ask.agent,
         "tool": fate.ask.tool,

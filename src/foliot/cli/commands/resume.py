@@ -15,7 +15,7 @@ from foliot.cli.runtimes import reached, run_argument, run_of, whoami
 from foliot.cli.show.output import as_json, json_option, output_option
 from foliot.cli.show.run import MARKS, Opening, PlainView
 from foliot.cli.terminal import out, paint
-from foliot.cli.watch.run import WAITS, Client, Look, leave, rested, resumed, resumed_after_decision, stay
+from foliot.cli.watch.run import WAITS, Client, WatchOptions, leave, rested, resumed, resumed_after_decision, stay
 from foliot.common.text import counted, one_line, visible
 from foliot.engine.driver.ids import new_run_id
 from foliot.engine.explain.amounts import money
@@ -26,7 +26,7 @@ from foliot.runtime.answers import Replayed
 from foliot.runtime.groups.groups import Groups
 from foliot.runtime.groups.work import Settled
 from foliot.runtime.results import RunFailedError, RunResult
-from foliot.store.journal.base import TERMINAL, Held, RunInfo
+from foliot.store.journal.base import TERMINAL, RunHeld, RunInfo
 
 
 @click.command()
@@ -49,10 +49,10 @@ def resume(run_id: str | None, all_namespaces: bool, as_json: bool, quiet: bool)
     """
     if run_id is None:
         return run(_resume_all(None if all_namespaces else namespace()))
-    return run(_resume_one(run_id, Look(as_json=as_json, quiet=quiet)))
+    return run(_resume_one(run_id, WatchOptions(as_json=as_json, quiet=quiet)))
 
 
-async def _resume_one(word: str, look: Look) -> int:
+async def _resume_one(word: str, look: WatchOptions) -> int:
     async with reached() as client:
         code = await resumed(client, (await run_of(client, word)).id, look)
     return leave(code)
@@ -66,7 +66,7 @@ async def _resume_all(space: str | None) -> int:
             out(f"No interrupted runs in {where}.{await _elsewhere(client, space)}", err=True)
             return 0
         if len(found) == 1:
-            code = await resumed(client, found[0].id, Look())
+            code = await resumed(client, found[0].id, WatchOptions())
         else:
             out(f"Taking up {counted(len(found), 'interrupted run')}.", err=True)
             codes = await asyncio.gather(*(_one_of_many(client, info) for info in found))
@@ -89,7 +89,7 @@ async def _one_of_many(client: Client, info: RunInfo) -> int:
     out(f"  {info.id}  {info.agent}", err=True)
     try:
         result = await rested(client, info.id)
-    except Held:
+    except RunHeld:
         out(f"  {info.id}  somebody else took it up", err=True)
         return 0
     except FoliotError as error:
@@ -224,7 +224,7 @@ def _text(given: str | None) -> str | None:
 async def _fork(
     word: str, at: int, prompt: str | None, model: str | None, said: str | None, *, as_json: bool, quiet: bool
 ) -> int:
-    look = Look(as_json=as_json, quiet=quiet)
+    look = WatchOptions(as_json=as_json, quiet=quiet)
     async with reached() as client:
         info = await run_of(client, word)
         if model is not None and ":" not in model:

@@ -19,7 +19,7 @@ from foliot.cli.show.output import json_option
 from foliot.cli.show.run import Opening
 from foliot.cli.terminal import out, paint
 from foliot.cli.watch.questions import can_ask, stays, wait_option
-from foliot.cli.watch.run import Client, Look, going_on, leave, stay
+from foliot.cli.watch.run import Client, WatchOptions, going_on, leave, stay
 from foliot.common.text import counted
 from foliot.engine.driver.ids import check_run_id
 from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound, UsageError
@@ -35,7 +35,7 @@ EXAMPLE: Final = 'For example `foliot run writer "Three lines on clocks"`.'
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RunArguments:
     """The run to start: `files` are applied first; `agent` may then be left out if they declare only one."""
 
     files: tuple[str, ...]
@@ -97,7 +97,7 @@ def run_command(
 # --- what was typed ----------------------------------------------------------------------------------------------
 
 
-def _understand(words: Sequence[str], files: tuple[str, ...], agent: str | None) -> Order:
+def _understand(words: Sequence[str], files: tuple[str, ...], agent: str | None) -> RunArguments:
     rest = list(words)
     if not files and not rest and agent is None:
         raise UsageError("`foliot run` needs to know which agent, or which manifest.", hint=EXAMPLE)
@@ -110,7 +110,7 @@ def _understand(words: Sequence[str], files: tuple[str, ...], agent: str | None)
             f"The input is one text, and here are {len(rest)}: {', '.join(repr(word) for word in rest[:4])}.",
             hint=f"Put it in quotes. {EXAMPLE}",
         )
-    return Order(files, agent, _input(rest[0] if rest else None, taken="-" in files))
+    return RunArguments(files, agent, _input(rest[0] if rest else None, taken="-" in files))
 
 
 def looks_like_files(word: str) -> bool:
@@ -160,11 +160,18 @@ def parse_labels(pairs: Sequence[str]) -> dict[str, str]:
 
 
 async def _run(
-    order: Order, run_id: str | None, labels: dict[str, str], user: str, *, as_json: bool, quiet: bool, wait: bool
+    order: RunArguments,
+    run_id: str | None,
+    labels: dict[str, str],
+    user: str,
+    *,
+    as_json: bool,
+    quiet: bool,
+    wait: bool,
 ) -> int:
     loaded = load(order.files) if order.files else []
     space, name = _named(order, loaded)  # a mistake in what was typed is told before anything is opened or stored
-    look = Look(as_json=as_json, quiet=quiet, wait=wait, ask_here=wait and not as_json and can_ask())
+    look = WatchOptions(as_json=as_json, quiet=quiet, wait=wait, ask_here=wait and not as_json and can_ask())
     async with reached(*_folders(order.files)) as client:
         if loaded:
             await _apply(client, order, loaded, quiet=quiet)
@@ -190,7 +197,7 @@ def _folders(files: Sequence[str]) -> list[str]:
     return [path if os.path.isdir(path) else os.path.dirname(path) for path in paths]
 
 
-async def _apply(client: Client, order: Order, loaded: Sequence[Loaded], *, quiet: bool) -> None:
+async def _apply(client: Client, order: RunArguments, loaded: Sequence[Loaded], *, quiet: bool) -> None:
     try:
         applied = await client.resources.apply([item.given for item in loaded])
     except FoliotError as error:
@@ -201,7 +208,7 @@ async def _apply(client: Client, order: Order, loaded: Sequence[Loaded], *, quie
         out(paint(_applied(order.files, applied), dim=True), err=True)
 
 
-def _named(order: Order, loaded: Sequence[Loaded]) -> tuple[str, str]:
+def _named(order: RunArguments, loaded: Sequence[Loaded]) -> tuple[str, str]:
     """Finds the namespace and name of the agent that is meant. Raises `UsageError`, `NotFound`."""
     declared = [(space, name) for kind, space, name in (item.key for item in loaded) if kind == "Agent"]
     if order.agent is not None:

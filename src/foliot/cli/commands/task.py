@@ -25,13 +25,21 @@ from foliot.cli.reach import namespace, run
 from foliot.cli.runtimes import reached, whoami
 from foliot.cli.show.output import as_json, as_list, as_yaml, json_option, output_option
 from foliot.cli.show.tables import since, table
-from foliot.cli.show.trace import WIDTH, Node, tree_of
+from foliot.cli.show.trace import WIDTH, TraceNode, tree_of
 from foliot.cli.show.trace import as_data as trace_data
 from foliot.cli.terminal import out, paint
 from foliot.cli.watch.questions import stays, wait_option
 from foliot.cli.watch.run import leave
 from foliot.cli.watch.task import choose_task_view, finish_task, follow
-from foliot.cli.watch.task_target import EXAMPLE, Order, choose_name, find_task, parse_pairs, task_argument, understand
+from foliot.cli.watch.task_target import (
+    EXAMPLE,
+    TaskArguments,
+    choose_name,
+    find_task,
+    parse_pairs,
+    task_argument,
+    understand,
+)
 from foliot.common.durations import duration
 from foliot.common.suggestions import read_phases
 from foliot.common.text import counted, lines_of, one_line, visible, visible_json
@@ -58,7 +66,7 @@ from foliot.work.views.story import MessageStory, TaskStory, nodes_of
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class TaskOptions:
     """How it is to be shown and done."""
 
     detach: bool
@@ -122,11 +130,11 @@ def task_run(
         changes["timeout"] = parse_seconds(timeout)
     if key:
         changes["idempotency_key"] = key
-    order = Order(target, message, name, parse_pairs(inputs, "input"), parse_pairs(labels, "label"), changes)
-    return run(_run(order, Manner(detach, here, as_json, quiet, stays(wait))))
+    order = TaskArguments(target, message, name, parse_pairs(inputs, "input"), parse_pairs(labels, "label"), changes)
+    return run(_run(order, TaskOptions(detach, here, as_json, quiet, stays(wait))))
 
 
-async def _run(order: Order, manner: Manner) -> int:
+async def _run(order: TaskArguments, manner: TaskOptions) -> int:
     if not order.target.strip():
         raise UsageError("What should be done, and by whom? TARGET is empty.", hint=EXAMPLE)
     async with reached(*_folders(order.target)) as client:
@@ -179,10 +187,10 @@ def task_wait(name: str | None, timeout: str | None, here: bool, as_json: bool, 
     Exit code: as `foliot task run`; 7 when the time is over.
     """
     seconds = None if timeout is None else parse_seconds(timeout)
-    return run(_wait(name, seconds, Manner(False, here, as_json, quiet, stays(wait))))
+    return run(_wait(name, seconds, TaskOptions(False, here, as_json, quiet, stays(wait))))
 
 
-async def _wait(name: str | None, seconds: float | None, manner: Manner) -> int:
+async def _wait(name: str | None, seconds: float | None, manner: TaskOptions) -> int:
     view = choose_task_view(json=manner.as_json, quiet=manner.quiet)
     async with reached() as client:
         task = await find_task(client, name)
@@ -335,7 +343,7 @@ async def _trace(name: str | None, output: str, full: bool) -> int:
     async with reached() as client:
         task = await find_task(client, name)
         story = await client.tasks.story(task.name, namespace=task.namespace, looks=False)
-        nodes: dict[str, Node] = {}
+        nodes: dict[str, TraceNode] = {}
         data: list[dict[str, Any]] = []
         for each in story.messages.values():
             if each.run is None:
@@ -359,12 +367,12 @@ def _queued(each: MessageStory, steps: list[Any]) -> float | None:
     return round(max(0.0, steps[0].at - each.sent_at), 6) if steps else None
 
 
-def _forest(story: TaskStory, nodes: dict[str, Node]) -> Node:
+def _forest(story: TaskStory, nodes: dict[str, TraceNode]) -> TraceNode:
     """The runs in the order in which their messages were sent; who came before whom is said at each."""
     now = time.time()
     took = duration(max(0.0, (story.info.ended_at or now) - story.info.created_at))
     head = paint(f"{story.info.phase} · {counted(len(nodes), 'run')} · {took}", dim=True)
-    root = Node(f"{paint(story.info.target, bold=True)}  {story.info.name}  {head}")
+    root = TraceNode(f"{paint(story.info.target, bold=True)}  {story.info.name}  {head}")
     for identity, node in nodes.items():
         each = story.messages[identity]
         senders = ", ".join(source.agent for source in each.message.sources) or each.message.sender
@@ -372,9 +380,9 @@ def _forest(story: TaskStory, nodes: dict[str, Node]) -> Node:
         node.label = f"{paint(f'{senders} →', dim=True)} {node.label} {paint(f'+{sent}', dim=True)}"
         root.children.append(node)
     if story.output:
-        root.children.append(Node(paint("✓ succeeded", fg="green")))
+        root.children.append(TraceNode(paint("✓ succeeded", fg="green")))
     elif (error := story.info.summary.get("error")) is not None:
-        root.children.append(Node(f"{paint('✗', fg='red')} {story.info.phase}: {visible(str(error))}"))
+        root.children.append(TraceNode(f"{paint('✗', fg='red')} {story.info.phase}: {visible(str(error))}"))
     return root
 
 

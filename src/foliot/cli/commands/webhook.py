@@ -33,7 +33,7 @@ from foliot.work.triggers.webhook import read_webhook
 
 if TYPE_CHECKING:
     from foliot.store.base import Document
-    from foliot.store.triggers import Delivery
+    from foliot.store.triggers import WebhookDelivery
 
 PORT = 8085
 _LARGEST_SHOWN = 4096
@@ -255,7 +255,7 @@ async def _signed(name: str, body: bytes, event_id: str) -> tuple[Document, dict
         return document, await signed_headers(document, groups.store, body, event_id or secrets.token_hex(8))
 
 
-def _text(document: Document, found: list[Delivery]) -> str:
+def _text(document: Document, found: list[WebhookDelivery]) -> str:
     spec: dict[str, Any] = document["spec"]
     status: dict[str, Any] = document.get("status") or {}
     auth = spec.get("auth", {})
@@ -279,7 +279,7 @@ def _text(document: Document, found: list[Delivery]) -> str:
     return "\n".join(lines)
 
 
-def _delivery_table(found: list[Delivery]) -> str:
+def _delivery_table(found: list[WebhookDelivery]) -> str:
     now = datetime.now(UTC)
     rows = [
         [
@@ -295,7 +295,7 @@ def _delivery_table(found: list[Delivery]) -> str:
     return table(("ID", "AGE", "OUTCOME", "EVENT", "BYTES", "TASK_OR_REASON"), rows)
 
 
-def _entry(each: Delivery) -> dict[str, Any]:
+def _entry(each: WebhookDelivery) -> dict[str, Any]:
     return {
         "id": each.id,
         "at": _utc(each.at),
@@ -310,7 +310,7 @@ def _entry(each: Delivery) -> dict[str, Any]:
     }
 
 
-def _shown_body(each: Delivery) -> str | None:
+def _shown_body(each: WebhookDelivery) -> str | None:
     """The body for people: what looks like a secret is hidden, and only its beginning is shown."""
     if each.body is None:
         return None

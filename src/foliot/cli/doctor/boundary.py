@@ -17,7 +17,7 @@ from foliot.cli.doctor.findings import Finding, Findings
 from foliot.common.text import one_line
 from foliot.errors import Denied
 from foliot.resources.powers import declared_by_operator, spec_of
-from foliot.resources.references import GRANT, Grants, Origin, Target, foreign, refused
+from foliot.resources.references import GRANT, Origin, ReferenceGrants, Target, foreign, refused
 
 if TYPE_CHECKING:
     from foliot.settings.settings import Settings
@@ -57,7 +57,7 @@ async def look_at_boundary(settings: Settings, resources: ResourceStore, now: Ca
 
 async def _references(stored: Iterable[Document]) -> Findings:
     documents = list(stored)
-    grants = Grants(documents)
+    grants = ReferenceGrants(documents)
     for document in documents:
         origin = Origin(document["kind"], _space(document))
         for each in foreign(document):
@@ -70,7 +70,7 @@ async def _references(stored: Iterable[Document]) -> Findings:
 
 async def _powers(settings: Settings, stored: Iterable[Document]) -> Findings:
     """Code, programs, addresses and secrets, of resources that the operator did not declare."""
-    from foliot.engine.definition.grants import Grants as Granted
+    from foliot.engine.definition.grants import OperatorGrants as Granted
     from foliot.tools.secrets.secrets import SecretRef
 
     documents = list(stored)

@@ -17,7 +17,7 @@ from foliot.store.transaction import Tx, run
 
 if TYPE_CHECKING:
     from foliot.store.base import Database
-    from foliot.store.postgres.driver import Connection
+    from foliot.store.postgres.driver import PostgresConnection
 
 AREA: Final = "store"
 LITTLE, NONE_LEFT = 1024**3, 100 * 1024**2
@@ -243,7 +243,7 @@ async def _postgres(url: str) -> Findings:
         raise explain(error, where) from None  # the driver may quote the URL
 
 
-async def _asked(connection: Connection, where: str) -> list[Finding]:
+async def _asked(connection: PostgresConnection, where: str) -> list[Finding]:
     there = await connection.fetchval("SELECT to_regclass('schema_version') IS NOT NULL")
     found = int(await connection.fetchval(schema.READ_VERSION)) if there else 0
     findings = [_version(found, len(schema.migrations("postgres")), where)]
@@ -260,7 +260,7 @@ async def _asked(connection: Connection, where: str) -> list[Finding]:
     return findings
 
 
-async def _offset(connection: Connection) -> float:
+async def _offset(connection: PostgresConnection) -> float:
     """How far the database's clock is ahead of ours, by the quickest of three questions."""
     best: tuple[float, float] | None = None
     for _ in range(3):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from foliot.cli.doctor.findings import Finding, Findings, listed
 from foliot.common.durations import age
 from foliot.common.text import counted
-from foliot.engine.telemetry.standing import Standing, look, waits_for
+from foliot.engine.telemetry.standing import StoreSnapshot, look, waits_for
 from foliot.resources.kinds import phase_of
 from foliot.store.audit.log import SqlAuditLog
 from foliot.store.base import Filter, Requirement
@@ -50,7 +50,7 @@ async def look_at_work(database: Database, resources: ResourceStore) -> Findings
     yield await _classes(database, now)
 
 
-def _workers(standing: Standing) -> Finding:
+def _workers(standing: StoreSnapshot) -> Finding:
     states = [worker.state(standing.at) for worker in standing.workers]
     ready, lost = states.count("ready"), states.count("lost")
     queued = sum(each.due for each in standing.queue)
@@ -67,7 +67,7 @@ def _workers(standing: Standing) -> Finding:
     return Finding(AREA, "work.workers", "ok", told)
 
 
-def _clocks(standing: Standing) -> Finding:
+def _clocks(standing: StoreSnapshot) -> Finding:
     """Leases go by the store's clock, so a wrong one loses nothing; but what that machine shows and signs is off."""
     off = [
         f"{worker.name} by {worker.clock_off:+.1f} s"
@@ -97,7 +97,7 @@ async def _set_back(database: Database, now: float) -> Finding:
     )
 
 
-def _queue(standing: Standing) -> Finding:
+def _queue(standing: StoreSnapshot) -> Finding:
     oldest = min((each.oldest_due for each in standing.queue if each.oldest_due is not None), default=None)
     due, held = sum(each.due for each in standing.queue), sum(each.held for each in standing.queue)
     told = f"{due} runs of tasks are due and {held} under way"
@@ -112,7 +112,7 @@ def _queue(standing: Standing) -> Finding:
     return Finding(AREA, "work.queue", "ok", told)
 
 
-async def _placement(database: Database, standing: Standing) -> Finding:
+async def _placement(database: Database, standing: StoreSnapshot) -> Finding:
     """Runs that are due while every worker that is ready lacks something that they need."""
 
     ready = [worker.offer for worker in standing.workers if worker.state(standing.at) == "ready"]
@@ -161,7 +161,7 @@ async def _left_alone(database: Database, now: float) -> Finding:
     )
 
 
-def _dead_letters(standing: Standing) -> Finding:
+def _dead_letters(standing: StoreSnapshot) -> Finding:
     dead = standing.tasks.get("dead_lettered", 0)
     if dead:
         return Finding(

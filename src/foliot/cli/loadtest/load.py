@@ -115,7 +115,7 @@ class Load(Struct, frozen=True):
     seed: int = 1
 
 
-class Outcome(Struct):
+class LoadOutcome(Struct):
     """One task that was asked for."""
 
     name: str
@@ -160,12 +160,12 @@ async def wait_for_workers(runtime: Runtime, ready: int, seconds: float) -> None
         await runtime.inside.tasking.database.wait_for_change(timeout=LOOK_EVERY)
 
 
-async def create_all(runtime: Runtime, load: Load, run: str) -> list[Outcome]:
+async def create_all(runtime: Runtime, load: Load, run: str) -> list[LoadOutcome]:
     """Every task accepted, or known not to be, with the faults that are injected at birth."""
     gate = asyncio.Semaphore(load.create_concurrency)
-    outcomes = [Outcome(f"{run}-{number:04d}", fault) for number, fault in enumerate(share_out(load), 1)]
+    outcomes = [LoadOutcome(f"{run}-{number:04d}", fault) for number, fault in enumerate(share_out(load), 1)]
 
-    async def create(number: int, outcome: Outcome) -> None:
+    async def create(number: int, outcome: LoadOutcome) -> None:
         async with gate:
             await _create(runtime, load, run, number, outcome)
 
@@ -173,7 +173,7 @@ async def create_all(runtime: Runtime, load: Load, run: str) -> list[Outcome]:
     return outcomes
 
 
-async def _create(runtime: Runtime, load: Load, run: str, number: int, outcome: Outcome) -> None:
+async def _create(runtime: Runtime, load: Load, run: str, number: int, outcome: LoadOutcome) -> None:
     targets: dict[Fault, str] = {
         "invalid_system": load.invalid_system,
         "timeout_system": TIMEOUT_SYSTEM,
@@ -223,7 +223,7 @@ async def _abandon(runtime: Runtime, load: Load, name: str) -> bool:
 
 
 async def wait_for_end(
-    runtime: Runtime, load: Load, outcomes: list[Outcome], told: Callable[[int, int], None]
+    runtime: Runtime, load: Load, outcomes: list[LoadOutcome], told: Callable[[int, int], None]
 ) -> set[str]:
     """Waits until every task has ended, or the time is over; returns the names of the others.
 

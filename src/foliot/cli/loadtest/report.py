@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from foliot.cli.loadtest.load import FAULTS, Outcome
+from foliot.cli.loadtest.load import FAULTS, LoadOutcome
 from foliot.kernel.graph import events as t
 from foliot.kernel.run import events as e
 from foliot.work.tasks.base import TaskInfo
@@ -47,12 +47,12 @@ def fill(profile: str | None, given: Mapping[str, float | None]) -> Gates:
     return Gates(**{**{name: getattr(base, name) for name in Gates.__struct_fields__}, **chosen})
 
 
-class Verdict(Struct, frozen=True):
+class GateVerdict(Struct, frozen=True):
     passed: bool
     violations: list[str]
 
 
-def judge(gates: Gates, summary: Mapping[str, Any], metrics: Mapping[str, Any]) -> Verdict:
+def judge(gates: Gates, summary: Mapping[str, Any], metrics: Mapping[str, Any]) -> GateVerdict:
     """Every gate that is not reached, in a sentence each."""
     measured: Sequence[tuple[str, float, bool]] = (
         ("success_rate", metrics["success_rate"], True),
@@ -77,7 +77,7 @@ def judge(gates: Gates, summary: Mapping[str, Any], metrics: Mapping[str, Any]) 
         violations.append(f"{summary['create_errors']} tasks could not be created")
     if summary["injection_errors"]:
         violations.append(f"{summary['injection_errors']} faults could not be injected")
-    return Verdict(not violations, violations)
+    return GateVerdict(not violations, violations)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -148,7 +148,7 @@ def _is_first(happening: RunHappening) -> bool:
     return happening.seq == 2
 
 
-def summary_of(outcomes: Sequence[Outcome], measured: Sequence[Measured], timed_out: int) -> dict[str, Any]:
+def summary_of(outcomes: Sequence[LoadOutcome], measured: Sequence[Measured], timed_out: int) -> dict[str, Any]:
     phases = Counter(each.phase for each in measured)
     refused_on_purpose = [each for each in outcomes if each.fault == "invalid_system"]
     injected = {

@@ -85,7 +85,7 @@ class Line:
 
 
 @dataclass(slots=True)
-class Running:
+class RunningCall:
     """A call under way."""
 
     label: str
@@ -93,7 +93,7 @@ class Running:
     output: str = ""
 
 
-class Story:
+class RunStory:
     """Remembers as much of the run as its lines need. `thinking`: since when the model is being asked."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -105,7 +105,7 @@ class Story:
         self._asks = False
         self._noted: set[str] = set()
         self.thinking: float | None = None
-        self.running: dict[str, Running] = {}
+        self.running: dict[str, RunningCall] = {}
 
     def opening(self, opening: Opening) -> list[Line]:
         for call_id, (name, given) in opening.asked.items():
@@ -147,7 +147,7 @@ class Story:
                 self.thinking = None
                 return []  # the wait that follows says so
             case e.ToolStarted(call_id=call_id, name=name):
-                self.running[call_id] = Running(self._label(call_id, name), self._clock())
+                self.running[call_id] = RunningCall(self._label(call_id, name), self._clock())
                 return []
             case e.ToolFinished() as finished:
                 return self._finished(finished)
@@ -308,7 +308,7 @@ class PlainView:
     """The answer is not among the lines: it goes to stdout, where pipes want it."""
 
     def __init__(self) -> None:
-        self._story = Story(time.monotonic)
+        self._story = RunStory(time.monotonic)
         self._calls = 0
 
     def begin(self, opening: Opening) -> None:

@@ -17,7 +17,7 @@ from rich.padding import Padding
 from rich.spinner import Spinner
 from rich.text import Text
 
-from foliot.cli.show.run import MARKS, Line, Opening, Story, Style, closing
+from foliot.cli.show.run import MARKS, Line, Opening, RunStory, Style, closing
 from foliot.common.durations import duration
 from foliot.common.text import one_line, visible
 from foliot.engine.live.hub import Live, Output, Recorded, Streamed
@@ -44,7 +44,7 @@ class TerminalView:
     def __init__(self, console: Console, *, answer: bool) -> None:
         self._console = console
         self._answer = answer
-        self._story = Story(time.monotonic)
+        self._story = RunStory(time.monotonic)
         self._spinner = Spinner("dots", style="cyan")
         self._calls = 0
         self._written = ""  # all that was streamed of the answer under way

@@ -24,12 +24,12 @@ GUTTER = "┊ "
 
 
 @dataclass(slots=True)
-class Node:
+class TraceNode:
     """One line of the tree, what stands under it as text, and what hangs below it."""
 
     label: str
     texts: list[str] = field(default_factory=list[str])
-    children: list[Node] = field(default_factory=list["Node"])
+    children: list[TraceNode] = field(default_factory=list["TraceNode"])
 
     def lines(self, head: str = "", rest: str = "") -> Iterator[str]:
         yield f"{head}{self.label}"
@@ -42,7 +42,7 @@ class Node:
             yield from child.lines(rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "))
 
 
-def tree_of(trace: Trace, phase: str, *, full: bool, width: int = WIDTH) -> Node:
+def tree_of(trace: Trace, phase: str, *, full: bool, width: int = WIDTH) -> TraceNode:
     """The whole run. `full` shows texts as they are; otherwise each is one line of at most `width` characters.
 
     `phase` is how it stands; `interrupted` when whoever drove it is gone, which its journal cannot know.
@@ -51,7 +51,7 @@ def tree_of(trace: Trace, phase: str, *, full: bool, width: int = WIDTH) -> Node
     gone = phase == "interrupted"
     calls = counted(len(trace.calls), "call")
     head = " · ".join((phase, counted(len(trace.steps), "step"), calls, *spent(trace.usage), duration(trace.seconds)))
-    root = Node(f"{_bold(trace.agent)}  {trace.run_id}  {_dim(head)}")
+    root = TraceNode(f"{_bold(trace.agent)}  {trace.run_id}  {_dim(head)}")
     if trace.fork is not None:
         root.texts.append(_dim(f"forked from {trace.fork.run_id} behind event {trace.fork.seq}"))
     if trace.identity.by:
@@ -85,15 +85,15 @@ class _Texts:
         return one_line(text) if self.full else arguments(text, self.width - 20)
 
 
-def _step(step: StepTrace, texts: _Texts, *, gone: bool, moved: str = "") -> Node:
+def _step(step: StepTrace, texts: _Texts, *, gone: bool, moved: str = "") -> TraceNode:
     whole = None if step.ended_at is None else step.ended_at - step.at
-    node = Node(f"{paint(f'step {step.number}', fg='cyan', bold=True)}  {_dim(duration(whole))}")
+    node = TraceNode(f"{paint(f'step {step.number}', fg='cyan', bold=True)}  {_dim(duration(whole))}")
     node.children += [_ask(ask) for ask in step.asks if ask.error or ask.lost]
     before = [mark for mark in step.marks if step.answered_at is None or mark.at < step.answered_at]
     node.children += [_mark(mark, texts) for mark in before]
     if step.answered_at is not None:
         took = " · ".join((*spent(step.usage, step.seconds), *cache_read(step.usage), *_wasted(step)))
-        answer = Node(f"{one_line(step.model or 'the model', 60)}  {_dim(took)}")
+        answer = TraceNode(f"{one_line(step.model or 'the model', 60)}  {_dim(took)}")
         answer.texts += texts.of("thought: ", step.reasoning)
         answer.texts += texts.of("", step.text)
         if moved:
@@ -101,7 +101,7 @@ def _step(step: StepTrace, texts: _Texts, *, gone: bool, moved: str = "") -> Nod
         node.children.append(answer)
     elif step.asks and not step.asks[-1].error and not step.asks[-1].lost:
         said = "whoever asked it is gone" if gone else "there is no answer yet"
-        node.children.append(Node(_dim(f"the model was asked; {said}")))
+        node.children.append(TraceNode(_dim(f"the model was asked; {said}")))
     for item in step.items:
         if isinstance(item, CallTrace):
             node.children.append(_call(item, texts, gone=gone))
@@ -118,17 +118,17 @@ def _wasted(step: StepTrace) -> list[str]:
     return [f"and {tokens(lost.total_tokens)}{price} without an answer"]
 
 
-def _ask(ask: Ask) -> Node:
+def _ask(ask: Ask) -> TraceNode:
     if ask.lost:
-        return Node(f"{_bad('✗')} the model was asked; the answer was lost with the worker")
+        return TraceNode(f"{_bad('✗')} the model was asked; the answer was lost with the worker")
     status = f" (HTTP {ask.status})" if ask.status else ""
-    return Node(
+    return TraceNode(
         f"{_bad('✗')} the model failed: {ask.error}{status}  {_dim(duration(ask.seconds))}",
         [_dim(one_line(ask.message, WIDTH))],
     )
 
 
-def _call(call: CallTrace, texts: _Texts, *, gone: bool) -> Node:
+def _call(call: CallTrace, texts: _Texts, *, gone: bool) -> TraceNode:
     mark = _good("✓") if call.ok else _bad("✗") if call.finished_at is not None else paint("…", fg="yellow")
     facts = [duration(call.seconds)] if call.seconds is not None else []
     if call.synthetic in ("decided", "answered"):  # somebody's word is the result
@@ -144,34 +144,34 @@ def _call(call: CallTrace, texts: _Texts, *, gone: bool) -> Node:
     elif call.running:
         facts.append("cut off: whoever ran it is gone" if gone else "under way")
     given = texts.arguments(call.arguments)
-    node = Node(f"{mark} {one_line(call.name, 64)} {given}  {_dim(' · '.join((*facts, call.id)))}")
+    node = TraceNode(f"{mark} {one_line(call.name, 64)} {given}  {_dim(' · '.join((*facts, call.id)))}")
     node.texts += texts.of("", call.error.message if call.error else call.result)
     return node
 
 
-def _mark(mark: Mark, texts: _Texts) -> Node:
+def _mark(mark: Mark, texts: _Texts) -> TraceNode:
     lasted = "" if mark.seconds is None else f"after {duration(mark.seconds)}"
     by = f"by {mark.by}" if mark.by else ""
     detail = " · ".join(part for part in (by, lasted) if part)
-    return Node(f"{paint('!', fg='yellow')} {one_line(mark.text, 2 * texts.width)}  {_dim(detail)}".rstrip())
+    return TraceNode(f"{paint('!', fg='yellow')} {one_line(mark.text, 2 * texts.width)}  {_dim(detail)}".rstrip())
 
 
-def _end(trace: Trace, texts: _Texts, *, gone: bool) -> Node:
+def _end(trace: Trace, texts: _Texts, *, gone: bool) -> TraceNode:
     match trace.ended:
         case RunSucceeded(output=output):
-            return Node(f"{_good('✓')} succeeded", texts.of("", output))
+            return TraceNode(f"{_good('✓')} succeeded", texts.of("", output))
         case RunFailed(code=code, message=message):
-            return Node(f"{_bad('✗')} failed: {code}", texts.of("", message))
+            return TraceNode(f"{_bad('✗')} failed: {code}", texts.of("", message))
         case RunCancelled(by=by, reason=reason):
-            return Node(f"{_bad('✗')} cancelled{f' by {by}' if by else ''}", texts.of("", reason))
+            return TraceNode(f"{_bad('✗')} cancelled{f' by {by}' if by else ''}", texts.of("", reason))
         case RunDeadLettered(reason=reason, message=message):
-            return Node(f"{_bad('✗')} given up: {reason}", texts.of("", message))
+            return TraceNode(f"{_bad('✗')} given up: {reason}", texts.of("", message))
         case None if trace.waiting is not None:
-            return Node(paint(f"… waits: {trace.waiting.reason}", fg="yellow"))
+            return TraceNode(paint(f"… waits: {trace.waiting.reason}", fg="yellow"))
         case None if gone:
-            return Node(paint(f"… interrupted: `foliot resume {trace.run_id}` goes on with it", fg="yellow"))
+            return TraceNode(paint(f"… interrupted: `foliot resume {trace.run_id}` goes on with it", fg="yellow"))
         case None:
-            return Node(paint("… not ended", fg="yellow"))
+            return TraceNode(paint("… not ended", fg="yellow"))
 
 
 def as_data(trace: Trace, phase: str) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from foliot.kernel.run.events import RunWaiting
 from foliot.runtime.answers import RunStanding
 from foliot.runtime.local.groups import whoami
 from foliot.runtime.results import RunFailedError, RunResult
-from foliot.store.journal.base import TERMINAL, Held, LeaseLost, RunInfo
+from foliot.store.journal.base import TERMINAL, LeaseLost, RunHeld, RunInfo
 
 if TYPE_CHECKING:
     from foliot.cli.local import LocalClient
@@ -155,7 +155,7 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class WatchOptions:
     """How somebody wants to watch a run: `wait` is to stay while people are asked, `ask_here` to be asked oneself."""
 
     as_json: bool = False
@@ -184,7 +184,7 @@ def choose_view(*, json: bool, quiet: bool) -> View:
     return TerminalView(console, answer=is_terminal(sys.stdout))
 
 
-async def stay(client: Client, opening: Opening, begin: Begin, look: Look) -> int:
+async def stay(client: Client, opening: Opening, begin: Begin, look: WatchOptions) -> int:
     """Starts a run by `begin`, and watches it until it has ended or rests; returns the exit code of the command."""
     while True:
         view = look.view()
@@ -201,7 +201,7 @@ async def stay(client: Client, opening: Opening, begin: Begin, look: Look) -> in
         opening, begin = replace(await going_on(client, watch.run_id), seq=watch.seq), None
 
 
-async def resumed(client: Client, run_id: str, look: Look) -> int:
+async def resumed(client: Client, run_id: str, look: WatchOptions) -> int:
     """Resumes a run and watches it; returns the exit code of the command."""
     return await stay(client, await going_on(client, run_id), lambda: client.runs.resume(run_id), look)
 
@@ -216,8 +216,8 @@ async def resumed_after_decision(
     try:
         if left and await client.runs.is_taken_up(run_id, attended_by=attended_by):
             return await _tell_who_goes_on(client, run_id)
-        return await resumed(client, run_id, Look(quiet=quiet))
-    except (Held, LeaseLost):
+        return await resumed(client, run_id, WatchOptions(quiet=quiet))
+    except (RunHeld, LeaseLost):
         return await _tell_who_goes_on(client, run_id)
     except RunFailedError:
         raise  # it went on, and that is how it ended
@@ -238,7 +238,9 @@ async def _tell_who_goes_on(client: Client, run_id: str) -> int:
 async def rested(client: Client, run_id: str) -> RunResult:
     """Resumes a run and waits, without a view, until it has ended or rests."""
     opening = Opening(run_id, "", seq=(await client.runs.get(run_id)).seq)
-    return await Watch(client, QuietView(), opening, Look(quiet=True)).followed(lambda: client.runs.resume(run_id))
+    return await Watch(client, QuietView(), opening, WatchOptions(quiet=True)).followed(
+        lambda: client.runs.resume(run_id)
+    )
 
 
 async def going_on(client: Client, run_id: str) -> Opening:
@@ -264,7 +266,7 @@ async def going_on(client: Client, run_id: str) -> Opening:
 class Watch:
     """One look at a run, from behind the event `seq` until it has ended or rests."""
 
-    def __init__(self, client: Client, view: View, opening: Opening, look: Look) -> None:
+    def __init__(self, client: Client, view: View, opening: Opening, look: WatchOptions) -> None:
         self.run_id = opening.run_id
         self.seq = opening.seq
         self._client = client

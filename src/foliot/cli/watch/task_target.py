@@ -31,7 +31,7 @@ EXAMPLE: Final = 'For example `foliot task run report "Three lines on clocks"`.'
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class TaskArguments:
     """The arguments of `task run`. `changes` are fields of the command that were given by an option."""
 
     target: str
@@ -47,7 +47,7 @@ class Order:
         return not (self.message or self.name or self.input or self.labels or self.changes)
 
 
-async def understand(client: StoreGroups, order: Order, *, quiet: bool) -> tuple[Command, str]:
+async def understand(client: StoreGroups, order: TaskArguments, *, quiet: bool) -> tuple[Command, str]:
     """The command, and the name that a Task resource gives it, if one does. Applies manifests first.
 
     Raises `NotFound`, `UsageError`, `ManifestError`.
@@ -70,7 +70,7 @@ async def understand(client: StoreGroups, order: Order, *, quiet: bool) -> tuple
     return _changed(base, order), ""
 
 
-async def choose_name(work: Groups, command: Command, declared: str, order: Order) -> Command:
+async def choose_name(work: Groups, command: Command, declared: str, order: TaskArguments) -> Command:
     """A Task that is wanted as declared has its own name, as long as no work under it has ended already."""
     if order.name or not declared or not order.is_plain:
         return command
@@ -81,7 +81,7 @@ async def choose_name(work: Groups, command: Command, declared: str, order: Orde
     return command if there.phase in ENDED else replace(command, name=declared)
 
 
-def _changed(base: Command, order: Order) -> Command:
+def _changed(base: Command, order: TaskArguments) -> Command:
     return replace(
         base,
         **order.changes,

@@ -23,7 +23,7 @@ from foliot.kernel.run.codec import decode
 from foliot.kernel.run.events import UnknownDecided
 from foliot.kernel.run.state import Call, State
 from foliot.store.journal.base import TERMINAL, Signal, TransactionBody
-from foliot.store.ledger.doubts import START, Doubt, LateDecision, Position, Word, refuse_contradiction
+from foliot.store.ledger.doubts import START, Doubt, DoubtDecision, LateDecision, Position, refuse_contradiction
 
 Settling: TypeAlias = Literal["happened", "run", "fail"]
 
@@ -77,7 +77,7 @@ class UnknownCalls:
             state, call, decision, result=result, by=by, reason=reason, in_transaction=in_transaction
         )
         if doubts is not None and call.effect == "once" and decision != "fail":
-            await doubts.table.settle_ended(Word(namespace, key, decision, by, self._clock(), reason, result))
+            await doubts.table.settle_ended(DoubtDecision(namespace, key, decision, by, self._clock(), reason, result))
             if decision == "happened":
                 await self._tell_others(namespace, key, state.run_id, result=result, by=by, reason=reason)
         return message
@@ -106,7 +106,7 @@ class UnknownCalls:
         call = Call(ToolCall(doubt.call_id, doubt.tool, "{}"), None)
         record = self._decisions.new(decision, by, self._clock(), in_transaction=in_transaction)
         document = call_document(state, call, _name(run_id, f"{doubt.key}/late"), reason=reason)
-        said = Word(doubt.namespace, doubt.key, decision, by, self._clock(), reason, result)
+        said = DoubtDecision(doubt.namespace, doubt.key, decision, by, self._clock(), reason, result)
         await self._runs.doubts.table.settle(said, run_id=run_id, in_transaction=record.body_for(document))
         record.tell()
         if decision == "happened":

@@ -27,7 +27,7 @@ from foliot.settings.settings import Settings
 from foliot.store.audit.chain import Entry
 from foliot.store.audit.log import AuditRecord, SqlAuditLog
 from foliot.store.base import Database
-from foliot.store.ledger.budgets import Act
+from foliot.store.ledger.budgets import PaidAct
 from foliot.tools.pipeline.parts import spent
 from foliot.tools.pipeline.record import CallRecord, snapshot
 from foliot.tools.secrets.masking import Masker
@@ -98,7 +98,7 @@ class AuditTrail:
         self._enqueue(_Pending(entry_of, (entry, arguments, self.masker, usage), kept))
         return None if kept is None else _durable(kept)
 
-    def budget(self, payer: Payer, act: Act, outcome: str, budget: str, message: str) -> None:
+    def budget(self, payer: Payer, act: PaidAct, outcome: str, budget: str, message: str) -> None:
         """A budget had no room for an act, or much of it is spent. Never waits, never raises."""
         if self._closed:
             self._drop(1, "the log is closed")

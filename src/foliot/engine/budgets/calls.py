@@ -13,7 +13,7 @@ from foliot.errors import NotFound
 from foliot.kernel.messages import ToolFailure
 from foliot.kernel.run.events import BudgetExceeded
 from foliot.store.journal.base import Journal, RunInfo
-from foliot.store.ledger.budgets import Act, Amount
+from foliot.store.ledger.budgets import Amount, PaidAct
 from foliot.tools.base import Caller, Invocation, ToolDefinition
 from foliot.tools.pipeline.gates import NO_ROOM, ToolOverBudget
 
@@ -78,7 +78,7 @@ class CallBudgets:
             raise over_budget(short)
 
     async def reserve(self, call: Invocation, definition: ToolDefinition) -> None:
-        act = Act(call.run_id, f"call/{call.call_id}/{call.attempt}")
+        act = PaidAct(call.run_id, f"call/{call.call_id}/{call.attempt}")
         hold = await self._service.reserve(call.namespace, act, self._payer(call), _later(_estimate(definition)))
         if isinstance(hold, Shortage):
             raise over_budget(hold)

@@ -15,7 +15,7 @@ import msgspec
 from foliot.engine.definition.references import list_all
 from foliot.resources.amounts import micros_of_text
 from foliot.store.base import Document, Filter, ResourceStore
-from foliot.store.ledger.budgets import Account, AccountStatement, Amount, Balance, Ceiling, SqlBudgetLedger
+from foliot.store.ledger.budgets import AccountStatement, Amount, Balance, BudgetAccount, Ceiling, SqlBudgetLedger
 
 # --- windows ---------------------------------------------------------------------------------------------------------
 
@@ -127,7 +127,9 @@ class BudgetRule:
         payers = [",".join(user)]
         if self.agent == EACH:
             payers = [",".join((f"agent={agent}", *user)) for agent in dict.fromkeys(payer.agents)]
-        return [Ceiling(Account(self.namespace, self.name, period, each), self.micros, self.tokens) for each in payers]
+        return [
+            Ceiling(BudgetAccount(self.namespace, self.name, period, each), self.micros, self.tokens) for each in payers
+        ]
 
 
 def budget_rule(document: Mapping[str, Any]) -> BudgetRule:
@@ -209,11 +211,11 @@ class DeclaredBudgets:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class BudgetStanding:
     """One account of one budget. `left` is None where nothing is limited."""
 
     rule: BudgetRule
-    account: Account
+    account: BudgetAccount
     balance: Balance
 
     @property
@@ -237,7 +239,9 @@ class Standing:
         return max(shares, default=0)
 
 
-async def standings(ledger: SqlBudgetLedger, document: Document, *, now: float, limit: int = 1000) -> list[Standing]:
+async def standings(
+    ledger: SqlBudgetLedger, document: Document, *, now: float, limit: int = 1000
+) -> list[BudgetStanding]:
     """The accounts of a budget in its current window, the last used first.
 
     One that nobody has spent from yet has one empty account, unless each payer has an account of its own.
@@ -246,5 +250,5 @@ async def standings(ledger: SqlBudgetLedger, document: Document, *, now: float, 
     period = "" if rule.window == "run" else rule.span(now).period
     found: list[AccountStatement] = await ledger.list(rule.namespace, budget=rule.name, period=period, limit=limit)
     if not found and EACH not in (rule.agent, rule.user) and rule.window != "run":
-        return [Standing(rule, Account(rule.namespace, rule.name, period), Balance())]
-    return [Standing(rule, each.account, each.balance) for each in found]
+        return [BudgetStanding(rule, BudgetAccount(rule.namespace, rule.name, period), Balance())]
+    return [BudgetStanding(rule, each.account, each.balance) for each in found]

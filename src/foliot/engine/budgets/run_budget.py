@@ -26,11 +26,11 @@ from foliot.kernel.run.events import BudgetExceeded, ModelDelayed, ModelFailed, 
 from foliot.kernel.run.spec import RunSpec
 from foliot.kernel.run.state import State
 from foliot.models.base import ModelError
-from foliot.models.routing.usage import Quoted, account
+from foliot.models.routing.usage import UsageQuote, account
 from foliot.resources.amounts import micros_of_cost
 from foliot.store.base import Database, ResourceStore
 from foliot.store.journal.base import Journal
-from foliot.store.ledger.budgets import Act, Amount, SqlBudgetLedger
+from foliot.store.ledger.budgets import Amount, PaidAct, SqlBudgetLedger
 
 log = logging.getLogger(__name__)
 
@@ -38,12 +38,12 @@ log = logging.getLogger(__name__)
 LONG_OUTPUT: Final = 16_384
 
 Asked: TypeAlias = ModelResponded | ModelFailed | ModelDelayed
-HoldAgain: TypeAlias = Callable[[Act], Awaitable[Hold | Shortage | None]]
+HoldAgain: TypeAlias = Callable[[PaidAct], Awaitable[Hold | Shortage | None]]
 Answer = TypeVar("Answer", bound=ModelResponded | ModelFailed | ModelDelayed | BudgetExceeded)
 
 
 class Quote(Protocol):
-    async def __call__(self, spec: RunSpec, request: ModelRequest) -> Quoted:
+    async def __call__(self, spec: RunSpec, request: ModelRequest) -> UsageQuote:
         """The most that a request is expected to take, over all models that may answer it. Raises `FoliotError`.
 
         The cost is None when the price of any of them is not known.
@@ -74,7 +74,7 @@ class RunBudget:
 
         Raises only what `ask` raises.
         """
-        act = Act(self._state.run_id, f"step/{action.step}/{_attempt(action)}")
+        act = PaidAct(self._state.run_id, f"step/{action.step}/{_attempt(action)}")
         spec = self._state.spec
         await self._charge_lost(action, "")
 
@@ -101,7 +101,7 @@ class RunBudget:
         if hold is None:
             return await ask()
 
-        async def hold_again(act: Act) -> Hold | Shortage | None:
+        async def hold_again(act: PaidAct) -> Hold | Shortage | None:
             return await self._service.reserve(spec.namespace, act, self.payer, estimate)
 
         return await self._paid(hold, ask, hold_again)
@@ -113,11 +113,11 @@ class RunBudget:
         state = self._state
         root = state.created.root if state.created is not None else ""
         work = Payer(state.spec.namespace, root or state.run_id, (state.spec.agent,))
-        act = Act(state.run_id, f"step/{action.step}/{_attempt(action)}/work")
+        act = PaidAct(state.run_id, f"step/{action.step}/{_attempt(action)}/work")
 
         await self._charge_lost(action, "/work")
 
-        async def reserve(act: Act) -> Hold | Shortage:
+        async def reserve(act: PaidAct) -> Hold | Shortage:
             return await self._service.reserve_in(limits, act, work, Estimate(Amount(0, 1), state.spec.model))
 
         try:
@@ -131,7 +131,7 @@ class RunBudget:
         """Charge attempts whose process ended before it could settle them: what they held is given back."""
         paying, attempt = account(), _attempt(action)
         for back, usage in enumerate(() if paying is None else paying.lost, 1):
-            act = Act(self._state.run_id, f"step/{action.step}/{attempt - back}{kind}")
+            act = PaidAct(self._state.run_id, f"step/{action.step}/{attempt - back}{kind}")
             await self._service.charge(act, _amount(usage) or Amount(0, usage.total_tokens))
 
     def close(self) -> None:
@@ -200,7 +200,7 @@ class _Payment:
         self._settled = Amount(self._settled.micros + paid.micros, self._settled.tokens + paid.tokens)
         self._attempts += 1
         try:
-            held = await self._reserve(Act(self._first.act.run_id, f"{self._first.act.name}/{self._attempts}"))
+            held = await self._reserve(PaidAct(self._first.act.run_id, f"{self._first.act.name}/{self._attempts}"))
         except FoliotError:
             return False
         if isinstance(held, Shortage):
@@ -239,7 +239,7 @@ class _Payment:
         return Amount(max(0, micros), max(0, tokens))
 
 
-def _estimated(usage: Quoted, model: str, longer: Estimate | None = None) -> Estimate:
+def _estimated(usage: UsageQuote, model: str, longer: Estimate | None = None) -> Estimate:
     amount = _amount(usage) or Amount(0, usage.total_tokens)
     return Estimate(amount, usage.unpriced or model, usage.cost_usd is not None, usage.output_tokens, longer)
 

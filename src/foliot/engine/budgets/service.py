@@ -22,7 +22,16 @@ from foliot.engine.budgets.declared import BudgetRule, DeclaredBudgets, Payer
 from foliot.engine.budgets.shortage import Shortage, crossed, passing, unpriced, worst_of
 from foliot.engine.driver.process import identity, is_gone
 from foliot.errors import FoliotError
-from foliot.store.ledger.budgets import HOLD_SECONDS, Act, Amount, Balance, Ceiling, Short, SqlBudgetLedger, has_room
+from foliot.store.ledger.budgets import (
+    HOLD_SECONDS,
+    Amount,
+    Balance,
+    Ceiling,
+    PaidAct,
+    Short,
+    SqlBudgetLedger,
+    has_room,
+)
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +51,7 @@ LONGEST_PAUSE: Final = 30.0
 class BudgetListener(Protocol):
     """Hears of hard stops and of warnings. Must return at once and must not raise."""
 
-    def __call__(self, payer: Payer, act: Act, outcome: str, budget: str, message: str) -> None: ...
+    def __call__(self, payer: Payer, act: PaidAct, outcome: str, budget: str, message: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +80,7 @@ class Estimate:
 class Hold:
     """A reservation that was made, with all it takes to settle it."""
 
-    act: Act
+    act: PaidAct
     payer: Payer
     estimate: Estimate
     accounts: dict[str, BudgetRule]
@@ -103,7 +112,7 @@ class BudgetService:
         self._held: set[Hold] = set()
         self._keeping: asyncio.Task[None] | None = None
         self._loose: set[asyncio.Task[Any]] = set()
-        self._releases: dict[Act, asyncio.Task[None]] = {}
+        self._releases: dict[PaidAct, asyncio.Task[None]] = {}
         self._closing = asyncio.Event()
         self._swept_at = float("-inf")
         self._freed = asyncio.Event()
@@ -112,7 +121,7 @@ class BudgetService:
     async def reserve(
         self,
         namespace: str,
-        act: Act,
+        act: PaidAct,
         payer: Callable[[], Awaitable[Payer]],
         estimate: Callable[[], Awaitable[Estimate]],
     ) -> Hold | Shortage | None:
@@ -144,13 +153,15 @@ class BudgetService:
         hold = await self._try(rules, act, who, await estimate(), patient=False)
         return hold if isinstance(hold, Hold) else self._refused(replace(hold, basis=basis), act, who)
 
-    async def reserve_in(self, rules: Sequence[BudgetRule], act: Act, who: Payer, wanted: Estimate) -> Hold | Shortage:
+    async def reserve_in(
+        self, rules: Sequence[BudgetRule], act: PaidAct, who: Payer, wanted: Estimate
+    ) -> Hold | Shortage:
         """Room for the act in all of these. Raises `FoliotError`."""
         hold = await self._try(rules, act, who, wanted)
         return hold if isinstance(hold, Hold) else self._refused(hold, act, who)
 
     async def _try(
-        self, rules: Sequence[BudgetRule], act: Act, who: Payer, wanted: Estimate, *, patient: bool = True
+        self, rules: Sequence[BudgetRule], act: PaidAct, who: Payer, wanted: Estimate, *, patient: bool = True
     ) -> Hold | Shortage:
         now = self.clock()
         if (short := self._unpriced(rules, wanted)) is None:
@@ -171,7 +182,7 @@ class BudgetService:
             short = worst_of(found, wanted.amount, now)
         return short
 
-    def _refused(self, short: Shortage, act: Act, who: Payer) -> Shortage:
+    def _refused(self, short: Shortage, act: PaidAct, who: Payer) -> Shortage:
         if self._told is not None:
             self._told(who, act, "paused" if short.then == "pause" else "stopped", short.budget, short.message)
         return short
@@ -199,7 +210,7 @@ class BudgetService:
         ]
         return worst_of(found, wanted.amount, now) if found else None
 
-    async def charge(self, act: Act, amount: Amount) -> None:
+    async def charge(self, act: PaidAct, amount: Amount) -> None:
         """Charge an act that another process held and never settled; once, however often it is asked. Never raises."""
         try:
             await self._ledger.settle(act, amount, now=self.clock())
@@ -262,7 +273,7 @@ class BudgetService:
         rule = next(strict, None)
         return None if rule is None else unpriced(rule, wanted.what)
 
-    async def _hold(self, act: Act, ceilings: list[Ceiling], amount: Amount, patient: bool) -> list[Short]:
+    async def _hold(self, act: PaidAct, ceilings: list[Ceiling], amount: Amount, patient: bool) -> list[Short]:
         short = await self._reserve(act, ceilings, amount)
         if not short:
             return []
@@ -273,7 +284,9 @@ class BudgetService:
         wait = patient and passing(short, amount)
         return await self._wait_in_line(act, ceilings, amount, short) if wait else short
 
-    async def _wait_in_line(self, act: Act, ceilings: list[Ceiling], amount: Amount, short: list[Short]) -> list[Short]:
+    async def _wait_in_line(
+        self, act: PaidAct, ceilings: list[Ceiling], amount: Amount, short: list[Short]
+    ) -> list[Short]:
         """Wait for others to settle. Only the first in line looks: if a thousand did, none of them would be sooner."""
         key = short[0].ceiling.account.key
         line = self._lines.setdefault(key, asyncio.Lock())
@@ -294,7 +307,7 @@ class BudgetService:
         finally:
             line.release()
 
-    async def _reserve(self, act: Act, ceilings: list[Ceiling], amount: Amount) -> list[Short]:
+    async def _reserve(self, act: PaidAct, ceilings: list[Ceiling], amount: Amount) -> list[Short]:
         now = self.clock()
         return await self._ledger.reserve(
             act, ceilings, amount, holder=self._holder, now=now, until=now + self._hold_seconds
@@ -342,7 +355,7 @@ class BudgetService:
             except FoliotError:
                 pause = min(2 * pause, LONGEST_PAUSE)
 
-    def _release_later(self, act: Act) -> None:
+    def _release_later(self, act: PaidAct) -> None:
         task = self._releases[act] = self._later(self._release(act))
 
         def over(_: object) -> None:
@@ -351,7 +364,7 @@ class BudgetService:
 
         task.add_done_callback(over)
 
-    async def _release(self, act: Act) -> None:
+    async def _release(self, act: PaidAct) -> None:
         """Releases a reservation, retrying until it is written, or found where the store never said whether it was
         made.
         """

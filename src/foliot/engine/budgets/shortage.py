@@ -12,7 +12,7 @@ from msgspec import Struct
 from foliot.engine.budgets.declared import BudgetRule
 from foliot.kernel.run.events import BudgetExceeded
 from foliot.resources.amounts import MICRO, dollars
-from foliot.store.ledger.budgets import Account, Amount, Balance, Ceiling, Short, has_room
+from foliot.store.ledger.budgets import Amount, Balance, BudgetAccount, Ceiling, Short, has_room
 
 # Wakes the run a moment after midnight and not a moment before: clocks of workers differ.
 AFTER_MIDNIGHT: Final = 1.0
@@ -134,7 +134,7 @@ def _message(
     )
 
 
-def _whose(account: Account) -> str:
+def _whose(account: BudgetAccount) -> str:
     return f" ({account.payer.replace('=', ' ').replace(',', ', ')})" if account.payer else ""
 
 

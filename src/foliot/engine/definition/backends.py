@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from foliot.common.waits import Waits
 from foliot.engine.definition.freeze import tool_definition
 from foliot.engine.definition.functions import function_tool
-from foliot.engine.definition.grants import NOTHING_GRANTED, Grants
+from foliot.engine.definition.grants import NOTHING_GRANTED, OperatorGrants
 from foliot.engine.definition.references import References
 from foliot.errors import NotHere
 from foliot.resources.agreed import Agreed
@@ -54,7 +54,7 @@ class Backends:
         secrets: Secrets,
         store: ResourceStore | None,
         *,
-        grants: Grants = NOTHING_GRANTED,
+        grants: OperatorGrants = NOTHING_GRANTED,
         nats: NatsOptions | None = None,
         signer: Signer | None = None,
         public_url: str | None = None,

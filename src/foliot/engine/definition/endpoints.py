@@ -40,14 +40,14 @@ from foliot.models.routing.router import (
     UNBOUNDED_OUTPUT,
     Circuits,
     EndpointCircuit,
+    EndpointRequest,
     Pieces,
-    Question,
     Router,
     first_answer,
     without_extra,
 )
 from foliot.models.routing.tokens import estimate_request
-from foliot.models.routing.usage import AnswerUsage, Quoted, account, cut_usage
+from foliot.models.routing.usage import AnswerUsage, UsageQuote, account, cut_usage
 from foliot.resources.digest import definition_digest
 from foliot.resources.powers import declared_by_operator, secret_targets
 from foliot.resources.references import Origin, foreign, qualified, target_of
@@ -171,13 +171,13 @@ class RunModels:
         if len(refs) == 1:
             return await self._ask(spec.namespace, refs[0], request, on_delta)
 
-        async def prepare(ref: str) -> Question:
+        async def prepare(ref: str) -> EndpointRequest:
             asked = request if ref == refs[0] else await self._for_fallback(refs[0], ref, request)
 
             async def ask(pieces: Pieces | None) -> ModelResponse:
                 return await self._ask(spec.namespace, ref, asked, pieces, last=False)
 
-            return Question(asked, ask)
+            return EndpointRequest(asked, ask)
 
         return await first_answer(refs, prepare, request, on_delta=on_delta, fall_back_on=FALL_BACK_ON)
 
@@ -310,7 +310,7 @@ class RunModels:
         """Give up the place of a run that asks no more. Never raises."""
         await self._router.turns.leave(run_id)
 
-    async def quote(self, spec: RunSpec, request: ModelRequest) -> Quoted:
+    async def quote(self, spec: RunSpec, request: ModelRequest) -> UsageQuote:
         """Estimates a question for the budgets.
 
         A gateway object has the prices of its attribute `pricing`, if it has one.
@@ -336,7 +336,7 @@ class RunModels:
             unpriced = unpriced or next((each.unpriced or ref for each in quotes if each.cost_usd is None), "")
         known = [cost for cost in costs if cost is not None]
         cost = max(known) if len(known) == len(costs) and known else None
-        return Quoted(most.input_tokens, most.output_tokens, cost_usd=cost, source="estimated", unpriced=unpriced)
+        return UsageQuote(most.input_tokens, most.output_tokens, cost_usd=cost, source="estimated", unpriced=unpriced)
 
     async def question(self, spec: RunSpec, request: ModelRequest) -> Usage:
         """The tokens of a request, and their price if it is known, at the first endpoint that is asked."""
@@ -539,10 +539,10 @@ def _priced(gateway: Gateway, usage: Usage) -> Usage:
     return replace(usage, cost_usd=pricing.cost(usage))
 
 
-def _quoted(gateway: Gateway, request: ModelRequest) -> Quoted:
+def _quoted(gateway: Gateway, request: ModelRequest) -> UsageQuote:
     most = request.settings.max_output_tokens or UNBOUNDED_OUTPUT
     usage = _priced(gateway, Usage(estimate_request(request), most, source="estimated"))
-    return Quoted(usage.input_tokens, most, cost_usd=usage.cost_usd, source="estimated")
+    return UsageQuote(usage.input_tokens, most, cost_usd=usage.cost_usd, source="estimated")
 
 
 def stored_secrets(

@@ -9,14 +9,14 @@ from types import ModuleType
 from typing import Any
 
 from foliot.engine.definition.freeze import tool_definition
-from foliot.engine.definition.grants import Grants
+from foliot.engine.definition.grants import OperatorGrants
 from foliot.errors import Denied, InvalidDefinition, InvalidInput, NotHere
 from foliot.store.base import Document
 from foliot.tools.base import ToolDenied
 from foliot.tools.function import FunctionTool, tool
 
 
-def function_tool(document: Document, grants: Grants) -> FunctionTool:
+def function_tool(document: Document, grants: OperatorGrants) -> FunctionTool:
     """The function of a Tool resource; what that leaves open comes from the signature.
 
     Raises `InvalidInput`, and `ToolDenied` for a function that was not granted to whoever declared the tool; `NotHere`

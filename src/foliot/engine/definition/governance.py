@@ -20,7 +20,7 @@ from foliot.tools.governance.rules import Access, FixedRules, Rules, RuleSource,
 from foliot.tools.pipeline.breaker import Circuits
 from foliot.tools.pipeline.gates import PipelineBudgets
 from foliot.tools.pipeline.limiter import LocalLimiter
-from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.parts import PipelineParts
 from foliot.tools.pipeline.record import Recorder
 from foliot.tools.pipeline.results import StoreBlob
 from foliot.tools.secrets.secrets import Secrets
@@ -38,12 +38,12 @@ def governed(
     budgets: PipelineBudgets | None = None,
     limiting: Limiting | None = None,
     people: People | None = None,
-) -> Parts:
+) -> PipelineParts:
     """Builds the parts that pipelines share: with the rules of the store, or only the default rule without a store.
 
     Without `limiting` the limits on tools are those of this process alone.
     """
-    return Parts(
+    return PipelineParts(
         limiter=limiting.limiter if limiting is not None else LocalLimiter(),
         circuits=limiting.circuits if limiting is not None else Circuits(),
         rules=StoredRules(store, clock=clock, default_access=default_access, people=people)

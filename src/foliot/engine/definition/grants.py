@@ -30,7 +30,7 @@ _ASK: Final = "ask the operator of this installation (admin of all namespaces) t
 
 
 @dataclass(frozen=True)
-class Grants:
+class OperatorGrants:
     """The operator's grants that this process was started with: the settings of the same names."""
 
     tool_modules: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Grants:
     nats_subjects: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, settings: Settings | None) -> Grants:
+    def of(cls, settings: Settings | None) -> OperatorGrants:
         if settings is None:
             return cls()
         return cls(settings.tool_modules, settings.mcp_commands, settings.outbound_allow, settings.nats_subjects)
@@ -148,7 +148,7 @@ class Grants:
         return Guard(Outbound(allow_hosts=self.outbound_allow), lookup=_only_this_machine)
 
 
-NOTHING_GRANTED: Final = Grants()
+NOTHING_GRANTED: Final = OperatorGrants()
 
 
 def module_granted(module: str, patterns: Collection[str]) -> bool:

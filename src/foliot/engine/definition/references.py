@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Iterable
 from typing import Protocol
 
 from foliot.common.pages import read_all
-from foliot.resources.references import GRANT, Grants, Origin, Target, foreign, refused, target_of
+from foliot.resources.references import GRANT, Origin, ReferenceGrants, Target, foreign, refused, target_of
 from foliot.store.base import Document, Filter, Key, Page, ResourceStore
 
 
@@ -28,7 +28,7 @@ class References:
 
     def __init__(self, store: ResourceStore | None) -> None:
         self._store = store
-        self._known: tuple[int, Grants] | None = None
+        self._known: tuple[int, ReferenceGrants] | None = None
 
     async def resolve(self, origin: Origin, kind: str, text: str) -> Key:
         """Resolves `text` for `origin`: `name`, or `namespace/name` where a grant allows it.
@@ -46,11 +46,11 @@ class References:
         if self._store is None or not (await self._grants(self._store)).allow(origin, target):
             raise refused(origin, target)
 
-    async def _grants(self, store: ResourceStore) -> Grants:
+    async def _grants(self, store: ResourceStore) -> ReferenceGrants:
         """Read anew only when something in the store has changed."""
         revision = await store.revision()
         if self._known is None or self._known[0] != revision:
-            self._known = revision, Grants(await list_all(store, Filter(GRANT)))
+            self._known = revision, ReferenceGrants(await list_all(store, Filter(GRANT)))
         return self._known[1]
 
 
@@ -66,7 +66,7 @@ async def check_declared(lists: Lists, documents: Iterable[Document]) -> None:
         return
     replaced = {_place(document) for document in given if document["kind"] == GRANT}
     stored = [each for each in await list_all(lists, Filter(GRANT)) if _place(each) not in replaced]
-    grants = Grants([*stored, *given])
+    grants = ReferenceGrants([*stored, *given])
     for document, found in crossing:
         grants.check(document, found)
 
@@ -75,7 +75,7 @@ async def granted_roles(lists: Lists, namespace: str) -> list[Document]:
     """The AgentRoles that agents of a namespace can have, and the grants by which they have those of others."""
     grants = await list_all(lists, Filter(GRANT))
     found = [*grants, *await list_all(lists, Filter("AgentRole", namespace))]
-    for other in Grants(grants).namespaces(Origin("Agent", namespace), "AgentRole"):
+    for other in ReferenceGrants(grants).namespaces(Origin("Agent", namespace), "AgentRole"):
         found += await list_all(lists, Filter("AgentRole", other))
     return found
 

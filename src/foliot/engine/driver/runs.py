@@ -44,11 +44,11 @@ from foliot.kernel.run.state import State
 from foliot.kernel.traces import new_trace
 from foliot.store.journal.base import (
     Entry,
-    Held,
     Journal,
     Lease,
     LeaseLost,
     NewRun,
+    RunHeld,
     RunInfo,
     Signal,
     StoreSetBack,
@@ -230,7 +230,7 @@ class Runs:
         """Take up a run that waits, or whose holder died.
 
         `settlement` gives the work that a queued run belongs to.
-        Raises `NotFound`; `Held`; `Conflict` when it has ended, which is a `LeaseLost` if it happened just now.
+        Raises `NotFound`; `RunHeld`; `Conflict` when it has ended, which is a `LeaseLost` if it happened just now.
         """
         with self._taking(run_id):
             lease = await self._claimed(run_id)
@@ -251,11 +251,11 @@ class Runs:
         until = now + self.lease_seconds
         try:
             return await self._held(self.journal.claim(run_id, worker=self.worker, now=now, until=until))
-        except Held:
+        except RunHeld:
             info = await self.journal.get(run_id)
             if not self._is_gone(info.worker):
                 hint = f"`foliot why {run_id}` says what it does, `foliot cancel {run_id}` ends it"
-                raise Held(f"run {run_id} is at work: {in_words(info.worker or '')} drives it", hint=hint) from None
+                raise RunHeld(f"run {run_id} is at work: {in_words(info.worker or '')} drives it", hint=hint) from None
             # The holder was killed on this machine: waiting for its lease to run out would help nobody. It is named by
             # its epoch, so that of several who find it dead one replaces it, and the others not that one.
             return await self._held(

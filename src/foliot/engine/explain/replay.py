@@ -47,7 +47,7 @@ ALWAYS_DECIDED = (StepStarted, RunWaiting, RunSucceeded, RunFailed, RunCancelled
 ALSO_FROM_OUTSIDE = ("cancelled", "denied")
 
 
-class Difference(Struct, frozen=True):
+class ReplayDifference(Struct, frozen=True):
     """The first place where the replay does not follow the journal."""
 
     seq: int
@@ -61,7 +61,7 @@ class Replay(Struct):
     state: State
     events: int = 0
     decided: int = 0
-    difference: Difference | None = None
+    difference: ReplayDifference | None = None
 
 
 def replay(spec: RunSpec, run_id: str, entries: Sequence[Entry], history: Sequence[Message] = ()) -> Replay:
@@ -91,7 +91,7 @@ def _is_decided(event: Event) -> bool:
             return isinstance(event, ALWAYS_DECIDED)
 
 
-def _follow(found: Replay, entry: Entry, expected: list[Event]) -> Difference | None:
+def _follow(found: Replay, entry: Entry, expected: list[Event]) -> ReplayDifference | None:
     """Fold in one recorded event, which is either the next decision or something from outside."""
     event = decode(entry.data)
     if expected and encode(expected[0]) == entry.data:
@@ -99,16 +99,16 @@ def _follow(found: Replay, entry: Entry, expected: list[Event]) -> Difference | 
         found.decided += 1
     elif _is_decided(event):
         decided = encode(expected[0]).decode() if expected else "nothing is decided here"
-        return Difference(entry.seq, entry.data.decode(), decided)
+        return ReplayDifference(entry.seq, entry.data.decode(), decided)
     else:
         # Something from outside came first; the kernel may decide otherwise when it knows that.
         expected.clear()
     if encode(event) != entry.data:
-        return Difference(entry.seq, entry.data.decode(), encode(event).decode())
+        return ReplayDifference(entry.seq, entry.data.decode(), encode(event).decode())
     try:
         apply(found.state, event, entry.at)
     except IllegalEvent as error:
-        return Difference(entry.seq, f"{type_of(event)} was recorded", f"it cannot follow: {error}")
+        return ReplayDifference(entry.seq, f"{type_of(event)} was recorded", f"it cannot follow: {error}")
     return None
 
 

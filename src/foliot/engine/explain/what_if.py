@@ -23,14 +23,14 @@ from foliot.engine.definition.freeze import LOCK, freeze, tool_definition, with_
 from foliot.engine.definition.functions import function_tool
 from foliot.engine.definition.governance import token_limits
 from foliot.engine.definition.grants import NOTHING_GRANTED, SecretHosts, check_provider
-from foliot.engine.definition.grants import Grants as Granted
+from foliot.engine.definition.grants import OperatorGrants as Granted
 from foliot.engine.driver.intake import caller_for
 from foliot.errors import Denied, FoliotError, NotFound
 from foliot.kernel.identity import Identity, Person
 from foliot.kernel.run.events import RunCreated
 from foliot.kernel.run.spec import RunSpec
 from foliot.resources.powers import declared_by_operator
-from foliot.resources.references import Grants, Origin, Target, qualified, refused, target_of
+from foliot.resources.references import Origin, ReferenceGrants, Target, qualified, refused, target_of
 from foliot.store.base import Document
 from foliot.tools.backends.agent import PREFIX, agent_definition
 from foliot.tools.base import Asks, Caller, Invocation, OnOutput, Tool, ToolDefinition, ToolError
@@ -42,7 +42,7 @@ from foliot.tools.governance.reader import read_rules
 from foliot.tools.governance.rules import Access, FixedRules, Rules, Verdict, placed
 from foliot.tools.isolation import NONE
 from foliot.tools.pipeline.gates import HasSecret
-from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.parts import PipelineParts
 from foliot.tools.pipeline.pipeline import Pipeline
 from foliot.tools.registry import split_request
 
@@ -71,7 +71,7 @@ class Declared:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class PolicyWorld:
     """Everything of one namespace that decides about a call. `tools` and `agents` are documents by name.
 
     `endpoints` are those of models by `namespace/name`. `parts` are what the gates of a pipeline ask. `shared` are the
@@ -83,9 +83,9 @@ class World:
     agents: Mapping[str, Document]
     tools: Mapping[str, Document]
     endpoints: Mapping[str, Document] = field(default_factory=dict[str, Document])
-    parts: Parts = field(default_factory=Parts)
+    parts: PipelineParts = field(default_factory=PipelineParts)
     budgets: CallBudgets | None = None
-    shared: Grants = field(default_factory=lambda: Grants(()))
+    shared: ReferenceGrants = field(default_factory=lambda: ReferenceGrants(()))
     granted: Granted = NOTHING_GRANTED
     secret_hosts: SecretHosts | None = None
 
@@ -103,7 +103,7 @@ class World:
         secret_hosts: SecretHosts | None = None,
         people: Mapping[str, Person] | None = None,
         clock: Callable[[], float] = time.time,
-    ) -> World:
+    ) -> PolicyWorld:
         """From documents of any kinds; roles and endpoints may be of other namespaces.
 
         `people` are who gave standing grants, by the names that they gave them under.
@@ -118,7 +118,7 @@ class World:
             {each["metadata"]["name"]: each for each in here if each["kind"] == "Agent"},
             {each["metadata"]["name"]: each for each in here if each["kind"] == "Tool"},
             {_place(each): each for each in documents if each["kind"] == "ModelEndpoint"},
-            Parts(
+            PipelineParts(
                 rules=FixedRules(rules),
                 profile=Profile.of(allowed_tools),
                 budgets=budgets,
@@ -126,7 +126,7 @@ class World:
                 clock=clock,
             ),
             budgets,
-            Grants(documents),
+            ReferenceGrants(documents),
             granted,
             secret_hosts,
         )

@@ -202,7 +202,7 @@ Holder: TypeAlias = Literal["alive", "gone", "nobody"]
 SHOWN_STEPS = 3
 
 
-class Standing(Struct, frozen=True):
+class RunLiveness(Struct, frozen=True):
     """How the run stands outside of its journal: its row's phase, and whether its holder is alive."""
 
     phase: Phase
@@ -227,7 +227,7 @@ class Explanation(Struct):
     next: list[Hint] = field(default_factory=list[Hint])
 
 
-def explain(trace: Trace, standing: Standing, spec: RunSpec, now: float) -> Explanation:
+def explain(trace: Trace, standing: RunLiveness, spec: RunSpec, now: float) -> Explanation:
     """The whole story of a run in a few sentences."""
     explanation = _situation(trace, standing, spec, now)
     explanation.cost = cost_of(trace)
@@ -239,7 +239,7 @@ def explain(trace: Trace, standing: Standing, spec: RunSpec, now: float) -> Expl
 # --- how it stands -----------------------------------------------------------------------------------------------
 
 
-def _situation(trace: Trace, standing: Standing, spec: RunSpec, now: float) -> Explanation:
+def _situation(trace: Trace, standing: RunLiveness, spec: RunSpec, now: float) -> Explanation:
     run = trace.run_id
     match trace.ended:
         case None if trace.waiting is not None and trace.waiting_since is not None:
@@ -409,7 +409,7 @@ def _until_when(worker: str, *, again: bool) -> str:
     return f"{in_words(worker)} made the call and is not known to have ended: it may still act until that process does"
 
 
-def _interrupted(trace: Trace, standing: Standing, spec: RunSpec, now: float) -> Explanation:
+def _interrupted(trace: Trace, standing: RunLiveness, spec: RunSpec, now: float) -> Explanation:
     hint = Hint(f"foliot resume {trace.run_id}", "goes on where it was")
     since = duration(max(0.0, now - trace.last_at))
     if standing.holder == "gone":

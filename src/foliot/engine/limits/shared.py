@@ -19,11 +19,11 @@ from foliot.engine.driver.process import identity, is_gone
 from foliot.errors import Conflict, FoliotError, NotFound
 from foliot.kernel.run.events import RunResumed
 from foliot.models.routing.limits import PASS, ModelTurn
-from foliot.resources.rates import Declarer, Limits
+from foliot.resources.rates import Declarer, RateLimits
 from foliot.store.base import Database
 from foliot.store.journal.base import Journal
 from foliot.store.ledger.model_limits import SqlModelLimits
-from foliot.store.ledger.tool_limits import SqlLimits, ToolRate, Trouble, Wish
+from foliot.store.ledger.tool_limits import LeaseRequest, SqlLimits, ToolRate, Trouble
 from foliot.tools.base import RateLimit, ToolDefinition, ToolRateLimited
 from foliot.tools.pipeline.breaker import FAILURES, SECONDS, circuit_key, circuit_open
 from foliot.tools.pipeline.limiter import too_often
@@ -223,7 +223,7 @@ class SharedTurns:
         return 0 <= self._clock() - self._read_at < STALE_AFTER
 
     async def take(
-        self, key: str, asker: str, limits: Limits, tokens: int, *, queue: bool, by: Declarer | None = None
+        self, key: str, asker: str, limits: RateLimits, tokens: int, *, queue: bool, by: Declarer | None = None
     ) -> ModelTurn:
         if limits.none:
             if not self._is_fresh:
@@ -474,7 +474,7 @@ class SharedLimiter:
         needs_place = limit.concurrency is not None and not line.free
         wanted = self._batch(line, limit, now) if needs_tokens else 0
         number = next(self._numbers)
-        wish = Wish(
+        wish = LeaseRequest(
             key,
             self._holder,
             rate=_rate(limit) if needs_tokens else None,

@@ -143,7 +143,7 @@ class Carrier(Protocol):
         ...
 
 
-class Hub:
+class RunHub:
     """The engine's `Watcher`: hands what happens to whoever reads that run. Costs next to nothing without readers."""
 
     def __init__(self) -> None:

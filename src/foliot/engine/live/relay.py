@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from foliot.bus.live import LiveBus, Subscription
 from foliot.common.cancellation import stop_tasks
-from foliot.engine.live.hub import Hub, Output, Reader, Streamed
+from foliot.engine.live.hub import Output, Reader, RunHub, Streamed
 from foliot.kernel.messages import Delta, ReasoningDelta, TextDelta
 
 # Where wishes are said. No namespace can have this name.
@@ -62,11 +62,11 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class Relay:
-    """Carries pieces of the runs of one `Hub`. `opening` opens the bus, when it is first needed."""
+    """Carries pieces of the runs of one `RunHub`. `opening` opens the bus, when it is first needed."""
 
     def __init__(
         self,
-        hub: Hub,
+        hub: RunHub,
         opening: Callable[[], Awaitable[LiveBus]],
         *,
         clock: Callable[[], float] = time.monotonic,

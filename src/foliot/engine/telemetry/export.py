@@ -54,7 +54,7 @@ def otlp_sender(endpoint: str, headers: dict[str, str] | None = None) -> Sender:
 
 
 class TraceExporter:
-    """Hears of every event (`Hub.observe(exporter.recorded)`), and sends what `read` makes of a run that ended.
+    """Hears of every event (`RunHub.observe(exporter.recorded)`), and sends what `read` makes of a run that ended.
 
     `start` it on the event loop that drives the runs, and `close` it before the store.
     """

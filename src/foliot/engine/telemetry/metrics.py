@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, runtime_checkable
 
-from foliot.engine.telemetry.standing import Standing, look
+from foliot.engine.telemetry.standing import StoreSnapshot, look
 from foliot.errors import FoliotError, UsageError
 from foliot.kernel.messages import Usage
 from foliot.kernel.run.events import (
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 # Counts what runs of this process do, from the events that become durable.
 #
-# A `Tally` hears every event once (`Hub.observe`) and touches nothing but its own dicts: no clock, no lock, no
+# A `Tally` hears every event once (`RunHub.observe`) and touches nothing but its own dicts: no clock, no lock, no
 # database. Labels are bounded: of each sort only so many values are told apart, and the rest counts as `_other`; a
 # tool that does not exist counts as `_unknown`, whatever a model called it.
 
@@ -82,7 +82,7 @@ class BoundedLabel:
         return value
 
 
-class Spread:
+class Histogram:
     """How often a number fell between which bounds, and their sum."""
 
     __slots__ = ("bounds", "counts", "sum")
@@ -117,9 +117,9 @@ class Tally:
         self.approvals_requested = 0
         self.approvals_decided: defaultdict[Labels, int] = defaultdict(int)
         self.budget_stops: defaultdict[Labels, int] = defaultdict(int)
-        self.model_seconds: defaultdict[Labels, Spread] = defaultdict(lambda: Spread(SHORT))
-        self.tool_seconds: defaultdict[Labels, Spread] = defaultdict(lambda: Spread(SHORT))
-        self.approval_wait = Spread(LONG)
+        self.model_seconds: defaultdict[Labels, Histogram] = defaultdict(lambda: Histogram(SHORT))
+        self.tool_seconds: defaultdict[Labels, Histogram] = defaultdict(lambda: Histogram(SHORT))
+        self.approval_wait = Histogram(LONG)
         self._models, self._tools, self._reasons = BoundedLabel(), BoundedLabel(), BoundedLabel()
         self._asked: dict[tuple[str, str], float] = {}
         self._by_type: dict[type[Any], Callable[[str, float, Any], None]] = {
@@ -252,9 +252,9 @@ class TaskCounts:
     """
 
     def __init__(self) -> None:
-        self.durations: defaultdict[Labels, Spread] = defaultdict(lambda: Spread(LONG_WORK))
+        self.durations: defaultdict[Labels, Histogram] = defaultdict(lambda: Histogram(LONG_WORK))
         self.messages: defaultdict[Labels, int] = defaultdict(int)
-        self.latencies: defaultdict[Labels, Spread] = defaultdict(lambda: Spread(SHORT))
+        self.latencies: defaultdict[Labels, Histogram] = defaultdict(lambda: Histogram(SHORT))
         self.retries: defaultdict[Labels, int] = defaultdict(int)
         self.dead_letters: defaultdict[Labels, int] = defaultdict(int)
         self._agents, self._namespaces, self._systems = BoundedLabel(), BoundedLabel(), BoundedLabel()
@@ -353,7 +353,7 @@ class Metrics:
         registry.register(PROCESS_COLLECTOR)
         return generate_latest(registry)
 
-    async def _standing(self) -> Standing | None:
+    async def _standing(self) -> StoreSnapshot | None:
         if self._database is None:
             return None
         try:
@@ -361,7 +361,7 @@ class Metrics:
         except FoliotError:
             return None
 
-    def _families(self, standing: Standing | None, took: float) -> Iterable[Metric]:
+    def _families(self, standing: StoreSnapshot | None, took: float) -> Iterable[Metric]:
         yield _gauge("build_info", "The version that runs.", {(__version__,): 1}, ("version",))
         yield _gauge("store_up", "Whether the store answered this scrape.", {(): int(standing is not None)})
         yield _gauge("scrape_store_seconds", "How long the store took for this scrape.", {(): took})
@@ -387,11 +387,11 @@ class Metrics:
     def _commits(self) -> Iterable[Metric]:
         if isinstance(self._database, CommitsInGroups):
             counts, transactions = self._database.commit_sizes()
-            spread = Spread(tuple(2.0**n for n in range(len(counts) - 1)))
+            spread = Histogram(tuple(2.0**n for n in range(len(counts) - 1)))
             spread.counts, spread.sum = list(counts), transactions
             yield _histogram("commit_transactions", "Transactions in one commit of the store.", {(): spread})
 
-    def _queue(self, standing: Standing) -> Iterable[Metric]:
+    def _queue(self, standing: StoreSnapshot) -> Iterable[Metric]:
         runs: dict[Labels, float] = {}
         ages: dict[Labels, float] = {}
         for each in standing.queue:
@@ -408,14 +408,14 @@ class Metrics:
         )
         yield _gauge("queue_oldest_due_seconds", "How long the first in line has been due.", ages, ("namespace",))
 
-    def _in_flight(self, standing: Standing) -> Iterable[Metric]:
+    def _in_flight(self, standing: StoreSnapshot) -> Iterable[Metric]:
         flying: dict[Labels, float] = {}
         for agent, number in standing.in_flight.items():
             flying[self._agents(agent),] = flying.get((self._agents(agent),), 0) + number
         for prefix in PREFIXES:
             yield _gauge("inflight_messages", "Messages that have not ended.", flying, ("agent",), prefix)
 
-    def _staff(self, standing: Standing) -> Iterable[Metric]:
+    def _staff(self, standing: StoreSnapshot) -> Iterable[Metric]:
         states = {(state,): 0 for state in ("ready", "draining", "stopped", "lost")}
         current: dict[Labels, float] = {}
         capacity: dict[Labels, float] = {}
@@ -488,7 +488,7 @@ def _of_tasks(counts: TaskCounts) -> Iterable[Metric]:
     )
 
 
-def _stood(standing: Standing) -> Iterable[Metric]:
+def _stood(standing: StoreSnapshot) -> Iterable[Metric]:
     """How things stand in the store, whoever did it."""
     at = standing.at
     yield _gauge("runs", "Live runs.", {(phase,): standing.runs.get(phase, 0) for phase in _LIVE}, ("phase",))
@@ -537,7 +537,7 @@ def _counter(
 
 
 def _histogram(
-    name: str, help: str, values: Mapping[Labels, Spread], labels: Labels = (), prefix: str = "foliot"
+    name: str, help: str, values: Mapping[Labels, Histogram], labels: Labels = (), prefix: str = "foliot"
 ) -> Metric:
     from prometheus_client.core import HistogramMetricFamily
 

@@ -33,7 +33,7 @@ class QueueStanding(Struct, frozen=True):
     oldest_due: float | None
 
 
-class Standing(Struct, frozen=True):
+class StoreSnapshot(Struct, frozen=True):
     """Everything at `at`. Times are of the same clock; counts are of this moment."""
 
     at: float
@@ -58,11 +58,11 @@ class _Summary(Struct, frozen=True):
     waiting: _Wait = _Wait()
 
 
-async def look(database: Database, resources: ResourceStore | None, *, now: float) -> Standing:
+async def look(database: Database, resources: ResourceStore | None, *, now: float) -> StoreSnapshot:
     """How things stand now. Raises `Unavailable`."""
     (leases,) = await database.read("telemetry_leases", now=now)
     counts, since = _waits(await database.read("telemetry_waiting", count=MOST_WAITING))
-    return Standing(
+    return StoreSnapshot(
         at=now,
         queue=[QueueStanding(**row) for row in await database.read("telemetry_queue", now=now)],
         runs={row["phase"]: row["runs"] for row in await database.read("telemetry_runs")},

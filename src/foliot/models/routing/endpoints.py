@@ -24,7 +24,7 @@ from foliot.models.config import GatewayConfig, Timeouts
 from foliot.models.profiles import sections_for
 from foliot.models.registry import default_registry
 from foliot.models.routing.pricing import Pricing
-from foliot.resources.rates import NO_LIMITS, Limits
+from foliot.resources.rates import NO_LIMITS, RateLimits
 from foliot.resources.references import qualified
 
 _log: Final = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class EndpointConfig:
     gateway: GatewayConfig
     version: str = ""
     secret_version: str = ""
-    limits: Limits = NO_LIMITS
+    limits: RateLimits = NO_LIMITS
     pricing: Pricing | None = None
     fallbacks: tuple[str, ...] = ()
     fall_back_on: frozenset[str] = FALL_BACK_ON
@@ -192,19 +192,19 @@ def endpoint_config(
     )
 
 
-def _limits(declared: Mapping[str, Any]) -> Limits:
+def _limits(declared: Mapping[str, Any]) -> RateLimits:
     requests, tokens, concurrency, burst = map(declared.get, ("requests", "tokens", "concurrency", "burst"))
-    return Limits(requests, tokens, seconds(declared["per"]), concurrency, burst)
+    return RateLimits(requests, tokens, seconds(declared["per"]), concurrency, burst)
 
 
-def limits_in_file(provider: str, model: str) -> Limits:
+def limits_in_file(provider: str, model: str) -> RateLimits:
     """The limits that the provider's file has for a model, which hold where an endpoint declares none."""
     try:
         name = default_registry().find(provider).name
     except InvalidInput:
         return NO_LIMITS  # whoever asks it is told
     given = sections_for(name, "limits", model)
-    return Limits(**given) if given else NO_LIMITS
+    return RateLimits(**given) if given else NO_LIMITS
 
 
 def _timeouts(declared: Mapping[str, str], waits: Waits) -> Timeouts:

@@ -20,11 +20,11 @@ from foliot.kernel.messages import Usage
 from foliot.resources.rates import (
     GRACE,
     NO_LIMITS,
-    Ahead,
     Bound,
     Counted,
     Declarer,
-    Limits,
+    QueueAhead,
+    RateLimits,
     RateLine,
     UsedSlot,
     averaged,
@@ -49,7 +49,7 @@ class ModelTurn(NamedTuple):
     wait: float
     ahead: int = 0
     bound: Bound = ""
-    limits: Limits = NO_LIMITS
+    limits: RateLimits = NO_LIMITS
     at: float = 0.0
     counted: Counted = Counted()
 
@@ -66,7 +66,7 @@ class Turns(Protocol):
         ...
 
     async def take(
-        self, key: str, asker: str, limits: Limits, tokens: int, *, queue: bool, by: Declarer | None = None
+        self, key: str, asker: str, limits: RateLimits, tokens: int, *, queue: bool, by: Declarer | None = None
     ) -> ModelTurn:
         """A turn for a question that is expected to take `tokens`. With `queue` a place is taken when there is none.
 
@@ -104,7 +104,7 @@ class _Place:
 class _Line:
     used: dict[float, dict[float, tuple[int, int]]] = field(default_factory=dict[float, dict[float, tuple[int, int]]])
     places: dict[str, _Place] = field(default_factory=dict[str, _Place])
-    declared: dict[str, Limits] = field(default_factory=dict[str, Limits])
+    declared: dict[str, RateLimits] = field(default_factory=dict[str, RateLimits])
     active: int = 0
     seconds: float = 2.0
     paused_until: float = 0.0
@@ -123,7 +123,7 @@ class LocalTurns:
         return line is None or not (line.declared or line.paused_until > self._clock())
 
     async def take(
-        self, key: str, asker: str, limits: Limits, tokens: int, *, queue: bool, by: Declarer | None = None
+        self, key: str, asker: str, limits: RateLimits, tokens: int, *, queue: bool, by: Declarer | None = None
     ) -> ModelTurn:
         if limits.none and self.is_free(key):
             return PASS
@@ -145,11 +145,11 @@ class LocalTurns:
             if (mine is None or each.number < mine.number) and each.due + GRACE > now
         ]
         used = {per: [UsedSlot(at, *amounts) for at, amounts in sorted(line.used[per].items())] for per in windows}
-        seen = RateLine((), Ahead(len(front), sum(front)), line.active, line.seconds, line.paused_until)
+        seen = RateLine((), QueueAhead(len(front), sum(front)), line.active, line.seconds, line.paused_until)
         due = latest(every, seen, used, tokens, now)
         if due.at <= now:
             self._forget(asker)
-            slots = tuple((per, Limits(per=per).slot(now)) for per in windows)
+            slots = tuple((per, RateLimits(per=per).slot(now)) for per in windows)
             for per, slot in slots:
                 requests, taken = line.used[per].get(slot, (0, 0))
                 line.used[per][slot] = (requests + 1, taken + tokens)
@@ -173,7 +173,7 @@ class LocalTurns:
                 requests, tokens = line.used[per][slot]
                 line.used[per][slot] = (requests, max(0, tokens + more))
 
-    def _declared(self, line: _Line, limits: Limits, by: Declarer | None) -> list[Limits]:
+    def _declared(self, line: _Line, limits: RateLimits, by: Declarer | None) -> list[RateLimits]:
         if by is not None:
             line.declared.pop(by.endpoint, None)
             if not limits.none:

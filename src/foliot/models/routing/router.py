@@ -47,12 +47,12 @@ from foliot.models.base import (
     Transcript,
     lacking,
 )
-from foliot.models.registry import Registry, default_registry
+from foliot.models.registry import ProviderRegistry, default_registry
 from foliot.models.routing.endpoints import EndpointConfig, GatewayCache, OpenGateway
 from foliot.models.routing.limits import ASKER, PASS, Clock, LocalTurns, ModelTurn, Turns, counted
 from foliot.models.routing.pricing import TOKENS_ALONE, PriceBook, Sold
 from foliot.models.routing.tokens import TokenCounter, estimate_request, estimate_text
-from foliot.models.routing.usage import BoundedRequest, Quoted, account, cut_usage, possible
+from foliot.models.routing.usage import BoundedRequest, UsageQuote, account, cut_usage, possible
 from foliot.models.wire.values import tier_of
 from foliot.resources.rates import Declarer
 
@@ -160,7 +160,7 @@ class Router:
         *,
         look_anew: LookAnew | None = None,
         may_fall_back: MayFallBack | None = None,
-        registry: Registry | None = None,
+        registry: ProviderRegistry | None = None,
         turns: Turns | None = None,
         circuits: Circuits | None = None,
         prices: PriceBook | None = None,
@@ -196,7 +196,7 @@ class Router:
         chain = dict.fromkeys((first.name, *first.fallbacks))
         alone = last and len(chain) == 1
 
-        async def prepare(name: str) -> Question:
+        async def prepare(name: str) -> EndpointRequest:
             if name == first.name:
                 endpoint, asked = first, _named(request, first)
             else:
@@ -207,7 +207,7 @@ class Router:
             async def ask(pieces: Pieces | None) -> ModelResponse:
                 return await self._ask(endpoint, self._question(asked, pieces), queue=alone)
 
-            return Question(asked, ask)
+            return EndpointRequest(asked, ask)
 
         return await first_answer(
             tuple(chain), prepare, request, on_delta=on_delta, fall_back_on=first.fall_back_on, last=last
@@ -281,7 +281,7 @@ class Router:
 
         return await self._ask(await self._find(ref), _Question(model, size, ask, finished), queue=True)
 
-    async def quote(self, ref: str, request: ModelRequest) -> list[Quoted]:
+    async def quote(self, ref: str, request: ModelRequest) -> list[UsageQuote]:
         """Estimates the highest usage of the request, at the endpoint and at each of its fallbacks.
 
         An endpoint that cannot be found, or whose provider is unknown, is left out: it will not answer either. The
@@ -312,7 +312,7 @@ class Router:
             return False  # one of them will not answer
         return len(names) == 1
 
-    async def _quote(self, endpoint: EndpointConfig, request: ModelRequest) -> Quoted:
+    async def _quote(self, endpoint: EndpointConfig, request: ModelRequest) -> UsageQuote:
         try:
             provider = self._registry.find(endpoint.gateway.provider).name
         except FoliotError as error:
@@ -322,7 +322,7 @@ class Router:
         most = self._most_output(endpoint, request) * _answers(request, endpoint)
         usage = _tiered(Usage(tokens, most, source="estimated"), request, endpoint)
         cost = await self._cost(endpoint, provider, provider, model, usage)
-        return Quoted(usage.input_tokens, most, cost_usd=cost, source="estimated", tier=usage.tier,
+        return UsageQuote(usage.input_tokens, most, cost_usd=cost, source="estimated", tier=usage.tier,
                       unpriced=endpoint.name if cost is None else "")  # fmt: skip
 
     def _most_output(self, endpoint: EndpointConfig, request: ModelRequest) -> int:
@@ -626,7 +626,7 @@ def _delayed(endpoint: EndpointConfig, turn: ModelTurn, again: StandInLine | Non
     return ModelDelayed(message, wait=turn.wait, endpoint=endpoint.name, stand_in_line=again)
 
 
-class Question(NamedTuple):
+class EndpointRequest(NamedTuple):
     """A request in the words of one endpoint, and how to ask it there."""
 
     request: ModelRequest
@@ -635,7 +635,7 @@ class Question(NamedTuple):
 
 async def first_answer(
     names: Sequence[str],
-    prepare: Callable[[str], Awaitable[Question]],
+    prepare: Callable[[str], Awaitable[EndpointRequest]],
     request: ModelRequest,
     *,
     on_delta: OnDelta | None,

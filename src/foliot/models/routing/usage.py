@@ -46,7 +46,7 @@ class BoundedRequest(NamedTuple):
         raise error
 
 
-class Quoted(Usage, frozen=True):
+class UsageQuote(Usage, frozen=True):
     """The expected usage of a question; `unpriced` names an endpoint that may answer it at an unknown price."""
 
     unpriced: str = ""

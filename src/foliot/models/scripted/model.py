@@ -115,7 +115,7 @@ from foliot.models.routing.tokens import estimate_parts, estimate_request
 from foliot.models.scripted.script import (
     Moment,
     ScriptedCall,
-    Turn,
+    ScriptTurn,
     read_script,
     read_turn,
     render,
@@ -136,16 +136,16 @@ _WORDS: Final = ("vector", "search", "web", "db", "echo")
 _DEPTH: Final = 4
 
 
-def mock_turn(request: ModelRequest) -> Turn:
+def mock_turn(request: ModelRequest) -> ScriptTurn:
     """Returns the turn for this request."""
     step = _answers(request) + 1
     if (request.output_schema is None or request.tools) and (tool := _choose(request, step)) is not None:
         arguments = _arguments(tool, _input(request) or f"step={step}")
         call = ScriptedCall(tool.name, arguments, msgspec.json.encode(arguments).decode())
-        return Turn(say=f"model={request.model} step={step}", calls=(call,))
+        return ScriptTurn(say=f"model={request.model} step={step}", calls=(call,))
     if request.output_schema is not None:
-        return Turn(say=sample(request.output_schema, _input(request)))
-    return Turn(say=f"model={request.model} step={step}")
+        return ScriptTurn(say=sample(request.output_schema, _input(request)))
+    return ScriptTurn(say=f"model={request.model} step={step}")
 
 
 def _input(request: ModelRequest) -> str:
@@ -270,7 +270,7 @@ class ScriptedModel:
     async def close(self) -> None:
         self._failed.clear()
 
-    def _pick(self, request: ModelRequest) -> tuple[Turn, int]:
+    def _pick(self, request: ModelRequest) -> tuple[ScriptTurn, int]:
         assert self._script is not None
         scene = self._script.scene_for(request)
         if scene is None:
@@ -295,8 +295,8 @@ class ScriptedModel:
             answer = function(request)
             if not isinstance(answer, str) and isawaitable(answer):
                 answer = await answer
-            if isinstance(answer, dict | Turn):
-                turn = answer if isinstance(answer, Turn) else read_turn(cast("dict[str, Any]", answer))
+            if isinstance(answer, dict | ScriptTurn):
+                turn = answer if isinstance(answer, ScriptTurn) else read_turn(cast("dict[str, Any]", answer))
                 return await self._play(turn, request, _answers(request) + 1, on_delta)
             response = self._response(answer, request)
         except ModelError:
@@ -333,7 +333,9 @@ class ScriptedModel:
             hint="return a text, a turn (mapping), tool calls, a Message or a ModelResponse",
         )
 
-    async def _play(self, turn: Turn, request: ModelRequest, step: int, on_delta: OnDelta | None) -> ModelResponse:
+    async def _play(
+        self, turn: ScriptTurn, request: ModelRequest, step: int, on_delta: OnDelta | None
+    ) -> ModelResponse:
         if turn.after:
             await self._sleep(turn.after)
         moment = Moment(request, request.messages, step)
@@ -347,7 +349,7 @@ class ScriptedModel:
             await self._sleep(turn.pace * (len(response.message.text) // turn.chunk))
         return response
 
-    def _parts(self, turn: Turn, moment: Moment) -> tuple[Part, ...]:
+    def _parts(self, turn: ScriptTurn, moment: Moment) -> tuple[Part, ...]:
         parts: list[Part] = []
         if turn.think:
             parts.append(Reasoning(turn.think if turn.fixed else render(turn.think, moment)))
@@ -358,7 +360,7 @@ class ScriptedModel:
             parts.extend(self._calls(turn, moment))
         return tuple(parts)
 
-    def _calls(self, turn: Turn, moment: Moment) -> tuple[ToolCall, ...]:
+    def _calls(self, turn: ScriptTurn, moment: Moment) -> tuple[ToolCall, ...]:
         number = _call_number(moment.messages, _answers(moment.request))
         made: list[ToolCall] = []
         for position, call in enumerate(turn.calls, 1):
@@ -370,7 +372,12 @@ class ScriptedModel:
         return tuple(made)
 
     def _finish(
-        self, parts: tuple[Part, ...], request: ModelRequest, *, usage: Usage | None = None, turn: Turn | None = None
+        self,
+        parts: tuple[Part, ...],
+        request: ModelRequest,
+        *,
+        usage: Usage | None = None,
+        turn: ScriptTurn | None = None,
     ) -> ModelResponse:
         if usage is None:
             usage = Usage(estimate_request(request), estimate_parts(parts), source="estimated")
@@ -379,7 +386,7 @@ class ScriptedModel:
             stop = "tool_calls" if any(type(part) is ToolCall for part in parts) else "end"
         return ModelResponse(Message("assistant", parts), usage, stop, request.model or self._model, PROVIDER)
 
-    def _fails_now(self, turn: Turn, request: ModelRequest, step: int) -> bool:
+    def _fails_now(self, turn: ScriptTurn, request: ModelRequest, step: int) -> bool:
         if turn.times is None:
             return True
         key = _digest(request, step)
@@ -391,7 +398,7 @@ class ScriptedModel:
             self._failed.popitem(last=False)
         return True
 
-    async def _fail(self, turn: Turn, parts: tuple[Part, ...], on_delta: OnDelta | None) -> None:
+    async def _fail(self, turn: ScriptTurn, parts: tuple[Part, ...], on_delta: OnDelta | None) -> None:
         assert turn.fail is not None
         if turn.fail_at and on_delta is not None:
             text = Message("assistant", parts).text[: turn.fail_at]

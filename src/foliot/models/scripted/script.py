@@ -126,7 +126,7 @@ class ScriptedCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ScriptTurn:
     """One answer. `say` is a text, or a JSON value that is said as JSON."""
 
     say: Any = None
@@ -149,14 +149,14 @@ class Turn:
 class Scene:
     """One role in a script: whom it serves, its turns in order, and what comes when they run out."""
 
-    turns: tuple[Turn, ...] = ()
+    turns: tuple[ScriptTurn, ...] = ()
     match: Condition | None = None
-    otherwise: Turn | None = None
+    otherwise: ScriptTurn | None = None
     loop: bool = False
     by_input: bool = False
     branches: bool = False
 
-    def pick(self, request: ModelRequest) -> tuple[Turn | None, int]:
+    def pick(self, request: ModelRequest) -> tuple[ScriptTurn | None, int]:
         """The turn for this request, None when there is none left, and the number of the answer, from 1."""
         messages = request.messages
         begin = self._begin(messages)
@@ -175,13 +175,13 @@ class Scene:
             return 0
         return next((i for i in range(len(messages) - 1, -1, -1) if messages[i].role == "user"), 0)
 
-    def _walk(self, request: ModelRequest, begin: int) -> tuple[Turn | None, int]:
+    def _walk(self, request: ModelRequest, begin: int) -> tuple[ScriptTurn | None, int]:
         """Play the script again along the transcript: each answer took the next turn whose `when` held at that point.
 
         A pointer kept in memory would be lost in a crash and wrong after a fork; this costs a few microseconds a turn.
         """
         position, step = 0, 1
-        turn: Turn | None = None
+        turn: ScriptTurn | None = None
         messages = request.messages
         for end in range(begin, len(messages) + 1):
             if end < len(messages) and messages[end].role != "assistant":
@@ -343,7 +343,7 @@ def read_script(script: Any) -> Script:
     return read
 
 
-def read_turn(turn: Any, place: str = "turn") -> Turn:
+def read_turn(turn: Any, place: str = "turn") -> ScriptTurn:
     """One turn on its own, from Python: words in braces stay as they are. Raises `InvalidInput` like `read_script`."""
     reader = _Reader(literal=True)
     turns = reader.turn(turn, place, {})
@@ -409,20 +409,20 @@ class _Reader:
             branches=any(turn.when is not None for turn in turns),
         )
 
-    def turns(self, value: Any, place: str, defaults: Mapping[str, Any]) -> list[Turn]:
+    def turns(self, value: Any, place: str, defaults: Mapping[str, Any]) -> list[ScriptTurn]:
         if not isinstance(value, list):
             self.problem(place, f"must be a list of turns, not {_a(value)}")
             return []
         items = cast("list[Any]", value)
         return [turn for n, item in enumerate(items) for turn in self.turn(item, f"{place}[{n}]", defaults)]
 
-    def turn(self, value: Any, place: str, defaults: Mapping[str, Any]) -> list[Turn]:
+    def turn(self, value: Any, place: str, defaults: Mapping[str, Any]) -> list[ScriptTurn]:
         """The turn, as often as its `repeat` says; one empty turn when it cannot be read."""
         if isinstance(value, str):
             value = {"say": value}
         data = self.mapping(value, place, _TURN)
         if data is None:
-            return [Turn()]
+            return [ScriptTurn()]
         if not any(key in data for key in ("say", "call", "fail", "think", "stop")):
             self.problem(place, "does nothing; give `say`, `call` or `fail`")
         merged = {**defaults, **data}
@@ -433,7 +433,7 @@ class _Reader:
         if not isinstance(say := data.get("say"), str):
             self.json(say, f"{place}.say")
         when = data.get("when")
-        turn = Turn(
+        turn = ScriptTurn(
             say=say,
             think=str(think),
             calls=calls,

@@ -19,7 +19,17 @@ import msgspec
 
 from foliot.kernel.arguments import repeated_name
 from foliot.kernel.json_texts import deeper_than, has_more_values
-from foliot.resources.syntax.places import LIMITS, Entry, Flaw, Limits, Parsed, ParsedDocument, Path, Places, Unreadable
+from foliot.resources.syntax.places import (
+    LIMITS,
+    Entry,
+    FileLimits,
+    Flaw,
+    Parsed,
+    ParsedDocument,
+    Path,
+    Places,
+    UnreadableText,
+)
 from foliot.resources.syntax.scalars import BadScalar, check_text, is_rewritten, parse_number
 from foliot.resources.syntax.source_text import check_characters
 
@@ -42,13 +52,13 @@ def looks_like_json(text: str) -> bool:
     return start is not None and text.startswith("{", start.end())
 
 
-def parse_json(text: str, limits: Limits = LIMITS) -> Parsed:
+def parse_json(text: str, limits: FileLimits = LIMITS) -> Parsed:
     """Every value of `text`, and everything that is wrong with it, in the order of lines. Never raises."""
     sound = _decoded(text, limits)
     return _scanned(text, limits) if sound is None else Parsed([sound])
 
 
-def _decoded(text: str, limits: Limits) -> ParsedDocument | None:
+def _decoded(text: str, limits: FileLimits) -> ParsedDocument | None:
     """The one value of a sound text, whose places are found on demand; None when the text has to be scanned."""
     rewritten = False
 
@@ -65,7 +75,7 @@ def _decoded(text: str, limits: Limits) -> ParsedDocument | None:
         if has_more_values(text.encode(), limits.nodes - 1):
             return None
         value = msgspec.json.Decoder(float_hook=number).decode(text)
-    except (Unreadable, BadScalar, msgspec.MsgspecError, UnicodeError, RecursionError):
+    except (UnreadableText, BadScalar, msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
     if repeated_name(text, value):
         return None
@@ -75,12 +85,12 @@ def _decoded(text: str, limits: Limits) -> ParsedDocument | None:
     return ParsedDocument(value, places, rewritten=rewritten)
 
 
-def _scanned(text: str, limits: Limits) -> Parsed:
+def _scanned(text: str, limits: FileLimits) -> Parsed:
     parsed = Parsed()
     try:
         check_characters(text, limits)
         _Scanner(text, limits, parsed).read()
-    except Unreadable as unreadable:
+    except UnreadableText as unreadable:
         parsed.flaws.append(unreadable.flaw)
     parsed.flaws.sort(key=lambda flaw: (flaw.line, flaw.column))
     return parsed
@@ -89,7 +99,7 @@ def _scanned(text: str, limits: Limits) -> Parsed:
 class _Scanner:
     """Recursive descent; the depth limit keeps it far from Python's own."""
 
-    def __init__(self, text: str, limits: Limits, parsed: Parsed) -> None:
+    def __init__(self, text: str, limits: FileLimits, parsed: Parsed) -> None:
         self._text = text
         self._limits = limits
         self._parsed = parsed
@@ -268,7 +278,7 @@ class _Scanner:
         self._parsed.flaws.append(Flaw(*self._locate(offset), message, hint, path))
 
     def _stop(self, message: str, hint: str | None = None) -> NoReturn:
-        raise Unreadable(Flaw(*self._locate(self._at), message, hint))
+        raise UnreadableText(Flaw(*self._locate(self._at), message, hint))
 
     def _give_up(self, message: str, hint: str | None = None) -> NoReturn:
         self._parsed.exhausted = True

@@ -23,7 +23,7 @@ Locate: TypeAlias = Callable[[Any], tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class FileLimits:
     """The limits of one file: far above any honest manifest, low enough that a hostile one costs a second or two."""
 
     bytes: int = 4 * 1024 * 1024
@@ -38,7 +38,7 @@ class Limits:
     flaws: int = 100
 
 
-LIMITS = Limits()
+LIMITS = FileLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Flaw:
     path: Path = ()
 
 
-class Unreadable(Exception):
+class UnreadableText(Exception):
     """Parsing cannot go on behind this place. Caught by the parsers and the reader, never seen by a user."""
 
     def __init__(self, flaw: Flaw) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from foliot.resources.syntax.places import LIMITS, Flaw, Limits, Unreadable
+from foliot.resources.syntax.places import LIMITS, FileLimits, Flaw, UnreadableText
 
 # What YAML calls printable, turned around. JSON allows a few more, but nobody writes them on purpose.
 _FORBIDDEN = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -18,10 +18,10 @@ _WIDE_MARKS = (
 _SAVE_AS_UTF8 = "save the file as UTF-8"
 
 
-def decode(data: bytes, limits: Limits = LIMITS) -> str:
-    """The text of a manifest without its byte order mark. Raises `Unreadable`."""
+def decode(data: bytes, limits: FileLimits = LIMITS) -> str:
+    """The text of a manifest without its byte order mark. Raises `UnreadableText`."""
     if len(data) > limits.bytes:
-        raise Unreadable(
+        raise UnreadableText(
             Flaw(
                 1,
                 1,
@@ -30,26 +30,26 @@ def decode(data: bytes, limits: Limits = LIMITS) -> str:
             )
         )
     if (encoding := _wide_encoding(data[:64])) is not None:
-        raise Unreadable(Flaw(1, 1, f"the file is {encoding}, but manifests are UTF-8", _SAVE_AS_UTF8))
+        raise UnreadableText(Flaw(1, 1, f"the file is {encoding}, but manifests are UTF-8", _SAVE_AS_UTF8))
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise Unreadable(_not_utf8(data, error.start)) from None
+        raise UnreadableText(_not_utf8(data, error.start)) from None
     return text
 
 
-def check_characters(text: str, limits: Limits = LIMITS) -> None:
-    """Refuse control characters and lone surrogates, and a text that is too long. Raises `Unreadable`."""
+def check_characters(text: str, limits: FileLimits = LIMITS) -> None:
+    """Refuse control characters and lone surrogates, and a text that is too long. Raises `UnreadableText`."""
     if len(text) > limits.bytes:
-        raise Unreadable(Flaw(1, 1, f"the text has {len(text):,} characters; a manifest may have {limits.bytes:,}"))
+        raise UnreadableText(Flaw(1, 1, f"the text has {len(text):,} characters; a manifest may have {limits.bytes:,}"))
     found = _FORBIDDEN.search(text)
     if found is None:
         return
     line, column = locate_index(text, found.start())
     code = ord(found.group())
     if code == 0:
-        raise Unreadable(Flaw(line, column, "this is a binary file, not text (it holds a NUL byte)"))
-    raise Unreadable(
+        raise UnreadableText(Flaw(line, column, "this is a binary file, not text (it holds a NUL byte)"))
+    raise UnreadableText(
         Flaw(
             line,
             column,

@@ -35,14 +35,14 @@ from foliot.resources.syntax.places import (
     LIMITS,
     Entries,
     Entry,
+    FileLimits,
     Flaw,
-    Limits,
     Locate,
     Parsed,
     ParsedDocument,
     Path,
     Places,
-    Unreadable,
+    UnreadableText,
 )
 from foliot.resources.syntax.scalars import MAYBE_SPECIAL, WORDS, BadScalar, check_text, is_rewritten, resolve_plain
 from foliot.resources.syntax.source_text import check_characters, locate_index
@@ -89,7 +89,7 @@ class _Frame:
 class Builder:
     """Turns events into documents, and adds them to `parsed`."""
 
-    def __init__(self, parsed: Parsed, limits: Limits, locate: Locate) -> None:
+    def __init__(self, parsed: Parsed, limits: FileLimits, locate: Locate) -> None:
         self.locate = locate
         self.document_line = 0
         self._parsed = parsed
@@ -112,7 +112,7 @@ class Builder:
         }
 
     def read(self, next_event: NextEvent) -> None:
-        """Take every event. Raises `Unreadable` and what the parser raises."""
+        """Take every event. Raises `UnreadableText` and what the parser raises."""
         handlers = self._handlers
         awaited = _Key.AWAITED
         most_nodes = self._limits.nodes
@@ -374,12 +374,12 @@ class Builder:
     def _too_many_nodes(self, mark: Any) -> None:
         self._give_up(mark, f"the file holds more than {self._limits.nodes:,} values")
 
-    def _too_deep(self, mark: Any) -> Unreadable:
-        return Unreadable(Flaw(*self.locate(mark), f"values are nested more than {self._limits.depth} deep"))
+    def _too_deep(self, mark: Any) -> UnreadableText:
+        return UnreadableText(Flaw(*self.locate(mark), f"values are nested more than {self._limits.depth} deep"))
 
     def _give_up(self, mark: Any, message: str, hint: str | None = None) -> None:
         self._parsed.exhausted = True
-        raise Unreadable(Flaw(*self.locate(mark), message, hint))
+        raise UnreadableText(Flaw(*self.locate(mark), message, hint))
 
 
 def _merge_into(frame: _Frame) -> None:
@@ -525,7 +525,7 @@ def events_of(text: str) -> NextEvent:
     return cast("NextEvent", cast("Any", CParser(text)).get_event)
 
 
-def parse_yaml(text: str, limits: Limits = LIMITS, *, events: Callable[[str], NextEvent] = events_of) -> Parsed:
+def parse_yaml(text: str, limits: FileLimits = LIMITS, *, events: Callable[[str], NextEvent] = events_of) -> Parsed:
     """Every document of `text`, and everything that is wrong with it, in the order of lines. Never raises."""
     parsed = Parsed()
     start, first_line = 0, 0
@@ -546,31 +546,31 @@ def parse_yaml(text: str, limits: Limits = LIMITS, *, events: Callable[[str], Ne
             start, first_line = following, locate_index(text, following)[0] - 1
         else:
             parsed.flaws.append(Flaw(first_line + 1, 1, "more problems follow", "repair those above first"))
-    except Unreadable as unreadable:
+    except UnreadableText as unreadable:
         parsed.flaws.append(unreadable.flaw)
     parsed.flaws.sort(key=lambda flaw: (flaw.line, flaw.column))
     return parsed
 
 
-def _check_tag_lines(text: str, limits: Limits) -> None:
+def _check_tag_lines(text: str, limits: FileLimits) -> None:
     if text.count("%TAG") <= limits.tag_lines:
         return
     for number, match in enumerate(_TAG_LINE.finditer(text)):
         if number == limits.tag_lines:
             place = locate_index(text, match.start())
-            raise Unreadable(Flaw(*place, "tags are not allowed in a manifest", "remove the %TAG lines"))
+            raise UnreadableText(Flaw(*place, "tags are not allowed in a manifest", "remove the %TAG lines"))
 
 
-def _read_documents(builder: Builder, text: str, events: Callable[[str], NextEvent]) -> Unreadable | None:
+def _read_documents(builder: Builder, text: str, events: Callable[[str], NextEvent]) -> UnreadableText | None:
     """Feed all events of `text` to the builder; what made it stop early, if anything."""
     try:
         builder.read(events(text))
-    except Unreadable as unreadable:
+    except UnreadableText as unreadable:
         return unreadable
     except YAMLError as error:
-        return Unreadable(_syntax_flaw(error, text, builder))
+        return UnreadableText(_syntax_flaw(error, text, builder))
     except (ValueError, OverflowError) as error:  # the pure parser's chr() and int() of an escape or a version
-        return Unreadable(Flaw(builder.document_line, 1, f"not valid YAML: {error}"))
+        return UnreadableText(Flaw(builder.document_line, 1, f"not valid YAML: {error}"))
     return None
 
 

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from foliot.engine.audit.metering import By, Total
     from foliot.runtime.answers import Budgets, Fate, Fired, PolicyAnswer, RuleDefaults, Sent
     from foliot.runtime.outcomes import Applied, Outcome, Taken
-    from foliot.store.audit.chain import Head
+    from foliot.store.audit.chain import ChainHead
     from foliot.store.audit.log import AuditFilter, AuditRecord, Verified
     from foliot.store.base import Change, Document, Filter, Page, Requirement
     from foliot.store.queue.limits import ClassInfo, Limit, Scope
     from foliot.store.queue.workers import WorkerInfo
-    from foliot.store.triggers import Delivery, Slot
+    from foliot.store.triggers import Slot, WebhookDelivery
     from foliot.tools.governance.judge import PolicyQuestion
 
 MANAGER: Final = "foliot"
@@ -151,11 +151,11 @@ class WebhookGroup(Group):
         """Give a webhook another address; the old one goes on for `grace` seconds. Raises `NotFound`."""
 
     @abstractmethod
-    async def deliveries(self, name: str, *, namespace: str = "default", limit: int = 20) -> Rows[Delivery]:
+    async def deliveries(self, name: str, *, namespace: str = "default", limit: int = 20) -> Rows[WebhookDelivery]:
         """List deliveries, newest first, without their bodies. Raises `NotFound`."""
 
     @abstractmethod
-    async def delivery(self, name: str, id: str, *, namespace: str = "default") -> Delivery:
+    async def delivery(self, name: str, id: str, *, namespace: str = "default") -> WebhookDelivery:
         """Return a delivery with its body, if that was kept. Raises `NotFound`."""
 
     @abstractmethod
@@ -194,7 +194,7 @@ class AuditGroup(Group):
         """Yield every record that is kept, oldest first."""
 
     @abstractmethod
-    async def verify(self, anchor: Head | None = None) -> Verified:
+    async def verify(self, anchor: ChainHead | None = None) -> Verified:
         """Check the chain of the whole log. `anchor` is a head that was noted before."""
 
     @abstractmethod

@@ -19,9 +19,9 @@ from foliot.engine.budgets.declared import DeclaredBudgets
 from foliot.engine.budgets.service import BudgetService
 from foliot.engine.definition.endpoints import stored_secrets
 from foliot.engine.definition.grants import NOTHING_GRANTED
-from foliot.engine.definition.grants import Grants as Granted
+from foliot.engine.definition.grants import OperatorGrants as Granted
 from foliot.engine.definition.references import Lists, References, granted_roles, list_all
-from foliot.engine.explain.what_if import World
+from foliot.engine.explain.what_if import PolicyWorld
 from foliot.errors import Denied, InvalidInput, NotFound
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.resources.problems import Finding, ManifestError
@@ -121,7 +121,7 @@ class Judging:
                 found.append(f"there is no {kind}/{bare} here: judged as if there were.{hint}")
         return found
 
-    async def _world(self, namespace: str, documents: Sequence[Document]) -> World:
+    async def _world(self, namespace: str, documents: Sequence[Document]) -> PolicyWorld:
         service = BudgetService(
             SqlBudgetLedger(self._db), DeclaredBudgets(self._store, clock=time.time), clock=time.time
         )
@@ -129,7 +129,7 @@ class Judging:
             str(each.get("status", {}).get("decided_by", "")) for each in documents if each["spec"].get("standing")
         }
         person = SqlTokens(self._db).person
-        return World.of(
+        return PolicyWorld.of(
             namespace,
             documents,
             default_access=self._defaults.default_tool_access,
@@ -181,7 +181,7 @@ class Judging:
         return _acting(placed, command.acts_as)
 
 
-def _unknown_names(asked: PolicyQuestion, *worlds: World) -> Iterator[str]:
+def _unknown_names(asked: PolicyQuestion, *worlds: PolicyWorld) -> Iterator[str]:
     """Yields a note for the agent and for the tool of a call that none of the worlds has."""
     agents = [world.agents[asked.agent] for world in worlds if asked.agent in world.agents]
     if not agents:

@@ -22,7 +22,7 @@ from foliot.kernel.identity import NOBODY, Identity
 from foliot.runtime.answers import Budgets, Fate, Fired, PolicyAnswer, RuleDefaults, Sent
 from foliot.runtime.groups.store import AuditGroup, BudgetGroup, PolicyGroup, ScheduleGroup, WebhookGroup, WorkerGroup
 from foliot.runtime.outcomes import SCHEDULE, WEBHOOK, no_trigger, not_found
-from foliot.store.audit.chain import Head
+from foliot.store.audit.chain import ChainHead
 from foliot.store.audit.log import AuditFilter, AuditRecord, SqlAuditLog, Verified
 from foliot.store.base import Database, Document, Filter, Key, ResourceStore
 from foliot.store.journal.database import SqlJournal
@@ -30,7 +30,7 @@ from foliot.store.ledger.budgets import SqlBudgetLedger
 from foliot.store.queue import limits as bounds
 from foliot.store.queue.limits import ClassInfo, Limit, Scope
 from foliot.store.queue.workers import WorkerInfo, list_workers
-from foliot.store.triggers import Delivery, Slot, deliveries_of, delivery_of, slots_of
+from foliot.store.triggers import Slot, WebhookDelivery, deliveries_of, delivery_of, slots_of
 from foliot.tools.governance.judge import PolicyQuestion
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class LocalAudit(AuditGroup):
                 yield record
             after = page[-1].seq
 
-    async def verify(self, anchor: Head | None = None) -> Verified:
+    async def verify(self, anchor: ChainHead | None = None) -> Verified:
         missing = await Completion(self._db).missing(now=time.time())
         verified = await self._log.verify(anchor)
         return replace(verified, missing=tuple(f"{each.run_id}/{each.call_id}" for each in missing))
@@ -135,10 +135,10 @@ class LocalPolicies(PolicyGroup):
         return await (await self._judging()).simulate(namespace, manifests, asked)
 
     async def _judging(self) -> Judging:
-        from foliot.engine.definition.grants import Grants
+        from foliot.engine.definition.grants import OperatorGrants
         from foliot.runtime.local.judge import Judging  # with every layer of the rules: loaded when somebody asks
 
-        defaults, granted = await self.defaults(), Grants.of(self._settings)
+        defaults, granted = await self.defaults(), OperatorGrants.of(self._settings)
         return Judging(self._db, self._store, defaults, self._caller, granted)
 
 
@@ -236,11 +236,11 @@ class LocalWebhooks(_Triggers, WebhookGroup):
         document = await self._declared(WEBHOOK, namespace, name)
         return await WebhookEndpoints(self._db, self._store).rotate(document, grace=grace)
 
-    async def deliveries(self, name: str, *, namespace: str = "default", limit: int = 20) -> Rows[Delivery]:
+    async def deliveries(self, name: str, *, namespace: str = "default", limit: int = 20) -> Rows[WebhookDelivery]:
         found = await deliveries_of(self._db, await self._uid(namespace, name), limit=limit)
         return [changed(each, body=None, headers="{}") for each in found]
 
-    async def delivery(self, name: str, id: str, *, namespace: str = "default") -> Delivery:
+    async def delivery(self, name: str, id: str, *, namespace: str = "default") -> WebhookDelivery:
         found = await delivery_of(self._db, await self._uid(namespace, name), id)
         if found is None:
             hint = f"`foliot webhook deliveries {name}` lists those that are remembered."

@@ -11,7 +11,7 @@ from foliot.errors import Conflict, Denied
 from foliot.kernel.identity import NOBODY, Identity, acting
 from foliot.runtime.answers import Acceptance, Called, Toolset
 from foliot.runtime.groups.work import ToolGroup
-from foliot.runtime.tools import Asker, Offered, Offering, capabilities
+from foliot.runtime.tools import CatalogTool, ToolCaller, ToolCatalog, capabilities
 from foliot.store.base import Document, Key, ResourceStore
 from foliot.tools.base import (
     Parked,
@@ -88,13 +88,13 @@ class LocalTools(ToolGroup):
     def _resources(self) -> ResourceStore:
         return self._inside.resources
 
-    def _asker(self, namespace: str, agent: str, user: str) -> Asker:
-        return Asker(namespace, agent, acting(user, self._caller.user, self._caller.via or "python"))
+    def _asker(self, namespace: str, agent: str, user: str) -> ToolCaller:
+        return ToolCaller(namespace, agent, acting(user, self._caller.user, self._caller.via or "python"))
 
 
 async def call_tool(
-    offering: Offering,
-    asker: Asker,
+    offering: ToolCatalog,
+    asker: ToolCaller,
     name: str,
     arguments: dict[str, Any],
     *,
@@ -109,7 +109,7 @@ async def call_tool(
     return Called(made)
 
 
-async def test_tool(offering: Offering, asker: Asker, name: str, arguments: dict[str, Any]) -> Judgement:
+async def test_tool(offering: ToolCatalog, asker: ToolCaller, name: str, arguments: dict[str, Any]) -> Judgement:
     """Do as `ToolGroup.test`, on behalf of `asker`."""
     with _callable():
         return await offering.test(name, arguments, asker)
@@ -160,7 +160,7 @@ def _nobody_waits(name: str, parked: Parked) -> Denied:
     )
 
 
-def tool_facts(offered: Offered) -> Document:
+def tool_facts(offered: CatalogTool) -> Document:
     """Returns the facts about a tool for lists."""
     made = offered.definition
     return {

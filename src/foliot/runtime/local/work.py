@@ -18,7 +18,7 @@ from foliot.engine.approval.service import Decision
 from foliot.engine.driver.journal import read_run, summary_of
 from foliot.engine.driver.process import is_gone
 from foliot.engine.explain.trace import trace_of
-from foliot.engine.explain.why import Explanation, Holder, Standing, explain
+from foliot.engine.explain.why import Explanation, Holder, RunLiveness, explain
 from foliot.engine.live.hub import Interleaved, Live, Recorded
 from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.identity import NOBODY, Identity, acting
@@ -172,7 +172,7 @@ class LocalRuns(_Waking, RunGroup):
 
     async def why(self, run_id: str) -> Explanation:
         info, state, facts = await read_run(self._inside.runs.journal, run_id)
-        standing = Standing(info.phase, _holder(info, self._inside.runs.lease_clock()))
+        standing = RunLiveness(info.phase, _holder(info, self._inside.runs.lease_clock()))
         return explain(trace_of(run_id, facts), standing, state.spec, self._inside.clock())
 
     async def results(self, run_id: str) -> Rows[CallResult]:

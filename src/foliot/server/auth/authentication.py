@@ -18,7 +18,7 @@ from foliot.server.auth.identity import EVERYWHERE, Caller, granted, granted_eac
 from foliot.server.auth.logins import Logins
 from foliot.server.auth.oidc import LEEWAY
 from foliot.server.auth.passwords import Passwords
-from foliot.server.auth.sessions import HELD, SAFE, SESSION, Held, check_origin, check_token, csrf_token
+from foliot.server.auth.sessions import HELD, SAFE, SESSION, RequestSession, check_origin, check_token, csrf_token
 from foliot.server.errors import Unauthenticated
 from foliot.settings.settings import Settings
 from foliot.store.access.logins import NOBODY, LoginSession
@@ -61,7 +61,7 @@ class _Known(NamedTuple, Generic[C]):
         return same and self.holder.by.good(now)
 
 
-class Believed(Generic[C]):
+class CredentialCache(Generic[C]):
     """Asks `ask` about a text, and remembers what it said for as long as that holds."""
 
     def __init__(self, database: Database, ask: Callable[[str, float], Awaitable[Holder[C] | None]]) -> None:
@@ -134,8 +134,8 @@ class TokenAuth:
         self._key = local_key
         self._boot = secrets.token_hex(16)
         self._clock = clock
-        self._by_token = Believed(database, self._ask_token)
-        self._by_cookie = Believed(database, self._ask_session)
+        self._by_token = CredentialCache(database, self._ask_token)
+        self._by_cookie = CredentialCache(database, self._ask_session)
         self._vouched: dict[str, tuple[float, Caller]] = {}
         self._noted: dict[str, float] = {}
         self._notes: set[asyncio.Task[None]] = set()
@@ -161,7 +161,7 @@ class TokenAuth:
         about = Introduction(place, nonce, self._boot, int(self._clock()) + LIFE)
         return about, self._key.vouch(about)
 
-    async def session(self, scope: MutableMapping[str, Any]) -> Held | None:
+    async def session(self, scope: MutableMapping[str, Any]) -> RequestSession | None:
         """The session of a request, None without a good one.
 
         Raises `CrossSite` for a request that writes, when a page of another site may have sent it.
@@ -173,7 +173,7 @@ class TokenAuth:
         holder = await self._by_cookie.of(cookie, now)
         if holder is None:
             return None
-        held = scope[HELD] = Held(holder.caller, holder.by, csrf_token(cookie))
+        held = scope[HELD] = RequestSession(holder.caller, holder.by, csrf_token(cookie))
         if scope["method"] not in SAFE:
             check_origin(scope, self.logins.public_url)
             check_token(scope, cookie)

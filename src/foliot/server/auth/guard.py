@@ -15,13 +15,13 @@ from starlette.types import Receive, Scope, Send
 
 from foliot.errors import Denied, FoliotError
 from foliot.server.auth.identity import EVERYWHERE, HIDDEN, Caller
-from foliot.server.auth.rules import Rule
+from foliot.server.auth.rules import RouteRule
 from foliot.server.context import CALLER, Services
 from foliot.server.errors import Unauthenticated
 from foliot.server.http.query import NAMESPACE, check_names, query_of
 from foliot.server.http.request_keys import answer_once
 from foliot.server.http.routing import Handler, Route, RouteGroup
-from foliot.server.route_table import ROUTES, Row
+from foliot.server.route_table import ROUTES, RouteRow
 
 DEFAULT: Final = "default"
 # Where a route that knows the namespace only later finds the role that it must ask for.
@@ -58,7 +58,7 @@ def new_router(*tags: str) -> RouteGroup:
     return RouteGroup(GuardedRoute, *tags)
 
 
-async def admit(scope: Scope, rule: Rule) -> None:
+async def admit(scope: Scope, rule: RouteRule) -> None:
     """Let the caller pass, and remember who it is. Raises `Unauthenticated`, `TooMany`, `Denied`, `NotFound`."""
     services: Services = scope["app"].state.services
     if rule.where == "public":
@@ -110,7 +110,7 @@ def check_routes(routes: Iterable[Route]) -> None:
         raise FoliotError(f"{method} {path} has a row and no handler", hint=_HINT)
 
 
-def _row(method: str, path: str) -> Row:
+def _row(method: str, path: str) -> RouteRow:
     row = ROUTES.get((method, path))
     if row is None:
         raise FoliotError(f"the route {method} {path} has no row", hint=_HINT)

@@ -20,9 +20,9 @@ from foliot.common.text import one_line
 from foliot.errors import Conflict, Denied, FoliotError, UsageError
 from foliot.server.audit import LONGEST, entry_of
 from foliot.server.auth.identity import Caller
-from foliot.server.auth.oidc import OidcLogins, Provider
+from foliot.server.auth.oidc import OidcLogins, OidcProvider
 from foliot.server.auth.passwords import Passwords, check_password
-from foliot.server.auth.sessions import HELD, Cookies, Held
+from foliot.server.auth.sessions import HELD, Cookies, RequestSession
 from foliot.server.context import CALLER, Services
 from foliot.server.errors import TooMany, Unauthenticated
 from foliot.server.http.envelope import REQUEST_ID
@@ -31,8 +31,8 @@ from foliot.settings.settings import Settings
 from foliot.store.access.logins import (
     NOBODY,
     Lifetime,
+    LoginPace,
     LoginSession,
-    Pace,
     SqlLoginAttempts,
     SqlLoginFlows,
     SqlLoginSessions,
@@ -42,11 +42,11 @@ from foliot.store.base import Database
 
 # Wrong ones: twenty in a row from one place, ten of them for one name; then one every six seconds. For one name from
 # all places together more than one place can reach, so that nobody alone keeps the owner out.
-PER_PEER: Final = Pace(20, 6.0)
-PER_NAME: Final = Pace(10, 6.0)
-PER_NAME_ANYWHERE: Final = Pace(100, 1.0)
+PER_PEER: Final = LoginPace(20, 6.0)
+PER_NAME: Final = LoginPace(10, 6.0)
+PER_NAME_ANYWHERE: Final = LoginPace(100, 1.0)
 # Who is sent to an identity provider and does not come back: each is a row for ten minutes, and guesses nothing.
-PER_VISITOR: Final = Pace(300, 1.0)
+PER_VISITOR: Final = LoginPace(300, 1.0)
 SWEPT_EVERY: Final = 256
 FIRST_ADMIN: Final = {"*": ("admin",)}
 DEFAULT_IDLE: Final = 12 * 3600.0
@@ -62,7 +62,7 @@ class WrongLogin(Unauthenticated):
 
 
 @dataclass(frozen=True, slots=True)
-class Entered:
+class NewSession:
     """A session that has begun, and the text for its cookie."""
 
     session: LoginSession
@@ -91,12 +91,12 @@ class Logins:
         self._attempts = SqlLoginAttempts(database)
         self._charges = 0
         self._clock = clock
-        provider = Provider.of(settings) if settings else None
+        provider = OidcProvider.of(settings) if settings else None
         self.oidc: OidcLogins | None = None
         if settings is not None and provider is not None:
             self.oidc = OidcLogins(provider, settings, SqlLoginFlows(database), self.sessions, self.lifetime, clock)
 
-    async def log_in(self, name: str, password: str, peer: str) -> Entered:
+    async def log_in(self, name: str, password: str, peer: str) -> NewSession:
         """Raises `WrongLogin`, `TooMany` after too many of them, `Conflict` while there is no account at all."""
         now = self._clock()
         counted = _counted(name, peer)
@@ -112,9 +112,9 @@ class Logins:
         if self.passwords.outdated(account.password):
             await self.users.rehash(account, await self.passwords.hash(password))
         await self.sweep()
-        return Entered(session, cookie)
+        return NewSession(session, cookie)
 
-    async def set_up(self, token: str, name: str, password: str, peer: str) -> Entered:
+    async def set_up(self, token: str, name: str, password: str, peer: str) -> NewSession:
         """Makes the first account, an admin everywhere, and logs it in: the same attempt, which is counted once.
 
         Raises `Denied` for a wrong token, `Conflict` when there is an account.
@@ -129,7 +129,7 @@ class Logins:
         account = await self.users.find(name)
         assert account is not None, "it was made a moment ago"
         session, cookie = await self.sessions.begin(account, lifetime=self.lifetime, now=now)
-        return Entered(session, cookie)
+        return NewSession(session, cookie)
 
     async def change_password(self, session: LoginSession, current: str, new: str, peer: str) -> int:
         """Changes the password of a logged-in user who knows the old one; all sessions end. Returns their number.
@@ -168,7 +168,7 @@ class Logins:
         now = self._clock()
         await asyncio.gather(self.sessions.prune(now=now), self._attempts.prune(now=now))
 
-    async def _charge(self, *subjects: tuple[str, Pace]) -> None:
+    async def _charge(self, *subjects: tuple[str, LoginPace]) -> None:
         self._charges += 1
         if self._charges % SWEPT_EVERY == 0:
             await self.sweep()
@@ -177,7 +177,7 @@ class Logins:
             if wait:
                 raise TooMany("too many attempts", hint="wait a little", retry_after=int(wait) + 1)
 
-    async def _forgive(self, *subjects: tuple[str, Pace]) -> None:
+    async def _forgive(self, *subjects: tuple[str, LoginPace]) -> None:
         await asyncio.gather(*(self._attempts.refund(subject, pace) for subject, pace in subjects))
 
 
@@ -194,7 +194,7 @@ def _peer(address: str) -> str:
     return f"peer {found.ipv4_mapped or found}" if found.version == 6 else f"peer {found}"
 
 
-def _counted(name: str, peer: str) -> tuple[tuple[str, Pace], ...]:
+def _counted(name: str, peer: str) -> tuple[tuple[str, LoginPace], ...]:
     """Returns the counters of a login attempt. A stranger is stopped by the first two, which others do not share."""
     source, account = _peer(peer), _named(name)
     return (source, PER_PEER), (f"{source} {account}", PER_NAME), (account, PER_NAME_ANYWHERE)
@@ -240,7 +240,7 @@ async def tell_denied(request: Request, error: FoliotError) -> None:
     """Records the refusal of a known caller; the same again within a minute is recorded once."""
     if not isinstance(error, Denied):
         return
-    held: Held | None = request.scope.get(HELD)
+    held: RequestSession | None = request.scope.get(HELD)
     caller: Caller | None = request.scope.get(CALLER) or (held.caller if held else None)
     if caller is None:
         return

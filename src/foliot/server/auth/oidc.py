@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Kept(Generic[T]):
+class CachedKeys(Generic[T]):
     """`ask` is called when what is kept is `old` seconds old or not enough, at most once in `pause` seconds.
 
     While the other server is away, what was kept before does, until it is `longest` seconds old.
@@ -110,7 +110,7 @@ WITHIN: Final = 10.0
 _NEEDED: Final = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 
 
-class Provider:
+class OidcProvider:
     """One provider, and what this server is called there."""
 
     def __init__(
@@ -124,11 +124,11 @@ class Provider:
         self.issuer = issuer
         self.client_id = client_id
         self._secret = client_secret
-        self._about = Kept(self._ask_about, old=KEPT, pause=ASKED_EVERY, clock=clock)
-        self._keys = Kept(self._ask_keys, old=KEYS_KEPT, pause=ASKED_EVERY, longest=KEYS_LONGEST, clock=clock)
+        self._about = CachedKeys(self._ask_about, old=KEPT, pause=ASKED_EVERY, clock=clock)
+        self._keys = CachedKeys(self._ask_keys, old=KEYS_KEPT, pause=ASKED_EVERY, longest=KEYS_LONGEST, clock=clock)
 
     @staticmethod
-    def of(settings: Settings) -> Provider | None:
+    def of(settings: Settings) -> OidcProvider | None:
         """The provider of the settings, if they name one. Raises `UsageError` when half of it is missing."""
         if settings.oidc_issuer is None:
             return None
@@ -136,7 +136,7 @@ class Provider:
             raise UsageError(
                 "an identity provider is named, but not what this server is called there", hint="set oidc_client_id"
             )
-        return Provider(settings.oidc_issuer, settings.oidc_client_id, settings.oidc_client_secret)
+        return OidcProvider(settings.oidc_issuer, settings.oidc_client_id, settings.oidc_client_secret)
 
     async def login_url(self, **params: str) -> str:
         """Returns the URL to which a browser is sent to log in. Raises `Unavailable`."""
@@ -388,14 +388,14 @@ _CODE: Final = re.compile(r"[a-z_]{1,60}")
 _LOCAL_PATH: Final = re.compile(r"/(?![/\\])[\x21-\x5b\x5d-\x7e]{0,500}|/")
 
 
-class Sent(NamedTuple):
+class LoginRedirect(NamedTuple):
     """The URL to which a browser is sent, and the content of its cookie."""
 
     url: str
     cookie: str
 
 
-class Vouched(NamedTuple):
+class OidcLogin(NamedTuple):
     """The person who came back from the provider, with a new session, and the page they wanted."""
 
     session: LoginSession
@@ -408,7 +408,7 @@ class OidcLogins:
 
     def __init__(
         self,
-        provider: Provider,
+        provider: OidcProvider,
         settings: Settings,
         flows: SqlLoginFlows,
         sessions: SqlLoginSessions,
@@ -427,7 +427,7 @@ class OidcLogins:
         self._lifetime = lifetime
         self._clock = clock
 
-    async def send_away(self, return_to: str, *, here: str | None) -> Sent:
+    async def send_away(self, return_to: str, *, here: str | None) -> LoginRedirect:
         """Begin. `here` is the address of this server as a browser on this machine sees it.
 
         Raises `UsageError` for a place to go on that is not on this server, `Unavailable`.
@@ -444,9 +444,9 @@ class OidcLogins:
             code_challenge_method="S256",
         )
         await self._flows.begin(state, browser, return_to, now=self._clock(), seconds=BACK_WITHIN)
-        return Sent(url, browser)
+        return LoginRedirect(url, browser)
 
-    async def take_back(self, params: Mapping[str, str], cookie: str | None, *, here: str | None) -> Vouched:
+    async def take_back(self, params: Mapping[str, str], cookie: str | None, *, here: str | None) -> OidcLogin:
         """The end of it: who came back with these parameters.
 
         Raises `Unauthenticated`, `Denied` for somebody without a role here, `Unavailable`.
@@ -468,7 +468,7 @@ class OidcLogins:
         )
         name, grants = self.reading.name_of(claims), self.reading.grants_of(claims)
         begun = await self._sessions.begin_vouched(name, grants, lifetime=self._lifetime, now=self._clock())
-        return Vouched(*begun, return_to)
+        return OidcLogin(*begun, return_to)
 
     async def bearer(self, token: str) -> tuple[Mapping[str, Any], str, dict[str, tuple[str, ...]]]:
         """Claims, name and roles of a bearer token of the provider.

@@ -24,7 +24,7 @@ Where: TypeAlias = Literal["public", "anywhere", "everywhere", "named", "listed"
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RouteRule:
     """The role that a route needs, and where. `kinds` are the kinds of resources that need another role.
 
     `query` are parameters that the handler reads from the request itself, beside those of its signature. With `others`
@@ -38,15 +38,15 @@ class Rule:
     others: bool = False
 
 
-PUBLIC: Final = Rule("public")
-PROBED: Final = Rule("public", others=True)
-ANYONE: Final = Rule("anywhere")
-LISTED: Final = Rule("listed")
-READ: Final = Rule("named")
-LOOK: Final = Rule("inside")
-OPERATE: Final = Rule("named", "operator")
-STEER: Final = Rule("inside", "operator")
-CONSENT: Final = Rule("named", "approver")
+PUBLIC: Final = RouteRule("public")
+PROBED: Final = RouteRule("public", others=True)
+ANYONE: Final = RouteRule("anywhere")
+LISTED: Final = RouteRule("listed")
+READ: Final = RouteRule("named")
+LOOK: Final = RouteRule("inside")
+OPERATE: Final = RouteRule("named", "operator")
+STEER: Final = RouteRule("inside", "operator")
+CONSENT: Final = RouteRule("named", "approver")
 
 # The first of the roles that declare resources of a kind, where it is not author. All of them, and those of single
 # fields, are asked for when the resource is known: see resources/powers.py and server/audit.py.
@@ -55,5 +55,5 @@ _AUTHORS: Final[Mapping[str, Role]] = {
     for kind, powers in KIND_POWERS.items()
     if powers.roles[0] != "author"
 }
-DECLARE: Final = Rule("inside", "author", _AUTHORS)
-WRITE: Final = Rule("named", "author", _AUTHORS)
+DECLARE: Final = RouteRule("inside", "author", _AUTHORS)
+WRITE: Final = RouteRule("named", "author", _AUTHORS)

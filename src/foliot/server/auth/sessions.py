@@ -133,7 +133,7 @@ def _place(url: bytes) -> bytes:
 HELD: Final = "foliot.session"
 
 
-class Held(NamedTuple):
+class RequestSession(NamedTuple):
     """A good session, and the token that its writes must carry. That they do is checked apart."""
 
     caller: Caller

@@ -31,7 +31,7 @@ LARGE: Final = 32 * 1024
 T = TypeVar("T")
 
 
-class Unreadable(ManifestError):
+class UnreadableBody(ManifestError):
     """The body contains no manifest: it is empty, or neither JSON nor YAML. A manifest that breaks a rule is 422."""
 
     http = 400
@@ -276,7 +276,7 @@ def _parsed(body: bytes, namespace: str | None, complete: Complete | None) -> Bu
     bundle = parse_text(body, FILE, namespace=namespace, complete=complete)
     errors = bundle.errors
     if errors and not bundle.items and all(not each.problem.path and each.kind is None for each in errors):
-        raise Unreadable(bundle.findings)
+        raise UnreadableBody(bundle.findings)
     bundle.raise_for_errors()
     return bundle
 

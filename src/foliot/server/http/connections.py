@@ -47,7 +47,7 @@ class Bounds:
     linger: float = 2.0
 
 
-class Connection(HttpToolsProtocol):
+class BoundedConnection(HttpToolsProtocol):
     """A connection within bounds."""
 
     bounds = Bounds()
@@ -173,15 +173,19 @@ class Connection(HttpToolsProtocol):
         working = [each for each in (*self._earlier, self.cycle) if each and not each.response_complete]
         if not any(each.response_started for each in working):
             id = new_id()
-            headers = {"Connection": "close", "X-Request-ID": id, **({"Retry-After": RETRY_AFTER} if retry else {})}
+            headers = {
+                "BoundedConnection": "close",
+                "X-Request-ID": id,
+                **({"Retry-After": RETRY_AFTER} if retry else {}),
+            }
             self.transport.write(_serialised(problem(status, code, detail, hint=hint, headers=headers)))
             tell_refused(self.client[0] if self.client else "", request=id, status=status, why=detail)
         self.transport.close()
 
 
-def bounded(bounds: Bounds) -> type[Connection]:
+def bounded(bounds: Bounds) -> type[BoundedConnection]:
     """The class of connections with these bounds."""
-    return type("BoundedConnection", (Connection,), {"bounds": bounds})
+    return type("BoundedConnection", (BoundedConnection,), {"bounds": bounds})
 
 
 def _serialised(response: Response) -> bytes:

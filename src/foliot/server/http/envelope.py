@@ -22,7 +22,7 @@ from foliot.engine.telemetry.context import asked_within, logged_with
 from foliot.errors import FoliotError
 from foliot.server.context import CALLER
 from foliot.server.errors import TooSlow
-from foliot.server.http.heads import Head, HeadLimits, new_id, read_head, request_id, too_large
+from foliot.server.http.heads import HeadLimits, RequestHead, new_id, read_head, request_id, too_large
 from foliot.server.http.problems import Report, problem_of
 
 # --- access log ------------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ SLOWEST: Final = 128 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Limits(HeadLimits):
+class RequestLimits(HeadLimits):
     """The limits of one request, and on the number of them. Times are in seconds.
 
     `media_body` is the size of a body where images and files come with what is said.
@@ -160,13 +160,13 @@ class Limits(HeadLimits):
     https: bool = False
 
 
-class Envelope:
+class EnvelopeMiddleware:
     """The outermost middleware."""
 
-    def __init__(self, app: ASGIApp, limits: Limits | None = None, report: Report | None = None) -> None:
+    def __init__(self, app: ASGIApp, limits: RequestLimits | None = None, report: Report | None = None) -> None:
         """`report` makes the answer for an error of a request, a problem by default."""
         self._app = app
-        self._limits = limits or Limits()
+        self._limits = limits or RequestLimits()
         self._media_limits = replace(self._limits, body=max(self._limits.media_body, self._limits.body))
         self._report: Report = report or _problem
         self._cors = CrossOrigin(self._limits.origins) if self._limits.origins else None
@@ -212,7 +212,9 @@ def _problem(_: Scope, error: FoliotError) -> Response:
 class _Exchange:
     """One request and its response."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, limits: Limits, cors: CrossOrigin | None) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, send: Send, limits: RequestLimits, cors: CrossOrigin | None
+    ) -> None:
         self.scope = scope
         self.id = ""
         self.origin = ""
@@ -229,7 +231,7 @@ class _Exchange:
         self._bodiless = self._method == "HEAD"
         self._over = False
 
-    def read_head(self) -> Head:
+    def read_head(self) -> RequestHead:
         """Raises `Malformed`, `HeadersTooLarge`, `TooLarge` for what is refused before any of the body was read."""
         try:
             head = read_head(self.scope, self._limits)

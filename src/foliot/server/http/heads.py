@@ -60,7 +60,7 @@ class HeadLimits:
     path: int = 4096
 
 
-class Head(NamedTuple):
+class RequestHead(NamedTuple):
     """The headers that concern every request; empty for those not given."""
 
     id: str = ""
@@ -80,7 +80,7 @@ def new_id() -> str:
     return os.urandom(8).hex()
 
 
-def read_head(scope: Scope, limits: HeadLimits) -> Head:
+def read_head(scope: Scope, limits: HeadLimits) -> RequestHead:
     """Reads and checks the headers of a request. Raises `Malformed`, `HeadersTooLarge`, `TooLarge`."""
     headers: list[tuple[bytes, bytes]] = scope["headers"]
     size = hosts = framed = traces = 0
@@ -115,7 +115,7 @@ def read_head(scope: Scope, limits: HeadLimits) -> Head:
     if framed > 1:
         raise Malformed("how long the body is was said twice")
     _check_address(scope, limits)
-    return Head(own_id, trace, origin)
+    return RequestHead(own_id, trace, origin)
 
 
 def _check_frame(scope: Scope, name: bytes, value: bytes, limits: HeadLimits) -> None:

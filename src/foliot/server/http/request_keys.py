@@ -19,7 +19,7 @@ from foliot.server.context import CALLER, Services
 from foliot.server.errors import BadParameter
 from foliot.server.http.bodies import replayed
 from foliot.server.route_table import KeyRule
-from foliot.store.access.request_keys import Claimed, Kept, SqlRequestKeys
+from foliot.store.access.request_keys import ClaimedKey, KeptAnswer, SqlRequestKeys
 
 HEADER: Final = b"idempotency-key"
 REPEATED: Final = (b"idempotency-replayed", b"true")
@@ -45,7 +45,7 @@ async def answer_once(rule: KeyRule, app: App, scope: Scope, receive: Receive, s
     keys = SqlRequestKeys(services.database)
     who, request_digest = scope[CALLER].principal, _digest(key, scope, body)
     found = await keys.obtain(who, key, request_digest, stop=services.closing.is_set)
-    if isinstance(found, Kept):
+    if isinstance(found, KeptAnswer):
         await _send(found, send, REPEATED)
     elif found.broken and not rule.again:
         await keys.give_up(found, changed_nothing=False)
@@ -71,7 +71,7 @@ def key_of(scope: Scope) -> str | None:
 
 def id_by_key(scope: Scope) -> str | None:
     """An id for what this request makes: the same whenever it is sent under its key, None when it has no key."""
-    claimed: Claimed | None = scope.get(CLAIM)
+    claimed: ClaimedKey | None = scope.get(CLAIM)
     return None if claimed is None else f"key-{claimed.id[:32]}"
 
 
@@ -84,7 +84,7 @@ def _digest(key: str, scope: Scope, body: bytes) -> str:
     return hmac.digest(key.encode(), asked, "sha256").hex()
 
 
-async def _do(keys: SqlRequestKeys, claimed: Claimed, app: App, scope: Scope, receive: Receive, send: Send) -> None:
+async def _do(keys: SqlRequestKeys, claimed: ClaimedKey, app: App, scope: Scope, receive: Receive, send: Send) -> None:
     gathered = _Gathered()
     try:
         async with keys.kept_alive(claimed):
@@ -119,12 +119,12 @@ class _Gathered:
         else:
             self._body += message.get("body", b"")
 
-    def answer(self) -> Kept:
+    def answer(self) -> KeptAnswer:
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in self._headers]
-        return Kept(self._status, [pair for pair in headers if pair[0] not in _NOT_KEPT], bytes(self._body))
+        return KeptAnswer(self._status, [pair for pair in headers if pair[0] not in _NOT_KEPT], bytes(self._body))
 
 
-async def _send(kept: Kept, send: Send, *more: tuple[bytes, bytes]) -> None:
+async def _send(kept: KeptAnswer, send: Send, *more: tuple[bytes, bytes]) -> None:
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in kept.headers]
     if kept.status != 204:
         headers.append((b"content-length", str(len(kept.body)).encode()))

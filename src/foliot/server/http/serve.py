@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 from foliot.errors import Unavailable, UsageError
 from foliot.server.context import Services
 from foliot.server.http.connections import Bounds, bounded
-from foliot.server.http.envelope import Limits
+from foliot.server.http.envelope import RequestLimits
 
 if TYPE_CHECKING:
     from foliot.settings.settings import Settings
@@ -62,9 +62,9 @@ def listen_of(settings: Settings) -> Listen:
     return Listen(host.strip("[]"), int(port), settings.tls_cert, settings.tls_key, settings.tls_client_ca)
 
 
-def limits_of(settings: Settings) -> Limits:
+def limits_of(settings: Settings) -> RequestLimits:
     """Reads the limits of requests from the settings."""
-    return Limits(
+    return RequestLimits(
         body=settings.max_body,
         media_body=max(settings.max_media_body, settings.max_body),
         rate=settings.request_rate,

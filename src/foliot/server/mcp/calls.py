@@ -22,7 +22,7 @@ from foliot.runtime.runtime import Runtime
 from foliot.server.audit import ActRecord
 from foliot.server.mcp.questions import (
     RUN_META,
-    Place,
+    QuestionPlace,
     answer,
     answerable,
     decode_place,
@@ -33,21 +33,21 @@ from foliot.server.mcp.questions import (
     takes_forms,
     waiting_result,
 )
-from foliot.server.mcp.tools import MESSAGE, Context, Who, asker_of, find_target, output_schema
+from foliot.server.mcp.tools import MESSAGE, Context, McpCaller, asker_of, find_target, output_schema
 from foliot.server.runs.background import (
     CALLER_LABEL,
     REQUEST_LABEL,
     VIA_LABEL,
-    Engagement,
+    ClientTurn,
     RunEngagement,
+    StartedTurn,
     TaskEngagement,
-    Turn,
     derived_id,
     engage,
     failure_of,
     recorded,
 )
-from foliot.server.runs.targets import Target
+from foliot.server.runs.targets import WorkTarget
 from foliot.server.streams.pieces import Asked, Called, Ended, Piece, Printed, Rested, Returned, Teller, Worked, Wrote
 from foliot.tools.base import Parked
 
@@ -66,7 +66,7 @@ class Calls:
         # A server that stops is not a client that cancels: somebody else goes on with its runs.
         self.stopping = False
 
-    async def call(self, ctx: Context, who: Who, params: types.CallToolRequestParams) -> CallResult:
+    async def call(self, ctx: Context, who: McpCaller, params: types.CallToolRequestParams) -> CallResult:
         """Do it. What goes wrong in it is a result; a tool that is not there, or not the caller's, an `MCPError`."""
         if not who.caller.may("operator", who.namespace):
             raise MCPError(INVALID_PARAMS, f"there is no tool {params.name!r} that you may call")
@@ -85,7 +85,7 @@ class Calls:
 
     # --- governed tools ------------------------------------------------------------------------------------------
 
-    async def _govern(self, who: Who, params: types.CallToolRequestParams, progress: _Progress) -> CallResult:
+    async def _govern(self, who: McpCaller, params: types.CallToolRequestParams, progress: _Progress) -> CallResult:
         tools = self._runtime.inside.tools
         try:
             offered = await tools.find(params.name, who.namespace)
@@ -109,7 +109,7 @@ class Calls:
     # --- agents and systems --------------------------------------------------------------------------------------
 
     async def _engage(
-        self, ctx: Context, who: Who, target: Target, params: types.CallToolRequestParams, progress: _Progress
+        self, ctx: Context, who: McpCaller, target: WorkTarget, params: types.CallToolRequestParams, progress: _Progress
     ) -> CallResult:
         arguments = params.arguments or {}
         if problems := _arguments.problems(arguments, whole="arguments"):
@@ -134,7 +134,7 @@ class Calls:
                 return waiting_result(last, engagement.id)
             engagement = await self._follow(who, target, place)
 
-    async def _begin(self, who: Who, target: Target, arguments: dict[str, Any]) -> Engagement:
+    async def _begin(self, who: McpCaller, target: WorkTarget, arguments: dict[str, Any]) -> StartedTurn:
         message, key = str(arguments["message"]), str(arguments.get("idempotency_key") or "")
         id = self._runtime.inside.new_run_id()
         digest = derived_id(target.kind, target.name, message)
@@ -142,7 +142,7 @@ class Calls:
             id = f"i-{derived_id(who.namespace, who.caller.principal, target.name, key)}"
         kind = str(target.document["kind"])
         act = ActRecord(self._runtime, who.caller, "started", kind, who.namespace, target.name, run_id=id)
-        turn = Turn(
+        turn = ClientTurn(
             target,
             (user_message(message),),
             id,
@@ -164,7 +164,7 @@ class Calls:
             if info.labels.get(REQUEST_LABEL) != digest:
                 raise Conflict("this idempotency key was used for another message", hint="choose another")
 
-    async def _hear(self, engagement: Engagement, progress: _Progress) -> Ended | Rested:
+    async def _hear(self, engagement: StartedTurn, progress: _Progress) -> Ended | Rested:
         """Report pieces until the last one. A client that leaves cancels the work."""
         try:
             async with aclosing(cast("AsyncGenerator[Piece]", engagement.pieces())) as pieces:
@@ -178,7 +178,7 @@ class Calls:
             raise
         raise FoliotError("the run came to no end")
 
-    def _leave(self, engagement: Engagement) -> None:
+    def _leave(self, engagement: StartedTurn) -> None:
         async def cancel() -> None:
             with contextlib.suppress(FoliotError):
                 await engagement.cancel(LEFT)
@@ -189,7 +189,7 @@ class Calls:
 
     # --- people --------------------------------------------------------------------------------------------------
 
-    async def _ask(self, ctx: Context, who: Who, asked: list[Asked]) -> bool:
+    async def _ask(self, ctx: Context, who: McpCaller, asked: list[Asked]) -> bool:
         """Have the client show its user a form for each; whether anything was said."""
         heard = False
         for each in asked:
@@ -198,7 +198,7 @@ class Calls:
             heard = await answer(self._runtime, who, each, said) or heard
         return heard
 
-    async def _again(self, who: Who, target: Target, params: types.CallToolRequestParams) -> Engagement:
+    async def _again(self, who: McpCaller, target: WorkTarget, params: types.CallToolRequestParams) -> StartedTurn:
         """Go on where an earlier call returned forms, with what the user said. Raises `NotFound`, `Conflict`."""
         place = decode_place(params.request_state or "")
         asked = await self._open(who, target, place)
@@ -211,7 +211,7 @@ class Calls:
             await answer(self._runtime, who, each, said)
         return await self._follow(who, target, place)
 
-    async def _open(self, who: Who, target: Target, place: Place) -> dict[str, Asked]:
+    async def _open(self, who: McpCaller, target: WorkTarget, place: QuestionPlace) -> dict[str, Asked]:
         """Returns the questions that a call waits for, if it is the caller's own call of this target."""
         missing = NotFound(f"there is no call {place.id!r} of yours that waits")
         if target.kind == "system":
@@ -230,7 +230,7 @@ class Calls:
         recorded(teller, await self._runtime.inside.runs.facts(place.id))
         return {each.id: each for each in teller.asked.values()}
 
-    async def _follow(self, who: Who, target: Target, place: Place) -> Engagement:
+    async def _follow(self, who: McpCaller, target: WorkTarget, place: QuestionPlace) -> StartedTurn:
         by = who.caller.name
         if target.kind == "system":
             return TaskEngagement(self._runtime, who.namespace, place.id, by=by, answered=frozenset(place.asked))
@@ -243,12 +243,12 @@ class Calls:
             after=place.after,
         )
 
-    async def _place(self, target: Target, id: str, asked: list[Asked]) -> Place:
+    async def _place(self, target: WorkTarget, id: str, asked: list[Asked]) -> QuestionPlace:
         ids = tuple(each.id for each in asked)
         if target.kind == "system":
-            return Place(id, asked=ids)
+            return QuestionPlace(id, asked=ids)
         _, state = await self._runtime.inside.runs.load(id)
-        return Place(id, state.seq, ids)
+        return QuestionPlace(id, state.seq, ids)
 
 
 class _Progress:
@@ -302,7 +302,7 @@ def _block(part: Text | Media) -> types.ContentBlock:
     return types.TextContent(text=part.url or f"[{part.name or part.media_type}]")
 
 
-def _result(ended: Ended, target: Target, where: str) -> types.CallToolResult:
+def _result(ended: Ended, target: WorkTarget, where: str) -> types.CallToolResult:
     error = failure_of(ended)
     if error is not None:
         return failed_result(error, where)

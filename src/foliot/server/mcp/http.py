@@ -28,7 +28,7 @@ from foliot.server.auth.sessions import CrossSite
 from foliot.server.context import CALLER
 from foliot.server.errors import TooMany, Unauthenticated
 from foliot.server.http.bodies import refuse_repeated, replayed
-from foliot.server.mcp.tools import Context, Who
+from foliot.server.mcp.tools import Context, McpCaller
 from foliot.server.streams.streams import Streams
 from foliot.settings.settings import Settings
 from foliot.tools.mcp.sdk import require_sdk
@@ -45,7 +45,7 @@ IDLE_SECONDS: Final = 1800.0
 """How many sessions of earlier revisions there may be, in all and of one caller, and how long one may rest."""
 
 
-class Door:
+class McpEndpoint:
     """Lets MCP clients in until the server is `closing`. Runs that they began are then gone on with elsewhere.
 
     What a client waits for, an answer or the stream of an earlier revision, is one of the `streams` that the caller may
@@ -226,11 +226,11 @@ def _expects_answer(body: bytes) -> bool:
     return message.method is not UNSET and message.id is not UNSET
 
 
-def _knows(ctx: Context) -> Who:
+def _knows(ctx: Context) -> McpCaller:
     """Returns the sender of the very request that a message came in, not the opener of the session."""
     request = ctx.request
     assert isinstance(request, Request), "every message comes in a request"
-    return Who(request.scope[CALLER], namespace_of(request.scope))
+    return McpCaller(request.scope[CALLER], namespace_of(request.scope))
 
 
 def _owner(caller: Caller) -> Any:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from foliot.common.text import one_line, visible, visible_json
 from foliot.errors import Conflict, FoliotError
 from foliot.runtime.runtime import Runtime
-from foliot.server.mcp.tools import Context, Who
+from foliot.server.mcp.tools import Context, McpCaller
 from foliot.server.runs.waits import waiting_data, waiting_text
 from foliot.server.streams.pieces import Asked, Rested
 from foliot.store.journal.base import TASK_LABEL
@@ -26,7 +26,7 @@ WAITING_META: Final = "foliot.dev/waiting"
 RUN_META: Final = "foliot.dev/run"
 
 
-class Place(Struct, frozen=True):
+class QuestionPlace(Struct, frozen=True):
     """The state that a client brings back. It is trusted only as far as the caller could go by itself."""
 
     id: str
@@ -34,19 +34,19 @@ class Place(Struct, frozen=True):
     asked: tuple[str, ...] = ()
 
 
-def encode_place(place: Place) -> str:
+def encode_place(place: QuestionPlace) -> str:
     return msgspec.json.encode(place).decode()
 
 
-def decode_place(text: str) -> Place:
+def decode_place(text: str) -> QuestionPlace:
     """Raises `Conflict` for what was not given out here."""
     try:
-        return msgspec.json.decode(text, type=Place)
+        return msgspec.json.decode(text, type=QuestionPlace)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         raise Conflict("this request state was not given out here", hint="begin the call anew") from None
 
 
-def answerable(who: Who, rested: Rested) -> list[Asked]:
+def answerable(who: McpCaller, rested: Rested) -> list[Asked]:
     """Returns the questions that the user of this client can be asked."""
     approves = who.caller.may("approver", who.namespace)
     return [asked for asked in rested.asked if asked.kind == "question" or (asked.kind == "approval" and approves)]
@@ -83,7 +83,7 @@ def form_of(asked: Asked) -> types.ElicitRequestFormParams:
     )
 
 
-def input_required(asked: list[Asked], place: Place) -> types.InputRequiredResult:
+def input_required(asked: list[Asked], place: QuestionPlace) -> types.InputRequiredResult:
     """The forms, as the result of a call."""
     return types.InputRequiredResult(
         input_requests={each.id: types.ElicitRequest(params=form_of(each)) for each in asked},
@@ -91,7 +91,7 @@ def input_required(asked: list[Asked], place: Place) -> types.InputRequiredResul
     )
 
 
-async def answer(runtime: Runtime, who: Who, asked: Asked, said: types.ElicitResult) -> bool:
+async def answer(runtime: Runtime, who: McpCaller, asked: Asked, said: types.ElicitResult) -> bool:
     """Give a run what the user said; False when that was nothing. Raises `FoliotError`."""
     content = said.content or {}
     if said.action == "cancel" or (said.action == "decline" and asked.kind != "approval"):

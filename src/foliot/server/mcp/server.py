@@ -20,7 +20,7 @@ from foliot.resources.wording import as_written
 from foliot.runtime.results import result_of
 from foliot.runtime.runtime import Runtime
 from foliot.server.mcp.calls import CallResult, Calls
-from foliot.server.mcp.tools import Context, Knows, Who, list_tools
+from foliot.server.mcp.tools import Context, Knows, McpCaller, list_tools
 from foliot.version import __version__
 from foliot.work.views.document import outline
 
@@ -46,7 +46,7 @@ def templates() -> list[types.ResourceTemplate]:
     ]
 
 
-async def list_resources(runtime: Runtime, who: Who) -> list[types.Resource]:
+async def list_resources(runtime: Runtime, who: McpCaller) -> list[types.Resource]:
     """The newest runs and tasks of the namespace."""
     if not who.caller.sees(who.namespace):
         return []
@@ -68,7 +68,7 @@ async def list_resources(runtime: Runtime, who: Who) -> list[types.Resource]:
     ]
 
 
-async def read_resource(runtime: Runtime, who: Who, uri: str) -> types.ReadResourceResult:
+async def read_resource(runtime: Runtime, who: McpCaller, uri: str) -> types.ReadResourceResult:
     """Raises `MCPError` for what is not there, or not the caller's to see."""
     found = _URI.fullmatch(uri)
     try:
@@ -81,7 +81,7 @@ async def read_resource(runtime: Runtime, who: Who, uri: str) -> types.ReadResou
     return types.ReadResourceResult(contents=[types.TextResourceContents(uri=uri, mime_type=JSON, text=text)])
 
 
-async def _run(runtime: Runtime, who: Who, id: str) -> dict[str, Any]:
+async def _run(runtime: Runtime, who: McpCaller, id: str) -> dict[str, Any]:
     info = await runtime.inside.runs.journal.get(id)
     if info.namespace != who.namespace:
         raise NotFound(id)
@@ -100,7 +100,7 @@ async def _run(runtime: Runtime, who: Who, id: str) -> dict[str, Any]:
     }
 
 
-async def _task(runtime: Runtime, who: Who, name: str) -> dict[str, Any]:
+async def _task(runtime: Runtime, who: McpCaller, name: str) -> dict[str, Any]:
     info = await runtime.inside.tasking.tasks.get(who.namespace, name)
     story = await runtime.inside.tasking.stories.of(who.namespace, name, looks=False)
     return {**as_written(outline(info)), "output": story.output}

@@ -10,7 +10,7 @@ from typing import Final
 
 from foliot.runtime.runtime import Runtime
 from foliot.server.auth.identity import Caller, granted
-from foliot.server.mcp.tools import Context, Who
+from foliot.server.mcp.tools import Context, McpCaller
 from foliot.tools.mcp.sdk import require_sdk
 
 # What was cancelled because the client left has so long to end; otherwise it is left as it is.
@@ -25,9 +25,9 @@ async def serve_stdio(runtime: Runtime, *, namespace: str, user: str) -> None:
     from foliot.server.mcp.calls import Calls
     from foliot.server.mcp.server import new_server
 
-    who = Who(Caller(user or "local", "session", granted([namespace], ["admin"])), namespace)
+    who = McpCaller(Caller(user or "local", "session", granted([namespace], ["admin"])), namespace)
 
-    def knows(_: Context) -> Who:
+    def knows(_: Context) -> McpCaller:
         return who
 
     drives = runtime.inside.background

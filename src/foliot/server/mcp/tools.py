@@ -13,9 +13,9 @@ import mcp_types as types
 
 from foliot.errors import NotFound
 from foliot.runtime.runtime import Runtime
-from foliot.runtime.tools import Asker, Offered
+from foliot.runtime.tools import CatalogTool, ToolCaller
 from foliot.server.auth.identity import Caller
-from foliot.server.runs.targets import KINDS, Target, TargetKind, list_targets
+from foliot.server.runs.targets import KINDS, TargetKind, WorkTarget, list_targets
 from foliot.store.base import Key
 
 if TYPE_CHECKING:
@@ -30,14 +30,14 @@ Context: TypeAlias = "ServerRequestContext[Any, Any]"
 
 
 @dataclass(frozen=True, slots=True)
-class Who:
+class McpCaller:
     """A caller in a namespace: that of the address they connected to."""
 
     caller: Caller
     namespace: str
 
 
-Knows: TypeAlias = Callable[[Context], Who]
+Knows: TypeAlias = Callable[[Context], McpCaller]
 
 
 # --- catalogue -------------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ _ONE_TEXT: Final[dict[str, Any]] = {"type": "object", "properties": {"input": {"
 _BY_ARGUMENTS: Final = frozenset({"arguments", "conditions", "preconditions", "budget", "rate", "secrets"})
 
 
-async def list_tools(runtime: Runtime, who: Who) -> list[types.Tool]:
+async def list_tools(runtime: Runtime, who: McpCaller) -> list[types.Tool]:
     """Lists the tools by name; none for a caller who may only read."""
     if not who.caller.may("operator", who.namespace):
         return []
@@ -74,19 +74,19 @@ async def list_tools(runtime: Runtime, who: Who) -> list[types.Tool]:
     return [found[name] for name in sorted(found)]
 
 
-async def find_target(runtime: Runtime, who: Who, name: str) -> Target | None:
+async def find_target(runtime: Runtime, who: McpCaller, name: str) -> WorkTarget | None:
     """The agent or system behind the name of a tool; None when it names a governed tool."""
     for kind, prefix in PREFIXES.items():
         if name.startswith(prefix):
             try:
                 key = Key(KINDS[kind], who.namespace, name.removeprefix(prefix))
-                return Target(kind, await runtime.inside.resources.get(key))
+                return WorkTarget(kind, await runtime.inside.resources.get(key))
             except NotFound:
                 continue
     return None
 
 
-def target_tool(target: Target) -> types.Tool:
+def target_tool(target: WorkTarget) -> types.Tool:
     """How an agent or a system looks as a tool."""
     words = target.description or f"The {target.kind} {target.name}."
     return types.Tool(
@@ -99,13 +99,13 @@ def target_tool(target: Target) -> types.Tool:
     )
 
 
-def output_schema(target: Target) -> dict[str, Any] | None:
+def output_schema(target: WorkTarget) -> dict[str, Any] | None:
     """The shape of an agent's answers, where MCP can carry it: all revisions know objects, and nothing else."""
     schema = target.output_schema
     return schema if schema is not None and schema.get("type") == "object" else None
 
 
-def governed_tool(offered: Offered) -> types.Tool:
+def governed_tool(offered: CatalogTool) -> types.Tool:
     """How a governed tool looks."""
     definition = offered.definition
     assert definition is not None, "an available tool has a definition"
@@ -124,10 +124,10 @@ def governed_tool(offered: Offered) -> types.Tool:
     )
 
 
-def asker_of(who: Who) -> Asker:
-    return Asker(who.namespace, identity=who.caller.acting_for_self("mcp"))
+def asker_of(who: McpCaller) -> ToolCaller:
+    return ToolCaller(who.namespace, identity=who.caller.acting_for_self("mcp"))
 
 
-async def _allowed(runtime: Runtime, who: Who, offered: Offered) -> bool:
+async def _allowed(runtime: Runtime, who: McpCaller, offered: CatalogTool) -> bool:
     judgement = await runtime.inside.tools.test(offered.name, {}, asker_of(who))
     return not any(verdict.outcome == "deny" and verdict.layer not in _BY_ARGUMENTS for verdict in judgement.verdicts)

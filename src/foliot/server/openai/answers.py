@@ -17,7 +17,7 @@ from foliot.common.cancellation import stop_tasks
 from foliot.errors import FoliotError, Unavailable
 from foliot.server.auth.identity import Caller
 from foliot.server.openai.errors import BadRequest, error_document
-from foliot.server.runs.background import Engagement
+from foliot.server.runs.background import StartedTurn
 from foliot.server.streams.pieces import Piece
 from foliot.server.streams.sse import frame
 from foliot.server.streams.streams import Streams
@@ -47,7 +47,7 @@ def on_hang_up(request: Request, *, otherwise: OnHangUp) -> OnHangUp:
 
 async def collect(
     request: Request,
-    engagement: Engagement,
+    engagement: StartedTurn,
     take: Callable[[Piece], Any],
     *,
     hang_up: OnHangUp,
@@ -76,12 +76,12 @@ async def collect(
         await stop_tasks(work, left, stopping)
 
 
-class Stream:
+class AnswerStream:
     """One answer in pieces. `told` gives what is sent for a piece; `end` comes after the last one, `failed` instead."""
 
     def __init__(
         self,
-        engagement: Engagement,
+        engagement: StartedTurn,
         told: Callable[[Piece], Iterable[bytes]],
         *,
         begin: Iterable[bytes] = (),

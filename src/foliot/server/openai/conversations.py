@@ -17,7 +17,7 @@ from foliot.kernel.run.state import State
 from foliot.runtime.runtime import Runtime
 from foliot.server.auth.identity import Caller
 from foliot.server.runs.background import CALLER_LABEL, derived_id
-from foliot.server.runs.targets import Target
+from foliot.server.runs.targets import WorkTarget
 from foliot.store.journal.base import RunInfo
 from foliot.store.tasks import ENDED
 
@@ -80,11 +80,11 @@ async def load_visible(runtime: Runtime, caller: Caller, run_id: str) -> tuple[R
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class CallerSession:
     """A conversation of one caller with one agent or system, under a name that the caller chose."""
 
     caller: str
-    target: Target
+    target: WorkTarget
     name: str
 
     def turn(self, number: int) -> str:
@@ -93,7 +93,7 @@ class Session:
         return f"s-{derived_id(target.namespace, target.kind, target.name, self.caller, self.name)}-{number}"
 
 
-async def last_turn(runtime: Runtime, session: Session) -> int:
+async def last_turn(runtime: Runtime, session: CallerSession) -> int:
     """How many turns a session has had: few looks, however many there are."""
     if not await _is_there(runtime, session, 1):
         return 0
@@ -109,7 +109,7 @@ async def last_turn(runtime: Runtime, session: Session) -> int:
     return low
 
 
-async def _is_there(runtime: Runtime, session: Session, turn: int) -> bool:
+async def _is_there(runtime: Runtime, session: CallerSession, turn: int) -> bool:
     """Whether the session has had this turn. Work that another has begun under its id is none of its turns."""
     target, id = session.target, session.turn(turn)
     try:
@@ -122,7 +122,7 @@ async def _is_there(runtime: Runtime, session: Session, turn: int) -> bool:
     return (found.namespace, found.labels.get(CALLER_LABEL)) == (target.namespace, session.caller)
 
 
-def history_of(info: RunInfo, state: State, target: Target) -> tuple[Message, ...]:
+def history_of(info: RunInfo, state: State, target: WorkTarget) -> tuple[Message, ...]:
     """Returns the messages up to the end of a run.
 
     Another agent gets the texts, not the calls of tools it does not have.

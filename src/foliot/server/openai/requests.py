@@ -22,7 +22,7 @@ from foliot.resources.validators import UnusableSchema, validator_of
 from foliot.server.http.bodies import refuse_repeated
 from foliot.server.openai.content import Conversation, chat_conversation, object_at, response_conversation
 from foliot.server.openai.errors import BadRequest
-from foliot.server.runs.targets import Target
+from foliot.server.runs.targets import WorkTarget
 
 # --- client tools ----------------------------------------------------------------------------------------------------
 
@@ -38,14 +38,14 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _NOTHING: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
 
-class Offered(NamedTuple):
+class ClientTools(NamedTuple):
     """The tools that the agent may ask the client to call, and whether it must: auto, required, or which one."""
 
     tools: tuple[ToolSpec, ...] = ()
     choice: str = "auto"
 
 
-def client_tools(given: list[Any] | None, choice: object, *, nested: bool) -> Offered:
+def client_tools(given: list[Any] | None, choice: object, *, nested: bool) -> ClientTools:
     """Read `tools` and `tool_choice` of a request; `nested` in chat completions. Raises `BadRequest`."""
     if given is not None and len(given) > MOST_TOOLS:
         raise BadRequest(f"at most {MOST_TOOLS} tools can be given", param="tools")
@@ -85,20 +85,20 @@ def _function(given: object, place: str, *, nested: bool) -> ToolSpec:
     return ToolSpec(name, description, schema)
 
 
-def _chosen(tools: dict[str, ToolSpec], choice: object, *, nested: bool) -> Offered:
+def _chosen(tools: dict[str, ToolSpec], choice: object, *, nested: bool) -> ClientTools:
     every = tuple(tools.values())
     match choice:
         case None | "auto":
-            return Offered(every)
+            return ClientTools(every)
         case "none":
-            return Offered()
+            return ClientTools()
         case "required":
             if not tools:
                 raise BadRequest("there is no tool that could be called", param="tool_choice")
-            return Offered(every, "required")
+            return ClientTools(every, "required")
         case {"type": "function"}:
             named = cast("dict[str, Any]", choice)
-            return Offered(every, _named(tools, named, "tool_choice", nested=nested).name)
+            return ClientTools(every, _named(tools, named, "tool_choice", nested=nested).name)
         case {"type": "allowed_tools"}:
             allowed = cast("dict[str, Any]", choice)
             if nested:
@@ -110,7 +110,7 @@ def _chosen(tools: dict[str, ToolSpec], choice: object, *, nested: bool) -> Offe
                 _named(tools, object_at(each, "tool_choice.tools"), "tool_choice.tools", nested=nested)
                 for each in cast("list[Any]", listed)
             ]
-            return Offered(tuple(some), "required" if allowed.get("mode") == "required" else "auto")
+            return ClientTools(tuple(some), "required" if allowed.get("mode") == "required" else "auto")
         case _:
             raise BadRequest(
                 "tool_choice is auto, none, required, a function, or allowed_tools",
@@ -137,7 +137,7 @@ def _named(tools: dict[str, ToolSpec], given: dict[str, Any], place: str, *, nes
 Fate: TypeAlias = Literal["done", "kept", "no effect", "only", "refused"]
 
 
-class Parameter(NamedTuple):
+class RequestParameter(NamedTuple):
     """`note` is for people. Of a parameter that is `only` some values, those are `values`, beside null."""
 
     fate: Fate
@@ -147,71 +147,75 @@ class Parameter(NamedTuple):
 
 _LABEL: Final = "a label of the run; never who acts"
 _SERVICE: Final = "concerns OpenAI's own service; prompts are cached as the agent's endpoint says"
-_SINGLE: Final[dict[str, Parameter]] = {
-    "metadata": Parameter("kept", "labels of the run"),
-    "model": Parameter("done", "an agent or a system"),
-    "moderation": Parameter("refused", "policies are declared with the agent"),
-    "parallel_tool_calls": Parameter("done", "for this run, as far as its provider can"),
-    "prompt_cache_key": Parameter("no effect", _SERVICE),
-    "prompt_cache_options": Parameter("no effect", _SERVICE),
-    "prompt_cache_retention": Parameter("no effect", _SERVICE),
-    "safety_identifier": Parameter("kept", _LABEL),
-    "service_tier": Parameter("only", "the tier is the endpoint's", ("auto", "default")),
-    "store": Parameter("no effect", "runs are stored, always; DELETE and `foliot purge` forget them"),
-    "stream": Parameter("done", "the answer in pieces"),
-    "temperature": Parameter("done", "for this run"),
-    "tool_choice": Parameter("done", "of the client's tools; the agent's own are its own"),
-    "tools": Parameter("done", "functions, which the client calls; other types are refused"),
-    "top_p": Parameter("done", "for this run"),
-    "user": Parameter("kept", _LABEL),
+_SINGLE: Final[dict[str, RequestParameter]] = {
+    "metadata": RequestParameter("kept", "labels of the run"),
+    "model": RequestParameter("done", "an agent or a system"),
+    "moderation": RequestParameter("refused", "policies are declared with the agent"),
+    "parallel_tool_calls": RequestParameter("done", "for this run, as far as its provider can"),
+    "prompt_cache_key": RequestParameter("no effect", _SERVICE),
+    "prompt_cache_options": RequestParameter("no effect", _SERVICE),
+    "prompt_cache_retention": RequestParameter("no effect", _SERVICE),
+    "safety_identifier": RequestParameter("kept", _LABEL),
+    "service_tier": RequestParameter("only", "the tier is the endpoint's", ("auto", "default")),
+    "store": RequestParameter("no effect", "runs are stored, always; DELETE and `foliot purge` forget them"),
+    "stream": RequestParameter("done", "the answer in pieces"),
+    "temperature": RequestParameter("done", "for this run"),
+    "tool_choice": RequestParameter("done", "of the client's tools; the agent's own are its own"),
+    "tools": RequestParameter("done", "functions, which the client calls; other types are refused"),
+    "top_p": RequestParameter("done", "for this run"),
+    "user": RequestParameter("kept", _LABEL),
 }
-CHAT: Final[Mapping[str, Parameter]] = {
+CHAT: Final[Mapping[str, RequestParameter]] = {
     **_SINGLE,
-    "audio": Parameter("refused", "answers are text"),
-    "frequency_penalty": Parameter("only", "not every model has it", (0,)),
-    "function_call": Parameter("refused", "use tool_choice"),
-    "functions": Parameter("refused", "use tools"),
-    "logit_bias": Parameter("only", "not every model has it", ({},)),
-    "logprobs": Parameter("only", "an agent's answer has no probabilities", (False,)),
-    "max_completion_tokens": Parameter("done", "never more than the agent's own limit"),
-    "max_tokens": Parameter("done", "the older name of max_completion_tokens"),
-    "messages": Parameter("done", "the conversation"),
-    "modalities": Parameter("only", "answers are text", (["text"], [])),
-    "n": Parameter("only", "there is one answer to a request", (1,)),
-    "prediction": Parameter("refused", "an agent writes in steps"),
-    "presence_penalty": Parameter("only", "not every model has it", (0,)),
-    "reasoning_effort": Parameter("done", "for this run"),
-    "response_format": Parameter("done", "for agents without an output_schema of their own"),
-    "seed": Parameter("done", "for this run"),
-    "stop": Parameter("done", "for this run"),
-    "stream_options": Parameter("done", "include_usage; include_obfuscation has no effect: nothing is padded"),
-    "top_logprobs": Parameter("only", "an agent's answer has no probabilities", (0,)),
-    "verbosity": Parameter("only", "say it in a system message", ("medium",)),
-    "web_search_options": Parameter("refused", "an agent has its own tools"),
+    "audio": RequestParameter("refused", "answers are text"),
+    "frequency_penalty": RequestParameter("only", "not every model has it", (0,)),
+    "function_call": RequestParameter("refused", "use tool_choice"),
+    "functions": RequestParameter("refused", "use tools"),
+    "logit_bias": RequestParameter("only", "not every model has it", ({},)),
+    "logprobs": RequestParameter("only", "an agent's answer has no probabilities", (False,)),
+    "max_completion_tokens": RequestParameter("done", "never more than the agent's own limit"),
+    "max_tokens": RequestParameter("done", "the older name of max_completion_tokens"),
+    "messages": RequestParameter("done", "the conversation"),
+    "modalities": RequestParameter("only", "answers are text", (["text"], [])),
+    "n": RequestParameter("only", "there is one answer to a request", (1,)),
+    "prediction": RequestParameter("refused", "an agent writes in steps"),
+    "presence_penalty": RequestParameter("only", "not every model has it", (0,)),
+    "reasoning_effort": RequestParameter("done", "for this run"),
+    "response_format": RequestParameter("done", "for agents without an output_schema of their own"),
+    "seed": RequestParameter("done", "for this run"),
+    "stop": RequestParameter("done", "for this run"),
+    "stream_options": RequestParameter("done", "include_usage; include_obfuscation has no effect: nothing is padded"),
+    "top_logprobs": RequestParameter("only", "an agent's answer has no probabilities", (0,)),
+    "verbosity": RequestParameter("only", "say it in a system message", ("medium",)),
+    "web_search_options": RequestParameter("refused", "an agent has its own tools"),
 }
-RESPONSES: Final[Mapping[str, Parameter]] = {
+RESPONSES: Final[Mapping[str, RequestParameter]] = {
     **_SINGLE,
-    "access_programs": Parameter("refused", "concerns OpenAI's own service"),
-    "background": Parameter("done", "returns at once"),
-    "context_management": Parameter("refused", "declared with the agent"),
-    "conversation": Parameter("done", "the name of a session"),
-    "image": Parameter("refused", "answers are text"),
-    "include": Parameter("only", "nothing else can be added to an answer", ([], ["reasoning.encrypted_content"])),
-    "input": Parameter("done", "what is said"),
-    "instructions": Parameter("done", "behind the agent's own prompt"),
-    "max_output_tokens": Parameter("done", "never more than the agent's own limit"),
-    "max_tool_calls": Parameter("refused", "limits are declared with the agent"),
-    "previous_response_id": Parameter("done", "the conversation goes on from there"),
-    "prompt": Parameter("refused", "prompts are declared with the agent"),
-    "reasoning": Parameter("done", "effort; summary has no effect, for what a model thinks is not sent; no others"),
-    "stream_options": Parameter("no effect", "nothing is padded"),
-    "text": Parameter("done", "format, for agents without an output_schema of their own; verbosity only medium"),
-    "top_logprobs": Parameter("only", "an agent's answer has no probabilities", (0,)),
-    "truncation": Parameter("only", "nothing is left out in silence", ("disabled",)),
+    "access_programs": RequestParameter("refused", "concerns OpenAI's own service"),
+    "background": RequestParameter("done", "returns at once"),
+    "context_management": RequestParameter("refused", "declared with the agent"),
+    "conversation": RequestParameter("done", "the name of a session"),
+    "image": RequestParameter("refused", "answers are text"),
+    "include": RequestParameter(
+        "only", "nothing else can be added to an answer", ([], ["reasoning.encrypted_content"])
+    ),
+    "input": RequestParameter("done", "what is said"),
+    "instructions": RequestParameter("done", "behind the agent's own prompt"),
+    "max_output_tokens": RequestParameter("done", "never more than the agent's own limit"),
+    "max_tool_calls": RequestParameter("refused", "limits are declared with the agent"),
+    "previous_response_id": RequestParameter("done", "the conversation goes on from there"),
+    "prompt": RequestParameter("refused", "prompts are declared with the agent"),
+    "reasoning": RequestParameter(
+        "done", "effort; summary has no effect, for what a model thinks is not sent; no others"
+    ),
+    "stream_options": RequestParameter("no effect", "nothing is padded"),
+    "text": RequestParameter("done", "format, for agents without an output_schema of their own; verbosity only medium"),
+    "top_logprobs": RequestParameter("only", "an agent's answer has no probabilities", (0,)),
+    "truncation": RequestParameter("only", "nothing is left out in silence", ("disabled",)),
 }
 
 
-def check_parameters(given: Mapping[str, Any], known: Mapping[str, Parameter]) -> None:
+def check_parameters(given: Mapping[str, Any], known: Mapping[str, RequestParameter]) -> None:
     """Raises `BadRequest` for one that is not known, or asks for what is not done. Null is as if it were not there."""
     for name, value in given.items():
         if value is None:
@@ -238,7 +242,7 @@ def _written(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def parameter_table(known: Mapping[str, Parameter]) -> str:
+def parameter_table(known: Mapping[str, RequestParameter]) -> str:
     """The table as Markdown, for docs/openai.md."""
     lines = ["| parameter | what happens | |", "|---|---|---|"]
     for name, (fate, note, values) in sorted(known.items()):
@@ -323,7 +327,7 @@ class ResponsesRequest(Struct, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class OpenAIRequest:
     """One request. `previous` is the id of the answer that it continues; `session` names a session."""
 
     model: str
@@ -341,7 +345,7 @@ class Order:
     tools: tuple[ToolSpec, ...] = ()
 
 
-def read_chat(body: bytes) -> Order:
+def read_chat(body: bytes) -> OpenAIRequest:
     """Raises `BadRequest`."""
     request = _decoded(body, ChatRequest, CHAT)
     offered = client_tools(request.tools, request.tool_choice, nested=True)
@@ -358,7 +362,7 @@ def read_chat(body: bytes) -> Order:
         request.parallel_tool_calls,
     )
     options = request.stream_options
-    return Order(
+    return OpenAIRequest(
         _word(request.model, "model"),
         conversation,
         stream=bool(request.stream),
@@ -372,7 +376,7 @@ def read_chat(body: bytes) -> Order:
     )
 
 
-def read_response(body: bytes) -> Order:
+def read_response(body: bytes) -> OpenAIRequest:
     """Raises `BadRequest`."""
     request = _decoded(body, ResponsesRequest, RESPONSES)
     offered = client_tools(request.tools, request.tool_choice, nested=False)
@@ -388,7 +392,7 @@ def read_response(body: bytes) -> Order:
     conversation = response_conversation(request.input)
     instructions = [*([request.instructions] if request.instructions else []), *conversation.instructions]
     effort = request.reasoning.effort if request.reasoning else None
-    return Order(
+    return OpenAIRequest(
         _word(request.model, "model"),
         conversation,
         stream=bool(request.stream),
@@ -415,7 +419,7 @@ def read_response(body: bytes) -> Order:
     )
 
 
-def adjusted(order: Order, spec: RunSpec) -> RunSpec:
+def adjusted(order: OpenAIRequest, spec: RunSpec) -> RunSpec:
     """Returns the spec of the run: the agent, within what the request asks for. It never gets more room than it had."""
     given, wanted = spec.settings, order.settings
     bounds = [each for each in (given.max_output_tokens, wanted.max_output_tokens) if each is not None]
@@ -440,7 +444,7 @@ def adjusted(order: Order, spec: RunSpec) -> RunSpec:
         raise BadRequest(error.message, param="tools", hint=error.hint) from None
 
 
-def check_target(order: Order, target: Target) -> None:
+def check_target(order: OpenAIRequest, target: WorkTarget) -> None:
     """Raises `BadRequest` when this target cannot do what the request asks for."""
     if target.kind == "system":
         if order.tools or order.conversation.results:
@@ -459,7 +463,7 @@ def check_target(order: Order, target: Target) -> None:
         )
 
 
-def _decoded(body: bytes, kind: type[S], known: Mapping[str, Parameter]) -> S:
+def _decoded(body: bytes, kind: type[S], known: Mapping[str, RequestParameter]) -> S:
     try:
         refuse_repeated(body)
         given = msgspec.json.decode(body)

@@ -25,7 +25,7 @@ Status: TypeAlias = Literal["queued", "in_progress", "completed", "incomplete", 
 Event: TypeAlias = dict[str, Any]
 
 
-class Answer:
+class ResponseAnswer:
     """One response as it comes about. `echo` are members of the request that the object repeats."""
 
     def __init__(self, id: str, model: str, created: float, echo: Mapping[str, Any], where: str) -> None:

@@ -23,7 +23,7 @@ from foliot.server.openai.answers import error_event, event_frame, frames_of
 from foliot.server.openai.content import AUDIO
 from foliot.server.openai.conversations import Ref, load_visible, no_response, parse_response
 from foliot.server.openai.errors import BadRequest
-from foliot.server.openai.responses import SERVER_LABEL, Answer, Event, behind
+from foliot.server.openai.responses import SERVER_LABEL, Event, ResponseAnswer, behind
 from foliot.server.openai.work import METADATA_LABEL, MODEL_LABEL, PREVIOUS_LABEL, SESSION_LABEL
 from foliot.server.runs.background import TaskEngagement, recorded
 from foliot.server.streams.pieces import Piece, Teller
@@ -254,12 +254,14 @@ def _check_no_turn(labels: dict[str, str]) -> None:
         )
 
 
-def _answer_of_run(id: str, info: RunInfo) -> Answer:
-    return Answer(id, info.labels.get(MODEL_LABEL, info.agent), info.created_at, echo_of(info.labels), info.id)
+def _answer_of_run(id: str, info: RunInfo) -> ResponseAnswer:
+    return ResponseAnswer(id, info.labels.get(MODEL_LABEL, info.agent), info.created_at, echo_of(info.labels), info.id)
 
 
-def _answer_of_task(id: str, info: TaskInfo) -> Answer:
-    return Answer(id, info.labels.get(MODEL_LABEL, info.target), info.created_at, echo_of(info.labels), info.name)
+def _answer_of_task(id: str, info: TaskInfo) -> ResponseAnswer:
+    return ResponseAnswer(
+        id, info.labels.get(MODEL_LABEL, info.target), info.created_at, echo_of(info.labels), info.name
+    )
 
 
 async def _visible_task(runtime: Runtime, caller: Caller, id: str, ref: Ref) -> TaskInfo:

@@ -21,7 +21,7 @@ from foliot.server.audit import ActRecord
 from foliot.server.auth.identity import Caller
 from foliot.server.openai.content import handed_out, parse_call
 from foliot.server.openai.conversations import (
-    Session,
+    CallerSession,
     history_of,
     last_turn,
     load_visible,
@@ -32,18 +32,18 @@ from foliot.server.openai.conversations import (
     task_response,
 )
 from foliot.server.openai.errors import BadRequest, no_such_model
-from foliot.server.openai.requests import Order, adjusted, check_target
+from foliot.server.openai.requests import OpenAIRequest, adjusted, check_target
 from foliot.server.runs.background import (
     CALLER_LABEL,
     REQUEST_LABEL,
     VIA_LABEL,
-    Engagement,
+    ClientTurn,
     RunEngagement,
-    Turn,
+    StartedTurn,
     derived_id,
     engage,
 )
-from foliot.server.runs.targets import Target, find_target
+from foliot.server.runs.targets import WorkTarget, find_target
 from foliot.store.journal.base import TASK_LABEL
 
 METADATA_LABEL: Final = "openai.com/metadata."
@@ -54,7 +54,7 @@ SESSION_LABEL: Final = "foliot.dev/session"
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class RequestCaller:
     """The caller of a request: `key` makes a repeat harmless; `digest` is that of the request."""
 
     caller: Caller
@@ -66,20 +66,22 @@ class Asker:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class StartedWork:
     """Work under way. `response` is the id that it has for clients; `where` the run or task.
 
     Its first `after` events were told to the client before.
     """
 
-    engagement: Engagement
+    engagement: StartedTurn
     response: str
     where: str
     created: float
     after: int = 0
 
 
-async def begin(runtime: Runtime, drives: BackgroundRuns, order: Order, asker: Asker, *, param: str) -> Begun:
+async def begin(
+    runtime: Runtime, drives: BackgroundRuns, order: OpenAIRequest, asker: RequestCaller, *, param: str
+) -> StartedWork:
     """Have the order done. Raises `BadRequest`, `NotFound`, `Denied`, `Conflict`, and what an agent cannot start by."""
     try:
         target = await find_target(runtime.inside.resources, asker.caller, order.model, asker.namespace)
@@ -88,7 +90,7 @@ async def begin(runtime: Runtime, drives: BackgroundRuns, order: Order, asker: A
     asker.caller.require("operator", target.namespace)
     check_target(order, target)
     named = order.session or asker.session
-    session = Session(asker.caller.name, target, named) if named else None
+    session = CallerSession(asker.caller.name, target, named) if named else None
     if order.conversation.results and target.kind == "agent":
         gone_on = await _called(runtime, drives, asker, order, target, param)
         if gone_on is not None:
@@ -110,25 +112,25 @@ async def begin(runtime: Runtime, drives: BackgroundRuns, order: Order, asker: A
     await _check_same(runtime, target, engagement.id, asker)  # of two at once, one has begun it
     is_task = target.kind == "system"
     response = task_response(target.namespace, engagement.id) if is_task else run_response(engagement.id)
-    return Begun(engagement, response, engagement.id, time.time())
+    return StartedWork(engagement, response, engagement.id, time.time())
 
 
-def _act(runtime: Runtime, asker: Asker, target: Target, id: str) -> ActRecord:
+def _act(runtime: Runtime, asker: RequestCaller, target: WorkTarget, id: str) -> ActRecord:
     kind = str(target.document["kind"])
     where = target.namespace, target.name
     return ActRecord(runtime, asker.caller, "started", kind, *where, request=asker.request, run_id=id)
 
 
 def _turn(
-    order: Order,
-    asker: Asker,
-    target: Target,
+    order: OpenAIRequest,
+    asker: RequestCaller,
+    target: WorkTarget,
     id: str,
     said: tuple[Message, ...],
     history: tuple[Message, ...],
     labels: dict[str, str],
-) -> Turn:
-    return Turn(
+) -> ClientTurn:
+    return ClientTurn(
         target,
         said,
         id,
@@ -143,13 +145,13 @@ def _turn(
     )
 
 
-def _id(runtime: Runtime, asker: Asker, target: Target) -> str:
+def _id(runtime: Runtime, asker: RequestCaller, target: WorkTarget) -> str:
     if asker.key:
         return f"i-{derived_id(target.namespace, asker.caller.principal, asker.key)}"
     return runtime.inside.new_run_id()
 
 
-def _labels(order: Order, asker: Asker, session: str, previous: str) -> dict[str, str]:
+def _labels(order: OpenAIRequest, asker: RequestCaller, session: str, previous: str) -> dict[str, str]:
     labels = {
         VIA_LABEL: "openai",
         CALLER_LABEL: asker.caller.name,
@@ -164,7 +166,7 @@ def _labels(order: Order, asker: Asker, session: str, previous: str) -> dict[str
 
 
 async def _previous(
-    runtime: Runtime, asker: Asker, order: Order, target: Target, session: Session | None
+    runtime: Runtime, asker: RequestCaller, order: OpenAIRequest, target: WorkTarget, session: CallerSession | None
 ) -> tuple[str, int]:
     """The response to go on from, if any, and the number of this turn in its session."""
     if session is None:
@@ -180,7 +182,7 @@ async def _previous(
     return task_response(target.namespace, id) if target.kind == "system" else run_response(id), last + 1
 
 
-async def _history(runtime: Runtime, caller: Caller, previous: str, target: Target) -> tuple[Message, ...]:
+async def _history(runtime: Runtime, caller: Caller, previous: str, target: WorkTarget) -> tuple[Message, ...]:
     if not previous:
         return ()
     ref = parse_response(previous)
@@ -193,14 +195,19 @@ async def _history(runtime: Runtime, caller: Caller, previous: str, target: Targ
     return history_of(info, state, target)
 
 
-def _check_namespace(namespace: str, target: Target) -> None:
+def _check_namespace(namespace: str, target: WorkTarget) -> None:
     if namespace != target.namespace:
         raise BadRequest("a conversation stays in its namespace", param="previous_response_id")
 
 
 async def _answered(
-    runtime: Runtime, drives: BackgroundRuns, asker: Asker, order: Order, previous: str, target: Target
-) -> Begun | None:
+    runtime: Runtime,
+    drives: BackgroundRuns,
+    asker: RequestCaller,
+    order: OpenAIRequest,
+    previous: str,
+    target: WorkTarget,
+) -> StartedWork | None:
     """Go on with a run that waits for what the request says: decisions about calls, or the answer to a question."""
     caller = asker.caller
     info, state = await load_visible(runtime, caller, parse_response(previous).name)
@@ -231,12 +238,12 @@ async def _answered(
     engagement = await RunEngagement.again(
         runtime, drives, info.id, structured=state.spec.output_schema is not None, by=caller.name, after=state.seq
     )
-    return Begun(engagement, run_response(info.id, state.seq), info.id, time.time(), state.seq)
+    return StartedWork(engagement, run_response(info.id, state.seq), info.id, time.time(), state.seq)
 
 
 async def _called(
-    runtime: Runtime, drives: BackgroundRuns, asker: Asker, order: Order, target: Target, param: str
-) -> Begun | None:
+    runtime: Runtime, drives: BackgroundRuns, asker: RequestCaller, order: OpenAIRequest, target: WorkTarget, param: str
+) -> StartedWork | None:
     """Go on with the run that waits for the results of the client's own calls, which the request brings.
 
     None when no such run is known: then the calls are a part of the conversation as any other. Results that were sent
@@ -274,7 +281,7 @@ async def _called(
     engagement = await RunEngagement.again(
         runtime, drives, info.id, structured=state.spec.output_schema is not None, by=caller.name, after=after
     )
-    return Begun(engagement, run_response(info.id, after), info.id, time.time(), after)
+    return StartedWork(engagement, run_response(info.id, after), info.id, time.time(), after)
 
 
 def _files(result: ToolResult) -> tuple[Media, ...]:
@@ -296,7 +303,7 @@ def _heard(facts: Sequence[tuple[float, e.Event]], given: Mapping[str, ToolResul
     return min(seq for seq, _ in found)
 
 
-async def _say(runtime: Runtime, order: Order, run_id: str, call_id: str, *, by: str) -> None:
+async def _say(runtime: Runtime, order: OpenAIRequest, run_id: str, call_id: str, *, by: str) -> None:
     """Put what the user says besides results behind them, once."""
     journal = runtime.inside.runs.journal
     for number, message in enumerate(order.conversation.besides):
@@ -321,7 +328,7 @@ async def _decide(runtime: Runtime, caller: Caller, state: State, given: dict[st
     )
 
 
-async def _check_same(runtime: Runtime, target: Target, id: str, asker: Asker) -> None:
+async def _check_same(runtime: Runtime, target: WorkTarget, id: str, asker: RequestCaller) -> None:
     """Raises `Conflict` when this id stands for another request already."""
     labels = await _labels_of(runtime, target, id)
     if labels is None or labels.get(REQUEST_LABEL) == asker.digest:
@@ -332,15 +339,15 @@ async def _check_same(runtime: Runtime, target: Target, id: str, asker: Asker) -
     )
 
 
-async def _asked_before(runtime: Runtime, target: Target, id: str, digest: str) -> bool:
+async def _asked_before(runtime: Runtime, target: WorkTarget, id: str, digest: str) -> bool:
     return (await _labels_of(runtime, target, id) or {}).get(REQUEST_LABEL) == digest
 
 
-async def _previous_of(runtime: Runtime, target: Target, id: str) -> str:
+async def _previous_of(runtime: Runtime, target: WorkTarget, id: str) -> str:
     return (await _labels_of(runtime, target, id) or {}).get(PREVIOUS_LABEL, "")
 
 
-async def _labels_of(runtime: Runtime, target: Target, id: str) -> dict[str, str] | None:
+async def _labels_of(runtime: Runtime, target: WorkTarget, id: str) -> dict[str, str] | None:
     try:
         if target.kind == "system":
             return (await runtime.inside.tasking.tasks.get(target.namespace, id)).labels

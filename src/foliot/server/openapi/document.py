@@ -16,7 +16,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from foliot.resources.kinds import KINDS, Kind
-from foliot.server.auth.rules import Rule
+from foliot.server.auth.rules import RouteRule
 from foliot.server.http.problems import MEDIA_TYPE
 from foliot.server.http.request_keys import KEY
 from foliot.server.http.routing import NOT_EDITED, Route
@@ -116,7 +116,7 @@ def _operation(path: str, route: Route, kind: Kind | None) -> dict[str, Any]:
     tags, summary = [*route.tags], route.handler.__name__.replace("_", " ").title()
     parameters = [each.described() for each in route.signature.parameters] + [dict(each) for each in route.reads]
     if kind is not None:
-        rule = Rule(rule.where, rule.kinds.get(kind.plural, rule.role))
+        rule = RouteRule(rule.where, rule.kinds.get(kind.plural, rule.role))
         tags, summary = [kind.plural], f"{summary}: {kind.plural}"
         parameters = [each for each in parameters if each["name"] != "kind"]
     if told.events is not None:
@@ -139,7 +139,7 @@ def _operation(path: str, route: Route, kind: Kind | None) -> dict[str, Any]:
     return made
 
 
-def _responses(path: str, told: Operation, rule: Rule, *, keyed: bool) -> dict[str, Any]:
+def _responses(path: str, told: Operation, rule: RouteRule, *, keyed: bool) -> dict[str, Any]:
     refused = failures(path, rule.where, body=told.body is not None, more=(*told.fails, *((409,) if keyed else ())))
     made = {**refused, **told.responses()}
     for code in told.others.keys() & refused.keys():  # before it comes to that, it may be refused as any other

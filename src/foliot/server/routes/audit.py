@@ -21,7 +21,7 @@ from foliot.server.http.bodies import form
 from foliot.server.http.names import Limit
 from foliot.server.http.parameters import Fields, Path, Query
 from foliot.server.http.responses import Json
-from foliot.store.audit.chain import Head
+from foliot.store.audit.chain import ChainHead
 from foliot.store.audit.log import AuditFilter, AuditRecord
 
 router = new_router("audit")
@@ -104,12 +104,12 @@ async def get_record(number: Number, services: ServicesDep, caller: CallerDep) -
     return Json(record)
 
 
-def head_of(text: str) -> Head:
+def head_of(text: str) -> ChainHead:
     """Raises `InvalidInput`."""
     number, _, digest = text.partition(":")
     if not number.isascii() or not number.isdecimal() or len(number) > 18 or len(digest) != 64:
         raise InvalidInput(f"{text[:100]!r} is not a head", hint="a number, a colon, a hash of 64 digits")
-    return Head(int(number), digest.lower())
+    return ChainHead(int(number), digest.lower())
 
 
 def _operations(services: Services) -> LocalGroups:

@@ -12,9 +12,9 @@ from foliot.common.times import iso
 from foliot.errors import Conflict, Denied, InvalidInput, NotFound, UsageError
 from foliot.server.auth.authentication import TokenAuth, is_loopback, session_caller
 from foliot.server.auth.guard import new_router
-from foliot.server.auth.logins import Entered, WrongLogin, peer_of, tell
+from foliot.server.auth.logins import NewSession, WrongLogin, peer_of, tell
 from foliot.server.auth.oidc import BACK_WITHIN, OidcLogins
-from foliot.server.auth.sessions import FLOW, HELD, SESSION, Held, check_json, check_origin, csrf_token
+from foliot.server.auth.sessions import FLOW, HELD, SESSION, RequestSession, check_json, check_origin, csrf_token
 from foliot.server.context import CallerDep, Services, ServicesDep
 from foliot.server.errors import Unauthenticated
 from foliot.server.http.bodies import form
@@ -53,7 +53,7 @@ class ResetPassword(Struct):
 @router.get("/v1/auth/me")
 async def me(request: Request, caller: CallerDep) -> Response:
     """Returns the caller, the roles by namespace, and for a session the token that its writes must carry."""
-    held: Held | None = request.scope.get(HELD)
+    held: RequestSession | None = request.scope.get(HELD)
     if held is not None:
         return Json(_session(held.session, held.csrf))
     return Json(
@@ -139,7 +139,7 @@ async def log_out(request: Request, services: ServicesDep) -> Response:
 async def change_password(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
     """Changes the password of the logged-in user, who knows the old one. All their sessions end, this one too."""
     auth = _logins(services)
-    held: Held | None = request.scope.get(HELD)
+    held: RequestSession | None = request.scope.get(HELD)
     if held is None:
         raise UsageError("only somebody who is logged in has a password here", hint="POST /v1/auth/login")
     body = await form(request, ChangePassword)
@@ -252,7 +252,7 @@ def _here(request: Request) -> str | None:
     return f"{request.url.scheme}://{host}" if local else None
 
 
-async def _begun(request: Request, auth: TokenAuth, entered: Entered, status: int = 200) -> Response:
+async def _begun(request: Request, auth: TokenAuth, entered: NewSession, status: int = 200) -> Response:
     """Answers with the session that began, and its cookie."""
     await _leave_old(request, auth)
     response = Json(_session(entered.session, csrf_token(entered.cookie)), status)

@@ -7,7 +7,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from foliot.server.auth.guard import new_router
-from foliot.server.mcp.http import Door
+from foliot.server.mcp.http import McpEndpoint
 
 router = new_router("mcp")
 
@@ -15,7 +15,7 @@ router = new_router("mcp")
 class _Handed(Response):
     """The whole exchange is left to the door: it reads the body, and writes the answer."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: McpEndpoint) -> None:
         super().__init__()
         self._door = door
 

@@ -21,8 +21,8 @@ from foliot.server.http.parameters import Query
 from foliot.server.http.responses import Json
 from foliot.server.openai.answers import (
     DONE,
+    AnswerStream,
     OnHangUp,
-    Stream,
     collect,
     data_frame,
     error_event,
@@ -32,8 +32,8 @@ from foliot.server.openai.answers import (
 )
 from foliot.server.openai.chat import Chat
 from foliot.server.openai.errors import BadRequest, RunFailed, no_such_model
-from foliot.server.openai.requests import Order, read_chat, read_response
-from foliot.server.openai.responses import Answer
+from foliot.server.openai.requests import OpenAIRequest, read_chat, read_response
+from foliot.server.openai.responses import ResponseAnswer
 from foliot.server.openai.stored import Order as ItemOrder
 from foliot.server.openai.stored import (
     cancel_response,
@@ -43,8 +43,8 @@ from foliot.server.openai.stored import (
     list_input,
     page_of,
 )
-from foliot.server.openai.work import Asker, Begun, begin
-from foliot.server.runs.targets import Target, find_target, list_targets
+from foliot.server.openai.work import RequestCaller, StartedWork, begin
+from foliot.server.runs.targets import WorkTarget, find_target, list_targets
 from foliot.server.streams.pieces import Ended, Piece
 
 router = new_router("openai")
@@ -98,11 +98,11 @@ async def read_model(model: str, request: Request, services: ServicesDep, caller
     return Json(_model(target, model))
 
 
-def _model_id(target: Target) -> str:
+def _model_id(target: WorkTarget) -> str:
     return target.name if target.namespace == "default" else f"{target.namespace}/{target.name}"
 
 
-def _model(target: Target, id: str) -> dict[str, Any]:
+def _model(target: WorkTarget, id: str) -> dict[str, Any]:
     made = str(target.document["metadata"].get("createdAt") or "1970-01-01T00:00:00Z")
     return {
         "id": id,
@@ -144,13 +144,13 @@ async def chat(request: Request, services: ServicesDep, caller: CallerDep) -> Re
     return Json(answer.document(), headers={RUN_HEADER: begun.where})
 
 
-def _stream_chat(services: Services, begun: Begun, answer: Chat, hang_up: OnHangUp) -> Stream:
+def _stream_chat(services: Services, begun: StartedWork, answer: Chat, hang_up: OnHangUp) -> AnswerStream:
     def told(piece: Piece) -> Iterable[bytes]:
         if isinstance(piece, Ended) and piece.phase != "succeeded":
             raise RunFailed(piece, begun.where)
         return map(data_frame, answer.chunks(piece))
 
-    return Stream(
+    return AnswerStream(
         begun.engagement,
         told,
         end=DONE,
@@ -175,7 +175,7 @@ async def respond(request: Request, services: ServicesDep, caller: CallerDep) ->
         if order.stream:
             place.enter_context(services.streams.hold(caller))
         begun = await begin(services.runtime, services.drives, order, asker, param="input")
-        answer = Answer(begun.response, order.model, begun.created, _echo(order), begun.where)
+        answer = ResponseAnswer(begun.response, order.model, begun.created, _echo(order), begun.where)
         headers = {RUN_HEADER: begun.where}
         if order.stream:
             return _stream_response(services, begun, answer, hang_up).response(caller, place.pop_all(), headers)
@@ -184,12 +184,12 @@ async def respond(request: Request, services: ServicesDep, caller: CallerDep) ->
     return Json(answer.document(), headers=headers)
 
 
-def _stream_response(services: Services, begun: Begun, answer: Answer, hang_up: OnHangUp) -> Stream:
+def _stream_response(services: Services, begun: StartedWork, answer: ResponseAnswer, hang_up: OnHangUp) -> AnswerStream:
     def told(piece: Piece) -> Iterable[bytes]:
         return map(event_frame, answer.take(piece))
 
     first = list(map(event_frame, answer.begin()))
-    return Stream(
+    return AnswerStream(
         begun.engagement,
         told,
         begin=first,
@@ -245,7 +245,7 @@ async def cancel(response_id: str, request: Request, services: ServicesDep, call
     return Json(await find_response(services.runtime, caller, response_id))
 
 
-def _echo(order: Order) -> dict[str, Any]:
+def _echo(order: OpenAIRequest) -> dict[str, Any]:
     settings = order.settings
     return {
         "background": order.background,
@@ -261,16 +261,16 @@ def _echo(order: Order) -> dict[str, Any]:
 # --- both --------------------------------------------------------------------------------------------------------
 
 
-def _read(read: Callable[[bytes], Order], body: bytes) -> tuple[Order, str]:
+def _read(read: Callable[[bytes], OpenAIRequest], body: bytes) -> tuple[OpenAIRequest, str]:
     return read(body), sha256(body).hexdigest()
 
 
-def _asker(request: Request, caller: Caller, digest: str) -> Asker:
+def _asker(request: Request, caller: Caller, digest: str) -> RequestCaller:
     key, session = request.headers.get(KEY_HEADER, ""), request.headers.get(SESSION_HEADER, "")
     for name, value in ((KEY_HEADER, key), (SESSION_HEADER, session)):
         if len(value) > LONGEST_NAME:
             raise BadRequest(f"at most {LONGEST_NAME} characters", param=name)
-    return Asker(
+    return RequestCaller(
         caller,
         namespace_of(request.scope),
         key=key,
@@ -280,6 +280,6 @@ def _asker(request: Request, caller: Caller, digest: str) -> Asker:
     )
 
 
-def _otherwise(asker: Asker, order: Order) -> OnHangUp:
+def _otherwise(asker: RequestCaller, order: OpenAIRequest) -> OnHangUp:
     """Returns what a disconnect means: cancel, unless the request itself speaks of coming back."""
     return "continue" if asker.key or order.background else "cancel"

@@ -49,7 +49,7 @@ from foliot.server.http.names import (
 from foliot.server.http.parameters import Query
 from foliot.server.http.responses import Json, etag, resource
 from foliot.server.http.routing import NOT_EDITED
-from foliot.server.resources import Declaring, Written
+from foliot.server.resources import Declaring, WriteResult
 from foliot.store.base import Document, Key, Page
 from foliot.work.triggers.endpoints import WebhookEndpoints
 
@@ -293,7 +293,7 @@ def _with_status(kind: str, namespace: str | None, name: str) -> Key:
     return Key(known.name, space(namespace), name)
 
 
-def _answer(written: Written, status: int = 200) -> Response:
+def _answer(written: WriteResult, status: int = 200) -> Response:
     headers = {"Warning": f'299 - "{_header(written.warnings[0])}"'} if written.warnings else {}
     return resource(written.document, status, headers)
 

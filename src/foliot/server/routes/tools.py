@@ -21,7 +21,7 @@ from foliot.server.http.responses import Json
 from foliot.store.base import Key
 
 if TYPE_CHECKING:
-    from foliot.runtime.tools import Asker
+    from foliot.runtime.tools import ToolCaller
 
 router = new_router("tools")
 
@@ -96,7 +96,7 @@ async def accept(
     return Json({"tool": found["tool"], "digest": found["digest"]})
 
 
-def _asker(where: str, order: ToolOrder, caller: Caller) -> Asker:
-    from foliot.runtime.tools import Asker
+def _asker(where: str, order: ToolOrder, caller: Caller) -> ToolCaller:
+    from foliot.runtime.tools import ToolCaller
 
-    return Asker(where, order.agent, caller.identity(where, "http", user=order.user))
+    return ToolCaller(where, order.agent, caller.identity(where, "http", user=order.user))

@@ -23,7 +23,7 @@ from foliot.runtime.inside import Adjust
 from foliot.runtime.results import RunResult
 from foliot.runtime.runtime import Runtime
 from foliot.server.audit import ActRecord
-from foliot.server.runs.targets import Target
+from foliot.server.runs.targets import WorkTarget
 from foliot.server.streams.pieces import Asked, Ended, Piece, Rested, Teller, Worked, Wrote, usage_of
 from foliot.store.journal.base import RunTaken
 from foliot.store.tasks import ENDED
@@ -37,13 +37,13 @@ LOOK_EVERY: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ClientTurn:
     """One thing that a client says to a target. With the id of a run that exists, that run is gone on with.
 
     `act` is the record of it, stored with a run or task that is new.
     """
 
-    target: Target
+    target: WorkTarget
     input: tuple[Message, ...]
     id: str
     history: tuple[Message, ...] = ()
@@ -57,7 +57,7 @@ class Turn:
     act: ActRecord | None = None
 
 
-class Engagement(Protocol):
+class StartedTurn(Protocol):
     @property
     def id(self) -> str:
         """The id of the run, or the name of the task."""
@@ -72,7 +72,7 @@ class Engagement(Protocol):
         ...
 
 
-async def engage(runtime: Runtime, drives: BackgroundRuns, turn: Turn) -> Engagement:
+async def engage(runtime: Runtime, drives: BackgroundRuns, turn: ClientTurn) -> StartedTurn:
     """Begin, or go on with, what the turn asks for; durable on return. Raises `FoliotError` when it cannot begin."""
     if turn.target.kind == "system":
         return await TaskEngagement.begin(runtime, turn)
@@ -97,7 +97,7 @@ class RunEngagement:
         self._live = aiter(self._reader)
 
     @classmethod
-    async def begin(cls, runtime: Runtime, drives: BackgroundRuns, turn: Turn) -> RunEngagement:
+    async def begin(cls, runtime: Runtime, drives: BackgroundRuns, turn: ClientTurn) -> RunEngagement:
         engagement = cls(runtime, drives, turn.id, structured=turn.structured, by=turn.by)
         target = turn.target
 
@@ -133,7 +133,7 @@ class RunEngagement:
         return engagement
 
     async def pieces(self) -> AsyncIterator[Piece]:
-        """Yields the pieces of the run, from the journal and live; see `Engagement`."""
+        """Yields the pieces of the run, from the journal and live; see `StartedTurn`."""
         teller = Teller(self.id, structured=self._structured, after=self._after)
         try:
             # Whoever saw the first record misses nothing; others begin with what the journal has.
@@ -154,7 +154,7 @@ class RunEngagement:
             yield teller.rest()
 
     async def cancel(self, reason: str) -> None:
-        """Cancels the run; see `Engagement`."""
+        """Cancels the run; see `StartedTurn`."""
         with contextlib.suppress(Conflict, NotFound):
             await self._runtime.inside.cancel(self.id, by=self._by, reason=reason)
 
@@ -211,7 +211,7 @@ class TaskEngagement:
         self._by = by
 
     @classmethod
-    async def begin(cls, runtime: Runtime, turn: Turn) -> TaskEngagement:
+    async def begin(cls, runtime: Runtime, turn: ClientTurn) -> TaskEngagement:
         target = turn.target
         accepted = await runtime.inside.tasking.tasks.accept(
             Command(
@@ -232,7 +232,7 @@ class TaskEngagement:
         return cls(runtime, target.namespace, accepted.task.name, by=turn.by)
 
     async def pieces(self) -> AsyncIterator[Piece]:
-        """Yields the pieces of the task's runs as they happen; see `Engagement`."""
+        """Yields the pieces of the task's runs as they happen; see `StartedTurn`."""
         tellers: dict[str, Teller] = {}
         end: t.TaskEvent | None = None
         cursor: str | None = None
@@ -261,7 +261,7 @@ class TaskEngagement:
             await self._tasking.database.wait_for_change(timeout=LOOK_EVERY)
 
     async def cancel(self, reason: str) -> None:
-        """Cancels the task; see `Engagement`."""
+        """Cancels the task; see `StartedTurn`."""
         with contextlib.suppress(Conflict, NotFound):
             await self._tasking.tasks.cancel(self.namespace, self.id, by=self._by, reason=reason)
 
@@ -294,7 +294,7 @@ def _end(phase: str, last: t.TaskEvent | None, usage: Usage) -> list[Piece]:
             return [Ended("failed", "", None, usage, error=f"the task was {phase}", reason=phase)]
 
 
-def _as_text(turn: Turn) -> str:
+def _as_text(turn: ClientTurn) -> str:
     """Renders the input of a system's first agents: one text, with the conversation before it."""
     messages = (*turn.history, *turn.input)
     if any(isinstance(part, Media) for message in messages for part in message.parts):

@@ -20,7 +20,7 @@ from foliot.kernel.backoff import backoff
 from foliot.runtime.background import BackgroundRuns
 from foliot.runtime.results import RunResult
 from foliot.runtime.runtime import Runtime
-from foliot.store.journal.base import Held
+from foliot.store.journal.base import RunHeld
 from foliot.store.queue.queue import Unattended, unattended
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class TakingUp:
         log.info("run %s was left behind, and goes on here", run_id)
         try:
             return await self._runtime.inside.resume(run_id, stream=True, check=False, joins=False)
-        except Held:
+        except RunHeld:
             raise  # another process was faster
         except Exception as error:  # whatever it is: the next look would only meet it again
             self._rest(run_id, str(error))

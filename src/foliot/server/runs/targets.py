@@ -19,7 +19,7 @@ _PREFIXES: Final[dict[str, TargetKind]] = {"agent:": "agent", "system:": "system
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class WorkTarget:
     """An agent or a system that can be given work."""
 
     kind: TargetKind
@@ -44,7 +44,7 @@ class Target:
         return self.document["spec"].get("output_schema") if self.kind == "agent" else None
 
 
-async def find_target(store: ResourceStore, caller: Caller, word: str, namespace: str = "default") -> Target:
+async def find_target(store: ResourceStore, caller: Caller, word: str, namespace: str = "default") -> WorkTarget:
     """The target `name`, `namespace/name`, or `agent:name`, `system:name`. An agent comes before a system.
 
     Raises `NotFound`, in the same words whether it is missing or not theirs to see.
@@ -63,13 +63,13 @@ async def find_target(store: ResourceStore, caller: Caller, word: str, namespace
     if caller.sees(space):
         for kind in kinds:
             try:
-                return Target(kind, await store.get(Key(KINDS[kind], space, name)))
+                return WorkTarget(kind, await store.get(Key(KINDS[kind], space, name)))
             except NotFound:
                 continue
     raise NotFound(f"there is no agent or system {word!r}", hint="GET /v1/models lists those that you can use")
 
 
-async def list_targets(store: ResourceStore, caller: Caller, namespace: str | None = None) -> AsyncIterator[Target]:
+async def list_targets(store: ResourceStore, caller: Caller, namespace: str | None = None) -> AsyncIterator[WorkTarget]:
     """All agents, then all systems, that the caller sees."""
     for kind, resource in KINDS.items():
         wanted = caller.narrowed(Filter(resource, namespace))
@@ -77,4 +77,4 @@ async def list_targets(store: ResourceStore, caller: Caller, namespace: str | No
             continue
         async for page in read_pages(store.list, wanted):
             for document in page.items:
-                yield Target(kind, document)
+                yield WorkTarget(kind, document)

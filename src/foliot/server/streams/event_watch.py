@@ -29,7 +29,7 @@ from foliot.server.streams.task_watch import Place, check_kept, newest_place, ol
 from foliot.server.tasks.list import is_accepted
 from foliot.store.base import Document, Filter
 from foliot.store.resources.selectors import matches
-from foliot.store.tasks import Told, told_live
+from foliot.store.tasks import TaskFeedRow, told_live
 
 SERVER: Final = "apiserver"
 TASKS: Final = "task-controller"
@@ -219,7 +219,7 @@ class EventWatch:
             place = Position(place.revision, newest)
         return place, told
 
-    def _happened(self, told: Told, document: Document) -> Iterator[dict[str, Any]]:
+    def _happened(self, told: TaskFeedRow, document: Document) -> Iterator[dict[str, Any]]:
         """Yields the events of a task that stands like this, after what this stream knows of it."""
         metadata, status = document["metadata"], document["status"]
         phase = status["phase"]
@@ -252,7 +252,7 @@ class EventWatch:
         if len(self._stood) > REMEMBERED:
             del self._stood[next(iter(self._stood))]
 
-    def _is_old(self, told: Told, event: dict[str, Any]) -> bool:
+    def _is_old(self, told: TaskFeedRow, event: dict[str, Any]) -> bool:
         return told.number <= self._old and event["timestamp"] < self._since
 
     def _wants(self, event: dict[str, Any]) -> bool:

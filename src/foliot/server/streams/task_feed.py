@@ -20,7 +20,17 @@ import msgspec
 from foliot.common.cancellation import stop_tasks
 from foliot.errors import Unavailable
 from foliot.store.base import Database, Document
-from foliot.store.tasks import DROPPED_AT, ENDED, Difference, Told, drop, keys_array, tell, told_behind, told_of
+from foliot.store.tasks import (
+    DROPPED_AT,
+    ENDED,
+    TaskDifference,
+    TaskFeedRow,
+    drop,
+    keys_array,
+    tell,
+    told_behind,
+    told_of,
+)
 from foliot.work.tasks.base import TaskInfo
 from foliot.work.tasks.list import TaskList
 from foliot.work.views.document import outline
@@ -59,7 +69,7 @@ class TaskFeed:
         self._tasks = TaskList(database)
         self._marks: dict[int, Mark] = {}
         self._at_work: Sequence[int] = []
-        self._recent: list[Told] = []
+        self._recent: list[TaskFeedRow] = []
         self._floor = 0
         self._stirs: list[Callable[[], None]] = []
         self._looking: asyncio.Task[None] | None = None
@@ -82,7 +92,7 @@ class TaskFeed:
                 looking, self._looking = self._looking, None
                 await stop_tasks(looking)
 
-    async def behind(self, number: int) -> tuple[int, Sequence[Told]]:
+    async def behind(self, number: int) -> tuple[int, Sequence[TaskFeedRow]]:
         """Returns the events behind a number, in order, and the number up to which they are complete.
 
         Raises `Unavailable`.
@@ -181,13 +191,13 @@ class TaskFeed:
                 stir()
 
 
-def _difference(key: int, info: TaskInfo | None, told: Told | None) -> Difference | None:
+def _difference(key: int, info: TaskInfo | None, told: TaskFeedRow | None) -> TaskDifference | None:
     if info is None or info.archived_at is not None:
         if told is None or told.gone:
             return None
-        return Difference(key, told.number, live=False, gone=True, document=told.document)
+        return TaskDifference(key, told.number, live=False, gone=True, document=told.document)
     document = as_text(outline(info))
     live = info.phase not in ENDED
     if told is not None and (told.document, told.live, told.gone) == (document, live, False):
         return None
-    return Difference(key, told.number if told else 0, live=live, gone=False, document=document)
+    return TaskDifference(key, told.number if told else 0, live=live, gone=False, document=document)

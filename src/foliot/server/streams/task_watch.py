@@ -26,7 +26,7 @@ from foliot.server.tasks.list import Wanted, is_accepted, list_tasks
 from foliot.store.base import Document, Filter
 from foliot.store.resources.feed import Looked, window
 from foliot.store.resources.selectors import matches
-from foliot.store.tasks import Told
+from foliot.store.tasks import TaskFeedRow
 
 MOST_TASKS: Final = 1000
 # Of so many a stream remembers that it told of them.
@@ -158,7 +158,7 @@ class _View:
             self._remember(identity, as_text(document))
         return {"type": _TYPES[action], "resource": document}
 
-    def _work(self, told: Told) -> dict[str, Any] | None:
+    def _work(self, told: TaskFeedRow) -> dict[str, Any] | None:
         if self._filter is None or self._fixed is None:
             return None
         document: Document = msgspec.json.decode(told.document)

@@ -141,7 +141,7 @@ def _session(row: Row) -> LoginSession | None:
 # statement decides and counts, so attempts at the same moment cannot slip through together.
 
 
-class Pace(NamedTuple):
+class LoginPace(NamedTuple):
     """So many attempts at once, then one for each `interval` seconds."""
 
     burst: int
@@ -154,7 +154,7 @@ class SqlLoginAttempts:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    async def charge(self, subject: str, pace: Pace, *, now: float) -> float:
+    async def charge(self, subject: str, pace: LoginPace, *, now: float) -> float:
         """Count an attempt. 0 when it may be made; else the seconds to wait, and nothing is counted."""
         allowed = now + (pace.burst - 1) * pace.interval
         counted = await self._db.write(
@@ -171,7 +171,7 @@ class SqlLoginAttempts:
         found = await self._db.read("attempt_get", subject=subject)
         return max(found[0]["busy_until"] - allowed, 0.001) if found else pace.interval
 
-    async def refund(self, subject: str, pace: Pace) -> None:
+    async def refund(self, subject: str, pace: LoginPace) -> None:
         """The attempt was a good one: it does not count."""
         await self._db.write(run, "attempt_refund", subject=subject, interval=pace.interval)
 

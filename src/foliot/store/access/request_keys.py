@@ -32,7 +32,7 @@ LOOK_EVERY: Final = 0.1
 _headers: Final = msgspec.json.Decoder(Headers)
 
 
-class Kept(Struct, frozen=True):
+class KeptAnswer(Struct, frozen=True):
     """The stored answer to a request with a key."""
 
     status: int
@@ -40,7 +40,7 @@ class Kept(Struct, frozen=True):
     body: bytes
 
 
-class Claimed(Struct, frozen=True):
+class ClaimedKey(Struct, frozen=True):
     """The request is the claimer's to do. `broken`: another one began with it, and did not come to an end."""
 
     id: str
@@ -56,7 +56,7 @@ class OtherRequest(Struct, frozen=True):
     """The key was used for something else."""
 
 
-Found: TypeAlias = Kept | Claimed | UnderWay | OtherRequest
+Found: TypeAlias = KeptAnswer | ClaimedKey | UnderWay | OtherRequest
 
 
 class SqlRequestKeys:
@@ -79,22 +79,22 @@ class SqlRequestKeys:
             row: Row | None = None
             while row is None:  # whoever had it may give it up before it is locked
                 if (yield from run("request_key_add", id=id, request=request, claim=claim, **times)):
-                    return Claimed(id, claim)
+                    return ClaimedKey(id, claim)
                 row = yield from one("request_key_get", id=id)
             if row["request"] != request:
                 return OtherRequest()
             if row["status"] is not None:
-                return Kept(row["status"], _headers.decode(row["headers"]), bytes(row["body"]))
+                return KeptAnswer(row["status"], _headers.decode(row["headers"]), bytes(row["body"]))
             if row["held_until"] > now:
                 return UnderWay()
             yield from run("request_key_take", id=id, claim=claim, held_until=now + HELD)
-            return Claimed(id, claim, broken=True)
+            return ClaimedKey(id, claim, broken=True)
 
         return await self._db.write(body)
 
     async def obtain(
         self, who: str, key: str, request: str, *, stop: Callable[[], bool] = lambda: False
-    ) -> Kept | Claimed:
+    ) -> KeptAnswer | ClaimedKey:
         """The claim, or the answer; while another request with the key is in progress, that is waited for.
 
         `stop` ends the waiting early. Raises `Conflict`.
@@ -102,7 +102,7 @@ class SqlRequestKeys:
         until = time.monotonic() + PATIENCE
         while True:
             match await self.claim(who, key, request, now=self.clock()):
-                case Kept() | Claimed() as found:
+                case KeptAnswer() | ClaimedKey() as found:
                     return found
                 case OtherRequest():
                     raise Conflict(
@@ -116,7 +116,7 @@ class SqlRequestKeys:
                     await asyncio.sleep(LOOK_EVERY)
 
     @contextlib.asynccontextmanager
-    async def kept_alive(self, claimed: Claimed) -> AsyncGenerator[None]:
+    async def kept_alive(self, claimed: ClaimedKey) -> AsyncGenerator[None]:
         """Renew the claim for as long as this process works on the request."""
 
         async def renew() -> None:
@@ -131,7 +131,7 @@ class SqlRequestKeys:
         finally:
             await stop_tasks(renewing)
 
-    async def give_up(self, claimed: Claimed, *, changed_nothing: bool) -> None:
+    async def give_up(self, claimed: ClaimedKey, *, changed_nothing: bool) -> None:
         """Drop the claim of a request that changed nothing; mark any other as broken, so that nobody waits for it."""
         with contextlib.suppress(FoliotError):  # then the claim lapses by itself
             if changed_nothing:
@@ -139,7 +139,7 @@ class SqlRequestKeys:
             else:
                 await self.hold(claimed, until=0.0)
 
-    async def hold(self, claimed: Claimed, *, until: float) -> bool:
+    async def hold(self, claimed: ClaimedKey, *, until: float) -> bool:
         """Be believed until then; False when somebody else has it by now."""
 
         def body() -> Tx[int]:
@@ -147,7 +147,7 @@ class SqlRequestKeys:
 
         return bool(await self._db.write(body))
 
-    async def answer(self, claimed: Claimed, kept: Kept) -> None:
+    async def answer(self, claimed: ClaimedKey, kept: KeptAnswer) -> None:
         """Keep what was answered."""
 
         def body() -> Tx[int]:
@@ -164,7 +164,7 @@ class SqlRequestKeys:
 
         await self._db.write(body)
 
-    async def drop(self, claimed: Claimed) -> None:
+    async def drop(self, claimed: ClaimedKey) -> None:
         """Deletes the key of a request that failed before it changed anything."""
 
         def body() -> Tx[int]:

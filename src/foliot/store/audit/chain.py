@@ -27,7 +27,7 @@ _canonical = msgspec.json.Encoder(order="deterministic").encode
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ChainHead:
     """The newest record of a chain. An empty log has number 0 and no hash."""
 
     seq: int = 0
@@ -66,7 +66,7 @@ class Shaped(Protocol):
 Entry: TypeAlias = dict[str, Any] | Shaped
 
 
-def linked(entries: Sequence[Entry], head: Head) -> Iterator[tuple[int, str, str, Entry]]:
+def linked(entries: Sequence[Entry], head: ChainHead) -> Iterator[tuple[int, str, str, Entry]]:
     """Each entry as a record behind `head`: its number, its hash, its text, and the entry."""
     seq, digest = head.seq, head.hash
     for entry in entries:
@@ -84,15 +84,15 @@ def linked(entries: Sequence[Entry], head: Head) -> Iterator[tuple[int, str, str
 class Check:
     """Goes along a chain from its first record. `found` is the first break, None as long as everything holds."""
 
-    def __init__(self, anchor: Head | None = None, base: Head | None = None) -> None:
+    def __init__(self, anchor: ChainHead | None = None, base: ChainHead | None = None) -> None:
         """`anchor` is a head that was noted elsewhere: the chain has to lead over it.
 
         `base` is the last record that was forgotten, by what is stored: a record of the chain has to say the same.
         """
-        self.head = self._base = base or Head()
+        self.head = self._base = base or ChainHead()
         self.found: Break | None = None
         self._anchor = anchor
-        self._pruned = Head()
+        self._pruned = ChainHead()
 
     def follow(self, links: Sequence[Link]) -> None:
         """The next records in the order of their numbers."""
@@ -100,9 +100,9 @@ class Check:
             if self.found is not None:
                 return
             self.found = self._broken(link)
-            self.head = Head(link.seq, link.hash)
+            self.head = ChainHead(link.seq, link.hash)
 
-    def end(self, head: Head | None) -> Break | None:
+    def end(self, head: ChainHead | None) -> Break | None:
         """Checks, after the last record, that the records begin and end where they should."""
         if self.found is None:
             self.found = self._wrong_beginning() or self._wrong_end(head)
@@ -143,10 +143,10 @@ class Check:
             return Break(link.seq, "edited", f"record {link.seq} is not the one whose hash was noted")
         if record.get("moment") == PRUNED and isinstance(said := record.get("pruned"), dict):
             cut = cast("dict[str, Any]", said)
-            self._pruned = Head(cut.get("to", 0), cut.get("hash", ""))
+            self._pruned = ChainHead(cut.get("to", 0), cut.get("hash", ""))
         return None
 
-    def _wrong_end(self, head: Head | None) -> Break | None:
+    def _wrong_end(self, head: ChainHead | None) -> Break | None:
         if self._anchor is not None and self._anchor.seq > self.head.seq:
             return Break(
                 self.head.seq + 1,

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from foliot.errors import Conflict, InvalidInput, NotFound
-from foliot.store.audit.chain import COLUMNS, PRUNED, Break, Check, Entry, Head, Link, linked
+from foliot.store.audit.chain import COLUMNS, PRUNED, Break, ChainHead, Check, Entry, Link, linked
 from foliot.store.base import Database
 from foliot.store.transaction import Tx, many, one, run
 
@@ -63,7 +63,7 @@ class Verified:
     """
 
     records: int
-    head: Head
+    head: ChainHead
     broken: Break | None
     first: int = 1
     missing: tuple[str, ...] = ()
@@ -106,16 +106,16 @@ class SqlAuditLog:
         )
         return [_record(row) for row in found]
 
-    async def head(self) -> Head | None:
+    async def head(self) -> ChainHead | None:
         found = await self._db.read("audit_head")
-        return Head(found[0]["seq"], found[0]["hash"]) if found else None
+        return ChainHead(found[0]["seq"], found[0]["hash"]) if found else None
 
-    async def base(self) -> Head:
+    async def base(self) -> ChainHead:
         """The last record that was forgotten; number 0 when none was."""
         found = await self._db.read("audit_base")
-        return Head(found[0]["seq"], found[0]["hash"]) if found else Head()
+        return ChainHead(found[0]["seq"], found[0]["hash"]) if found else ChainHead()
 
-    async def verify(self, anchor: Head | None = None) -> Verified:
+    async def verify(self, anchor: ChainHead | None = None) -> Verified:
         """Walk the whole chain, a page at a time. Records that are added meanwhile are not looked at."""
         while True:
             base = await self.base()
@@ -130,7 +130,7 @@ class SqlAuditLog:
         if head is None or head.seq - base.seq <= most:
             return await self.verify()
         before = await self.get(head.seq - most)
-        check = Check(base=Head(before.seq, before.hash))
+        check = Check(base=ChainHead(before.seq, before.hash))
         while check.found is None and check.head.seq < head.seq:
             links = [link for link in await self._page(check.head.seq) if link.seq <= head.seq]
             if not links:
@@ -140,7 +140,7 @@ class SqlAuditLog:
             check.found = Break(head.seq, "head", f"the stored head does not name record {head.seq} as it is")
         return Verified(check.head.seq - before.seq, check.head, check.found, before.seq + 1)
 
-    async def _verify(self, anchor: Head | None, base: Head) -> Verified:
+    async def _verify(self, anchor: ChainHead | None, base: ChainHead) -> Verified:
         # First the head: what is written after it was read is beyond what is checked.
         head = await self.head()
         check = Check(anchor, base)
@@ -170,7 +170,7 @@ def append_records(entries: Sequence[Entry], told: bool = False) -> Tx[list[Audi
     if row is None:
         raise InvalidInput("the audit log has lost its head", hint="`foliot audit verify` says more")
     added: list[tuple[Any, ...]] = []
-    for seq, digest, data, entry in linked(entries, Head(row["seq"], row["hash"])):
+    for seq, digest, data, entry in linked(entries, ChainHead(row["seq"], row["hash"])):
         columns = _columns(entry) if isinstance(entry, dict) else _members(entry)
         added.append((seq, *columns, data, digest))
     yield from many("audit_add", added)
@@ -200,7 +200,7 @@ class Pruned:
     """The result of pruning: `records` were deleted, up to the one that `last` names."""
 
     records: int
-    last: Head
+    last: ChainHead
 
 
 async def prune_audit(database: Database, *, before: float, by: str, now: float) -> Pruned | None:
@@ -233,7 +233,7 @@ def _cut(before: float, by: str, now: float) -> Tx[Pruned | None]:
         return None
     end = yield from one("audit_get", seq=last)
     assert end is not None, "the chain was found to hold"
-    cut = Pruned(last - start, Head(last, end["hash"]))
+    cut = Pruned(last - start, ChainHead(last, end["hash"]))
     yield from append_records([_entry(cut, start, by, now)])
     yield from run("audit_rebase", seq=last, hash=end["hash"])
     return cut

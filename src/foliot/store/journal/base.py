@@ -157,7 +157,7 @@ class RunTaken(Conflict):
     code = "run_taken"
 
 
-class Held(Conflict):
+class RunHeld(Conflict):
     """The run is held by a live lease."""
 
     code = "held"
@@ -204,7 +204,7 @@ class Journal(Protocol):
     async def claim(self, run_id: str, *, worker: str, now: float, until: float, dead: int | None = None) -> Lease:
         """Take the run under a new epoch. `dead` is the epoch of a holder known to have died: its lease is void.
 
-        Raises `NotFound`; `Held` while another lease lives; `Conflict` when the run has ended.
+        Raises `NotFound`; `RunHeld` while another lease lives; `Conflict` when the run has ended.
         """
         ...
 

@@ -20,7 +20,6 @@ from foliot.store.journal.base import (
     ALL_PHASES,
     TERMINAL,
     Entry,
-    Held,
     JournalConflict,
     Lease,
     LeaseLost,
@@ -28,6 +27,7 @@ from foliot.store.journal.base import (
     NewRun,
     Phase,
     Renewal,
+    RunHeld,
     RunInfo,
     Signal,
     SignalsPending,
@@ -346,7 +346,7 @@ def _claim(run_id: str, worker: str, now: float, until: float, dead: int | None)
         raise NotFound(f"there is no run {run_id!r}", hint="`foliot runs` lists them")
     if there["phase"] in TERMINAL:
         raise Conflict(f"run {run_id} has ended ({there['phase']})")
-    raise Held(f"run {run_id} is held by {there['worker']}", hint="it is at work; wait, or cancel it")
+    raise RunHeld(f"run {run_id} is held by {there['worker']}", hint="it is at work; wait, or cancel it")
 
 
 def _renew(leases: Sequence[Lease], until: float) -> Tx[Renewal]:

@@ -15,13 +15,13 @@ from foliot.store.journal.base import (
     ASKING,
     TERMINAL,
     Entry,
-    Held,
     JournalConflict,
     Lease,
     LeaseLost,
     NewRun,
     Phase,
     Renewal,
+    RunHeld,
     RunInfo,
     Signal,
     SignalsPending,
@@ -88,7 +88,7 @@ class MemoryJournal:
         if info.phase in TERMINAL:
             raise Conflict(f"run {run_id} has ended ({info.phase})")
         if info.lease_until is not None and info.lease_until >= now and info.epoch != dead:
-            raise Held(f"run {run_id} is held by {info.worker}")
+            raise RunHeld(f"run {run_id} is held by {info.worker}")
         run.info = msgspec.structs.replace(
             info, phase="running", epoch=info.epoch + 1, worker=worker, lease_until=until, updated_at=now
         )

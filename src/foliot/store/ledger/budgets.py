@@ -33,7 +33,7 @@ _SEPARATOR: Final = "\x1f"
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class BudgetAccount:
     """One budget of one payer in one span of time. `payer` is empty when all share the budget."""
 
     namespace: str
@@ -61,7 +61,7 @@ NOTHING: Final = Amount()
 class Ceiling:
     """The limit of an account; None is no limit."""
 
-    account: Account
+    account: BudgetAccount
     micros: int | None = None
     tokens: int | None = None
 
@@ -79,7 +79,7 @@ class Balance:
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class PaidAct:
     """The act that is paid for: `name` is unique within its run, such as `step/3/1` or `call/abc/1`."""
 
     run_id: str
@@ -98,7 +98,7 @@ class Short:
 class AccountStatement:
     """An account as it is listed."""
 
-    account: Account
+    account: BudgetAccount
     balance: Balance
     updated_at: float
 
@@ -108,13 +108,13 @@ class SqlBudgetLedger:
 
     def __init__(self, database: Database) -> None:
         self._db = database
-        self._reserving: dict[Act, asyncio.Future[list[Short]]] = {}
-        self._releasing: dict[Act, asyncio.Future[bool]] = {}
-        self._unanswered: dict[Act, float] = {}  # may be held, or yet be stored as held, until then
+        self._reserving: dict[PaidAct, asyncio.Future[list[Short]]] = {}
+        self._releasing: dict[PaidAct, asyncio.Future[bool]] = {}
+        self._unanswered: dict[PaidAct, float] = {}  # may be held, or yet be stored as held, until then
 
     async def reserve(
         self,
-        act: Act,
+        act: PaidAct,
         ceilings: Sequence[Ceiling],
         estimate: Amount,
         *,
@@ -145,20 +145,20 @@ class SqlBudgetLedger:
         return await asyncio.shield(reserving)
 
     async def _reserve(
-        self, act: Act, ceilings: Sequence[Ceiling], estimate: Amount, holder: str, now: float, until: float
+        self, act: PaidAct, ceilings: Sequence[Ceiling], estimate: Amount, holder: str, now: float, until: float
     ) -> list[Short]:
         while (short := await self._db.write(_reserve, act, ceilings, estimate, holder, now, until)) is None:
             await self._db.write(_open, ceilings, now)
         return short
 
-    async def settle(self, act: Act, actual: Amount, *, now: float) -> dict[str, tuple[Balance, Balance]]:
+    async def settle(self, act: PaidAct, actual: Amount, *, now: float) -> dict[str, tuple[Balance, Balance]]:
         """The act is over and cost this much. Each account by its key, before and after; none the second time.
 
         An act whose hold was given back meanwhile is charged all the same: the money is gone.
         """
         return await self._db.write(_settle, act, actual, now)
 
-    async def release(self, act: Act, *, now: float) -> bool | None:
+    async def release(self, act: PaidAct, *, now: float) -> bool | None:
         """The act cost nothing. False when it was not held.
 
         None when it is not held yet but may be in a moment, because its reservation was never answered: to be asked
@@ -175,7 +175,7 @@ class SqlBudgetLedger:
         self._unanswered.pop(act, None)
         return released
 
-    async def renew(self, holder: str, acts: Iterable[Act], *, until: float) -> int:
+    async def renew(self, holder: str, acts: Iterable[PaidAct], *, until: float) -> int:
         """Keep what a living process holds for these acts; the number of holds."""
         return await self._db.write(_renew, holder, sorted({_SEPARATOR.join((a.run_id, a.name)) for a in acts}), until)
 
@@ -190,7 +190,7 @@ class SqlBudgetLedger:
     async def holders(self) -> list[str]:
         return [row["holder"] for row in await self._db.read("budget_holders")]
 
-    async def balances(self, accounts: Sequence[Account]) -> dict[Account, Balance]:
+    async def balances(self, accounts: Sequence[BudgetAccount]) -> dict[BudgetAccount, Balance]:
         """How these accounts stand; one that nobody has used yet is empty."""
         found = await self._db.read("budget_read", keys=_keys(account.key for account in accounts))
         by_key = {row["key"]: _balance(row) for row in found}
@@ -203,7 +203,9 @@ class SqlBudgetLedger:
         found = await self._db.read("budget_list", namespace=namespace, budget=budget, period=period, count=limit)
         return [
             AccountStatement(
-                Account(row["namespace"], row["budget"], row["period"], row["payer"]), _balance(row), row["updated_at"]
+                BudgetAccount(row["namespace"], row["budget"], row["period"], row["payer"]),
+                _balance(row),
+                row["updated_at"],
             )
             for row in found
         ]
@@ -213,7 +215,7 @@ class SqlBudgetLedger:
 
 
 def _reserve(
-    act: Act, ceilings: Sequence[Ceiling], estimate: Amount, holder: str, now: float, until: float
+    act: PaidAct, ceilings: Sequence[Ceiling], estimate: Amount, holder: str, now: float, until: float
 ) -> Tx[list[Short] | None]:
     """Reserves as `SqlBudgetLedger.reserve` promises; returns None when an account must be opened first."""
     known = yield from one("budget_hold_get", run_id=act.run_id, act=act.name)
@@ -281,7 +283,7 @@ def has_room(ceiling: Ceiling, balance: Balance, estimate: Amount) -> bool:
     return money and (ceiling.tokens is None or taken.tokens + estimate.tokens <= ceiling.tokens)
 
 
-def _settle(act: Act, actual: Amount, now: float) -> Tx[dict[str, tuple[Balance, Balance]]]:
+def _settle(act: PaidAct, actual: Amount, now: float) -> Tx[dict[str, tuple[Balance, Balance]]]:
     hold = yield from one("budget_hold_get", run_id=act.run_id, act=act.name)
     if hold is None or hold["state"] == "settled":
         return {}
@@ -299,7 +301,7 @@ def _settle(act: Act, actual: Amount, now: float) -> Tx[dict[str, tuple[Balance,
     return {key: (before[key], _moved(before[key], actual, taken_back)) for key in keys if key in before}
 
 
-def _release(act: Act, now: float) -> Tx[bool]:
+def _release(act: PaidAct, now: float) -> Tx[bool]:
     hold = yield from one("budget_hold_get", run_id=act.run_id, act=act.name)
     if hold is None or hold["state"] != "held":
         return False
@@ -360,7 +362,7 @@ def _end(holds: Sequence[Row], now: float, end: str) -> Tx[int]:
     return count
 
 
-def _opened(account: Account, now: float) -> dict[str, Any]:
+def _opened(account: BudgetAccount, now: float) -> dict[str, Any]:
     return {
         "key": account.key,
         "namespace": account.namespace,

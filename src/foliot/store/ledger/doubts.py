@@ -58,7 +58,7 @@ class Happened(Struct, frozen=True):
     result: str | None = None
 
 
-class Word(Struct, frozen=True):
+class DoubtDecision(Struct, frozen=True):
     """The word of a person about an effect, for the runs of a namespace that have ended in doubt about it."""
 
     namespace: str
@@ -202,14 +202,14 @@ class DoubtTable:
         """Returns all doubts that runs of a namespace have about these effects."""
         return [Doubt(**row) for row in await self._db.read("doubt_of_keys", namespace=namespace, keys=_listed(keys))]
 
-    async def settle(self, word: Word, *, run_id: str, in_transaction: TransactionBody | None = None) -> None:
+    async def settle(self, word: DoubtDecision, *, run_id: str, in_transaction: TransactionBody | None = None) -> None:
         """Keep what a person says of an effect, by the call of a run that has ended. Raises `Conflict`, `NotFound`.
 
         It holds for all runs that have ended in doubt about it.
         """
         await self._db.write(_settle, word, run_id, in_transaction)
 
-    async def settle_ended(self, word: Word) -> None:
+    async def settle_ended(self, word: DoubtDecision) -> None:
         """Keep what a person has said of an effect to a run that waits for it, for those that have ended."""
         await self._db.write(_settle_ended, word)
 
@@ -250,7 +250,7 @@ def note(opened: Sequence[NewDoubt], happened: Sequence[Happened], gone: Sequenc
         yield from many("doubt_remove", [{"run_id": run_id, "key": key} for run_id, key in gone])
 
 
-def _settle(word: Word, run_id: str, in_transaction: TransactionBody | None) -> Tx[None]:
+def _settle(word: DoubtDecision, run_id: str, in_transaction: TransactionBody | None) -> Tx[None]:
     if (yield from one("run_get", id=run_id)) is None:
         raise NotFound(f"there is no run {run_id!r}", hint="`foliot runs` lists them")
     found, known = yield from _all_of(word)
@@ -267,13 +267,13 @@ def _settle(word: Word, run_id: str, in_transaction: TransactionBody | None) -> 
         yield from in_transaction()
 
 
-def _settle_ended(word: Word) -> Tx[None]:
+def _settle_ended(word: DoubtDecision) -> Tx[None]:
     found, _ = yield from _all_of(word)
     if any(row["phase"] in TERMINAL for row in found):
         yield from run("doubt_settle", **msgspec.structs.asdict(word))
 
 
-def _all_of(word: Word) -> Tx[tuple[list[Row], list[Doubt]]]:
+def _all_of(word: DoubtDecision) -> Tx[tuple[list[Row], list[Doubt]]]:
     """All runs that are asked about an effect, locked, and what is known of it then."""
     asked = yield from rows("doubt_runs_of_key", key=word.key, namespace=word.namespace)
     found = yield from lock_runs([row["key"] for row in asked])

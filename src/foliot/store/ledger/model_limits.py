@@ -15,13 +15,13 @@ from typing import Final, NamedTuple
 from foliot.resources.rates import (
     GRACE,
     NO_LIMITS,
-    Ahead,
     Bound,
     Counted,
     Declarer,
-    Due,
-    Limits,
+    QueueAhead,
+    RateLimits,
     RateLine,
+    TurnDue,
     UsedSlot,
     averaged,
     donor_of,
@@ -46,7 +46,7 @@ class TakenTurn(NamedTuple):
     due: float
     ahead: int = 0
     bound: Bound = ""
-    limits: Limits = NO_LIMITS
+    limits: RateLimits = NO_LIMITS
     counted: Counted = Counted()
 
 
@@ -60,7 +60,7 @@ class SqlModelLimits:
         self,
         key: str,
         asker: str,
-        limits: Limits,
+        limits: RateLimits,
         tokens: int,
         *,
         queue: bool,
@@ -112,7 +112,7 @@ class SqlModelLimits:
 def _take(
     key: str,
     asker: str,
-    limits: Limits,
+    limits: RateLimits,
     tokens: int,
     queue: bool,
     clock: Callable[[], float],
@@ -130,7 +130,7 @@ def _take(
     if due.at <= now:
         if mine is not None:
             yield from run("model_place_remove", key=key, number=number)
-        slots = tuple((window, Limits(per=window).slot(now)) for window in _windows(every))
+        slots = tuple((window, RateLimits(per=window).slot(now)) for window in _windows(every))
         for window, slot in slots:
             yield from run("model_use_add", key=_counter(key, window), at=slot, tokens=tokens)
         calls = any(each.concurrency is not None for each in every)
@@ -158,7 +158,7 @@ def _turn(key: str, window: float) -> Tx[Row]:
     return head
 
 
-def _declared(key: str, limits: Limits = NO_LIMITS, by: Declarer | None = None) -> Tx[list[Limits]]:
+def _declared(key: str, limits: RateLimits = NO_LIMITS, by: Declarer | None = None) -> Tx[list[RateLimits]]:
     """Every limit of the line, with that of whoever asks now; it is noted where it was not, or has changed."""
     found = yield from rows("model_limit_list", key=key)
     every = [_limits(row) for row in found if by is None or row["endpoint"] != by.endpoint]
@@ -178,11 +178,11 @@ def _declared(key: str, limits: Limits = NO_LIMITS, by: Declarer | None = None) 
     return list(dict.fromkeys(every))
 
 
-def _limits(row: Row) -> Limits:
-    return Limits(row["requests"], row["tokens"], row["per"], row["concurrency"], row["burst"])
+def _limits(row: Row) -> RateLimits:
+    return RateLimits(row["requests"], row["tokens"], row["per"], row["concurrency"], row["burst"])
 
 
-def _windows(every: Sequence[Limits]) -> list[float]:
+def _windows(every: Sequence[RateLimits]) -> list[float]:
     """The lengths of the windows within which it has to be known what began."""
     return list(dict.fromkeys(each.per for each in every if each.counted))
 
@@ -191,10 +191,12 @@ def _counter(key: str, window: float) -> str:
     return f"{key} in {window:g} s"
 
 
-def _due(key: str, head: Row, every: Sequence[Limits], number: int, tokens: int, now: float) -> Tx[tuple[Due, Ahead]]:
+def _due(
+    key: str, head: Row, every: Sequence[RateLimits], number: int, tokens: int, now: float
+) -> Tx[tuple[TurnDue, QueueAhead]]:
     ahead = yield from one("model_place_ahead", key=key, number=number, since=now - GRACE)
     assert ahead is not None, "a count has one row"
-    front = Ahead(ahead["requests"], int(ahead["tokens"]))
+    front = QueueAhead(ahead["requests"], int(ahead["tokens"]))
     active = 0
     if any(each.concurrency is not None for each in every):
         calls = yield from one("model_call_count", key=key, now=now)

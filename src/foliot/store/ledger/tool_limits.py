@@ -27,7 +27,7 @@ class ToolRate(NamedTuple):
     size: int
 
 
-class Wish(NamedTuple):
+class LeaseRequest(NamedTuple):
     """The request of a process for one tool, with the `unused` tokens of its last lease.
 
     `number` names its new place.
@@ -68,7 +68,7 @@ class SqlLimits:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    async def ask(self, wish: Wish, *, now: float, lease_until: float, place_until: float) -> ToolLease:
+    async def ask(self, wish: LeaseRequest, *, now: float, lease_until: float, place_until: float) -> ToolLease:
         """Take what there is of what is wished for, at once."""
         return await self._db.write(_ask, wish, now, lease_until, place_until)
 
@@ -118,7 +118,7 @@ class SqlLimits:
 # --- transactions ------------------------------------------------------------------------------------------------
 
 
-def _ask(wish: Wish, now: float, lease_until: float, place_until: float) -> Tx[ToolLease]:
+def _ask(wish: LeaseRequest, now: float, lease_until: float, place_until: float) -> Tx[ToolLease]:
     bucket = yield from one("tool_bucket_turn", key=wish.key)
     if bucket is None:
         full = float(wish.rate.size) if wish.rate is not None else 0.0
@@ -139,7 +139,7 @@ def _ask(wish: Wish, now: float, lease_until: float, place_until: float) -> Tx[T
     return grant
 
 
-def _lease(wish: Wish, rate: ToolRate, bucket: Row, now: float, until: float) -> Tx[ToolLease]:
+def _lease(wish: LeaseRequest, rate: ToolRate, bucket: Row, now: float, until: float) -> Tx[ToolLease]:
     others = yield from one("tool_lease_others", key=wish.key, holder=wish.holder, now=now)
     mine = yield from one("tool_lease_mine", key=wish.key, holder=wish.holder)
     elapsed = max(0.0, now - bucket["at"])  # a clock that is behind the others' brings nothing

@@ -26,7 +26,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from foliot.errors import FoliotError
-from foliot.store.postgres.driver import Connection
+from foliot.store.postgres.driver import PostgresConnection
 from foliot.store.queries import FREE, Locks, load_for_postgres, locks_of
 from foliot.store.transaction import LOCK_ORDER, Guarded, GuardFailed, Planned, Statement, Tx
 
@@ -248,7 +248,7 @@ _NUMBER = re.compile(r"\$(\d+)")
 _known: dict[str, str] = {}
 
 
-async def run_together(connection: Connection, body: Guarded, planned: Sequence[Planned]) -> None:
+async def run_together(connection: PostgresConnection, body: Guarded, planned: Sequence[Planned]) -> None:
     """All guards in one statement, then all rows in one. Raises `GuardFailed` when a guard did not change its row."""
     guards = [each.guard for each in planned]
     status = await connection.execute(await _text(connection, body.guard), *_columns(guards))
@@ -274,7 +274,7 @@ def over_arrays(text: str, types: Sequence[str]) -> str:
     return f"{start}FROM ({each} {turn} {order}) AS given WHERE{end}"
 
 
-async def _text(connection: Connection, name: str) -> str:
+async def _text(connection: PostgresConnection, name: str) -> str:
     if (text := _known.get(name)) is None:
         single, _ = load_for_postgres(name)
         prepared = await connection.prepare(single)

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from foliot.common.cancellation import stop_tasks
 from foliot.common.waits import Waits, keep_alive
 from foliot.kernel.backoff import backoff
-from foliot.store.postgres.driver import Connection, DriverErrors, Pool, connect, is_lost, make_pool
+from foliot.store.postgres.driver import DriverErrors, Pool, PostgresConnection, connect, is_lost, make_pool
 
 _LIMIT: Final = """
 SELECT set_config(bound.name, bound.value::text, false)
@@ -39,13 +39,13 @@ class Connections:
 
     @classmethod
     async def open(cls, url: str, size: int, waits: Waits) -> Connections:
-        async def begin(connection: Connection) -> None:
+        async def begin(connection: PostgresConnection) -> None:
             await _bound(connection, waits)
 
         return cls(url, await make_pool(url, size, within=waits.attempt, begin=begin), waits)
 
     @asynccontextmanager
-    async def hold(self, *, within: float | None = None) -> AsyncGenerator[Connection]:
+    async def hold(self, *, within: float | None = None) -> AsyncGenerator[PostgresConnection]:
         """One connection for one piece of work, which takes `within` seconds at most, all in all (else one attempt).
 
         Raises `TimeoutError` when it would take longer; nothing more is then known of the work than after a reset.
@@ -61,7 +61,7 @@ class Connections:
             finally:
                 await self._pool.release(connection)
 
-    async def listener(self) -> Connection:
+    async def listener(self) -> PostgresConnection:
         """A connection of its own, for whoever listens. Ended by its owner."""
         connection = await connect(self._url, within=self._waits.attempt)
         try:
@@ -85,7 +85,7 @@ class Connections:
         self._pool.terminate()
 
 
-async def _bound(connection: Connection, waits: Waits) -> None:
+async def _bound(connection: PostgresConnection, waits: Waits) -> None:
     watch_over(connection, waits)
     bounds = {
         "statement_timeout": int(waits.attempt * 900),  # ms: before the client gives up, so that the session stays
@@ -100,7 +100,7 @@ async def _bound(connection: Connection, waits: Waits) -> None:
     await connection.execute(_LIMIT, list(bounds), list(bounds.values()))
 
 
-def watch_over(connection: Connection, waits: Waits) -> None:
+def watch_over(connection: PostgresConnection, waits: Waits) -> None:
     """Have the system find out that the server is gone."""
     transport: Any = getattr(connection, "_transport", None)  # the driver has no word for it
     found: Any = transport.get_extra_info("socket") if transport is not None else None
@@ -138,7 +138,7 @@ class Noticeboard:
 
     def __init__(
         self,
-        connect: Callable[[], Awaitable[Connection]],
+        connect: Callable[[], Awaitable[PostgresConnection]],
         send: Callable[[Sequence[Notice]], Awaitable[None]],
         waits: Waits | None = None,
     ) -> None:
@@ -214,7 +214,7 @@ class Noticeboard:
     async def _listen(self) -> None:
         failures = 0
         while True:
-            connection: Connection | None = None
+            connection: PostgresConnection | None = None
             with suppress(*DriverErrors):
                 connection = await self._connect()
                 failures = 0
@@ -225,7 +225,7 @@ class Noticeboard:
             failures += 1
             await asyncio.sleep(backoff(failures, *_BACKOFF, jitter="equal", share=random.random()))
 
-    async def _follow(self, connection: Connection) -> None:
+    async def _follow(self, connection: PostgresConnection) -> None:
         """Listen until the connection is lost."""
         lost = False
         listening: set[str] = set()

@@ -28,7 +28,7 @@ from foliot.store.database_clock import DatabaseClock, follow, steady
 from foliot.store.incarnation import settle
 from foliot.store.postgres.batches import BodyBatch, LeftOut, Part, RefusedBody, run_together
 from foliot.store.postgres.connections import SEND, Connections, Notice, Noticeboard, watch_over
-from foliot.store.postgres.driver import Connection, DriverErrors, Retryable, connect, explain, is_lost, place
+from foliot.store.postgres.driver import DriverErrors, PostgresConnection, Retryable, connect, explain, is_lost, place
 from foliot.store.queries import load_for_postgres
 from foliot.store.transaction import Alone, Guarded, Params, Planned, Row, Statement, Tx
 
@@ -384,7 +384,7 @@ class PostgresDatabase:
         self._signal.committed()
         return results
 
-    async def _run_all(self, connection: Connection, batch: list[_Job]) -> list[Any]:
+    async def _run_all(self, connection: PostgresConnection, batch: list[_Job]) -> list[Any]:
         """One body to its end; several in the order of what they lock; of facts, all of a kind in two statements."""
         if len(batch) == 1:
             return [await self._drive(connection, batch[0])]
@@ -408,7 +408,7 @@ class PostgresDatabase:
             await run_together(connection, kind, plans)
         return results
 
-    async def _drive(self, connection: Connection, job: _Job) -> Any:
+    async def _drive(self, connection: PostgresConnection, job: _Job) -> Any:
         """Drive one body to its end. A failed statement is raised inside the body, which may only translate it."""
         body = job.body(*job.args, **job.kwargs)
         try:
@@ -418,7 +418,7 @@ class PostgresDatabase:
         except StopIteration as end:
             return end.value
 
-    async def _step(self, connection: Connection, body: Tx[Any], statement: Statement) -> Any:
+    async def _step(self, connection: PostgresConnection, body: Tx[Any], statement: Statement) -> Any:
         try:
             return await _execute(connection, statement)
         except DriverErrors as error:
@@ -431,7 +431,7 @@ class PostgresDatabase:
             body.close()
             raise told from error
 
-    async def _listener(self) -> Connection:
+    async def _listener(self) -> PostgresConnection:
         """A connection that listens. It is made anew after each loss, such as when a standby takes over."""
         connection = await self._connections.listener()
         try:
@@ -446,7 +446,7 @@ class PostgresDatabase:
             await connection.execute(SEND, [each.channel for each in notices], [each.payload for each in notices])
 
 
-async def _execute(connection: Connection, statement: Statement) -> Any:
+async def _execute(connection: PostgresConnection, statement: Statement) -> Any:
     text, names = load_for_postgres(statement.name)
     if statement.want == "many":
         sets: Any = statement.params
@@ -483,7 +483,7 @@ async def _migrate(url: str, where: str, waits: Waits) -> None:
         connection.terminate()
 
 
-async def _lock_migrations(connection: Connection) -> None:
+async def _lock_migrations(connection: PostgresConnection) -> None:
     """Wait until no other process migrates. Asked for again and again: it may take longer than any wait for a lock."""
     while True:
         if await connection.fetchval("SELECT pg_try_advisory_lock($1)", _MIGRATION_LOCK):
@@ -491,7 +491,7 @@ async def _lock_migrations(connection: Connection) -> None:
         await asyncio.sleep(0.1)
 
 
-async def migrate(connection: Connection, where: str, *, upto: int | None = None) -> None:
+async def migrate(connection: PostgresConnection, where: str, *, upto: int | None = None) -> None:
     """Apply what is pending, up to version `upto`."""
     await connection.execute(schema.CREATE_VERSIONS)
     version = await connection.fetchval(schema.READ_VERSION)

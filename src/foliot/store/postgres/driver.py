@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from foliot.errors import Conflict, FoliotError, InvalidInput, Unavailable, UsageError
-from foliot.store.causes import LOST, UNLISTED, Cause, of_sqlstate
+from foliot.store.causes import LOST, UNLISTED, FailureCause, of_sqlstate
 
 try:
     asyncpg: Any = import_module("asyncpg")
@@ -44,7 +44,7 @@ class Prepared(Protocol):
     def get_parameters(self) -> Sequence[TypeName]: ...
 
 
-class Connection(Protocol):
+class PostgresConnection(Protocol):
     async def fetch(self, query: str, /, *arguments: Any) -> Sequence[Mapping[str, Any]]: ...
     async def fetchval(self, query: str, /, *arguments: Any) -> Any: ...
     async def execute(self, query: str, /, *arguments: Any) -> str: ...
@@ -59,8 +59,8 @@ class Connection(Protocol):
 
 
 class Pool(Protocol):
-    async def acquire(self, *, timeout: float | None) -> Connection: ...
-    async def release(self, connection: Connection, /) -> None: ...
+    async def acquire(self, *, timeout: float | None) -> PostgresConnection: ...
+    async def release(self, connection: PostgresConnection, /) -> None: ...
     async def close(self) -> None: ...
     def terminate(self) -> None: ...
 
@@ -70,19 +70,21 @@ def is_lost(error: BaseException) -> bool:
     return isinstance(error, Lost)
 
 
-async def connect(url: str, *, within: float) -> Connection:
+async def connect(url: str, *, within: float) -> PostgresConnection:
     """Raises `TimeoutError` after `within` seconds."""
     return await asyncpg.connect(url, timeout=within)
 
 
-async def make_pool(url: str, size: int, *, within: float, begin: Callable[[Connection], Awaitable[None]]) -> Pool:
+async def make_pool(
+    url: str, size: int, *, within: float, begin: Callable[[PostgresConnection], Awaitable[None]]
+) -> Pool:
     """`begin` is done with each new connection, which must be made `within` so many seconds."""
     return await asyncpg.create_pool(
         url, min_size=0, max_size=size, init=begin, reset=_leave_as_is, statement_cache_size=512, timeout=within
     )
 
 
-async def _leave_as_is(connection: Connection) -> None:
+async def _leave_as_is(connection: PostgresConnection) -> None:
     """Instead of the pool's reset, a round trip after every use: no query here changes the state of a session."""
 
 
@@ -118,7 +120,7 @@ def explain(error: Exception, where: str) -> FoliotError:
     return _told(cause, where, f" ({state}: {error})" if cause is UNLISTED else f" ({type(error).__name__})", state)
 
 
-def _told(cause: Cause, where: str, more: str, state: str = "") -> Unavailable:
+def _told(cause: FailureCause, where: str, more: str, state: str = "") -> Unavailable:
     return Unavailable(
         f"PostgreSQL at {where} {cause.means}{more}",
         hint=cause.hint,

@@ -17,7 +17,7 @@ from foliot.resources.kinds import with_phase
 from foliot.resources.names import check_answered, check_asked, keep_reserved
 from foliot.resources.powers import IN_A_NAME, acts_for_declarer
 from foliot.resources.problems import render_path
-from foliot.resources.references import GRANT, TAKEN_NAMES, TAKEN_RULE, Grants, Reference, foreign
+from foliot.resources.references import GRANT, TAKEN_NAMES, TAKEN_RULE, Reference, ReferenceGrants, foreign
 from foliot.resources.wording import WRITTEN_AS, kept_words
 from foliot.store.base import THE_PROCESS, DeclaredBy, Delete, Document, Filter, Key, Put, StaleMerge, Written
 from foliot.store.resources.documents import (
@@ -489,7 +489,7 @@ def check_crossing(changes: Sequence[Keyed], written: Sequence[Written], found: 
     grants: list[Document] = []
     for namespace in sorted({each.namespace for refs in changed.values() for each in refs}):
         grants += yield from _granted_in(namespace)
-    granted = Grants(grants)
+    granted = ReferenceGrants(grants)
     for index, refs in changed.items():
         change = changes[index].change
         assert isinstance(change, Put)  # nothing else refers

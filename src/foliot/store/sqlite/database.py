@@ -28,8 +28,8 @@ from foliot.store.base import Size
 from foliot.store.database_clock import steady
 from foliot.store.sqlite.file import (
     READ_PATIENCE,
-    Connection,
     OpenFiles,
+    SqliteConnection,
     connect,
     explain,
     lease_offset,
@@ -39,7 +39,7 @@ from foliot.store.sqlite.file import (
     shrink,
     told_in_words,
 )
-from foliot.store.sqlite.writer import Job, Writer, fetch
+from foliot.store.sqlite.writer import WriteJob, Writer, fetch
 from foliot.store.transaction import Row, Tx
 
 P = ParamSpec("P")
@@ -66,7 +66,7 @@ class SqliteDatabase:
     """One SQLite file. Make it with `await SqliteDatabase.open(path)`."""
 
     def __init__(
-        self, path: Path, reader: Connection, lease_offset: float | None = None, waits: Waits | None = None
+        self, path: Path, reader: SqliteConnection, lease_offset: float | None = None, waits: Waits | None = None
     ) -> None:
         """Use `open`; `reader` is a connection to the prepared file, which keeps its log from being removed."""
         self.path = path
@@ -78,12 +78,12 @@ class SqliteDatabase:
         self._writer: Writer | None = None
         self._lock = threading.Lock()
         self._waiting: dict[asyncio.AbstractEventLoop, set[asyncio.Future[None]]] = {}
-        self._gathered: dict[asyncio.AbstractEventLoop, list[Job]] = {}
+        self._gathered: dict[asyncio.AbstractEventLoop, list[WriteJob]] = {}
         self._closed = False
         self._files = OpenFiles(path)
         self._lease_offset = lease_offset
         self._lost: Unavailable | None = None
-        self._stranded: list[Connection] = []  # to files that are no longer the store
+        self._stranded: list[SqliteConnection] = []  # to files that are no longer the store
 
     @classmethod
     async def open(cls, path: str | os.PathLike[str], waits: Waits | None = None) -> SqliteDatabase:
@@ -110,7 +110,7 @@ class SqliteDatabase:
             self._refuse()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = asyncio.Future(loop=loop)
-        job = Job(future, loop, body, args, kwargs)
+        job = WriteJob(future, loop, body, args, kwargs)
         gathered = self._gathered.get(loop)
         if gathered is None:
             # Handed over together when everyone whose turn it is has had it: waking the writer for each one would let
@@ -221,13 +221,13 @@ class SqliteDatabase:
         for alarm in self._waiting.get(loop, ()):
             _ring(alarm)
 
-    def _fresh_version(self, connection: Connection) -> int:
+    def _fresh_version(self, connection: SqliteConnection) -> int:
         try:
             return connection.execute("PRAGMA data_version").fetchall()[0][0]
         except apsw.Error as error:
             raise explain(error, self.path) from error
 
-    def _connect_reader(self) -> Connection:
+    def _connect_reader(self) -> SqliteConnection:
         with self._lock:
             if self._closed or self._life != _lives or self._lost is not None:
                 self._refuse()

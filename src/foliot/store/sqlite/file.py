@@ -64,7 +64,7 @@ class Cursor(Protocol):
     def get_description(self) -> tuple[tuple[str, str], ...]: ...
 
 
-class Connection(Protocol):
+class SqliteConnection(Protocol):
     """The part of the driver's connection that is used here."""
 
     in_transaction: bool
@@ -78,7 +78,7 @@ class Connection(Protocol):
     def config(self, option: int, value: int, /) -> int: ...
     def set_busy_handler(self, handler: Callable[[int], bool], /) -> None: ...
     def close(self) -> None: ...
-    def __enter__(self) -> Connection: ...
+    def __enter__(self) -> SqliteConnection: ...
     def __exit__(self, *error: object) -> bool | None: ...
 
 
@@ -87,7 +87,7 @@ def resolve(path: str | os.PathLike[str]) -> Path:
     return Path(path).expanduser().absolute()
 
 
-def prepare(path: Path, *, upto: int | None = None) -> Connection:
+def prepare(path: Path, *, upto: int | None = None) -> SqliteConnection:
     """Make the file (0600, in a folder of 0700) or bring an older one up to date; return a connection for reading.
 
     Any number of processes may call this at once. Raises `InvalidInput`, `Unavailable`.
@@ -115,9 +115,9 @@ def prepare(path: Path, *, upto: int | None = None) -> Connection:
         return connect(path, patience=READ_PATIENCE, read_only=True)
 
 
-def connect(path: Path, *, patience: float, read_only: bool = False) -> Connection:
+def connect(path: Path, *, patience: float, read_only: bool = False) -> SqliteConnection:
     """A connection that waits fairly for a lock, at most `patience` seconds."""
-    connection = cast("Connection", apsw.Connection(str(path), flags=_OPEN, statementcachesize=256))
+    connection = cast("SqliteConnection", apsw.Connection(str(path), flags=_OPEN, statementcachesize=256))
     connection.set_busy_handler(_fair_wait(patience))
     connection.execute("PRAGMA foreign_keys = ON; PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 67108864")
     if read_only:
@@ -171,7 +171,7 @@ class OpenFiles:
         )
 
 
-def leave_log(connection: Connection) -> None:
+def leave_log(connection: SqliteConnection) -> None:
     """Have the connection leave the log alone when it is closed: by that name there may be the log of another store."""
     with suppress(apsw.Error):  # another thread is using it: whoever closes it asks again
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -201,7 +201,7 @@ def _fair_wait(patience: float) -> Callable[[int], bool]:
     return wait
 
 
-def _is_current(connection: Connection, path: Path) -> bool:
+def _is_current(connection: SqliteConnection, path: Path) -> bool:
     try:
         current = not schema.pending(_version(connection), "sqlite", str(path))
     except BaseException:
@@ -212,17 +212,17 @@ def _is_current(connection: Connection, path: Path) -> bool:
     return current
 
 
-def lease_offset(connection: Connection) -> float | None:
+def lease_offset(connection: SqliteConnection) -> float | None:
     """Returns the offset from `database_clock.steady` to the time of leases; None to use the machine's own clock."""
     found = connection.execute("SELECT boot, boot_offset FROM store_life").fetchall()
     return float(found[0][1]) if found and found[0][0] and found[0][0] == boot() else None
 
 
-def _is_of_this_boot(connection: Connection) -> bool:
+def _is_of_this_boot(connection: SqliteConnection) -> bool:
     return not boot() or lease_offset(connection) is not None
 
 
-def _set_boot(connection: Connection) -> None:
+def _set_boot(connection: SqliteConnection) -> None:
     """Fix by what clock leases are judged until the machine is booted again: the first process says, for all."""
     if (this := boot()) and connection.table_exists("main", "store_life"):
         offset = time.time() - steady()
@@ -231,14 +231,14 @@ def _set_boot(connection: Connection) -> None:
         ).fetchall()
 
 
-def _version(connection: Connection) -> int:
+def _version(connection: SqliteConnection) -> int:
     if not connection.table_exists("main", "schema_version"):
         return 0
     (version,) = connection.execute(schema.READ_VERSION).fetchall()[0]
     return int(version)
 
 
-def _migrate(connection: Connection, path: Path, upto: int | None) -> None:
+def _migrate(connection: SqliteConnection, path: Path, upto: int | None) -> None:
     connection.execute(schema.CREATE_VERSIONS)
     wanted = [
         each

@@ -26,7 +26,7 @@ from msgspec import Struct
 from foliot.common.waits import Waits
 from foliot.errors import FoliotError, Unavailable
 from foliot.store import queries
-from foliot.store.sqlite.file import WRITE_PATIENCE, Connection, Cursor, OpenFiles, connect, explain, leave_log
+from foliot.store.sqlite.file import WRITE_PATIENCE, Cursor, OpenFiles, SqliteConnection, connect, explain, leave_log
 from foliot.store.transaction import Guarded, GuardFailed, Planned, Statement, Tx
 
 LARGEST_BATCH = 1024
@@ -37,7 +37,7 @@ _COURTESY = 0.004
 _COURTESY_BATCHES = 20
 
 
-class Job(Struct, frozen=True, gc=False):
+class WriteJob(Struct, frozen=True, gc=False):
     """One transaction that waits for its turn."""
 
     future: Future[Any]
@@ -47,7 +47,7 @@ class Job(Struct, frozen=True, gc=False):
     kwargs: dict[str, Any]
 
 
-Outcome: TypeAlias = tuple[Job, Any, BaseException | None]
+Outcome: TypeAlias = tuple[WriteJob, Any, BaseException | None]
 
 
 class Writer:
@@ -68,7 +68,7 @@ class Writer:
         self._patience = min(waits.answer, WRITE_PATIENCE)
         self._on_loss = on_loss
         self._on_commit = on_commit
-        self._queue: SimpleQueue[Sequence[Job] | None] = SimpleQueue()
+        self._queue: SimpleQueue[Sequence[WriteJob] | None] = SimpleQueue()
         self._executor: Executor | None = None
         self._others_seen = 0
         self._version = 0
@@ -106,9 +106,9 @@ class Writer:
             if (jobs := self._queue.get()) is not None:
                 _deliver([(job, None, closed) for job in jobs])
 
-    def _take(self) -> tuple[list[Job], bool]:
+    def _take(self) -> tuple[list[WriteJob], bool]:
         """Takes the waiting jobs off the queue; returns them, and whether the writer ends after them."""
-        batch: list[Job] = []
+        batch: list[WriteJob] = []
         handed = self._queue.get()
         try:
             while handed is not None:
@@ -120,7 +120,7 @@ class Writer:
             return batch, False
         return batch, True
 
-    def _commit(self, jobs: list[Job]) -> list[Outcome]:
+    def _commit(self, jobs: list[WriteJob]) -> list[Outcome]:
         """Run all jobs under one commit. Never raises: an error becomes the outcome of every job it concerns."""
         try:
             if self._executor is None:
@@ -156,7 +156,7 @@ class Writer:
             if error is not lost and isinstance(error, FoliotError):
                 error.__cause__ = lost
 
-    def _run_together(self, executor: Executor, jobs: list[Job]) -> list[Outcome]:
+    def _run_together(self, executor: Executor, jobs: list[WriteJob]) -> list[Outcome]:
         """Almost every batch is without an error, and then savepoints would be a third of its statements.
 
         One with an error is undone, and its bodies are run again each in a savepoint, which bodies allow.
@@ -170,7 +170,7 @@ class Writer:
                 executor.begin()
         return self._run_each(executor, jobs)
 
-    def _run_each(self, executor: Executor, jobs: list[Job]) -> list[Outcome]:
+    def _run_each(self, executor: Executor, jobs: list[WriteJob]) -> list[Outcome]:
         alone = len(jobs) == 1
         outcomes: list[Outcome] = []
         for job in jobs:
@@ -207,7 +207,7 @@ class Writer:
 class Executor:
     """Runs bodies on one connection."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: SqliteConnection) -> None:
         self.connection = connection
         self._cursor = connection.cursor()
         self._texts = queries.load()
@@ -235,7 +235,7 @@ class Executor:
         """A number that changes when another connection commits, not when this one does."""
         return self._cursor.execute("PRAGMA data_version").fetchall()[0][0]
 
-    def run_all(self, jobs: Sequence[Job], path: Path) -> list[Outcome]:
+    def run_all(self, jobs: Sequence[WriteJob], path: Path) -> list[Outcome]:
         """Run every body; guarded ones last and together. Raises what any of them raises, `GuardFailed` too."""
         outcomes: list[Outcome] = []
         together: dict[Guarded, list[Planned]] = {}
@@ -261,7 +261,7 @@ class Executor:
             raise GuardFailed
         cursor.executemany(self._texts[body.add], [row for each in planned for row in each.rows])
 
-    def run(self, job: Job, path: Path) -> Any:
+    def run(self, job: WriteJob, path: Path) -> Any:
         """Drive the body to its end. A failed statement is raised inside the body, which may only translate it."""
         body = job.body(*job.args, **job.kwargs)
         execute = self._execute

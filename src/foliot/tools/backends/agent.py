@@ -35,7 +35,7 @@ INPUT_SCHEMA: Final[Mapping[str, Any]] = {
 _encode = msgspec.json.Encoder().encode
 
 
-class Order(Struct, frozen=True):
+class DelegationOrder(Struct, frozen=True):
     """One delegation. `run_id` is the child's; `deadline` is when the call ends, in seconds since 1970.
 
     `tools` and `max_steps` narrow what the child has anyway: only these of its tools, and no more steps. `caller` is on
@@ -72,7 +72,7 @@ class Delegated(Struct, frozen=True):
 
 
 class Delegate(Protocol):
-    async def __call__(self, order: Order) -> Delegated:
+    async def __call__(self, order: DelegationOrder) -> Delegated:
         """Run the child to its end, or go on with it. When the caller's run ends meanwhile, so does the child.
 
         What the child has spent is accounted with `spending.spend`. Raises `ToolError` when it may not be started.
@@ -83,7 +83,7 @@ class Delegate(Protocol):
 class Agents(Delegate, Protocol):
     """Runs agents for other agents, also in the background."""
 
-    async def spawn(self, order: Order) -> str:
+    async def spawn(self, order: DelegationOrder) -> str:
         """Start the child and return its phase at once; one that is there already is gone on with.
 
         It ends with its parent's run at the latest. Raises as a `Delegate`.
@@ -110,9 +110,9 @@ def order_for(
     part: str = "",
     tools: tuple[str, ...] | None = None,
     max_steps: int | None = None,
-) -> Order:
+) -> DelegationOrder:
     """The delegation that this call asks for. `part` tells the children of one call from each other."""
-    return Order(
+    return DelegationOrder(
         agent=agent,
         namespace=call.namespace,
         input=told,

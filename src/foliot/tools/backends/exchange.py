@@ -40,7 +40,7 @@ from foliot.tools.contract import (
 )
 from foliot.tools.errors import LONGEST_WAIT, retry_seconds
 from foliot.tools.outbound.client import OutboundAnswer, OutboundClient, decoded
-from foliot.tools.secrets.auth import Credentials, ToolAuth
+from foliot.tools.secrets.auth import CallAuth, Credentials
 from foliot.tools.secrets.masking import Masker
 
 _EXCERPT: Final = 400
@@ -52,7 +52,7 @@ _FROM_A_GATEWAY: Final = frozenset({502, 504})
 class ToolExchange:
     """Requests of one tool."""
 
-    def __init__(self, definition: ToolDefinition, client: OutboundClient, auth: ToolAuth) -> None:
+    def __init__(self, definition: ToolDefinition, client: OutboundClient, auth: CallAuth) -> None:
         self._definition = definition
         self._client = client
         self._auth = auth

@@ -49,7 +49,7 @@ from foliot.tools.errors import LONGEST_WAIT, retry_seconds
 from foliot.tools.outbound.guard import Guard
 
 if TYPE_CHECKING:
-    from foliot.tools.secrets.auth import Credentials, ToolAuth
+    from foliot.tools.secrets.auth import CallAuth, Credentials
 
 
 # --- grpc channels ---------------------------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ class GrpcTool:
         definition: ToolDefinition,
         channels: GrpcChannels,
         *,
-        auth: ToolAuth | None = None,
+        auth: CallAuth | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Raises `ToolPolicyInvalid` when the definition cannot be carried out."""

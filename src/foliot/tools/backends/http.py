@@ -64,7 +64,7 @@ from foliot.tools.contract import (
 )
 from foliot.tools.outbound.client import OutboundAnswer, OutboundClient
 from foliot.tools.outbound.guard import Guard, Outbound
-from foliot.tools.secrets.auth import TokenCache, ToolAuth
+from foliot.tools.secrets.auth import CallAuth, TokenCache
 from foliot.tools.secrets.secrets import Secrets
 
 _PLACE: Final = re.compile(r"\{\+?([A-Za-z_][A-Za-z0-9_.-]*)\}")
@@ -231,7 +231,7 @@ def _text(value: Any) -> str:
 class HttpTool:
     """One request for each call. Raises what `ToolError`s its status means; see `exchange.py`."""
 
-    def __init__(self, definition: ToolDefinition, client: OutboundClient, auth: ToolAuth) -> None:
+    def __init__(self, definition: ToolDefinition, client: OutboundClient, auth: CallAuth) -> None:
         self._definition = definition
         self._template = RequestTemplate(definition)
         self._exchange = ToolExchange(definition, client, auth)
@@ -264,7 +264,7 @@ class HttpTool:
 
 
 class ExternalTool:
-    def __init__(self, definition: ToolDefinition, client: OutboundClient, auth: ToolAuth) -> None:
+    def __init__(self, definition: ToolDefinition, client: OutboundClient, auth: CallAuth) -> None:
         self._definition = definition
         self._exchange = ToolExchange(definition, client, auth)
 
@@ -318,7 +318,7 @@ class WebhookCallbackTool:
         self,
         definition: ToolDefinition,
         client: OutboundClient,
-        auth: ToolAuth,
+        auth: CallAuth,
         callbacks: Callbacks,
         *,
         poll_interval: float = POLL_INTERVAL,
@@ -445,7 +445,7 @@ class Web:
     ) -> None:
         self.guard = guard or Guard(policy or Outbound())
         self.client = OutboundClient(self.guard, waits=waits)
-        self.auth = ToolAuth(secrets, TokenCache(self.client, secrets.masker))
+        self.auth = CallAuth(secrets, TokenCache(self.client, secrets.masker))
         self.callbacks = callbacks or Callbacks()
 
     async def close(self) -> None:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Final, cast
 
-from foliot.tools.backends.agent import Agents, Delegated, Order, answer_of, failure_of, order_for
+from foliot.tools.backends.agent import Agents, Delegated, DelegationOrder, answer_of, failure_of, order_for
 from foliot.tools.base import Invocation, OnOutput, ToolArgumentsInvalid, ToolDefinition, ToolError, ToolUnsupported
 from foliot.tools.builtin.arguments import (
     given,
@@ -80,7 +80,7 @@ class DelegateTool:
 
         return {"results": dict(await asyncio.gather(*(one(*task) for task in tasks)))}
 
-    async def _outcome(self, order: Order) -> dict[str, Any]:
+    async def _outcome(self, order: DelegationOrder) -> dict[str, Any]:
         try:
             return _entry(await self._agents(order))
         except ToolError as error:

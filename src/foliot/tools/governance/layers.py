@@ -21,9 +21,9 @@ from foliot.tools.governance.cel import ConditionFailed
 from foliot.tools.governance.rules import (
     EVERY_TOOL,
     STRICTNESS,
-    Condition,
     Permission,
     Policy,
+    RuleCondition,
     Rules,
     Verdict,
     means,
@@ -314,7 +314,7 @@ class Conditions:
 
 def _under(permission: Permission, call: Invocation) -> Verdict:
     rule = f"ToolPermission/{permission.name}"
-    strictest: Condition | None = None
+    strictest: RuleCondition | None = None
     for condition in permission.conditions:
         try:
             holds = condition.when.holds(call)

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias, cast
 
 from foliot.common.durations import seconds
 from foliot.errors import FoliotError
-from foliot.resources.references import Grants, Origin, Target
+from foliot.resources.references import Origin, ReferenceGrants, Target
 from foliot.tools.governance.cel import Expression
 from foliot.tools.governance.rules import (
     ASK_SECONDS,
@@ -18,11 +18,11 @@ from foliot.tools.governance.rules import (
     OUTCOMES,
     STRICTNESS,
     Access,
-    Condition,
     Outcome,
     Permission,
     Policy,
     Role,
+    RuleCondition,
     Rules,
     StandingGrant,
     permission_token,
@@ -49,7 +49,7 @@ def read_rules(
     governs refused.
     """
     documents = [*documents]
-    shared = Grants(documents)
+    shared = ReferenceGrants(documents)
     agents = Origin("Agent", namespace)
     roles: dict[str, Role] = {}
     permissions: dict[str, list[Permission]] = {}
@@ -114,7 +114,7 @@ def _permission(namespace: str, name: str, spec: Document) -> Permission:
         agents=agents if scoped == "scoped" else None,
         operations=_operations(spec.get("operation_rules") or ()),
         conditions=tuple(
-            Condition(Expression(each["when"]), OUTCOMES[each["verdict"]], each.get("reason", ""))
+            RuleCondition(Expression(each["when"]), OUTCOMES[each["verdict"]], each.get("reason", ""))
             for each in spec.get("conditions") or ()
         ),
         approvers=_words(spec, "approvers"),

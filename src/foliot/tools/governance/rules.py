@@ -125,7 +125,7 @@ class Role:
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class RuleCondition:
     when: Expression
     outcome: Outcome
     reason: str = ""
@@ -146,7 +146,7 @@ class Permission:
     any_of: bool = False
     agents: frozenset[str] | None = None
     operations: Mapping[str, Outcome] = field(default_factory=dict[str, Outcome])
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[RuleCondition, ...] = ()
     approvers: tuple[str, ...] = ()
     ask_seconds: float = ASK_SECONDS
     required_approvals: int = 1

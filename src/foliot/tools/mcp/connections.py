@@ -26,7 +26,7 @@ from foliot.tools.mcp.pins import Announced
 from foliot.tools.mcp.process import ResolveSecret, ServerSpec, no_headers, no_secrets
 from foliot.tools.mcp.results import protocol_error
 from foliot.tools.mcp.sdk import require_sdk
-from foliot.tools.mcp.session import PONG_SECONDS, Means, Session
+from foliot.tools.mcp.session import PONG_SECONDS, McpSession, SessionServices
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
@@ -60,8 +60,8 @@ class ServerHealth:
 @dataclass(slots=True)
 class _Slot:
     server: ServerSpec
-    session: Session | None = None
-    opening: asyncio.Task[Session] | None = None
+    session: McpSession | None = None
+    opening: asyncio.Task[McpSession] | None = None
     failure: ToolError | None = None
     retry_at: float = 0.0
 
@@ -90,7 +90,7 @@ class McpConnections:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
     ) -> None:
-        self._means = Means(
+        self._means = SessionServices(
             allowed_commands=frozenset(allowed_commands),
             resolve_secret=resolve_secret or no_secrets,
             authorize=authorize or no_headers,
@@ -105,7 +105,7 @@ class McpConnections:
         self._sleep = sleep
         self._slots: dict[tuple[str, str], _Slot] = {}
         self._replaced: list[_Slot] = []
-        self._suspected: dict[Session, asyncio.Event] = {}
+        self._suspected: dict[McpSession, asyncio.Event] = {}
         self._chores: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -142,7 +142,7 @@ class McpConnections:
         server: ServerSpec,
         what: str,
         make_exchange: Callable[[], Exchange],
-        request: Callable[[Session, Exchange], Awaitable[T]],
+        request: Callable[[McpSession, Exchange], Awaitable[T]],
     ) -> T:
         for attempt in (1, 2):
             session, exchange = await self.session(server), make_exchange()
@@ -164,7 +164,7 @@ class McpConnections:
                 EXCHANGE.reset(before)
         raise AssertionError("the second attempt returns or raises")
 
-    async def session(self, server: ServerSpec) -> Session:
+    async def session(self, server: ServerSpec) -> McpSession:
         """The open session of this server, made if there is none. Raises `ToolError`."""
         if self._closed:
             closed = ToolUnreachable("the connections to MCP servers are closed", retryable=False)
@@ -222,13 +222,13 @@ class McpConnections:
         self._slots[server.key] = _Slot(server)
         return self._slots[server.key]
 
-    async def _open(self, slot: _Slot) -> Session:
+    async def _open(self, slot: _Slot) -> McpSession:
         server = slot.server
         try:
             for attempt in range(1 + (server.max_attempts if self._patient else 0)):
                 if attempt:
                     await self._sleep(_wait(server, attempt))
-                session = Session(server, self._means, self._changed)
+                session = McpSession(server, self._means, self._changed)
                 try:
                     await session.open()
                 except ToolError as error:
@@ -245,13 +245,13 @@ class McpConnections:
         finally:
             slot.opening = None
 
-    def _suspect(self, session: Session) -> None:
+    def _suspect(self, session: McpSession) -> None:
         """Find out whether a server hangs, once at a time."""
         if session.alive and session not in self._suspected and not self._closed:
             self._suspected[session] = asyncio.Event()
             self._chore(self._probe(session))
 
-    async def _probe(self, session: Session) -> None:
+    async def _probe(self, session: McpSession) -> None:
         why = f"{session.server} did not answer a ping within {PONG_SECONDS:g} s"
         try:
             if await session.answers() or not session.alive:
@@ -278,7 +278,7 @@ class McpConnections:
         if self._on_tools_changed is not None and not self._closed:
             self._chore(self._on_tools_changed(server))
 
-    def _retire(self, session: Session) -> None:
+    def _retire(self, session: McpSession) -> None:
         self._chore(session.close())
 
     def _chore(self, work: Awaitable[None]) -> None:
@@ -342,7 +342,9 @@ def _is_timeout(error: Exception) -> bool:
     return isinstance(error, TimeoutError) or (isinstance(error, MCPError) and error.code == REQUEST_TIMEOUT)
 
 
-def _as_tool_error(server: ServerSpec, tool: str, error: Exception, exchange: Exchange, session: Session) -> ToolError:
+def _as_tool_error(
+    server: ServerSpec, tool: str, error: Exception, exchange: Exchange, session: McpSession
+) -> ToolError:
     from mcp import MCPError
 
     if isinstance(error, ToolError):

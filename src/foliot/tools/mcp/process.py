@@ -17,7 +17,7 @@ from foliot.tools.base import AuthSpec, ToolDenied, ToolPolicyInvalid, ToolSecre
 
 if TYPE_CHECKING:
     from foliot.tools.mcp.http import Authorize
-    from foliot.tools.secrets.auth import Credentials, ToolAuth
+    from foliot.tools.secrets.auth import CallAuth, Credentials
     from foliot.tools.secrets.secrets import Secrets
 
 
@@ -232,7 +232,7 @@ def secret_values(secrets: Secrets) -> ResolveSecret:
     return resolve
 
 
-def auth_headers(maker: ToolAuth) -> Authorize:
+def auth_headers(maker: CallAuth) -> Authorize:
     """Headers for HTTP servers. A token that was refused is thrown away and fetched anew."""
     shown: dict[tuple[AuthSpec, str], Credentials] = {}
 

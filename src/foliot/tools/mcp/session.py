@@ -54,7 +54,7 @@ METHOD_NOT_FOUND: Final = -32601
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class SessionServices:
     """The services of every session: how to start, reach and authenticate to servers."""
 
     allowed_commands: Collection[str]
@@ -66,10 +66,10 @@ class Means:
     ping_seconds: float = 60.0
 
 
-class Session:
+class McpSession:
     """Open it, use it, close it; it is not opened a second time. `lost` says why it ended, empty while it lives."""
 
-    def __init__(self, server: ServerSpec, means: Means, on_change: Callable[[ServerSpec], None]) -> None:
+    def __init__(self, server: ServerSpec, means: SessionServices, on_change: Callable[[ServerSpec], None]) -> None:
         self.server = server
         self.tools: Mapping[str, Announced] = {}
         self.lost = ""

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from foliot.errors import Denied, FoliotError, InvalidInput, NotFound
 from foliot.resources.agreed import Agreed, Levels, lowered
-from foliot.resources.references import May, Origin, Target, refused, target_of
+from foliot.resources.references import Origin, ReferenceCheck, Target, refused, target_of
 from foliot.tools.base import (
     Invocation,
     OnOutput,
@@ -43,7 +43,7 @@ class McpTool:
         connections: McpConnections,
         find_server: FindServer,
         find_agreed: FindAgreed | None = None,
-        may: May | None = None,
+        may: ReferenceCheck | None = None,
     ) -> None:
         """`document` is the normalised Tool resource that `definition` was made from.
 

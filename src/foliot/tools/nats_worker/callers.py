@@ -149,7 +149,7 @@ class Unidentified(Exception):
     """A call whose caller is not known, or is not who the message says. The text is for whoever sent it."""
 
 
-class CallerEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class BusCallerEntry(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One caller, as declared."""
 
     key: str = ""
@@ -170,7 +170,7 @@ class KnownCaller:
 
     __slots__ = ("entry", "name", "signer")
 
-    def __init__(self, name: str, entry: CallerEntry, signer: Signer | None) -> None:
+    def __init__(self, name: str, entry: BusCallerEntry, signer: Signer | None) -> None:
         self.name = name
         self.entry = entry
         self.signer = signer
@@ -256,7 +256,7 @@ class Callers:
         return self._anonymous
 
 
-def new_callers(entries: Mapping[str, CallerEntry], *, clock: Callable[[], float] = time.time) -> Callers:
+def new_callers(entries: Mapping[str, BusCallerEntry], *, clock: Callable[[], float] = time.time) -> Callers:
     """Returns the callers of these entries. Raises `InvalidInput` that names the entry."""
     known: list[KnownCaller] = []
     taken: set[str] = set()
@@ -275,7 +275,7 @@ def load_callers(path: Path, *, namespace: str = "default", clock: Callable[[], 
     try:
         tables: dict[str, Any] = tomllib.loads(text)
         given = {name: {"namespace": namespace} | table for name, table in tables.items()}
-        entries = msgspec.convert(given, dict[str, CallerEntry])
+        entries = msgspec.convert(given, dict[str, BusCallerEntry])
     except tomllib.TOMLDecodeError as error:
         raise InvalidInput(f"{path} is not TOML: {error}") from None
     except (msgspec.ValidationError, TypeError) as error:
@@ -287,7 +287,7 @@ def load_callers(path: Path, *, namespace: str = "default", clock: Callable[[], 
     return new_callers(resolved, clock=clock)
 
 
-def _check(name: str, entry: CallerEntry, taken: set[str]) -> None:
+def _check(name: str, entry: BusCallerEntry, taken: set[str]) -> None:
     signed = bool(entry.key or entry.key_file)
     if not name.isascii() or not name.isprintable() or not name or " " in name:
         raise InvalidInput(f"{name!r} is no name for a caller", hint="letters, digits, dashes, dots")

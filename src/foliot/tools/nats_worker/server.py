@@ -58,7 +58,7 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 WhyNot: TypeAlias = Callable[[ToolDefinition], str | None]
 
 
-class ToolFilter(Struct, frozen=True, forbid_unknown_fields=True):
+class ToolQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """Which tools are asked for; a blank field is no limit. A field that nobody here knows is refused, not ignored."""
 
     name: str = ""
@@ -67,29 +67,29 @@ class ToolFilter(Struct, frozen=True, forbid_unknown_fields=True):
     namespace: str = ""
 
 
-_filter = msgspec.json.Decoder(ToolFilter)
+_filter = msgspec.json.Decoder(ToolQuery)
 
 
-def read_filter(data: bytes) -> ToolFilter:
+def read_filter(data: bytes) -> ToolQuery:
     """Decodes the filter of a request; an empty request asks for everything. Raises `ValueError` for an unreadable one.
 
     A filter that cannot be read must not become no filter.
     """
     if not data.strip():
-        return ToolFilter()
+        return ToolQuery()
     try:
         return _filter.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"the filter cannot be read: {error}") from None
 
 
-def listing(tools: Iterable[ToolDefinition], wanted: ToolFilter, why_not: WhyNot) -> bytes:
+def listing(tools: Iterable[ToolDefinition], wanted: ToolQuery, why_not: WhyNot) -> bytes:
     """The answer to `tool.list`: tools by name, each with its schema as declared and whether it may be called."""
     found = [_entry(tool, why_not(tool)) for tool in sorted(tools, key=lambda tool: tool.name) if _fits(tool, wanted)]
     return _encode({"tools": found})
 
 
-def _fits(tool: ToolDefinition, wanted: ToolFilter) -> bool:
+def _fits(tool: ToolDefinition, wanted: ToolQuery) -> bool:
     return (
         wanted.name in ("", tool.name)
         and wanted.category in ("", tool.category)

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 from msgspec.structs import replace
 
 from foliot.tools.base import Invocation, MayAct, OnOutput, ToolCancelled, ToolDefinition, ToolTimeout
-from foliot.tools.pipeline.running import Handler, Running, leave
+from foliot.tools.pipeline.running import CallProgress, Handler, leave
 
 # --- bounded ---------------------------------------------------------------------------------------------------------
 
@@ -278,7 +278,7 @@ class Attempt:
         self._clock = clock
         self._grace = grace
 
-    async def __call__(self, call: Invocation, running: Running, next: Handler) -> Any:
+    async def __call__(self, call: Invocation, running: CallProgress, next: Handler) -> Any:
         seconds, scope = self._bound(call)
         right = running.may_act
         if seconds is None and self._idle is None and right is None:
@@ -334,7 +334,7 @@ def _in_words(bounded: BoundedWork, seconds: float | None) -> str:
     return f"{round(seconds, 1):g}" if rough else f"{seconds:.3g}"
 
 
-async def _late(next: Handler, call: Invocation, running: Running) -> Any:
+async def _late(next: Handler, call: Invocation, running: CallProgress) -> Any:
     """Calls `next` when it is awaited: only then is `running.on_output` the one that is listened to."""
     return await next(call, running)
 
@@ -351,7 +351,7 @@ class Deadline:
         self._seconds = seconds
         self._clock = clock
 
-    async def __call__(self, call: Invocation, running: Running, next: Handler) -> Any:
+    async def __call__(self, call: Invocation, running: CallProgress, next: Handler) -> Any:
         until = self._clock() + self._seconds
         if call.deadline is None or until < call.deadline:
             call = replace(call, deadline=until)

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from foliot.tools.base import Invocation, ToolCircuitOpen, ToolDefinition, ToolError
-from foliot.tools.pipeline.running import Handler, Running
+from foliot.tools.pipeline.running import CallProgress, Handler
 
 # Failures that say something about the tool's health. A refusal or wrong arguments are answers like any other.
 UNHEALTHY: Final = frozenset({"network", "timeout", "external"})
@@ -125,7 +125,7 @@ class Breaker:
     def __init__(self, definition: ToolDefinition, circuits: CircuitSource, clock: Callable[[], float]) -> None:
         self._circuit = circuits.of(definition, clock)
 
-    async def __call__(self, call: Invocation, running: Running, next: Handler) -> Any:
+    async def __call__(self, call: Invocation, running: CallProgress, next: Handler) -> Any:
         circuit = self._circuit
         probe = False if circuit.calm else await circuit.enter()
         try:

@@ -25,7 +25,7 @@ from foliot.tools.base import (
 )
 from foliot.tools.governance.cel import ConditionFailed
 from foliot.tools.governance.rules import Rules, StandingGrant, Verdict, together
-from foliot.tools.pipeline.running import Handler, Running
+from foliot.tools.pipeline.running import CallProgress, Handler
 
 PRECONDITION_LAYER = "preconditions"
 
@@ -362,7 +362,7 @@ class Pay:
     def __init__(self, budgets: PipelineBudgets) -> None:
         self._budgets = budgets
 
-    async def __call__(self, call: Invocation, running: Running, next: Handler) -> Any:
+    async def __call__(self, call: Invocation, running: CallProgress, next: Handler) -> Any:
         payment = self._budgets.payment(call)
         if payment is None:
             return await next(call, running)
@@ -378,6 +378,6 @@ class Pay:
         return value
 
 
-def _acted(running: Running) -> int:
+def _acted(running: CallProgress) -> int:
     """How many of the attempts that failed and were repeated may have acted."""
     return sum(not failure.before_effect for failure in running.failures)

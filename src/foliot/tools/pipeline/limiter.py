@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from foliot.common.buckets import Rate
 from foliot.tools.base import Invocation, RateLimit, ToolDefinition, ToolRateLimited
 from foliot.tools.governance.rules import Rules, Verdict
-from foliot.tools.pipeline.running import Handler, Running
+from foliot.tools.pipeline.running import CallProgress, Handler
 
 
 class Limiter(Protocol):
@@ -157,7 +157,7 @@ class RateStage:
         self._limiter = limiter
         self._longest = definition.timeout or LONGEST_WAIT
 
-    async def __call__(self, call: Invocation, running: Running, next: Handler) -> Any:
+    async def __call__(self, call: Invocation, running: CallProgress, next: Handler) -> Any:
         await self._limiter.enter(self._key, self._limit, within=self._longest)
         try:
             await running.check_right()

@@ -17,11 +17,11 @@ from foliot.tools.pipeline.breaker import Circuits, CircuitSource
 from foliot.tools.pipeline.gates import ApprovalGrants, HasSecret, PipelineBudgets
 from foliot.tools.pipeline.limiter import Limiter, LocalLimiter
 from foliot.tools.pipeline.record import Recorder
-from foliot.tools.pipeline.results import LIMIT, Masker, StoreBlob
+from foliot.tools.pipeline.results import LIMIT, ResultMasker, StoreBlob
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class PipelineParts:
     """`limiter` and `circuits` hold the state of all tools of a process: pipelines that share tools share them.
 
     `clock` is the time of day in seconds since 1970. `result_limit` is in bytes.
@@ -34,7 +34,7 @@ class Parts:
     circuits: CircuitSource = field(default_factory=Circuits)
     budgets: PipelineBudgets | None = None
     has_secret: HasSecret | None = None
-    masker: Masker | None = None
+    masker: ResultMasker | None = None
     store_blob: StoreBlob | None = None
     recorders: tuple[Recorder, ...] = ()
     result_limit: int = LIMIT

@@ -56,7 +56,7 @@ from foliot.tools.pipeline.gates import (
     nobody_hears,
 )
 from foliot.tools.pipeline.limiter import RateGate, RateStage
-from foliot.tools.pipeline.parts import Parts
+from foliot.tools.pipeline.parts import PipelineParts
 from foliot.tools.pipeline.record import CallRecord, Moment, Recorders, snapshot
 from foliot.tools.pipeline.results import (
     Classify,
@@ -68,7 +68,7 @@ from foliot.tools.pipeline.results import (
     success_result,
 )
 from foliot.tools.pipeline.retry import Retries
-from foliot.tools.pipeline.running import Handler, Running, current
+from foliot.tools.pipeline.running import CallProgress, Handler, current
 from foliot.tools.processes import forget, note_for
 from foliot.tools.registry import check_effect, schema_digest
 
@@ -98,7 +98,7 @@ class Looks(Protocol):
 class Stage(Protocol):
     """May time a call or repeat it; otherwise awaits `next`."""
 
-    async def __call__(self, call: Invocation, running: Running, next: Handler) -> Any: ...
+    async def __call__(self, call: Invocation, running: CallProgress, next: Handler) -> Any: ...
 
 
 class Finisher(Protocol):
@@ -109,7 +109,7 @@ class Finisher(Protocol):
     async def __call__(self, call: Invocation, result: ToolResult) -> ToolResult: ...
 
 
-def layers_for(tool: Tool, parts: Parts, offers: Callable[[str], bool]) -> tuple[Layer, ...]:
+def layers_for(tool: Tool, parts: PipelineParts, offers: Callable[[str], bool]) -> tuple[Layer, ...]:
     """Returns the layers that judge a call of this tool, in order."""
     definition = tool.definition
     layers: list[Layer | None] = [
@@ -127,7 +127,7 @@ def layers_for(tool: Tool, parts: Parts, offers: Callable[[str], bool]) -> tuple
     return tuple(layer for layer in layers if layer is not None)
 
 
-def gates_for(tool: Tool, parts: Parts) -> tuple[Gate, ...]:
+def gates_for(tool: Tool, parts: PipelineParts) -> tuple[Gate, ...]:
     """Returns the gates that a call must pass after that, in order: a caller without rate left needs no approval."""
     definition = tool.definition
     limit = definition.rate_limit
@@ -144,7 +144,7 @@ def gates_for(tool: Tool, parts: Parts) -> tuple[Gate, ...]:
     return tuple(gate for gate in gates if gate is not None)
 
 
-def stages_for(definition: ToolDefinition, parts: Parts) -> tuple[Stage, ...]:
+def stages_for(definition: ToolDefinition, parts: PipelineParts) -> tuple[Stage, ...]:
     """Returns the stages around the backend, outermost first."""
     limit = definition.rate_limit
     stages: list[Stage | None] = [
@@ -159,7 +159,7 @@ def stages_for(definition: ToolDefinition, parts: Parts) -> tuple[Stage, ...]:
     return tuple(stage for stage in stages if stage is not None)
 
 
-def finishers_for(definition: ToolDefinition, parts: Parts) -> tuple[Finisher, ...]:
+def finishers_for(definition: ToolDefinition, parts: PipelineParts) -> tuple[Finisher, ...]:
     """Returns the finishers of a result, in order: secrets are masked before anything is stored or cut."""
     finishers: list[Finisher | None] = [
         Mask(parts.masker) if parts.masker is not None else None,
@@ -179,11 +179,11 @@ class ToolEntry:
 
     __slots__ = ("definition", "finishers", "gates", "gates_unasked", "handler", "layers", "required", "tool")
 
-    def __init__(self, tool: Tool, parts: Parts, offers: Callable[[str], bool]) -> None:
+    def __init__(self, tool: Tool, parts: PipelineParts, offers: Callable[[str], bool]) -> None:
         definition = tool.definition
         invoke = tool.invoke
 
-        def backend(call: Invocation, running: Running) -> Awaitable[Any]:
+        def backend(call: Invocation, running: CallProgress) -> Awaitable[Any]:
             running.began, running.returned = True, False
             return invoke(call, on_output=running.on_output)
 
@@ -201,8 +201,8 @@ class ToolEntry:
 class Pipeline:
     """A `Toolbox`: named tools, each behind its layers, gates and stages."""
 
-    def __init__(self, tools: Iterable[Tool] = (), parts: Parts | None = None) -> None:
-        self.parts = parts or Parts()
+    def __init__(self, tools: Iterable[Tool] = (), parts: PipelineParts | None = None) -> None:
+        self.parts = parts or PipelineParts()
         self._entries: dict[str, ToolEntry] = {}
         self._capabilities: set[str] = set()
         self._record = Recorders(self.parts.recorders) if self.parts.recorders else None
@@ -341,7 +341,9 @@ class Pipeline:
             return failure_result(call, broken)
         return result
 
-    async def finish(self, admitted: AdmittedCall, result: ToolResult, running: Running, began: float) -> ToolResult:
+    async def finish(
+        self, admitted: AdmittedCall, result: ToolResult, running: CallProgress, began: float
+    ) -> ToolResult:
         """The result as it may be seen, recorded. Never raises."""
         call = admitted.call
         try:
@@ -358,7 +360,7 @@ class Pipeline:
             return failure_result(call, error, cast("UnknownReason", unknown) or None, admitted.entry.definition.effect)
         return result
 
-    async def cut_off(self, admitted: AdmittedCall, running: Running, began: float) -> None:
+    async def cut_off(self, admitted: AdmittedCall, running: CallProgress, began: float) -> None:
         """Recorded too: a call that was cancelled may have acted. Never raises."""
         if self._record is not None:
             call, effect = admitted.call, admitted.entry.definition.effect
@@ -372,7 +374,7 @@ class Pipeline:
                 if kept is not None:
                     await kept
 
-    def _finished(self, admitted: AdmittedCall, result: ToolResult, running: Running, began: float) -> CallRecord:
+    def _finished(self, admitted: AdmittedCall, result: ToolResult, running: CallProgress, began: float) -> CallRecord:
         now = self.parts.clock()
         definition, attempts = admitted.entry.definition, running.attempts
         return CallRecord(
@@ -387,7 +389,7 @@ class Pipeline:
                 await kept
 
 
-def _progress(running: Running) -> str:
+def _progress(running: CallProgress) -> str:
     return "ended" if running.began else "began"
 
 
@@ -424,7 +426,7 @@ class AdmittedCall:
         ended = None
         if on_output is not None and parts.masker is not None:
             on_output, ended = masked_output(parts.masker, on_output)
-        running = Running(on_output, may_act)
+        running = CallProgress(on_output, may_act)
         began = parts.clock()
         outer, noting = current.set(running), note_for(running.processes)
         try:

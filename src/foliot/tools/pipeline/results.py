@@ -16,7 +16,7 @@ from foliot.kernel.messages import Media, Text, ToolFailure, ToolResult
 from foliot.kernel.run.events import UnknownReason
 from foliot.kernel.run.feedback import NOT_AGAIN
 from foliot.tools.base import Effect, Invocation, OnOutput, ToolError, ToolUnreachable
-from foliot.tools.pipeline.running import Handler, Running
+from foliot.tools.pipeline.running import CallProgress, Handler
 
 # --- failures --------------------------------------------------------------------------------------------------------
 
@@ -45,7 +45,7 @@ UNSENT: Final = frozenset(
 class Classify:
     """A `ToolError` is precise already; the rest goes by its type, never by its text, which the tool can choose."""
 
-    async def __call__(self, call: Invocation, running: Running, next: Handler) -> Any:
+    async def __call__(self, call: Invocation, running: CallProgress, next: Handler) -> Any:
         try:
             value = await next(call, running)
             running.returned = True
@@ -185,7 +185,7 @@ class Stream(Protocol):
     def flush(self) -> str: ...
 
 
-class Masker(Protocol):
+class ResultMasker(Protocol):
     """Knows the secrets of the process; see masking.py."""
 
     @property
@@ -205,7 +205,7 @@ class Masker(Protocol):
 class Mask:
     """A masker that breaks is not passed over: the result is lost then, and a failure takes its place."""
 
-    def __init__(self, masker: Masker) -> None:
+    def __init__(self, masker: ResultMasker) -> None:
         self._masker = masker
 
     def leaves(self, result: ToolResult) -> bool:
@@ -216,7 +216,7 @@ class Mask:
         return await unhurried(size, self._masker.mask_result, result)
 
 
-def masked_output(masker: Masker, heard: OnOutput) -> tuple[OnOutput, Callable[[], None]]:
+def masked_output(masker: ResultMasker, heard: OnOutput) -> tuple[OnOutput, Callable[[], None]]:
     """Returns a masked sink for a tool's output, and the function to call at its end."""
     stream = masker.stream()
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from foliot.tools.base import Invocation, ToolDefinition, ToolError
-from foliot.tools.pipeline.running import Handler, Running
+from foliot.tools.pipeline.running import CallProgress, Handler
 
 # These need the attention of the model or of a person. No declaration makes them worth another attempt.
 NEVER: Final = frozenset(
@@ -48,7 +48,7 @@ class Retries:
         self._sleep = sleep
         self._chance = chance
 
-    async def __call__(self, call: Invocation, running: Running, next: Handler) -> Any:
+    async def __call__(self, call: Invocation, running: CallProgress, next: Handler) -> Any:
         while True:
             try:
                 return await next(call, running)

@@ -12,7 +12,7 @@ from typing import Any, Final, ParamSpec, TypeAlias
 
 from msgspec import Struct
 
-from foliot.common.threads import Job, begin, on_thread
+from foliot.common.threads import ThreadJob, begin, on_thread
 from foliot.kernel.run.events import UnknownReason
 from foliot.tools.base import Invocation, MayAct, OnOutput, ToolCancelled, ToolError, ToolRateLimited
 from foliot.tools.processes import Processes
@@ -28,7 +28,7 @@ MOST_GOING_ON: Final = 32
 _NOT_CALLED: Final = object()
 
 
-class Running:
+class CallProgress:
     """`failures` are those of the attempts before the last: one entry for each time the call was tried again.
 
     `began`: the backend was called; before that nothing can have acted. `returned`: the last attempt gave a value.
@@ -119,10 +119,10 @@ class Running:
         return self.may_act is None or self.may_act.holds()
 
 
-Handler: TypeAlias = Callable[[Invocation, Running], Awaitable[Any]]
+Handler: TypeAlias = Callable[[Invocation, CallProgress], Awaitable[Any]]
 
 # The call that is made here, for a backend: it is handed the call, and not what goes with it.
-current: Final[ContextVar[Running | None]] = ContextVar("foliot_running", default=None)
+current: Final[ContextVar[CallProgress | None]] = ContextVar("foliot_running", default=None)
 
 
 # --- what did not end --------------------------------------------------------------------------------------------
@@ -209,19 +209,19 @@ async def blocking(
         await running.check_right()  # this process slept: if the run is still its own, it may
 
 
-def _if_allowed(running: Running, function: Callable[[], Any]) -> Any:
+def _if_allowed(running: CallProgress, function: Callable[[], Any]) -> Any:
     """The last look, on the thread itself: between the one before and this a process may have slept for hours."""
     return function() if running.may_go_on() else _NOT_CALLED
 
 
-def leave(call: Invocation, what: Job | asyncio.Future[Any], owner: object) -> None:
+def leave(call: Invocation, what: ThreadJob | asyncio.Future[Any], owner: object) -> None:
     """Say of a thread or a task of a call that it was told to end and has not, if it has not."""
-    if what.over if isinstance(what, Job) else what.done():
+    if what.over if isinstance(what, ThreadJob) else what.done():
         return
-    kind = "thread" if isinstance(what, Job) else "task"
+    kind = "thread" if isinstance(what, ThreadJob) else "task"
     left = LeftCall(GoingOn(call.tool, call.run_id, call.call_id, kind, time.time()), owner)
     _register[id(left)] = left
-    if isinstance(what, Job):
+    if isinstance(what, ThreadJob):
         if not what.when_over(left.end):
             _register.pop(id(left), None)
             return

@@ -207,7 +207,7 @@ class Credentials:
         return bool(self.token)
 
 
-class ToolAuth:
+class CallAuth:
     """Makes credentials for calls. Nothing is kept between calls but access tokens."""
 
     def __init__(self, secrets: Secrets, tokens: TokenCache | None = None) -> None:

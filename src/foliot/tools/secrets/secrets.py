@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from foliot.errors import Denied, FoliotError, InvalidInput, NotFound, SecretError
-from foliot.resources.references import DEFAULT_SECRET_KEY, May, Origin, Target, refused, target_of
+from foliot.resources.references import DEFAULT_SECRET_KEY, Origin, ReferenceCheck, Target, refused, target_of
 from foliot.settings.settings import PREFIX, RULES, SECRET_PREFIX
 from foliot.tools.base import ToolSecretMissing
 from foliot.tools.secrets.masking import Masker
@@ -165,7 +165,7 @@ class Secrets:
     `may` says whether the secret of another namespace has been granted; without it none has.
     """
 
-    def __init__(self, resolver: SecretResolver, masker: Masker, *, may: May | None = None) -> None:
+    def __init__(self, resolver: SecretResolver, masker: Masker, *, may: ReferenceCheck | None = None) -> None:
         self._resolver = resolver
         self._may = may
         self.masker = masker

@@ -112,7 +112,7 @@ class TaskInfo(Struct, frozen=True):
         return f"{self.namespace}/{self.name}"
 
 
-class Begun(Struct, frozen=True):
+class NewTaskParts(Struct, frozen=True):
     """The parts of a new task that accepting it made: its story is told from them, and nothing is read again."""
 
     command: Command
@@ -127,7 +127,7 @@ class Accepted(Struct, frozen=True):
 
     task: TaskInfo
     duplicate: bool
-    begun: Begun | None = None
+    begun: NewTaskParts | None = None
 
 
 # More of the transaction that does something to a task, told its name and uid: what it raises undoes all of it.

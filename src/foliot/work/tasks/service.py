@@ -52,9 +52,9 @@ from foliot.work.tasks.advance import InDoubt, TaskRef, begin_runs, deadline_of,
 from foliot.work.tasks.base import (
     PRIORITIES,
     Accepted,
-    Begun,
     Command,
     Definitions,
+    NewTaskParts,
     TaskBody,
     TaskInfo,
     TaskRecord,
@@ -230,7 +230,7 @@ class TaskService(TaskList):
                 self.counts.task_ended(command.namespace, command.target, "failed", 0.0)
         if missing is not None:
             return Accepted(await self.get(command.namespace, name), duplicate=False)
-        begun = Begun(command, plan, state, moves.facts, tickets)
+        begun = NewTaskParts(command, plan, state, moves.facts, tickets)
         return Accepted(_accepted(key, task, command, len(facts)), duplicate=False, begun=begun)
 
     async def accept_template(

@@ -28,7 +28,15 @@ from foliot.resources.event_filters import FilterFailed, event_filter
 from foliot.resources.references import Target
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import Database, Key, ResourceStore
-from foliot.store.triggers import Delivery, Outcome, TakenEvent, delivery_of, log_delivery, settle_event, take_event
+from foliot.store.triggers import (
+    Outcome,
+    TakenEvent,
+    WebhookDelivery,
+    delivery_of,
+    log_delivery,
+    settle_event,
+    take_event,
+)
 from foliot.tools.secrets.secrets import DEFAULT_KEY, EnvironmentSecrets, SecretRef, takes_webhooks
 from foliot.work.tasks.base import Accepted, Command, Tasks
 from foliot.work.triggers.signatures import Headers, SignatureRefused, lowered, sign, verify, weakness_of
@@ -96,7 +104,7 @@ class DeliveryLog:
                 self._uncounted[webhook.uid] = self._uncounted.get(webhook.uid, 0) + 1
                 return ""
         content = body or b""
-        delivery = Delivery(
+        delivery = WebhookDelivery(
             id=secrets.token_hex(8),
             at=now,
             outcome=event.outcome,
@@ -189,7 +197,7 @@ async def _value(text: str, webhook: Webhook, store: ResourceStore, environment:
 LONGEST_ENDPOINT: Final = 64
 
 
-class Answer(Struct, frozen=True):
+class WebhookAnswer(Struct, frozen=True):
     """The response to the sender."""
 
     status: int
@@ -237,7 +245,7 @@ class Webhooks:
         headers: Mapping[str, str],
         body: bytes | None,
         now: float | None = None,
-    ) -> Answer:
+    ) -> WebhookAnswer:
         """Take one delivery. `body` is None for one that was too large or broke off. Raises nothing of its own."""
         now = time.time() if now is None else now
         if not endpoint_id:
@@ -252,7 +260,7 @@ class Webhooks:
 
     async def try_out(
         self, webhook: Webhook, body: bytes, now: float, *, event_id: str, headers: Mapping[str, str], by: str = ""
-    ) -> Answer:
+    ) -> WebhookAnswer:
         """Deliver a body that is signed here, for `by`. Raises `SecretError` when there is nothing to sign with."""
         (secret, *_) = await signing_secrets(webhook, self._store, self._environment)
         signed = sign(webhook.scheme, secret, body, now=now, event_id=event_id)
@@ -260,7 +268,7 @@ class Webhooks:
 
     async def _deliver(
         self, webhook: Webhook, shown: dict[str, str], body: bytes | None, now: float, *, by: str = ""
-    ) -> Answer:
+    ) -> WebhookAnswer:
         told: Headers = shown
         kept = False
         try:
@@ -269,7 +277,7 @@ class Webhooks:
             digest = _verified(webhook, shown, body or b"", secrets, now)
             kept = parcel.text.encode() == body  # else a secret stands in it
             if (challenge := _challenge(webhook, parcel)) is not None:
-                return Answer(200, {"challenge": challenge})
+                return WebhookAnswer(200, {"challenge": challenge})
             answer, event = await self._take(webhook, parcel, digest, now, by)
         except _Refused as refused:
             answer = _refusal(refused.status, refused.text, refused.headers)
@@ -295,7 +303,7 @@ class Webhooks:
             raise NotFound("webhook endpoint not found")
         return read_webhook(document)
 
-    async def replay(self, webhook: Webhook, delivery_id: str, now: float, *, by: str = "") -> Answer:
+    async def replay(self, webhook: Webhook, delivery_id: str, now: float, *, by: str = "") -> WebhookAnswer:
         """Make a new task of a delivery that was signed and is still remembered.
 
         Raises `NotFound`, `Conflict` when its body was not kept, and what making the task does.
@@ -325,7 +333,7 @@ class Webhooks:
             "accepted", "replayed", 202, f"replay of {delivery_id}", event_id, accepted.task.id, delivery.body
         )
         await self._log.write(webhook, event, parcel.headers, delivery.body, now=now)
-        return Answer(202, _told(event_id, accepted.task.id, duplicate=False))
+        return WebhookAnswer(202, _told(event_id, accepted.task.id, duplicate=False))
 
     # --- steps -----------------------------------------------------------------------------------------------------
 
@@ -343,7 +351,9 @@ class Webhooks:
         except FoliotError as error:
             raise _trouble(error, "secret_error") from None
 
-    async def _take(self, webhook: Webhook, parcel: Parcel, digest: str, now: float, by: str) -> tuple[Answer, Event]:
+    async def _take(
+        self, webhook: Webhook, parcel: Parcel, digest: str, now: float, by: str
+    ) -> tuple[WebhookAnswer, Event]:
         if not by and (why := await self._tokens.withdrawn(webhook.declarer)):
             told = f"{why}, and declared this webhook: somebody else has to change it, or declare it anew"
             raise _Refused(409, "webhook is suspended", "suspended", told)
@@ -356,7 +366,7 @@ class Webhooks:
             raise _Refused(400, "missing event id", "missing_event_id", _where(webhook))
         if (why := _unwanted(webhook, parcel, event_id)) is not None:
             told = {"accepted": False, "filtered": True, "event_id": event_id, "message": "delivery filtered"}
-            return Answer(202, told), Event("filtered", "filtered", 202, why, event_id)
+            return WebhookAnswer(202, told), Event("filtered", "filtered", 202, why, event_id)
         windows = {f"id:{hashlib.sha256(event_id.encode()).hexdigest()}": webhook.window}
         if webhook.once_signed:
             # Most senders do not sign the id. What was signed is known for as long as its time is good, at least.
@@ -478,11 +488,11 @@ def _told(event_id: str, task: str, *, duplicate: bool) -> dict[str, Any]:
     return {"accepted": True, "duplicate": duplicate, "event_id": event_id, "task": task, "message": message}
 
 
-def _taken(event_id: str, task: str, *, duplicate: bool) -> tuple[Answer, Event]:
+def _taken(event_id: str, task: str, *, duplicate: bool) -> tuple[WebhookAnswer, Event]:
     outcome = "duplicate" if duplicate else "accepted"
-    answer = Answer(202, _told(event_id, task, duplicate=duplicate))
+    answer = WebhookAnswer(202, _told(event_id, task, duplicate=duplicate))
     return answer, Event(outcome, outcome, 202, "", event_id, task)
 
 
-def _refusal(status: int, text: str, headers: dict[str, str] | None = None) -> Answer:
-    return Answer(status, {"accepted": False, "error": text}, headers or {})
+def _refusal(status: int, text: str, headers: dict[str, str] | None = None) -> WebhookAnswer:
+    return WebhookAnswer(status, {"accepted": False, "error": text}, headers or {})

@@ -68,7 +68,7 @@ FAILURE = "task_create_error"
 _PAGE = 200
 
 
-class Finished(NamedTuple):
+class FinishedSlot(NamedTuple):
     """`settled`: the slot has ended, with this task or with none."""
 
     task: TaskInfo | None
@@ -83,7 +83,9 @@ class Firing:
         self._tasks = tasks
         self._give_up = give_up
 
-    async def finish(self, schedule: str, slot: int, order: SlotOrder, *, claimed_at: float, now: float) -> Finished:
+    async def finish(
+        self, schedule: str, slot: int, order: SlotOrder, *, claimed_at: float, now: float
+    ) -> FinishedSlot:
         """Make the task of a slot that is due, and settle the slot.
 
         Raises nothing for a task that cannot be made: the slot then says why. What may pass is left due.
@@ -95,11 +97,11 @@ class Firing:
         except FoliotError as error:
             if error.retryable and abs(now - claimed_at) < self._give_up:
                 log.warning("a task of %s could not be made yet: %s", order.command.by, error.message)
-                return Finished(None, settled=False)
+                return FinishedSlot(None, settled=False)
             await self._database.write(settle, schedule, slot, "skipped", f"{FAILURE}: {error.message}", "", now)
-            return Finished(None, settled=True)
+            return FinishedSlot(None, settled=True)
         await self._database.write(settle, schedule, slot, "fired", "", task.id, now)
-        return Finished(task, settled=True)
+        return FinishedSlot(task, settled=True)
 
     async def active(self, spawner: str) -> list[TaskInfo]:
         """The tasks of a schedule that have not ended, newest first; one that waits for somebody has not."""

@@ -18,7 +18,7 @@ from foliot.kernel.graph.lifecycle import MessagePhase
 from foliot.kernel.graph.plan import Plan
 from foliot.kernel.run.events import Event, RunClaimed, RunRetried, RunWaiting, StepStarted
 from foliot.store.journal.base import TERMINAL
-from foliot.work.tasks.base import Begun, Command, TaskInfo, TaskRecord
+from foliot.work.tasks.base import Command, NewTaskParts, TaskInfo, TaskRecord
 
 NodeState: TypeAlias = Literal["idle", "queued", "retry", "running", "waiting", "succeeded", "failed", "cancelled"]
 
@@ -210,7 +210,7 @@ def tell_story(
     return story
 
 
-def story_of_new(info: TaskInfo, begun: Begun) -> TaskStory:
+def story_of_new(info: TaskInfo, begun: NewTaskParts) -> TaskStory:
     """Tells the story of a task in the moment in which it was accepted."""
     now = info.created_at
     records = [TaskRecord(seq, now, fact) for seq, fact in enumerate(begun.facts, 1)]

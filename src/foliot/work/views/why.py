@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from foliot.common.durations import duration
 from foliot.common.text import counted, one_line
-from foliot.engine.explain.why import Hint, Standing
+from foliot.engine.explain.why import Hint, RunLiveness
 from foliot.engine.explain.why import explain as explain_run
 from foliot.kernel.graph.advance import Reason, explain
 from foliot.kernel.graph.events import TaskCancelled, TaskSucceeded
@@ -167,7 +167,7 @@ def _waiting(
         waits: dict[str, str] = row.summary.get("waiting") or {}
         yield _cause("waiting", f"{agent} waits: {waits.get('reason', 'for somebody')}", each), []
         return
-    told = explain_run(each.live.trace, Standing("waiting"), spec, now)
+    told = explain_run(each.live.trace, RunLiveness("waiting"), spec, now)
     yield _cause("waiting", f"{agent}: {told.headline}", each, until=row.due_at), told.next
     for line in told.chain:
         yield _cause("waiting", line, each, depth=1), []

@@ -176,7 +176,7 @@ async def sleep_unless(event: asyncio.Event, seconds: float) -> None:
 _JUST_AFTER = 0.002
 
 
-class Pace:
+class LookPace:
     """`chance` gives numbers from 0 to 1."""
 
     def __init__(self, chance: Callable[[], float], *, floor: float = 2.0, ceiling: float = 5.0) -> None:
@@ -274,7 +274,7 @@ class Worker:
         grace: float = 30.0,
         heartbeat: float = HEARTBEAT,
         sweep: float = SWEEP,
-        pace: Pace | None = None,
+        pace: LookPace | None = None,
         is_gone: Callable[[str | None], bool] = is_gone,
         once: bool = False,
         lacking: Callable[[float], Set[str]] = lambda _: frozenset(),
@@ -298,7 +298,7 @@ class Worker:
         self._grace = grace
         self._heartbeat = heartbeat
         self._sweep = min(sweep, heartbeat)
-        self._pace = pace or Pace(random.random)
+        self._pace = pace or LookPace(random.random)
         self._once = once
         self._at_work: dict[asyncio.Task[None], Delivery | None] = {}
         self._receiving: asyncio.Task[Sequence[Delivery]] | None = None
