@@ -110,5 +110,3 @@ PARTS: Final[Mapping[type, Callable[[Request], Any]]] = {
     Services: services_of,
     Caller: caller_of,
 }
-ServicesDep = Services
-CallerDep = Caller

@@ -2,7 +2,7 @@
 
     Name = Annotated[str, Path(min_length=1, max_length=253, description="The name of the resource.")]
 
-    async def get_agent(name: Name, services: ServicesDep, limit: Annotated[int, Query(ge=1)] = 50) -> Response:
+    async def get_agent(name: Name, services: Services, limit: Annotated[int, Query(ge=1)] = 50) -> Response:
 
 A signature is the only place where a parameter is said. A parameter is one text of the path, the query or a header, and
 becomes a `str`, `int`, `float`, `bool` or one of the words of a `Literal`; without a default it must be given. An

@@ -10,7 +10,8 @@ from starlette.responses import Response
 from foliot.common.times import iso
 from foliot.runtime.tools import listed_capabilities
 from foliot.server.auth.guard import new_router
-from foliot.server.context import CallerDep, ServicesDep
+from foliot.server.auth.identity import Caller
+from foliot.server.context import Services
 from foliot.server.http.responses import Json
 from foliot.version import __version__
 
@@ -24,7 +25,7 @@ async def version() -> Response:
 
 
 @router.get("/v1/namespaces")
-async def namespaces(services: ServicesDep, caller: CallerDep) -> Response:
+async def namespaces(services: Services, caller: Caller) -> Response:
     """The namespaces that have something in them, of those that the caller can see."""
     found = {str(row["namespace"]) for row in await services.database.read("namespace_list")}
     seen = sorted(name for name in found if caller.sees(name))

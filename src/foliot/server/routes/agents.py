@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from starlette.responses import Response
 
 from foliot.server.auth.guard import new_router
-from foliot.server.context import ServicesDep
+from foliot.server.context import Services
 from foliot.server.http.names import Limit, Name, Namespace, space
 from foliot.server.http.parameters import Query
 from foliot.server.http.responses import Json
@@ -21,7 +21,7 @@ MOST_RUNS: Final = 50
 
 
 @router.get("/v1/agents/{name}/logs")
-async def agent_logs(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
+async def agent_logs(name: Name, services: Services, namespace: Namespace = None) -> Response:
     """Returns the events of its newest runs, a line each, newest last. 404 for an agent that does not exist."""
     where = space(namespace)
     journal = services.runtime.inside.runs.journal
@@ -40,7 +40,7 @@ async def agent_logs(name: Name, services: ServicesDep, namespace: Namespace = N
 @router.get("/v1/memories/{name}/entries")
 async def memory_entries(
     name: Name,
-    services: ServicesDep,
+    services: Services,
     namespace: Namespace = None,
     q: Annotated[str | None, Query(description="Only entries like this.")] = None,
     prefix: Annotated[str | None, Query(description="Only keys that begin so; not looked at with `q`.")] = None,

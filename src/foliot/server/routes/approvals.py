@@ -14,7 +14,7 @@ from foliot.engine.approval.service import Decision
 from foliot.server.audit import ActRecord
 from foliot.server.auth.guard import new_router
 from foliot.server.auth.identity import Caller
-from foliot.server.context import CallerDep, Services, ServicesDep
+from foliot.server.context import Services
 from foliot.server.http.bodies import form
 from foliot.server.http.envelope import REQUEST_ID
 from foliot.server.http.names import Name, Namespace, space
@@ -65,7 +65,7 @@ class Revoked(Struct, forbid_unknown_fields=True):
 
 @router.post("/v1/tool-approvals/{name}/approve")
 async def approve(
-    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+    name: Name, request: Request, services: Services, caller: Caller, namespace: Namespace = None
 ) -> Response:
     """Let the call run, once, with the arguments that are shown. 409 when it was decided before, or has expired."""
     body = await form(request, Comment)
@@ -74,7 +74,7 @@ async def approve(
 
 @router.post("/v1/tool-approvals/{name}/deny")
 async def deny(
-    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+    name: Name, request: Request, services: Services, caller: Caller, namespace: Namespace = None
 ) -> Response:
     """Refuse the call; the agent is told why."""
     body = await form(request, Comment)
@@ -83,7 +83,7 @@ async def deny(
 
 @router.post("/v1/tool-approvals/{name}/edit")
 async def edit(
-    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+    name: Name, request: Request, services: Services, caller: Caller, namespace: Namespace = None
 ) -> Response:
     """Let the call run with other arguments. Masked values that are left as shown stand for the real ones."""
     body = await form(request, Edited)
@@ -93,7 +93,7 @@ async def edit(
 
 
 @router.post("/v1/tool-approvals/grants")
-async def grant(request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
+async def grant(request: Request, services: Services, caller: Caller, namespace: Namespace = None) -> Response:
     """Approve calls in advance."""
     given, where = await form(request, Grant), space(namespace)
     act = _act(services, caller, request, "granted", where, name := new_grant_name())
@@ -112,7 +112,7 @@ async def grant(request: Request, services: ServicesDep, caller: CallerDep, name
 
 @router.post("/v1/tool-approvals/{name}/revoke")
 async def revoke(
-    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+    name: Name, request: Request, services: Services, caller: Caller, namespace: Namespace = None
 ) -> Response:
     """End a standing grant."""
     await form(request, Revoked)

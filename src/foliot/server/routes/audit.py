@@ -16,7 +16,7 @@ from foliot.runtime.local.groups import LocalGroups
 from foliot.runtime.local.operations import audit_page
 from foliot.server.auth.guard import HIDDEN, new_router
 from foliot.server.auth.identity import Caller
-from foliot.server.context import CallerDep, Services, ServicesDep
+from foliot.server.context import Services
 from foliot.server.http.bodies import form
 from foliot.server.http.names import Limit
 from foliot.server.http.parameters import Fields, Path, Query
@@ -43,7 +43,7 @@ class Anchor(msgspec.Struct, frozen=True):
 
 @router.get("/v1/audit")
 async def list_records(
-    services: ServicesDep, caller: CallerDep, wanted: Wanted, limit: Limit = 50, before: Before = None
+    services: Services, caller: Caller, wanted: Wanted, limit: Limit = 50, before: Before = None
 ) -> Response:
     """Records, newest first. `continue` is `before` of the next page; it is missing on the last one."""
     found: list[AuditRecord] = []
@@ -60,8 +60,8 @@ async def list_records(
 
 @router.get("/v1/audit/totals")
 async def totals(
-    services: ServicesDep,
-    caller: CallerDep,
+    services: Services,
+    caller: Caller,
     wanted: Wanted,
     by: Annotated[str, Query(values=(*WAYS,))] = "tool",
 ) -> Response:
@@ -78,21 +78,21 @@ async def totals(
 
 @router.get("/v1/audit/export")
 async def export(
-    services: ServicesDep, after: Annotated[int, Query(ge=0, lt=LARGEST)] = 0, limit: Limit = 500
+    services: Services, after: Annotated[int, Query(ge=0, lt=LARGEST)] = 0, limit: Limit = 500
 ) -> Response:
     """All records behind a number, oldest first. Ask again behind the last one, until there are none."""
     return Json({"records": await audit_page(services.runtime.inside.database, after, limit=limit)})
 
 
 @router.post("/v1/audit/verify")
-async def verify(request: Request, services: ServicesDep) -> Response:
+async def verify(request: Request, services: Services) -> Response:
     """Walk through the whole log, and say where it was changed, if it was."""
     anchor = await form(request, Anchor)
     return Json(await _operations(services).audit.verify(None if anchor.head is None else head_of(anchor.head)))
 
 
 @router.get("/v1/audit/{number}")
-async def get_record(number: Number, services: ServicesDep, caller: CallerDep) -> Response:
+async def get_record(number: Number, services: Services, caller: Caller) -> Response:
     """One record."""
     try:
         record = await _operations(services).audit.get(number)

@@ -12,10 +12,11 @@ from foliot.common.times import iso
 from foliot.errors import Conflict, Denied, InvalidInput, NotFound, UsageError
 from foliot.server.auth.authentication import TokenAuth, is_loopback, session_caller
 from foliot.server.auth.guard import new_router
+from foliot.server.auth.identity import Caller
 from foliot.server.auth.logins import NewSession, WrongLogin, peer_of, tell
 from foliot.server.auth.oidc import BACK_WITHIN, OidcLogins
 from foliot.server.auth.sessions import FLOW, HELD, SESSION, RequestSession, check_json, check_origin, csrf_token
-from foliot.server.context import CallerDep, Services, ServicesDep
+from foliot.server.context import Services
 from foliot.server.errors import Unauthenticated
 from foliot.server.http.bodies import form
 from foliot.server.http.parameters import Query
@@ -51,7 +52,7 @@ class ResetPassword(Struct):
 
 
 @router.get("/v1/auth/me")
-async def me(request: Request, caller: CallerDep) -> Response:
+async def me(request: Request, caller: Caller) -> Response:
     """Returns the caller, the roles by namespace, and for a session the token that its writes must carry."""
     held: RequestSession | None = request.scope.get(HELD)
     if held is not None:
@@ -67,7 +68,7 @@ async def me(request: Request, caller: CallerDep) -> Response:
 
 
 @router.get("/v1/auth/config")
-async def config(services: ServicesDep) -> Response:
+async def config(services: Services) -> Response:
     """How one can log in here, and whether the first account is still to be made."""
     auth = services.auth
     if not isinstance(auth, TokenAuth):
@@ -80,7 +81,7 @@ async def config(services: ServicesDep) -> Response:
 @router.get("/v1/auth/local")
 async def introduce(
     request: Request,
-    services: ServicesDep,
+    services: Services,
     nonce: Annotated[str, Query(pattern=f"^{NONCE.pattern}$", description="32 random hexadecimal digits.")],
 ) -> Response:
     """Show a client on this machine that this server knows the local key of its home. 404 where there is none."""
@@ -93,7 +94,7 @@ async def introduce(
 
 
 @router.post("/v1/auth/setup")
-async def set_up(request: Request, services: ServicesDep) -> Response:
+async def set_up(request: Request, services: Services) -> Response:
     """Make the first account, an admin, with the token of `foliot users setup-token`, and log in. Once: then 409."""
     auth = await _entrance(request, services)
     body = await form(request, SetUp)
@@ -108,7 +109,7 @@ async def set_up(request: Request, services: ServicesDep) -> Response:
 
 
 @router.post("/v1/auth/login")
-async def log_in(request: Request, services: ServicesDep) -> Response:
+async def log_in(request: Request, services: Services) -> Response:
     """Begin a session: a cookie, and the CSRF token that goes with it. Too many wrong attempts: 429."""
     auth = await _entrance(request, services)
     body = await form(request, Login)
@@ -121,7 +122,7 @@ async def log_in(request: Request, services: ServicesDep) -> Response:
 
 
 @router.post("/v1/auth/logout")
-async def log_out(request: Request, services: ServicesDep) -> Response:
+async def log_out(request: Request, services: Services) -> Response:
     """End the session of this cookie. Without one there is nothing to do."""
     response = Json({"authenticated": False})
     if isinstance(services.auth, TokenAuth):
@@ -136,7 +137,7 @@ async def log_out(request: Request, services: ServicesDep) -> Response:
 
 
 @router.post("/v1/auth/change-password")
-async def change_password(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def change_password(request: Request, services: Services, caller: Caller) -> Response:
     """Changes the password of the logged-in user, who knows the old one. All their sessions end, this one too."""
     auth = _logins(services)
     held: RequestSession | None = request.scope.get(HELD)
@@ -158,7 +159,7 @@ async def change_password(request: Request, services: ServicesDep, caller: Calle
 
 
 @router.post("/v1/auth/admin/reset-password")
-async def reset_password(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def reset_password(request: Request, services: Services, caller: Caller) -> Response:
     """Sets the password of another user. All their sessions end."""
     body = await form(request, ResetPassword)
     auth = _logins(services)
@@ -181,7 +182,7 @@ async def reset_password(request: Request, services: ServicesDep, caller: Caller
 @router.get("/v1/auth/oidc/login")
 async def begin_oidc(
     request: Request,
-    services: ServicesDep,
+    services: Services,
     return_to: Annotated[str, Query(max_length=500, description="A path on this server to go on at.")] = "/",
 ) -> Response:
     """Send the browser to the identity provider."""
@@ -194,7 +195,7 @@ async def begin_oidc(
 
 
 @router.get("/v1/auth/oidc/callback")
-async def end_oidc(request: Request, services: ServicesDep) -> Response:
+async def end_oidc(request: Request, services: Services) -> Response:
     """Receives the browser back from the identity provider: begins a session, and redirects."""
     auth, oidc = _provider(services)
     cookies = auth.logins.cookies

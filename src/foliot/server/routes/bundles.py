@@ -12,7 +12,8 @@ from foliot.errors import UsageError
 from foliot.resources.field_owners import APPLY
 from foliot.server.audit import AcceptedTasks, RecordedStore
 from foliot.server.auth.guard import HIDDEN, new_router
-from foliot.server.context import CallerDep, ServicesDep
+from foliot.server.auth.identity import Caller
+from foliot.server.context import Services
 from foliot.server.http.bodies import manifests
 from foliot.server.http.envelope import REQUEST_ID
 from foliot.server.http.names import (
@@ -44,8 +45,8 @@ Accept = Annotated[bool, Query(description="Have the Tasks among them done.")]
 @router.post("/v1/apply")
 async def apply(
     request: Request,
-    services: ServicesDep,
-    caller: CallerDep,
+    services: Services,
+    caller: Caller,
     namespace: Namespace = None,
     dryRun: DryRun = None,
     prune: Prune = None,

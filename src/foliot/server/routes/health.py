@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from foliot.errors import FoliotError
 from foliot.server.auth.guard import new_router
-from foliot.server.context import Services, ServicesDep
+from foliot.server.context import Services
 from foliot.server.http.problems import RETRY_AFTER
 from foliot.server.http.responses import Json
 from foliot.store.base import WITHIN, round_trip
@@ -20,7 +20,7 @@ router = new_router("health")
 
 
 @router.get("/healthz")
-async def healthz(services: ServicesDep) -> Response:
+async def healthz(services: Services) -> Response:
     """Whether the server can work, for whoever watches it: 503 while the store does not answer."""
     return await _asked(services)
 
@@ -32,7 +32,7 @@ async def livez() -> Response:
 
 
 @router.get("/readyz")
-async def readyz(services: ServicesDep) -> Response:
+async def readyz(services: Services) -> Response:
     """Whether requests should be sent here: 503 while the store does not answer, or the server is stopping."""
     if services.closing.is_set():
         return Json({"status": "stopping"}, 503, {"Retry-After": RETRY_AFTER})
@@ -46,7 +46,7 @@ async def _asked(services: Services) -> Response:
 
 
 @router.get("/v1/health")
-async def health(services: ServicesDep) -> Response:
+async def health(services: Services) -> Response:
     """Reports what this server can reach, part by part."""
     parts: dict[str, Any] = {}
     took = await round_trip(services.database)

@@ -6,13 +6,13 @@ from starlette.responses import Response
 
 from foliot.errors import NotFound
 from foliot.server.auth.guard import new_router
-from foliot.server.context import ServicesDep
+from foliot.server.context import Services
 
 router = new_router("health")
 
 
 @router.get("/metrics")
-async def metrics(services: ServicesDep) -> Response:
+async def metrics(services: Services) -> Response:
     """All metrics as text. Raises `NotFound` where the package for it is not installed."""
     if services.metrics is None:
         raise NotFound("this server counts nothing", hint="pip install 'foliot[metrics]', and start it again")

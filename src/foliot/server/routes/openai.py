@@ -15,7 +15,7 @@ from foliot.common.threads import unhurried
 from foliot.errors import NotFound
 from foliot.server.auth.guard import namespace_of, new_router
 from foliot.server.auth.identity import Caller
-from foliot.server.context import CallerDep, Services, ServicesDep
+from foliot.server.context import Services
 from foliot.server.http.envelope import REQUEST_ID
 from foliot.server.http.parameters import Query
 from foliot.server.http.responses import Json
@@ -75,7 +75,7 @@ _ASKS: Final = (
 
 
 @router.get("/v1/models", reads=_LOOKS)
-async def list_models(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def list_models(request: Request, services: Services, caller: Caller) -> Response:
     """The agents and systems that the caller can use, as models."""
     namespace = namespace_of(request.scope) if "namespace" in request.query_params else None
     found: dict[str, dict[str, Any]] = {}
@@ -89,7 +89,7 @@ async def list_models(request: Request, services: ServicesDep, caller: CallerDep
 
 
 @router.get("/v1/models/{model:path}", reads=_LOOKS)
-async def read_model(model: str, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def read_model(model: str, request: Request, services: Services, caller: Caller) -> Response:
     """One agent or system."""
     try:
         target = await find_target(services.resources, caller, model, namespace_of(request.scope))
@@ -117,7 +117,7 @@ def _model(target: WorkTarget, id: str) -> dict[str, Any]:
 
 
 @router.post("/v1/chat/completions", reads=_ASKS)
-async def chat(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def chat(request: Request, services: Services, caller: Caller) -> Response:
     """Say something to an agent or a system, and hear its answer, whole or in pieces."""
     body = await request.body()
     order, digest = await unhurried(len(body), _read, read_chat, body)
@@ -165,7 +165,7 @@ def _stream_chat(services: Services, begun: StartedWork, answer: Chat, hang_up: 
 
 
 @router.post("/v1/responses", reads=_ASKS)
-async def respond(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def respond(request: Request, services: Services, caller: Caller) -> Response:
     """Answers like a chat, in the newer form: it can continue an earlier answer, and run without a listener."""
     body = await request.body()
     order, digest = await unhurried(len(body), _read, read_response, body)
@@ -203,8 +203,8 @@ def _stream_response(services: Services, begun: StartedWork, answer: ResponseAns
 @router.get("/v1/responses/{response_id}")
 async def read_one(
     response_id: str,
-    services: ServicesDep,
-    caller: CallerDep,
+    services: Services,
+    caller: Caller,
     stream: Annotated[bool, Query(description="Its events instead, until it is over.")] = False,
     starting_after: Annotated[
         int | None, Query(ge=0, le=MOST_NUMBER, description="With `stream`: only what comes behind this event.")
@@ -220,8 +220,8 @@ async def read_one(
 @router.get("/v1/responses/{response_id}/input_items")
 async def read_input(
     response_id: str,
-    services: ServicesDep,
-    caller: CallerDep,
+    services: Services,
+    caller: Caller,
     order: Annotated[ItemOrder, Query(description="The newest first, or the oldest.")] = "desc",
     limit: Annotated[int, Query(ge=1, le=100, description="Items of a page.")] = 20,
     after: Annotated[str | None, Query(max_length=512, description="The id of the last item before the page.")] = None,
@@ -232,14 +232,14 @@ async def read_input(
 
 
 @router.delete("/v1/responses/{response_id}")
-async def delete(response_id: str, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def delete(response_id: str, request: Request, services: Services, caller: Caller) -> Response:
     """Forget a response that is over, with its run and all that was said. Turns of a session are not forgotten."""
     await delete_response(services.runtime, caller, response_id, request=str(request.scope.get(REQUEST_ID, "")))
     return Json({"id": response_id, "object": "response", "deleted": True})
 
 
 @router.post("/v1/responses/{response_id}/cancel")
-async def cancel(response_id: str, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def cancel(response_id: str, request: Request, services: Services, caller: Caller) -> Response:
     """Ask the work behind a response to end."""
     await cancel_response(services.runtime, caller, response_id, request=str(request.scope.get(REQUEST_ID, "")))
     return Json(await find_response(services.runtime, caller, response_id))

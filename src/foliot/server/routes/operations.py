@@ -15,7 +15,7 @@ from foliot.runtime.local.groups import LocalGroups
 from foliot.server.audit import record
 from foliot.server.auth.guard import new_router
 from foliot.server.auth.identity import Caller
-from foliot.server.context import CallerDep, Services, ServicesDep
+from foliot.server.context import Services
 from foliot.server.http.bodies import form
 from foliot.server.http.envelope import REQUEST_ID
 from foliot.server.http.names import MOST, Limit, Namespace, space
@@ -45,7 +45,7 @@ class Mended(msgspec.Struct, frozen=True):
 
 @router.get("/v1/budget-standings")
 async def budgets(
-    services: ServicesDep,
+    services: Services,
     namespace: Namespace = None,
     name: Budget = None,
     limit: Limit = MOST,
@@ -56,13 +56,13 @@ async def budgets(
 
 
 @router.get("/v1/policies/defaults")
-async def rule_defaults(services: ServicesDep) -> Response:
+async def rule_defaults(services: Services) -> Response:
     """Returns the defaults for calls that no resource names."""
     return Json(await _operations(services).policies.defaults())
 
 
 @router.post("/v1/policies/explain")
-async def explain(request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
+async def explain(request: Request, services: Services, caller: Caller, namespace: Namespace = None) -> Response:
     """Judges a hypothetical tool call of an agent, by the rules of this server. Nothing is called.
 
     Without a user it is a call on behalf of whoever asks.
@@ -72,7 +72,7 @@ async def explain(request: Request, services: ServicesDep, caller: CallerDep, na
 
 
 @router.post("/v1/policies/simulate")
-async def simulate(request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
+async def simulate(request: Request, services: Services, caller: Caller, namespace: Namespace = None) -> Response:
     """Judges tool calls now and as if manifests were applied. Nothing is applied, nothing is called.
 
     A call without a user is one on behalf of whoever asks.
@@ -85,13 +85,13 @@ async def simulate(request: Request, services: ServicesDep, caller: CallerDep, n
 
 
 @router.get("/v1/limits")
-async def limits(services: ServicesDep) -> Response:
+async def limits(services: Services) -> Response:
     """How many runs may be at work at once."""
     return Json({"limits": await _operations(services).workers.limits()})
 
 
 @router.post("/v1/limits")
-async def set_limit(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def set_limit(request: Request, services: Services, caller: Caller) -> Response:
     """Let at most so many runs of a namespace, an agent or a lane be at work at once."""
     limit = await form(request, bounds.Limit)
     if limit.max_running > MOST_AT_ONCE:
@@ -102,7 +102,7 @@ async def set_limit(request: Request, services: ServicesDep, caller: CallerDep) 
 
 
 @router.post("/v1/limits/clear")
-async def clear_limit(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def clear_limit(request: Request, services: Services, caller: Caller) -> Response:
     """Lift a limit."""
     lifted = await form(request, Unlimited)
     await _operations(services).workers.clear_limit(lifted.scope, lifted.name)
@@ -111,13 +111,13 @@ async def clear_limit(request: Request, services: ServicesDep, caller: CallerDep
 
 
 @router.get("/v1/run-classes")
-async def classes(services: ServicesDep) -> Response:
+async def classes(services: Services) -> Response:
     """Kinds of runs of which the last ones failed."""
     return Json({"classes": await _operations(services).workers.failing_classes()})
 
 
 @router.post("/v1/run-classes/mend")
-async def mend(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def mend(request: Request, services: Services, caller: Caller) -> Response:
     """Begin runs of a class again that was held back."""
     mended = await form(request, Mended)
     await _operations(services).workers.mend_class(mended.key)

@@ -15,7 +15,8 @@ from foliot.resources.kinds import KINDS
 from foliot.resources.names import STEERING
 from foliot.resources.wording import as_written
 from foliot.server.auth.guard import HIDDEN, ROLE, new_router
-from foliot.server.context import CallerDep, Services, ServicesDep
+from foliot.server.auth.identity import Caller
+from foliot.server.context import Services
 from foliot.server.errors import MethodNotAllowed
 from foliot.server.http.bodies import as_object, check_place, manifest, mapping, patch_of
 from foliot.server.http.envelope import REQUEST_ID
@@ -62,8 +63,8 @@ WITHOUT_STATUS: Final = frozenset({"Secret", "AgentRole", "ToolPermission", "Too
 
 @router.get("/v1/resources")
 async def list_all(
-    services: ServicesDep,
-    caller: CallerDep,
+    services: Services,
+    caller: Caller,
     namespace: Namespace = None,
     limit: Limit = DEFAULT_PAGE,
     after: After = None,
@@ -87,8 +88,8 @@ async def list_all(
 @router.get("/v1/{kind}")
 async def list_resources(
     kind: KindName,
-    services: ServicesDep,
-    caller: CallerDep,
+    services: Services,
+    caller: Caller,
     namespace: Namespace = None,
     limit: Limit = DEFAULT_PAGE,
     after: After = None,
@@ -118,8 +119,8 @@ async def list_resources(
 async def put_resource(
     kind: KindName,
     request: Request,
-    services: ServicesDep,
-    caller: CallerDep,
+    services: Services,
+    caller: Caller,
     namespace: Namespace = None,
     dryRun: DryRun = None,
     fieldManager: FieldManager = None,
@@ -143,7 +144,7 @@ async def put_resource(
 async def get_resource(
     kind: KindName,
     name: Name,
-    services: ServicesDep,
+    services: Services,
     namespace: Namespace = None,
     managedFields: ManagedFields = None,
     if_none_match: IfNoneMatch = None,
@@ -170,8 +171,8 @@ async def replace_resource(
     kind: KindName,
     name: Name,
     request: Request,
-    services: ServicesDep,
-    caller: CallerDep,
+    services: Services,
+    caller: Caller,
     namespace: Namespace = None,
     dryRun: DryRun = None,
     fieldManager: FieldManager = None,
@@ -193,8 +194,8 @@ async def patch_resource(
     kind: KindName,
     name: Name,
     request: Request,
-    services: ServicesDep,
-    caller: CallerDep,
+    services: Services,
+    caller: Caller,
     namespace: Namespace = None,
     dryRun: DryRun = None,
     fieldManager: FieldManager = None,
@@ -217,8 +218,8 @@ async def delete_resource(
     kind: KindName,
     name: Name,
     request: Request,
-    services: ServicesDep,
-    caller: CallerDep,
+    services: Services,
+    caller: Caller,
     namespace: Namespace = None,
     dryRun: DryRun = None,
     force: Force = None,
@@ -233,7 +234,7 @@ async def delete_resource(
 
 
 @router.get("/v1/{kind}/{name}/status")
-async def get_status(kind: KindName, name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
+async def get_status(kind: KindName, name: Name, services: Services, namespace: Namespace = None) -> Response:
     """The resource, for its status."""
     return resource(await services.resources.get(_with_status(kind, namespace, name)))
 
@@ -243,8 +244,8 @@ async def put_status(
     kind: KindName,
     name: Name,
     request: Request,
-    services: ServicesDep,
-    caller: CallerDep,
+    services: Services,
+    caller: Caller,
     namespace: Namespace = None,
     dryRun: DryRun = None,
     if_match: IfMatch = None,

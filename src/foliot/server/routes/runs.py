@@ -24,7 +24,7 @@ from foliot.runtime.local.work import NEAR, interrupted_runs, leave_settled, sev
 from foliot.server.audit import ActRecord, record
 from foliot.server.auth.guard import HIDDEN, ROLE, new_router
 from foliot.server.auth.identity import EVERYWHERE, Caller
-from foliot.server.context import CallerDep, Services, ServicesDep
+from foliot.server.context import Services
 from foliot.server.errors import BadParameter
 from foliot.server.http.bodies import form, form_in
 from foliot.server.http.envelope import REQUEST_ID
@@ -76,8 +76,8 @@ class Settled(msgspec.Struct, frozen=True):
 
 @router.get("/v1/runs")
 async def list_runs(
-    services: ServicesDep,
-    caller: CallerDep,
+    services: Services,
+    caller: Caller,
     namespace: Namespace = None,
     agent: Annotated[str | None, Query(description="Only runs of this agent.")] = None,
     phase: Annotated[str | None, Query(description="Only these phases, with commas between.")] = None,
@@ -103,7 +103,7 @@ async def list_runs(
 
 
 @router.post("/v1/runs")
-async def begin(request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
+async def begin(request: Request, services: Services, caller: Caller, namespace: Namespace = None) -> Response:
     """Have an agent do something, driven here. The id is chosen by whoever asks, so that asking again finds the run."""
     order = await form_in(request, RunOrder, space(namespace))
     check_chosen_id(order.run_id)
@@ -125,8 +125,8 @@ async def begin(request: Request, services: ServicesDep, caller: CallerDep, name
 
 @router.get("/v1/interrupted-runs")
 async def interrupted(
-    services: ServicesDep,
-    caller: CallerDep,
+    services: Services,
+    caller: Caller,
     namespace: Namespace = None,
     limit: Limit = MOST,
     after: Continue = None,
@@ -142,8 +142,8 @@ async def interrupted(
 
 @router.get("/v1/unknown-calls")
 async def unknown(
-    services: ServicesDep,
-    caller: CallerDep,
+    services: Services,
+    caller: Caller,
     namespace: Namespace = None,
     ended: Annotated[bool, Query(description="Only of runs that have ended.")] = False,
     limit: Limit = 100,
@@ -163,8 +163,8 @@ async def unknown(
 
 @router.get("/v1/questions")
 async def questions(
-    services: ServicesDep,
-    caller: CallerDep,
+    services: Services,
+    caller: Caller,
     namespace: Namespace = None,
     run: Annotated[str | None, Query(max_length=253, description="Only those of this run.")] = None,
     limit: Annotated[int, Query(change=clamped, description="How many runs at most, each with all it asks.")] = MOST,
@@ -185,7 +185,7 @@ async def questions(
 
 
 @router.get("/v1/runs/{run_id}")
-async def get_run(run_id: RunId, services: ServicesDep, caller: CallerDep, alike: Alike = False) -> Response:
+async def get_run(run_id: RunId, services: Services, caller: Caller, alike: Alike = False) -> Response:
     """One run: its phase, who drives it, what it took so far."""
     if not alike:
         return _answer(await _seen(services, caller, "reader", run_id))
@@ -196,9 +196,7 @@ async def get_run(run_id: RunId, services: ServicesDep, caller: CallerDep, alike
 
 
 @router.get("/v1/runs/{run_id}/journal")
-async def journal(
-    run_id: RunId, services: ServicesDep, caller: CallerDep, after: Seq = 0, limit: Limit = 500
-) -> Response:
+async def journal(run_id: RunId, services: Services, caller: Caller, after: Seq = 0, limit: Limit = 500) -> Response:
     """The events of a run, oldest first. Ask again behind the last `seq`."""
     await _seen(services, caller, "reader", run_id)
     entries = await services.runtime.inside.runs.journal.read(run_id, after=after, limit=limit)
@@ -206,7 +204,7 @@ async def journal(
 
 
 @router.get("/v1/runs/{run_id}/events")
-async def follow(run_id: RunId, request: Request, services: ServicesDep, caller: CallerDep, after: Seq = 0) -> Response:
+async def follow(run_id: RunId, request: Request, services: Services, caller: Caller, after: Seq = 0) -> Response:
     """The events of a run as they come, as server-sent events, until it ends (event `end`).
 
     The id is the `seq`. Pieces of answers (`delta`) and of output (`output`) have none: they are for show.
@@ -219,7 +217,7 @@ async def follow(run_id: RunId, request: Request, services: ServicesDep, caller:
 
 
 @router.get("/v1/runs/{run_id}/trace")
-async def trace(run_id: RunId, services: ServicesDep, caller: CallerDep) -> Response:
+async def trace(run_id: RunId, services: Services, caller: Caller) -> Response:
     """A run step by step: what the model answered, what each call did, what it took."""
     info = await _seen(services, caller, "reader", run_id)
     found = trace_of(run_id, await services.runtime.inside.runs.facts(run_id))
@@ -227,7 +225,7 @@ async def trace(run_id: RunId, services: ServicesDep, caller: CallerDep) -> Resp
 
 
 @router.get("/v1/runs/{run_id}/results")
-async def results(run_id: RunId, services: ServicesDep, caller: CallerDep) -> Response:
+async def results(run_id: RunId, services: Services, caller: Caller) -> Response:
     """The results of the calls of a run: of which tool, how large, and whether the model saw only a part."""
     await _seen(services, caller, "reader", run_id)
     found = await results_of(services.runtime.inside.runs.journal, run_id)
@@ -236,7 +234,7 @@ async def results(run_id: RunId, services: ServicesDep, caller: CallerDep) -> Re
 
 @router.get("/v1/runs/{run_id}/results/{call_id:path}")
 async def result(
-    run_id: RunId, call_id: str, services: ServicesDep, caller: CallerDep, offset: Offset = 0, limit: Bytes = 65_536
+    run_id: RunId, call_id: str, services: Services, caller: Caller, offset: Offset = 0, limit: Bytes = 65_536
 ) -> Response:
     """Show the result of a call, page by page, also what was cut before the model saw it. Ask again from `next`."""
     await _seen(services, caller, "reader", run_id)
@@ -244,7 +242,7 @@ async def result(
 
 
 @router.post("/v1/runs/{run_id}/cancel")
-async def cancel(run_id: RunId, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def cancel(run_id: RunId, request: Request, services: Services, caller: Caller) -> Response:
     """End a run wherever it is driven."""
     body = await form(request, Reason)
     info = await _seen(services, caller, request.scope[ROLE], run_id)
@@ -255,7 +253,7 @@ async def cancel(run_id: RunId, request: Request, services: ServicesDep, caller:
 
 
 @router.post("/v1/runs/{run_id}/input")
-async def say(run_id: RunId, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def say(run_id: RunId, request: Request, services: Services, caller: Caller) -> Response:
     """Say something to a live run; it is heard at the next boundary between steps."""
     body = await form(request, Said)
     info = await _seen(services, caller, request.scope[ROLE], run_id)
@@ -273,7 +271,7 @@ async def say(run_id: RunId, request: Request, services: ServicesDep, caller: Ca
 
 
 @router.post("/v1/runs/{run_id}/answer")
-async def answer(run_id: RunId, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def answer(run_id: RunId, request: Request, services: Services, caller: Caller) -> Response:
     """Answer what a run asks."""
     body = await form(request, Answered)
     info = await _seen(services, caller, request.scope[ROLE], run_id)
@@ -287,8 +285,8 @@ async def answer(run_id: RunId, request: Request, services: ServicesDep, caller:
 @router.get("/v1/runs/{run_id}/standing")
 async def standing(
     run_id: RunId,
-    services: ServicesDep,
-    caller: CallerDep,
+    services: Services,
+    caller: Caller,
     messages: Annotated[bool, Query(description="With the messages of the run.")] = False,
 ) -> Response:
     """How a run stands, and what it has done so far."""
@@ -301,21 +299,21 @@ async def standing(
 
 
 @router.get("/v1/runs/{run_id}/replay")
-async def replay(run_id: RunId, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def replay(run_id: RunId, request: Request, services: Services, caller: Caller) -> Response:
     """Decide a whole run again from its journal, and compare byte for byte. Nothing is asked or called."""
     await _seen(services, caller, "reader", run_id)
     return Json(await services.runtime.runs.replay(run_id))
 
 
 @router.get("/v1/runs/{run_id}/why")
-async def why(run_id: RunId, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def why(run_id: RunId, request: Request, services: Services, caller: Caller) -> Response:
     """Why a run waits, failed, or cost what it cost."""
     await _seen(services, caller, "reader", run_id)
     return Json(await services.runtime.runs.why(run_id))
 
 
 @router.post("/v1/runs/{run_id}/fork")
-async def fork(run_id: RunId, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def fork(run_id: RunId, request: Request, services: Services, caller: Caller) -> Response:
     """Run again from a step on, with something changed, beside the original; driven here."""
     info = await _seen(services, caller, request.scope[ROLE], run_id)
     order = await form(request, ForkOrder)
@@ -347,7 +345,7 @@ async def fork(run_id: RunId, request: Request, services: ServicesDep, caller: C
 
 
 @router.post("/v1/runs/{run_id}/resume")
-async def resume(run_id: RunId, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def resume(run_id: RunId, request: Request, services: Services, caller: Caller) -> Response:
     """Have a run go on that nobody drives; it goes on here."""
     info = await _seen(services, caller, request.scope[ROLE], run_id)
     after = await services.drives.resume(info)
@@ -357,7 +355,7 @@ async def resume(run_id: RunId, request: Request, services: ServicesDep, caller:
 
 
 @router.post("/v1/runs/{run_id}/settle")
-async def settle(run_id: RunId, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def settle(run_id: RunId, request: Request, services: Services, caller: Caller) -> Response:
     """Say what became of a call that may have acted; the run goes on here, or where the runs of its task are done.
 
     A run that has ended stays as it is: what is said is kept for the same call of the same task or family of runs.

@@ -15,7 +15,8 @@ from foliot.client import wire
 from foliot.common.times import iso
 from foliot.engine.explain.trace import trace_of
 from foliot.server.auth.guard import new_router
-from foliot.server.context import CallerDep, Services, ServicesDep
+from foliot.server.auth.identity import Caller
+from foliot.server.context import Services
 from foliot.server.http.names import Name, Namespace, last_event, parameters, space
 from foliot.server.http.parameters import Query
 from foliot.server.http.responses import Json
@@ -40,7 +41,7 @@ Cursor = Annotated[str | None, Query(description="`cursor` of the answer before.
 @router.get("/v1/tasks/{name}/messages")
 async def messages(
     name: Name,
-    services: ServicesDep,
+    services: Services,
     namespace: Namespace = None,
     phase: Phase = None,
     lifecycle: Phase = None,
@@ -58,7 +59,7 @@ async def messages(
 @router.get("/v1/tasks/{name}/metrics")
 async def metrics(
     name: Name,
-    services: ServicesDep,
+    services: Services,
     namespace: Namespace = None,
     phase: Phase = None,
     lifecycle: Phase = None,
@@ -74,7 +75,7 @@ async def metrics(
 
 
 @router.get("/v1/tasks/{name}/logs")
-async def logs(name: Name, services: ServicesDep, namespace: Namespace = None, cursor: Cursor = None) -> Response:
+async def logs(name: Name, services: Services, namespace: Namespace = None, cursor: Cursor = None) -> Response:
     """Returns the events behind the cursor, a line each. It answers at once; follow `/events` to wait for more."""
     with parameters():
         batch = await services.runtime.inside.tasking.stories.happenings(space(namespace), name, cursor=cursor)
@@ -83,7 +84,7 @@ async def logs(name: Name, services: ServicesDep, namespace: Namespace = None, c
 
 
 @router.get("/v1/tasks/{name}/runs")
-async def runs(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
+async def runs(name: Name, services: Services, namespace: Namespace = None) -> Response:
     """Lists its runs, oldest first."""
     await services.runtime.inside.tasking.tasks.get(space(namespace), name)
     rows = await services.runtime.inside.tasking.stories.rows(space(namespace), name)
@@ -91,7 +92,7 @@ async def runs(name: Name, services: ServicesDep, namespace: Namespace = None) -
 
 
 @router.get("/v1/tasks/{name}/trace")
-async def trace(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
+async def trace(name: Name, services: Services, namespace: Namespace = None) -> Response:
     """All its runs, step by step, with the message that each answers."""
     story = await services.runtime.inside.tasking.stories.of(space(namespace), name, looks=False)
     told: list[dict[str, Any]] = []
@@ -105,13 +106,13 @@ async def trace(name: Name, services: ServicesDep, namespace: Namespace = None) 
 
 
 @router.get("/v1/tasks/{name}/why")
-async def why(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
+async def why(name: Name, services: Services, namespace: Namespace = None) -> Response:
     """Why it is where it is: what it waits for, or what went wrong."""
     return Json(await services.runtime.inside.tasking.stories.why(space(namespace), name))
 
 
 @router.get("/v1/tasks/{name}/story")
-async def story(name: Name, services: ServicesDep, namespace: Namespace = None, looks: bool = True) -> Response:
+async def story(name: Name, services: Services, namespace: Namespace = None, looks: bool = True) -> Response:
     """Returns the parts of a task's story: its plan, its facts, its runs; with `looks` the facts of the newest runs."""
     told = await services.runtime.tasks.story(name, namespace=space(namespace), looks=False)
     rows = [each.run for each in told.messages.values() if each.run is not None]
@@ -122,7 +123,7 @@ async def story(name: Name, services: ServicesDep, namespace: Namespace = None, 
 
 @router.get("/v1/tasks/{name}/records")
 async def records(
-    name: Name, services: ServicesDep, namespace: Namespace = None, after: Annotated[int, Query(ge=0, lt=2**53)] = 0
+    name: Name, services: Services, namespace: Namespace = None, after: Annotated[int, Query(ge=0, lt=2**53)] = 0
 ) -> Response:
     """The facts of the task itself, behind one."""
     tasks, where = services.runtime.tasks, space(namespace)
@@ -133,7 +134,7 @@ async def records(
 @router.get("/v1/tasks/{name}/happenings")
 async def happenings(
     name: Name,
-    services: ServicesDep,
+    services: Services,
     namespace: Namespace = None,
     cursor: str | None = None,
     wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="Seconds to wait for something.")] = 0.0,
@@ -156,8 +157,8 @@ async def happenings(
 async def watch(
     name: Name,
     request: Request,
-    services: ServicesDep,
-    caller: CallerDep,
+    services: Services,
+    caller: Caller,
     namespace: Namespace = None,
     cursor: str | None = None,
 ) -> Response:

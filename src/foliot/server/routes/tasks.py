@@ -20,7 +20,7 @@ from foliot.runtime.local.declared_work import is_work
 from foliot.server.audit import AcceptedTasks, ActRecord, TakenBack
 from foliot.server.auth.guard import HIDDEN, ROLE, new_router
 from foliot.server.auth.identity import Caller
-from foliot.server.context import CallerDep, Services, ServicesDep
+from foliot.server.context import Services
 from foliot.server.errors import PreconditionRequired
 from foliot.server.http.bodies import as_object, check_place, form, form_in, manifest, manifests, mapping
 from foliot.server.http.envelope import REQUEST_ID
@@ -89,8 +89,8 @@ class Requeue(Struct, forbid_unknown_fields=True):
 
 @router.get("/v1/tasks")
 async def list_all(
-    services: ServicesDep,
-    caller: CallerDep,
+    services: Services,
+    caller: Caller,
     namespace: Namespace = None,
     limit: Limit = 100,
     after: After = None,
@@ -122,8 +122,8 @@ async def list_all(
 @router.post("/v1/tasks")
 async def accept(
     request: Request,
-    services: ServicesDep,
-    caller: CallerDep,
+    services: Services,
+    caller: Caller,
     namespace: Namespace = None,
     dryRun: DryRun = None,
     idempotency_key: IdempotencyKey = None,
@@ -162,8 +162,8 @@ async def accept(
 @router.post("/v1/tasks/submit")
 async def submit(
     request: Request,
-    services: ServicesDep,
-    caller: CallerDep,
+    services: Services,
+    caller: Caller,
     namespace: Namespace = None,
     idempotency_key: IdempotencyKey = None,
 ) -> Response:
@@ -187,9 +187,7 @@ async def submit(
 
 
 @router.post("/v1/tasks/declared")
-async def accept_declared(
-    request: Request, services: ServicesDep, caller: CallerDep, dryRun: DryRun = None
-) -> Response:
+async def accept_declared(request: Request, services: Services, caller: Caller, dryRun: DryRun = None) -> Response:
     """Have the Tasks of mode `run` in the body, which were applied, done: once each, however often this is asked.
 
     With `dryRun`: those that ask for something else than the work which was accepted under their names.
@@ -208,7 +206,7 @@ async def accept_declared(
 
 @router.get("/v1/tasks/{name}")
 async def get_task(
-    name: Name, services: ServicesDep, namespace: Namespace = None, alike: Alike = False, outlined: Outline = False
+    name: Name, services: Services, namespace: Namespace = None, alike: Alike = False, outlined: Outline = False
 ) -> Response:
     """Everything about one task: what was asked for, how it stands, its messages, joins and history."""
     tasks, where = services.runtime.inside.tasking.tasks, space(namespace)
@@ -224,8 +222,8 @@ async def get_task(
 async def replace_task(
     name: Name,
     request: Request,
-    services: ServicesDep,
-    caller: CallerDep,
+    services: Services,
+    caller: Caller,
     namespace: Namespace = None,
     dryRun: DryRun = None,
     if_match: IfMatch = None,
@@ -242,7 +240,7 @@ async def replace_task(
 
 
 @router.get("/v1/tasks/{name}/status")
-async def get_task_status(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
+async def get_task_status(name: Name, services: Services, namespace: Namespace = None) -> Response:
     """Returns the task, the same document as the task itself."""
     return resource(await _shown(services, space(namespace), name))
 
@@ -251,8 +249,8 @@ async def get_task_status(name: Name, services: ServicesDep, namespace: Namespac
 async def put_task_status(
     name: Name,
     request: Request,
-    services: ServicesDep,
-    caller: CallerDep,
+    services: Services,
+    caller: Caller,
     namespace: Namespace = None,
     dryRun: DryRun = None,
     if_match: IfMatch = None,
@@ -307,7 +305,7 @@ async def _cancelled(
 
 @router.post("/v1/tasks/{name}/cancel")
 async def cancel(
-    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+    name: Name, request: Request, services: Services, caller: Caller, namespace: Namespace = None
 ) -> Response:
     """End a task wherever it is being done, and its children. 409 when it has ended."""
     body = await form(request, Reason)
@@ -316,7 +314,7 @@ async def cancel(
 
 @router.post("/v1/tasks/{name}/requeue")
 async def requeue(
-    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+    name: Name, request: Request, services: Services, caller: Caller, namespace: Namespace = None
 ) -> Response:
     """A new attempt of a task that ended badly, behind what had succeeded."""
     body = await form(request, Requeue)
@@ -329,7 +327,7 @@ async def requeue(
 
 @router.post("/v1/tasks/{name}/archive")
 async def archive(
-    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+    name: Name, request: Request, services: Services, caller: Caller, namespace: Namespace = None
 ) -> Response:
     """Hide a task from lists; a live one is cancelled first."""
     tasks, where = services.runtime.inside.tasking.tasks, space(namespace)
@@ -341,7 +339,7 @@ async def archive(
 
 @router.post("/v1/tasks/{name}/forget")
 async def forget(
-    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+    name: Name, request: Request, services: Services, caller: Caller, namespace: Namespace = None
 ) -> Response:
     """Forget an ended task with its events."""
     act = _act(services, caller, request, "task_deleted", space(namespace))
@@ -354,8 +352,8 @@ async def forget(
 async def follow(
     name: Name,
     request: Request,
-    services: ServicesDep,
-    caller: CallerDep,
+    services: Services,
+    caller: Caller,
     namespace: Namespace = None,
     cursor: Cursor = None,
 ) -> Response:

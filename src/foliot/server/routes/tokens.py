@@ -22,7 +22,7 @@ from foliot.server.auth.authentication import TokenAuth
 from foliot.server.auth.guard import new_router
 from foliot.server.auth.identity import EVERYWHERE, NAMED_ONLY, Caller, asked_role, asked_space
 from foliot.server.auth.logins import tell
-from foliot.server.context import CallerDep, ServicesDep
+from foliot.server.context import Services
 from foliot.server.http.bodies import form
 from foliot.server.http.parameters import Path
 from foliot.server.http.responses import Json
@@ -43,14 +43,14 @@ class NewToken(Struct):
 
 
 @router.get("/v1/tokens")
-async def list_tokens(services: ServicesDep, caller: CallerDep) -> Response:
+async def list_tokens(services: Services, caller: Caller) -> Response:
     """Tokens, oldest first, also those that are revoked: all whose namespaces the caller is an admin of."""
     found = await SqlTokens(services.database).list()
     return Json({"items": [as_data(info) for info in found if _is_theirs(caller, info)]})
 
 
 @router.post("/v1/tokens")
-async def create_token(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def create_token(request: Request, services: Services, caller: Caller) -> Response:
     """Make a token. Its text is in this answer, and nowhere else ever after."""
     body = await form(request, NewToken)
     roles = [*dict.fromkeys(asked_role(role) for role in body.roles)]
@@ -80,8 +80,8 @@ async def create_token(request: Request, services: ServicesDep, caller: CallerDe
 async def revoke_token(
     token_id: Annotated[str, Path(max_length=253, description="The id of a token, or its name.")],
     request: Request,
-    services: ServicesDep,
-    caller: CallerDep,
+    services: Services,
+    caller: Caller,
 ) -> Response:
     """Make a token worthless, for ever."""
     tokens = SqlTokens(services.database)

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from foliot.errors import Gone, InvalidInput
 from foliot.server.auth.guard import new_router
-from foliot.server.context import ServicesDep
+from foliot.server.context import Services
 from foliot.server.http.responses import Json
 from foliot.tools.base import ToolError
 
@@ -15,9 +15,7 @@ router = new_router("webhooks")
 
 
 @router.post("/v1/tool-callbacks/{request_id:path}")
-async def take(
-    request_id: str, request: Request, services: ServicesDep, until: str = "", signature: str = ""
-) -> Response:
+async def take(request_id: str, request: Request, services: Services, until: str = "", signature: str = "") -> Response:
     """Take the result of a call that answered 202: 410 when nobody waits for it any more, as after a first result."""
     if not (until.isascii() and until.isdigit() and len(until) < 20):
         raise InvalidInput("`until` must be a time in seconds", hint="push to the address as it was given")

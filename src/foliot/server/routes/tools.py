@@ -13,7 +13,7 @@ from foliot.runtime.local.tools import accept_offered, call_tool, test_tool
 from foliot.server.audit import record
 from foliot.server.auth.guard import new_router
 from foliot.server.auth.identity import Caller
-from foliot.server.context import CallerDep, ServicesDep
+from foliot.server.context import Services
 from foliot.server.http.bodies import form
 from foliot.server.http.envelope import REQUEST_ID
 from foliot.server.http.names import Name, Namespace, space
@@ -39,20 +39,20 @@ class ToolOrder(msgspec.Struct, frozen=True):
 
 
 @router.get("/v1/toolset")
-async def toolset(services: ServicesDep, namespace: Namespace = None) -> Response:
+async def toolset(services: Services, namespace: Namespace = None) -> Response:
     """Lists the tools, whether they can be called, and what the deployment has and lacks."""
     return Json(await services.runtime.tools.list(namespace=space(namespace)))
 
 
 @router.get("/v1/tools/{name}/facts")
-async def describe(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
+async def describe(name: Name, services: Services, namespace: Namespace = None) -> Response:
     """One tool: what it takes, how it is run, and the rules that speak of it."""
     return Json(await services.runtime.tools.get(name, namespace=space(namespace)))
 
 
 @router.post("/v1/tools/{name}/call")
 async def call(
-    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+    name: Name, request: Request, services: Services, caller: Caller, namespace: Namespace = None
 ) -> Response:
     """Call one tool, through the same rules as any other call. One that needs consent is not made."""
     order, where = await form(request, ToolOrder), space(namespace)
@@ -66,7 +66,7 @@ async def call(
 
 @router.post("/v1/tools/{name}/test")
 async def judged(
-    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+    name: Name, request: Request, services: Services, caller: Caller, namespace: Namespace = None
 ) -> Response:
     """Judges a hypothetical call. Nothing is run."""
     order = await form(request, ToolOrder)
@@ -75,14 +75,14 @@ async def judged(
 
 
 @router.get("/v1/mcp-servers/{name}/tools")
-async def offered(name: Name, services: ServicesDep, namespace: Namespace = None) -> Response:
+async def offered(name: Name, services: Services, namespace: Namespace = None) -> Response:
     """List the tools that an MCP server offers right now, compared with what was accepted. Stores nothing."""
     return Json({"tools": await services.runtime.tools.offered(name, namespace=space(namespace))})
 
 
 @router.post("/v1/mcp-servers/{name}/accept")
 async def accept(
-    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+    name: Name, request: Request, services: Services, caller: Caller, namespace: Namespace = None
 ) -> Response:
     """Agree to the definition of a tool that an MCP server announces now, so that it can be called (again).
 

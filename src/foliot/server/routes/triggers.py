@@ -13,7 +13,7 @@ from foliot.resources.powers import KIND_POWERS
 from foliot.server.audit import record
 from foliot.server.auth.guard import new_router
 from foliot.server.auth.identity import HIDDEN, Caller, role_named
-from foliot.server.context import CallerDep, Services, ServicesDep
+from foliot.server.context import Services
 from foliot.server.http.bodies import form
 from foliot.server.http.envelope import REQUEST_ID
 from foliot.server.http.names import MOST, Limit, Name, Namespace, space
@@ -56,7 +56,7 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 @router.get("/v1/task-schedules/{name}/slots")
-async def slots(name: Name, services: ServicesDep, namespace: Namespace = None, limit: Limit = 20) -> Response:
+async def slots(name: Name, services: Services, namespace: Namespace = None, limit: Limit = 20) -> Response:
     """Every time it was due, newest first, and what became of it."""
     return Json(
         {
@@ -69,7 +69,7 @@ async def slots(name: Name, services: ServicesDep, namespace: Namespace = None, 
 
 @router.post("/v1/task-schedules/{name}/run")
 async def run_now(
-    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+    name: Name, request: Request, services: Services, caller: Caller, namespace: Namespace = None
 ) -> Response:
     """Make a task of the schedule right now."""
     now, where = await form(request, Now), space(namespace)
@@ -83,7 +83,7 @@ async def run_now(
 
 @router.post("/v1/task-webhooks/{name}/rotate")
 async def rotate(
-    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+    name: Name, request: Request, services: Services, caller: Caller, namespace: Namespace = None
 ) -> Response:
     """Give a webhook another address."""
     asked, where = await form(request, Rotation), space(namespace)
@@ -97,21 +97,21 @@ async def rotate(
 
 
 @router.get("/v1/task-webhooks/{name}/deliveries")
-async def deliveries(name: Name, services: ServicesDep, namespace: Namespace = None, limit: Limit = 20) -> Response:
+async def deliveries(name: Name, services: Services, namespace: Namespace = None, limit: Limit = 20) -> Response:
     """Lists deliveries, newest first, without bodies."""
     found = await services.runtime.webhooks.deliveries(name, namespace=space(namespace), limit=min(limit, MOST))
     return Json({"deliveries": found})
 
 
 @router.get("/v1/task-webhooks/{name}/deliveries/{id}")
-async def delivery(name: Name, id: Id, services: ServicesDep, namespace: Namespace = None) -> Response:
+async def delivery(name: Name, id: Id, services: Services, namespace: Namespace = None) -> Response:
     """One delivery with its body, if that was kept."""
     return Json(await services.runtime.webhooks.delivery(name, id, namespace=space(namespace)))
 
 
 @router.post("/v1/task-webhooks/{name}/deliveries/{id}/replay")
 async def replay(
-    name: Name, id: Id, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+    name: Name, id: Id, request: Request, services: Services, caller: Caller, namespace: Namespace = None
 ) -> Response:
     """Make a new task of a delivery that was signed and is still remembered."""
     await form(request, Again)
@@ -123,7 +123,7 @@ async def replay(
 
 @router.post("/v1/task-webhooks/{name}/send-test")
 async def send_test(
-    name: Name, request: Request, services: ServicesDep, caller: CallerDep, namespace: Namespace = None
+    name: Name, request: Request, services: Services, caller: Caller, namespace: Namespace = None
 ) -> Response:
     """Deliver a body, signed as the sender would. The secret does not leave the server; the caller acts."""
     trial, where = await form(request, Trial), space(namespace)

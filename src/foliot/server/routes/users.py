@@ -22,7 +22,7 @@ from foliot.server.auth.guard import new_router
 from foliot.server.auth.identity import Caller, asked_grants
 from foliot.server.auth.logins import peer_of
 from foliot.server.auth.passwords import check_password
-from foliot.server.context import CallerDep, Services, ServicesDep
+from foliot.server.context import Services
 from foliot.server.http.bodies import form
 from foliot.server.http.envelope import REQUEST_ID
 from foliot.server.http.parameters import Path
@@ -49,13 +49,13 @@ class UserRoles(Struct, forbid_unknown_fields=True):
 
 
 @router.get("/v1/users")
-async def list_users(services: ServicesDep) -> Response:
+async def list_users(services: Services) -> Response:
     """Accounts by name, also those that are disabled."""
     return Json({"items": [as_data(info) for info in await _auth(services).logins.users.list()]})
 
 
 @router.post("/v1/users")
-async def create_user(request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def create_user(request: Request, services: Services, caller: Caller) -> Response:
     """Make an account. 409 when the name is taken."""
     body = await form(request, NewUser)
     logins = _auth(services).logins
@@ -71,7 +71,7 @@ async def create_user(request: Request, services: ServicesDep, caller: CallerDep
 
 
 @router.put("/v1/users/{username}/roles")
-async def set_roles(username: Username, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def set_roles(username: Username, request: Request, services: Services, caller: Caller) -> Response:
     """Give an account these roles instead of those it has; sessions have them at once."""
     grants = asked_grants((await form(request, UserRoles)).roles)
     auth, name = _auth(services), _anothers(caller, username)
@@ -81,7 +81,7 @@ async def set_roles(username: Username, request: Request, services: ServicesDep,
 
 
 @router.post("/v1/users/{username}/disable")
-async def disable_user(username: Username, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def disable_user(username: Username, request: Request, services: Services, caller: Caller) -> Response:
     """Let nobody in by an account. All its sessions end."""
     auth, name = _auth(services), _anothers(caller, username)
     act = _act(services, caller, request, "user_disabled", name)
@@ -90,7 +90,7 @@ async def disable_user(username: Username, request: Request, services: ServicesD
 
 
 @router.post("/v1/users/{username}/enable")
-async def enable_user(username: Username, request: Request, services: ServicesDep, caller: CallerDep) -> Response:
+async def enable_user(username: Username, request: Request, services: Services, caller: Caller) -> Response:
     """Undo disable."""
     auth, name = _auth(services), _anothers(caller, username)
     act = _act(services, caller, request, "user_enabled", name)

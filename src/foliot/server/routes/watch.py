@@ -19,7 +19,7 @@ from foliot.errors import Gone
 from foliot.resources.kinds import find_kind
 from foliot.server.auth.guard import new_router
 from foliot.server.auth.identity import Caller
-from foliot.server.context import CallerDep, Services, ServicesDep
+from foliot.server.context import Services
 from foliot.server.errors import BadParameter
 from foliot.server.http.names import Fields, KindName, Labels, Namespace, kind_at, last_event, wanted
 from foliot.server.http.parameters import Query
@@ -43,8 +43,8 @@ OneName = Annotated[str | None, Query(alias="name", description="Only the resour
 @router.get("/v1/resources/watch")
 async def watch_all(
     request: Request,
-    services: ServicesDep,
-    caller: CallerDep,
+    services: Services,
+    caller: Caller,
     namespace: Namespace = None,
     resourceVersion: Position = None,
     labelSelector: Labels = None,
@@ -58,8 +58,8 @@ async def watch_all(
 @router.get("/v1/events/watch")
 async def watch_events(
     request: Request,
-    services: ServicesDep,
-    caller: CallerDep,
+    services: Services,
+    caller: Caller,
     namespace: Namespace = None,
     since: Annotated[
         str | None, Query(description="Behind this id; 0 for all that is kept; without one, from now on.")
@@ -83,8 +83,8 @@ async def watch_events(
 @router.get("/v1/tasks/watch")
 async def watch_tasks(
     request: Request,
-    services: ServicesDep,
-    caller: CallerDep,
+    services: Services,
+    caller: Caller,
     namespace: Namespace = None,
     resourceVersion: Place = None,
     name: OneName = None,
@@ -105,8 +105,8 @@ async def watch_tasks(
 async def watch_kind(
     kind: KindName,
     request: Request,
-    services: ServicesDep,
-    caller: CallerDep,
+    services: Services,
+    caller: Caller,
     namespace: Namespace = None,
     resourceVersion: Position = None,
     name: OneName = None,

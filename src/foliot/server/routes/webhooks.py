@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foliot.server.auth.guard import new_router
-from foliot.server.context import ServicesDep
+from foliot.server.context import Services
 from foliot.server.errors import TooLarge, TooSlow
 from foliot.server.http.responses import Json
 
@@ -14,7 +14,7 @@ router = new_router("webhooks")
 
 
 @router.post("/v1/webhook-deliveries/{endpoint_id}")
-async def deliver(endpoint_id: str, request: Request, services: ServicesDep) -> Response:
+async def deliver(endpoint_id: str, request: Request, services: Services) -> Response:
     """Take one delivery: 202 with the task that it makes, or the one that the same event made before."""
     webhooks = services.webhooks
     if webhooks is None:

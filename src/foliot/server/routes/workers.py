@@ -12,7 +12,7 @@ from starlette.responses import Response
 from foliot.errors import NotFound
 from foliot.server.auth.guard import new_router
 from foliot.server.auth.identity import Caller
-from foliot.server.context import CallerDep, Services, ServicesDep
+from foliot.server.context import Services
 from foliot.server.http.names import (
     DEFAULT_PAGE,
     After,
@@ -39,8 +39,8 @@ router = new_router("workers")
 
 @router.get("/v1/workers")
 async def list_all(
-    services: ServicesDep,
-    caller: CallerDep,
+    services: Services,
+    caller: Caller,
     namespace: Namespace = None,
     limit: Limit = DEFAULT_PAGE,
     after: After = None,
@@ -77,7 +77,7 @@ async def _page(
 
 
 @router.get("/v1/workers/{name}")
-async def get_worker(name: Name, services: ServicesDep, caller: CallerDep, namespace: Namespace = None) -> Response:
+async def get_worker(name: Name, services: Services, caller: Caller, namespace: Namespace = None) -> Response:
     """One worker."""
     for document in await _live(services, caller):
         if document["metadata"]["name"] == name:
