@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 NAMED = ("foliot.errors", "foliot.testing", "foliot.cli.main")
 PUBLIC = """
 Accepted Agent Answered Applied AuditFilter AuditRecord Batch Budgets CallResult Called Change ClassInfo Client
-Command Delivery Document Doubt DoubtPage Event Explanation Fate FieldConflict Filter Fired FoliotError Held InUse
+Command WebhookDelivery Document Doubt DoubtPage Event Explanation Fate FieldConflict Filter Fired FoliotError RunHeld InUse
 Invocation Judgement Limit Live ManifestError Media Message ModelEndpoint ModelError ModelResponse OpenQuestion
 Outcome Output Page PolicyAnswer PolicyQuestion Question Recorded Replayed Requirement Requirements ResultPage
 RuleDefaults RunFailedError RunInfo RunResult RunStanding RunTaken Runtime ScriptedModel Sent Settings Slot Streamed

@@ -336,6 +336,6 @@ async def test_a_failed_run_in_memory_hints_at_what_works_there() -> None:
 
 
 async def test_a_store_that_cannot_be_used_is_not_blamed_on_a_flag() -> None:
-    with pytest.raises(UsageError, match="^Runtime: 'mysql://x' cannot be used"):
+    with pytest.raises(UsageError, match=r"^Runtime: 'mysql://x' cannot be used"):
         async with Runtime("mysql://x"):
             pass

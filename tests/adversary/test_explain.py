@@ -331,7 +331,7 @@ async def http_run(play: Play, case: Case) -> tuple[Happened, Happened]:
         if answer.status_code == 403:
             raise _denied(answer)
         assert answer.status_code == 200, answer.text
-        await play.runtime.inside._as_left(run)  # pyright: ignore[reportPrivateUsage]
+        await play.runtime.runs.wait(run)
 
     said = await play.explained("worker", "pay", {"amount": case.amount})  # of whoever asks
     return said, await play.happened(begin())

@@ -44,11 +44,11 @@ async def test_the_same_name_elsewhere_is_pointed_to(client):
     assert "team-a" in (caught.value.hint or "")
 
 
-async def test_nothing_alike_gives_no_hint(client):
+async def test_where_nothing_is_alike_the_hint_says_how_to_list(client):
     with pytest.raises(NotFound) as caught:
         await client.get("AgentRole", "writer", namespace="default")
 
-    assert caught.value.hint is None
+    assert caught.value.hint == "`foliot get agent-roles` lists them."
 
 
 async def test_replace_needs_the_version_it_was_read_at(client):
