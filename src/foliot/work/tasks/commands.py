@@ -31,7 +31,7 @@ MOST_TURNS = 100_000
 # How stored keys begin that have an owner.
 _OWNED = "by:"
 # What may differ between two requests that are the same: who asked, by which way, and how the task is called.
-_NOT_CONTENT = {
+_NOT_CONTENT: dict[str, Any] = {
     **dict.fromkeys(("name", "by", "idempotency_key", "trace", "template"), ""),
     "expires_at": None,
     "identity": NOBODY,
