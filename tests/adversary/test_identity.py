@@ -638,7 +638,7 @@ async def test_an_id_of_another_tenant_tells_nothing_and_gives_nothing(place: Pl
         told.append(answer.json()["detail"])
     assert len(set(told)) == 1
     assert not any(word in told[0] for word in (SPACE, "ann", "succeeded"))
-    for path in ("nightly", "nightly/facts", "nightly/why", "nightly/standing"):
+    for path in ("nightly", "nightly/journal", "nightly/why", "nightly/state"):
         assert (await place.ask("eve", "GET", f"/v1/runs/{path}")).status_code == 404, path
     for id in ("resp_nightly", f"resp_task~{SPACE}~nightly"):
         request = {"model": "team-b/payer", "input": "go on", "previous_response_id": id}

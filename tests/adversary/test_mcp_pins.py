@@ -419,4 +419,4 @@ async def test_doctor_tells_what_waits_to_be_accepted(desk: Desk) -> None:
 
 
 async def toolset(desk: Desk) -> list[dict[str, Any]]:
-    return (await desk.ask("ann", "GET", "/v1/toolset")).json()["tools"]
+    return (await desk.ask("ann", "GET", "/v1/all-tools")).json()["tools"]

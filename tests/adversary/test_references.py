@@ -674,7 +674,7 @@ async def test_what_is_missing_is_not_looked_for_in_other_namespaces(house: Hous
     question = {"agent": "worker", "tool": "pay", "arguments": {}}
     for answer in (
         await house.mallory.post("/v1/policies/explain", params=here, json=question),
-        await house.mallory.get("/v1/budget-standings", params={**here, "name": "theirs"}),
+        await house.mallory.get("/v1/budget-usage", params={**here, "name": "theirs"}),
         await house.mallory.get("/v1/agents/worker", params=here),
         await house.mallory.get("/v1/task-schedules/worker", params=here),
     ):

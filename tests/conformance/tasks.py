@@ -187,9 +187,9 @@ class TasksConformance:
     async def test_what_has_succeeded_cannot_be_requeued_or_cancelled(self, kit):
         await kit.accept("line", name="t")
         await kit.work()
-        with pytest.raises(Conflict, match=r"cannot be requeued \(state: succeeded\)"):
+        with pytest.raises(Conflict, match=r"cannot be retried: its phase is Succeeded"):
             await kit.tasks.requeue("default", "t")
-        with pytest.raises(Conflict, match=r"cannot be cancelled \(state: succeeded\)"):
+        with pytest.raises(Conflict, match=r"cannot be cancelled: its phase is Succeeded"):
             await kit.tasks.cancel("default", "t")
 
     async def test_a_queued_task_is_cancelled_at_once_and_nothing_is_asked(self, kit):

@@ -328,8 +328,8 @@ def test_a_dead_lettered_task_says_why_and_what_a_requeue_would_do():
             "ended",
             "the task was dead-lettered: message ns/job/a001/h002/a/c dead-lettered after 1 attempt: no key",
         ),
-        ("failed", "c did not finish: no key; a requeue sends its message again"),
-        ("withheld", "b is done; a requeue hands its answer to d"),
+        ("failed", "c did not finish: no key; a retry sends its message again"),
+        ("withheld", "b is done; a retry hands its answer to d"),
     ]
 
 

@@ -143,11 +143,11 @@ def test_a_spec_with_something_wrong_in_it_is_refused_in_words(http: httpx.Clien
 def test_what_there_is_to_know_of_tasks_and_runs(http: httpx.Client, site: Site) -> None:
     for look in ("", "/status", "/messages", "/metrics", "/logs", "/runs", "/trace", "/why"):
         done(http, "GET", f"/v1/tasks/{{name}}{look}", f"/v1/tasks/round{look}")
-    for look in ("/story", "/records", "/happenings"):
+    for look in ("/story", "/records", "/changes"):
         done(http, "GET", f"/v1/tasks/{{name}}{look}", f"/v1/tasks/round{look}")
     done(http, "GET", "/v1/tasks/{name}", "/v1/tasks/ound?alike=true")
     done(http, "GET", "/v1/tasks/{name}", "/v1/tasks/round?outline=true")
-    for look in ("", "/journal", "/trace", "/results", "/standing", "/replay", "/why"):
+    for look in ("", "/journal", "/trace", "/results", "/state", "/replay", "/why"):
         done(http, "GET", f"/v1/runs/{{run_id}}{look}", f"/v1/runs/{site.runs[0]}{look}")
     done(http, "GET", "/v1/runs/{run_id}", f"/v1/runs/{site.runs[0][:-1]}?alike=true")
     for path in (
@@ -156,11 +156,11 @@ def test_what_there_is_to_know_of_tasks_and_runs(http: httpx.Client, site: Site)
         "/v1/questions",
         "/v1/interrupted-runs",
         "/v1/unknown-calls",
-        "/v1/budget-standings",
+        "/v1/budget-usage",
         "/v1/policies/defaults",
         "/v1/limits",
         "/v1/run-classes",
-        "/v1/toolset",
+        "/v1/all-tools",
     ):
         done(http, "GET", path)
     done(http, "GET", "/v1/agents/{name}/logs", "/v1/agents/greeter/logs")
@@ -176,7 +176,7 @@ def test_what_is_done_with_tasks_runs_and_approvals(http: httpx.Client, site: Si
     ended = partial(done, http, "POST", "/v1/tasks/{name}/cancel", "/v1/tasks/again/cancel", json={"reason": "enough"})
     ended()
     http.get("/v1/tasks/again/events")  # until it has
-    done(http, "POST", "/v1/tasks/{name}/requeue", "/v1/tasks/again/requeue")
+    done(http, "POST", "/v1/tasks/{name}/retry", "/v1/tasks/again/retry")
     ended()
     http.get("/v1/tasks/again/events")
     done(http, "POST", "/v1/tasks/{name}/archive", "/v1/tasks/again/archive")

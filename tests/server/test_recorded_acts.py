@@ -105,7 +105,7 @@ ACTS: dict[str, tuple[str, dict[str, Any], tuple[str, str]]] = {
         ("run_started", "Run/r2"),
     ),
     "cancel": ("/v1/runs/pays/cancel", {}, ("run_cancelled", "Run/pays")),
-    "say": ("/v1/runs/pays/input", {"message": "x"}, ("run_told", "Run/pays")),
+    "say": ("/v1/runs/pays/say", {"message": "x"}, ("run_told", "Run/pays")),
     "answer": ("/v1/runs/asks/answer", {"text": "red"}, ("run_answered", "Run/asks")),
     "approve": ("/v1/tool-approvals/{approval}/approve", {}, ("decided", "ToolApproval/{approval}")),
     "deny": ("/v1/tool-approvals/{approval}/deny", {}, ("decided", "ToolApproval/{approval}")),

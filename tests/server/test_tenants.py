@@ -127,6 +127,7 @@ FORMS: dict[str, Any] = {
     "/v1/tasks/submit": COMMAND,
     "/v1/chat/completions": {"model": f"{THEIRS}/greeter", "messages": [{"role": "user", "content": "hi"}]},
     "/v1/responses": {"model": f"{THEIRS}/greeter", "input": "hi"},
+    "/v1/runs/{run_id}/say": {"message": "x"},
     "/v1/runs/{run_id}/input": {"message": "x"},
     "/v1/runs/{run_id}/answer": {"text": "x"},
     "/v1/runs/{name}/answer": {"text": "x"},

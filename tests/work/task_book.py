@@ -104,7 +104,7 @@ class TaskBook:
     async def cancel(self, namespace: str, name: str, *, by: str = "", reason: str = "") -> TaskInfo:
         task = await self.get(namespace, name)
         if task.phase in ENDED:
-            raise Conflict(f"task {name} cannot be cancelled (state: {task.phase})")
+            raise Conflict(f"task {name} cannot be cancelled: its phase is {task.phase}")
         return self.end(task.id, "cancelled", summary={"reason": reason})
 
     async def archive(self, namespace: str, name: str, *, by: str = "") -> TaskInfo:

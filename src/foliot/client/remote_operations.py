@@ -120,7 +120,7 @@ class RemoteBudgets(RemoteGroup, BudgetGroup):
     """Implements `BudgetGroup`."""
 
     async def list(self, *, namespace: str = "default", name: str | None = None, limit: int = 1000) -> Budgets:
-        return await self._get("/v1/budget-standings", Budgets, namespace=namespace, name=name, limit=limit)
+        return await self._get("/v1/budget-usage", Budgets, namespace=namespace, name=name, limit=limit)
 
 
 class RemotePolicies(RemoteGroup, PolicyGroup):
@@ -256,6 +256,7 @@ def _at(base: str, name: str) -> str:
 # --- tools -----------------------------------------------------------------------------------------------------------
 
 TOOLS: Final = "/v1/tools"
+ALL_TOOLS: Final = "/v1/all-tools"
 SERVERS: Final = "/v1/mcp-servers"
 # A tool may take its time; the server ends a call when the tool's own limit is over.
 CALL_PATIENCE: Final = 900.0
@@ -265,10 +266,10 @@ class RemoteTools(RemoteGroup, ToolGroup):
     """Implements `ToolGroup`."""
 
     async def list(self, *, namespace: str = "default") -> Toolset:
-        return await self._get("/v1/toolset", Toolset, namespace=namespace)
+        return await self._get(ALL_TOOLS, Toolset, namespace=namespace)
 
     async def get(self, name: str, *, namespace: str = "default") -> Document:
-        return await self._get(f"{_at(TOOLS, name)}/facts", Document, namespace=namespace)
+        return await self._get(_at(ALL_TOOLS, name), Document, namespace=namespace)
 
     async def call(
         self,

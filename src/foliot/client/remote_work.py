@@ -118,7 +118,7 @@ class RemoteRuns(_RunAsking, RunGroup):
         return wire.read_runs([found])[0]
 
     async def get(self, run_id: str, *, messages: bool = False) -> RunStanding:
-        found = await self._get(f"{_at(run_id)}/standing", Document, messages=messages or None)
+        found = await self._get(f"{_at(run_id)}/state", Document, messages=messages or None)
         (info,) = wire.read_runs([found.pop("run", {})])
         return msgspec.convert({**found, "info": info}, RunStanding, from_attributes=True)
 
@@ -317,13 +317,13 @@ class RemoteTasks(RemoteGroup, TaskGroup):
     async def retry(
         self, name: str, *, namespace: str = "default", by: str = "", payloads: dict[str, str] | None = None
     ) -> TaskInfo:
-        return await self._changed(name, "requeue", {"payloads": payloads or {}}, namespace)
+        return await self._changed(name, "retry", {"payloads": payloads or {}}, namespace)
 
     async def archive(self, name: str, *, namespace: str = "default", by: str = "") -> TaskInfo:
         return await self._changed(name, "archive", {}, namespace, repeatable=True)
 
     async def delete(self, name: str, *, namespace: str = "default") -> None:
-        await self._http.ask("POST", f"{_task(name)}/forget", params={"namespace": namespace}, headers=new_key())
+        await self._http.ask("POST", f"{_task(name)}/delete", params={"namespace": namespace}, headers=new_key())
 
     async def story(self, name: str, *, namespace: str = "default", looks: bool = True) -> TaskStory:
         found = await self._get(f"{_task(name)}/story", wire.StoryWire, namespace=namespace, looks=looks)
@@ -334,7 +334,7 @@ class RemoteTasks(RemoteGroup, TaskGroup):
         return wire.records_from_wire(found)
 
     async def events(self, name: str, *, namespace: str = "default", cursor: str | None = None) -> Batch:
-        found = await self._get(f"{_task(name)}/happenings", wire.BatchWire, namespace=namespace, cursor=cursor)
+        found = await self._get(f"{_task(name)}/changes", wire.BatchWire, namespace=namespace, cursor=cursor)
         return wire.batch_from_wire(found)
 
     async def follow(
@@ -348,7 +348,7 @@ class RemoteTasks(RemoteGroup, TaskGroup):
 
     async def changed(self, name: str, *, namespace: str = "default", cursor: str | None, timeout: float) -> None:
         """Waits for a change. The server answers when there is one."""
-        path = f"{_task(name)}/happenings"
+        path = f"{_task(name)}/changes"
         await self._get(path, wire.BatchWire, namespace=namespace, cursor=cursor, wait=min(timeout, 10.0))
 
     async def why(self, name: str, *, namespace: str = "default") -> TaskExplanation:

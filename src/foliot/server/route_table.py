@@ -218,9 +218,21 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
         Operation("cancelTask", _TASK, body=form("server.routes.tasks:Reason"), fails=(409,), tagged=True),
         AGAIN,
     ),
+    ("POST", "/v1/tasks/{name}/retry"): RouteRow(
+        OPERATE,
+        Operation("retryTask", _TASK, body=form("server.routes.tasks:RetryOrder"), fails=(409,), tagged=True),
+        KEPT,
+    ),
     ("POST", "/v1/tasks/{name}/requeue"): RouteRow(
         OPERATE,
-        Operation("requeueTask", _TASK, body=form("server.routes.tasks:Requeue"), fails=(409,), tagged=True),
+        Operation(
+            "requeueTask",
+            _TASK,
+            body=form("server.routes.tasks:RetryOrder"),
+            fails=(409,),
+            tagged=True,
+            deprecated=True,
+        ),
         KEPT,
     ),
     ("POST", "/v1/tasks/{name}/archive"): RouteRow(
@@ -237,9 +249,21 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
     ("POST", "/v1/runs/{run_id}/cancel"): RouteRow(
         STEER, Operation("cancelRun", ref("Run"), body=form("server.routes.tasks:Reason"), fails=(409,)), AGAIN
     ),
-    ("POST", "/v1/runs/{run_id}/input"): RouteRow(
+    ("POST", "/v1/runs/{run_id}/say"): RouteRow(
         STEER,
         Operation("sayToRun", ref("Run"), codes=("202",), body=form("server.routes.runs:Said"), fails=(409,)),
+        AGAIN,
+    ),
+    ("POST", "/v1/runs/{run_id}/input"): RouteRow(
+        STEER,
+        Operation(
+            "inputToRun",
+            ref("Run"),
+            codes=("202",),
+            body=form("server.routes.runs:Said"),
+            fails=(409,),
+            deprecated=True,
+        ),
         AGAIN,
     ),
     ("POST", "/v1/runs/{run_id}/answer"): RouteRow(
@@ -337,22 +361,20 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
         ),
         apart("the task itself has the key, for as long as there is the task"),
     ),
-    ("POST", "/v1/tasks/{name}/forget"): RouteRow(
-        OPERATE, Operation("forgetTask", codes=("204",), fails=(409,)), AGAIN
+    ("POST", "/v1/tasks/{name}/delete"): RouteRow(
+        OPERATE, Operation("deleteEndedTask", codes=("204",), fails=(409,)), AGAIN
     ),
     ("GET", "/v1/tasks/{name}/story"): RouteRow(READ, Operation("getTaskStory", ref("StoryWire"))),
     ("GET", "/v1/tasks/{name}/records"): RouteRow(READ, Operation("listTaskRecords", listof(ref("FactWire")))),
-    ("GET", "/v1/tasks/{name}/happenings"): RouteRow(
-        READ, Operation("listTaskHappenings", ref("BatchWire"), fails=(422,))
-    ),
+    ("GET", "/v1/tasks/{name}/changes"): RouteRow(READ, Operation("listTaskChanges", ref("BatchWire"), fails=(422,))),
     ("GET", "/v1/tasks/{name}/watch"): RouteRow(READ, Operation("watchTask", events=WORK_EVENTS, fails=(422,))),
     ("POST", "/v1/runs"): RouteRow(
         OPERATE, Operation("startRun", _RUN, body=form("runtime.answers:RunOrder"), fails=(404, 409)), AGAIN
     ),
     ("GET", "/v1/interrupted-runs"): RouteRow(LISTED, Operation("listInterruptedRuns", ref("RunList"), fails=(422,))),
     ("GET", "/v1/unknown-calls"): RouteRow(LISTED, Operation("listUnknownCalls", ref("DoubtPage"), fails=(422,))),
-    ("GET", "/v1/runs/{run_id}/standing"): RouteRow(
-        LOOK, Operation("getRunStanding", shape({"run": _RUN, "result": ANYTHING, "seq": COUNT}), fails=_SOUGHT)
+    ("GET", "/v1/runs/{run_id}/state"): RouteRow(
+        LOOK, Operation("getRunState", shape({"run": _RUN, "result": ANYTHING, "seq": COUNT}), fails=_SOUGHT)
     ),
     ("GET", "/v1/runs/{run_id}/replay"): RouteRow(
         LOOK,
@@ -412,11 +434,9 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
     ),
     ("GET", "/v1/audit/{number}"): RouteRow(LOOK, Operation("getAuditRecord", ref("AuditRecord"))),
     # --- budgets, workers and their limits, tools, schedules and webhooks, as Foliot's own client asks for them
-    ("GET", "/v1/budget-standings"): RouteRow(
+    ("GET", "/v1/budget-usage"): RouteRow(
         READ,
-        Operation(
-            "getBudgetStandings", shape({"standings": listof(ANYTHING), "declared": COUNT, "waiting": listof(TEXT)})
-        ),
+        Operation("getBudgetUsage", shape({"standings": listof(ANYTHING), "declared": COUNT, "waiting": listof(TEXT)})),
     ),
     ("GET", "/v1/policies/defaults"): RouteRow(
         ANYONE, Operation("getRuleDefaults", shape({"default_tool_access": {"enum": ["allow", "deny"]}}))
@@ -456,11 +476,11 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
         Operation("mendClass", ref("Classes"), body=form("server.routes.operations:Mended")),
         AGAIN,
     ),
-    ("GET", "/v1/toolset"): RouteRow(
+    ("GET", "/v1/all-tools"): RouteRow(
         READ,
-        Operation("getToolset", shape({"tools": listof(ref("ToolFacts")), "capabilities": ANYTHING}), fails=(422,)),
+        Operation("listAllTools", shape({"tools": listof(ref("ToolFacts")), "capabilities": ANYTHING}), fails=(422,)),
     ),
-    ("GET", "/v1/tools/{name}/facts"): RouteRow(READ, Operation("describeTool", ref("ToolFacts"), fails=(422,))),
+    ("GET", "/v1/all-tools/{name}"): RouteRow(READ, Operation("describeTool", ref("ToolFacts"), fails=(422,))),
     ("POST", "/v1/tools/{name}/call"): RouteRow(
         OPERATE,
         Operation(

@@ -55,7 +55,7 @@ ENVELOPE = t.Envelope("default/x/a001/h001/system/lead", "system", "lead", "go")
         (t.JoinClosed("end", 1, "timeout", "skip", ("a",)), "the join of end is closed (timeout, without a): skip"),
         (t.TimerWentOff(), None),
         (t.TaskCancelRequested("ann", "enough"), "asked to stop by ann: enough"),
-        (t.TaskRequeued(2, "ann"), "requeued by ann: attempt 2 begins"),
+        (t.TaskRequeued(2, "ann"), "retried by ann: attempt 2 begins"),
         (t.TaskSucceeded("x"), "the task has succeeded"),
         (t.TaskFailed("c", "r", "broken"), "the task has failed: broken"),
         (t.TaskCancelled("ann", "enough"), "the task was cancelled by ann: enough"),

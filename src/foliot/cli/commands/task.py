@@ -598,14 +598,14 @@ def task_delete(names: tuple[str, ...]) -> int:
 
 async def _again(words: Sequence[str], edits: dict[str, str]) -> int:
     if edits and len(words) > 1:
-        raise UsageError("--edit changes a message of one task.", hint="Requeue the others by themselves.")
+        raise UsageError("--edit changes a message of one task.", hint="Retry the others by themselves.")
     payloads: dict[str, str] | None = None
     if edits:
         async with reached() as client:
             info = await find_task(client, words[0])
             story = await client.tasks.story(info.name, namespace=info.namespace, looks=False)
         payloads = {_lost(story, word): text for word, text in edits.items()}
-    return await _each(words, "retry", "requeued", by=whoami(), payloads=payloads)
+    return await _each(words, "retry", "retried", by=whoami(), payloads=payloads)
 
 
 def _lost(story: TaskStory, word: str) -> str:

@@ -139,12 +139,12 @@ def _waiting(plan: Plan, state: GraphState) -> Iterator[Reason]:
 
 def _left(state: GraphState) -> Iterator[Reason]:
     for identity, lost in state.lost.items():
-        how = "the task went on without it" if lost.tolerated else "a requeue sends its message again"
+        how = "the task went on without it" if lost.tolerated else "a retry sends its message again"
         text = f"{lost.message.to} did not finish: {lost.error}; {how}"
         yield Reason("failed", text, lost.message.to, identity)
     for identity, handoff in state.handoffs.items():
         if handoff.to:
-            text = f"{handoff.message.to} is done; a requeue hands its answer to {', '.join(handoff.to)}"
+            text = f"{handoff.message.to} is done; a retry hands its answer to {', '.join(handoff.to)}"
             yield Reason("withheld", text, handoff.message.to, identity)
 
 

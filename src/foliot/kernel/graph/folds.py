@@ -315,9 +315,9 @@ def _cancel(plan: Plan, state: GraphState, fact: t.TaskCancelRequested, at: floa
 
 def _requeued(plan: Plan, state: GraphState, fact: t.TaskRequeued, at: float) -> None:
     if state.ended is None:
-        raise IllegalEvent(f"task {plan.task} has not ended, so it cannot be requeued")
+        raise IllegalEvent(f"task {plan.task} has not ended, so it cannot be retried")
     if isinstance(state.ended, t.TaskSucceeded):
-        raise IllegalEvent(f"task {plan.task} has succeeded, so there is nothing to requeue")
+        raise IllegalEvent(f"task {plan.task} has succeeded, so there is nothing to retry")
     if fact.attempt != state.attempt + 1:
         raise IllegalEvent(f"attempt {fact.attempt} of task {plan.task} cannot follow attempt {state.attempt}")
     if unknown := sorted(fact.payloads.keys() - state.lost.keys()):

@@ -132,6 +132,8 @@ def _operation(path: str, route: Route, kind: Kind | None) -> dict[str, Any]:
         "parameters": parameters,
         "responses": _responses(path, told, rule, keyed=keyed),
     }
+    if told.deprecated:
+        made["deprecated"] = True
     if rule.where != "public":
         made["x-foliot-role"] = rule.role
     if told.body is not None:

@@ -33,7 +33,8 @@ ETAG: Final = {"ETag": {"schema": TEXT, "required": True, "description": "The ve
 class Operation:
     """`id` is the operationId, and never changes. `answer` is the schema of success, `events` those of a stream.
 
-    `body` is what it takes; `fails` are statuses beside those that every route of its sort can give.
+    `body` is what it takes; `fails` are statuses beside those that every route of its sort can give. `deprecated` is an
+    older path to the same handler, which stays for older clients.
     """
 
     id: str
@@ -45,6 +46,7 @@ class Operation:
     tagged: bool = False
     others: Mapping[str, Schema] = field(default_factory=dict[str, Schema])
     media: str = JSON
+    deprecated: bool = False
 
     def responses(self) -> dict[str, Any]:
         """Returns the responses of success, by status."""

@@ -43,7 +43,7 @@ class Mended(msgspec.Struct, frozen=True):
     key: str
 
 
-@router.get("/v1/budget-standings")
+@router.get("/v1/budget-usage")
 async def budgets(
     services: Services,
     namespace: Namespace = None,

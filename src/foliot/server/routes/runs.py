@@ -252,7 +252,8 @@ async def cancel(run_id: RunId, request: Request, services: Services, caller: Ca
     return _answer(info)
 
 
-@router.post("/v1/runs/{run_id}/input")
+@router.post("/v1/runs/{run_id}/say")
+@router.post("/v1/runs/{run_id}/input")  # for older clients
 async def say(run_id: RunId, request: Request, services: Services, caller: Caller) -> Response:
     """Say something to a live run; it is heard at the next boundary between steps."""
     body = await form(request, Said)
@@ -282,8 +283,8 @@ async def answer(run_id: RunId, request: Request, services: Services, caller: Ca
     return _answer(await services.drives.woken(info, message), 202)
 
 
-@router.get("/v1/runs/{run_id}/standing")
-async def standing(
+@router.get("/v1/runs/{run_id}/state")
+async def state(
     run_id: RunId,
     services: Services,
     caller: Caller,

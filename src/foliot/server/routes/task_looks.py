@@ -131,8 +131,8 @@ async def records(
     return Json(wire.records_to_wire(await tasks.records(name, namespace=where, after=after)))
 
 
-@router.get("/v1/tasks/{name}/happenings")
-async def happenings(
+@router.get("/v1/tasks/{name}/changes")
+async def changes(
     name: Name,
     services: Services,
     namespace: Namespace = None,

@@ -81,7 +81,7 @@ class Reason(Struct, forbid_unknown_fields=True):
     reason: str = ""
 
 
-class Requeue(Struct, forbid_unknown_fields=True):
+class RetryOrder(Struct, forbid_unknown_fields=True):
     """`payloads` replace what was sent, by the id of the message."""
 
     payloads: dict[str, str] = {}
@@ -312,12 +312,13 @@ async def cancel(
     return await _cancelled(services, caller, request, space(namespace), name, body.reason)
 
 
-@router.post("/v1/tasks/{name}/requeue")
-async def requeue(
+@router.post("/v1/tasks/{name}/retry")
+@router.post("/v1/tasks/{name}/requeue")  # for older clients
+async def retry(
     name: Name, request: Request, services: Services, caller: Caller, namespace: Namespace = None
 ) -> Response:
     """A new attempt of a task that ended badly, behind what had succeeded."""
-    body = await form(request, Requeue)
+    body = await form(request, RetryOrder)
     tasks, where = services.runtime.inside.tasking.tasks, space(namespace)
     act = _act(services, caller, request, "task_requeued", where)
     info = await tasks.requeue(where, name, by=caller.name, payloads=body.payloads, in_transaction=act.record_task)
@@ -337,11 +338,11 @@ async def archive(
     return resource(outline(info))
 
 
-@router.post("/v1/tasks/{name}/forget")
-async def forget(
+@router.post("/v1/tasks/{name}/delete")
+async def delete(
     name: Name, request: Request, services: Services, caller: Caller, namespace: Namespace = None
 ) -> Response:
-    """Forget an ended task with its events."""
+    """Delete an ended task with its events; its runs stay. 409 for one that has not ended."""
     act = _act(services, caller, request, "task_deleted", space(namespace))
     await services.runtime.inside.tasking.tasks.delete(space(namespace), name, in_transaction=act.record_task)
     act.tell()

@@ -38,13 +38,13 @@ class ToolOrder(msgspec.Struct, frozen=True):
     key: str = ""
 
 
-@router.get("/v1/toolset")
-async def toolset(services: Services, namespace: Namespace = None) -> Response:
+@router.get("/v1/all-tools")
+async def list_all(services: Services, namespace: Namespace = None) -> Response:
     """Lists the tools, whether they can be called, and what the deployment has and lacks."""
     return Json(await services.runtime.tools.list(namespace=space(namespace)))
 
 
-@router.get("/v1/tools/{name}/facts")
+@router.get("/v1/all-tools/{name}")
 async def describe(name: Name, services: Services, namespace: Namespace = None) -> Response:
     """One tool: what it takes, how it is run, and the rules that speak of it."""
     return Json(await services.runtime.tools.get(name, namespace=space(namespace)))

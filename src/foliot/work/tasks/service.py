@@ -32,6 +32,7 @@ from foliot.kernel.graph.events import (
     encode_fact,
     fact_type,
 )
+from foliot.kernel.graph.lifecycle import API_PHASES
 from foliot.kernel.graph.plan import Plan
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.run.calls import unsettled_of
@@ -361,11 +362,11 @@ class TaskService(TaskList):
         """Queues an ended task again as a new attempt; see `Tasks.requeue`."""
         info = await self.get(namespace, name)
         if info.phase not in ENDED:  # what its runs have made is not known before
-            raise Conflict(f"task {name} cannot be requeued (state: {info.phase})")
+            raise _cannot("retried", info)
         if _is_unbegun(info):
             return (await self._begin_after_all(info, in_transaction)).task
         again = TaskRequeued(info.attempt + 1, by, payloads=payloads or {})
-        await self._tell(namespace, name, again, "requeued", in_transaction, await self.in_doubt(namespace, name))
+        await self._tell(namespace, name, again, "retried", in_transaction, await self.in_doubt(namespace, name))
         return await self.get(namespace, name)
 
     async def _begin_after_all(self, task: TaskInfo, in_transaction: TaskBody | None) -> Accepted:
@@ -495,8 +496,7 @@ class TaskService(TaskList):
         try:
             tickets = await self._db.write(alone_with(in_transaction, body))
         except IllegalEvent as wrong:
-            phase = (await self.get(namespace, name)).phase
-            raise Conflict(f"task {name} cannot be {done} (state: {phase})") from wrong
+            raise _cannot(done, await self.get(namespace, name)) from wrong
         await self._transport.publish(tickets)
         await self._end_idle_runs(namespace, name)
 
@@ -626,6 +626,12 @@ def _failed_at_once(plan: Plan, state: GraphState, accepted: TaskAccepted, missi
     for fact in (accepted, failed):
         apply(plan, state, fact, now)
     return Moves([accepted, failed], [], [], None, failed)
+
+
+def _cannot(done: str, task: TaskInfo) -> Conflict:
+    shown = API_PHASES[task.phase]  # type: ignore[index]  # the store holds no other
+    hint = "only a task that has ended can be retried, and none that succeeded" if done == "retried" else None
+    return Conflict(f"task {task.name} cannot be {done}: its phase is {shown}", hint=hint)
 
 
 def _is_unbegun(task: TaskInfo) -> bool:

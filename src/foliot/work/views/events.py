@@ -143,7 +143,7 @@ def _task(fact: t.TaskEvent) -> str | None:
         case t.TaskCancelRequested(by=by, reason=reason):
             return f"asked to stop{f' by {by}' if by else ''}{f': {reason}' if reason else ''}"
         case t.TaskRequeued(attempt=attempt, by=by):
-            return f"requeued{f' by {by}' if by else ''}: attempt {attempt} begins"
+            return f"retried{f' by {by}' if by else ''}: attempt {attempt} begins"
         case _:
             return _end(fact)
 

@@ -146,7 +146,7 @@ class Stories:
             found = await self._tasks.in_doubt(namespace, name)
         except FoliotError as error:
             return [Cause("failed", f"whether a call of it may have acted is not known: {error.message}")]
-        end = "may have taken effect, and nobody has settled it; after a requeue a person is asked first"
+        end = "may have taken effect, and nobody has settled it; after a retry a person is asked first"
         return [
             Cause("failed", f"{call.tool} {end}", 1, agent, run_id=call.key.rpartition("/")[0])
             for agent, calls in found.items()
