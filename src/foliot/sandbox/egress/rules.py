@@ -1,0 +1,201 @@
+"""The rules of the egress broker: which hosts, ports and methods may be reached. Pure.
+
+Nothing may be reached that no rule allows, and a rule that denies wins over all that allow, wherever it stands. A host
+is compared in one form only, whatever way it was written in; what could be read in two ways is no host.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final, Literal, TypeAlias
+
+from msgspec import Struct
+
+from foliot.sandbox.base import SandboxPolicyRefused
+
+Verdict: TypeAlias = Literal["allow", "deny"]
+Outcome: TypeAlias = Literal["allowed", "denied", "failed"]
+
+_LABEL: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
+# Systems read `2130706433`, `0x7f.1` and `0177.1` as addresses: a name does not end in a number.
+_NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_METHOD: Final = re.compile(r"[A-Z][A-Z0-9_-]{0,31}")
+# TRACE sends back what the broker put in; CONNECT inside a tunnel would be a second one.
+NEVER: Final = frozenset({"TRACE", "TRACK", "CONNECT"})
+
+
+class EgressRule(Struct, frozen=True):
+    """One rule. `hosts` are names (`api.example`), names below one (`*.example`), addresses, or `*` for every name.
+
+    Without `methods` a rule holds for all of them. With some, TLS to its hosts is opened by the broker, which sees the
+    methods only so.
+    """
+
+    hosts: tuple[str, ...]
+    ports: tuple[int, ...] = (443,)
+    methods: tuple[str, ...] = ()
+    verdict: Verdict = "allow"
+
+
+class EgressRecord(Struct, frozen=True):
+    """One request, or one tunnel, and what became of it. `reason` is a code; it is empty for what went well.
+
+    `bytes_out` left for the host, `bytes_in` came from it. Never holds a path, a header or a body.
+    """
+
+    host: str
+    port: int
+    method: str
+    verdict: Outcome
+    reason: str = ""
+    bytes_in: int = 0
+    bytes_out: int = 0
+    seconds: float = 0.0
+
+
+def normal_host(text: str) -> str | None:
+    """The one form of a host: lower case, without the dot at its end, addresses as the standard writes them.
+
+    None for what is no host, or could be read as another: numbers that some systems take for addresses, zones,
+    percent signs, anything that is not ASCII. Applied to its own answer it gives the same.
+    """
+    host = text.lower()
+    bracketed = host.startswith("[") and host.endswith("]")
+    bare = host[1:-1] if bracketed else host
+    if ":" in bare or bracketed:
+        if "%" in bare:
+            return None
+        try:
+            address = ipaddress.IPv6Address(bare)
+        except ValueError:
+            return None
+        return str(address.ipv4_mapped or address)
+    try:
+        return str(ipaddress.IPv4Address(bare))
+    except ValueError:
+        pass
+    name = bare.removesuffix(".")
+    labels = name.split(".")
+    if len(name) > 253 or _NUMBER.fullmatch(labels[-1]) or not all(_LABEL.fullmatch(label) for label in labels):
+        return None
+    return name
+
+
+def is_address(host: str) -> bool:
+    """Whether a host in its normal form is an address."""
+    return ":" in host or host.rpartition(".")[2].isdigit()
+
+
+def shown_host(host: str) -> str:
+    """A host as it stands before a port."""
+    return f"[{host}]" if ":" in host else host
+
+
+class HostSet:
+    """Hosts by name, below a name, by address, or every name."""
+
+    def __init__(self, entries: Iterable[str], field: str) -> None:
+        """Raises `SandboxPolicyRefused` that names `field` for an entry that is none of these."""
+        self._exact: set[str] = set()
+        self._suffixes: list[str] = []
+        self._every = False
+        for entry in entries:
+            text = entry.strip()
+            if text == "*":
+                self._every = True
+                continue
+            below = text.startswith("*.")
+            host = normal_host(_in_ascii(text.removeprefix("*.")))
+            if host is None or (below and is_address(host)):
+                raise SandboxPolicyRefused(
+                    field,
+                    f"{entry[:80]!r} is not a host",
+                    hint="expected a host such as api.example, *.example, 192.0.2.7, 2001:db8::1 or *, without a port",
+                )
+            if below:
+                self._suffixes.append(f".{host}")
+            else:
+                self._exact.add(host)
+
+    def __contains__(self, host: str) -> bool:
+        if host in self._exact:
+            return True
+        if is_address(host):
+            return False  # an address is reached only when it is named
+        return self._every or any(host.endswith(suffix) for suffix in self._suffixes)
+
+
+class _Compiled(Struct, frozen=True):
+    hosts: HostSet
+    ports: frozenset[int]
+    methods: frozenset[str]
+    allows: bool
+
+    def holds(self, host: str, port: int) -> bool:
+        return port in self.ports and host in self.hosts
+
+
+class EgressRules:
+    """All rules of one session."""
+
+    def __init__(self, rules: Sequence[EgressRule]) -> None:
+        """Raises `SandboxPolicyRefused` for a rule that makes no sense."""
+        self._rules: list[_Compiled] = []
+        for number, rule in enumerate(rules):
+            field = f"rules[{number}]"
+            if not rule.hosts or not rule.ports:
+                raise SandboxPolicyRefused(field, "a rule needs hosts and ports")
+            check_ports(rule.ports, f"{field}.ports")
+            methods = frozenset(method.upper() for method in rule.methods)
+            for method in methods:
+                if not _METHOD.fullmatch(method) or method in NEVER:
+                    raise SandboxPolicyRefused(f"{field}.methods", f"{method[:40]!r} is not a method to rule on")
+            hosts = HostSet(rule.hosts, f"{field}.hosts")
+            self._rules.append(_Compiled(hosts, frozenset(rule.ports), methods, rule.verdict == "allow"))
+
+    def refusal(self, host: str, port: int, method: str | None) -> str:
+        """Why a request is refused: `host`, `port`, `method` or `rule`; empty when it is allowed.
+
+        Without a method, as when a tunnel is asked for: whether there is any method that would be allowed.
+        """
+        here = [rule for rule in self._rules if rule.holds(host, port)]
+        if method in NEVER:
+            return "method"
+        if any(not rule.allows and (not rule.methods or method in rule.methods) for rule in here):
+            return "rule"
+        allowing = [rule for rule in here if rule.allows]
+        if not allowing:
+            known = any(rule.allows and host in rule.hosts for rule in self._rules)
+            return "port" if known else "host"
+        if method is None or any(not rule.methods or method in rule.methods for rule in allowing):
+            return ""
+        return "method"
+
+    def by_method(self, host: str, port: int) -> bool:
+        """Whether the answer for a place depends on the method."""
+        return any(rule.methods for rule in self._rules if rule.holds(host, port))
+
+    @property
+    def any_by_method(self) -> bool:
+        return any(rule.methods for rule in self._rules)
+
+
+def check_ports(ports: Collection[int], field: str) -> None:
+    """Raises `SandboxPolicyRefused` for a number that is no port."""
+    for port in ports:
+        if not 0 < port < 65536:
+            raise SandboxPolicyRefused(field, f"{port!r} is not a port")
+
+
+def _in_ascii(host: str) -> str:
+    """A name as the wire has it: `bücher.example` is `xn--bcher-kva.example`. What cannot be so, as it is."""
+    if host.isascii():
+        return host
+    from yarl import URL  # it knows IDNA 2008; loaded only for names that need it
+
+    try:
+        return URL.build(scheme="http", host=host).raw_host or host
+    except ValueError:
+        return host
