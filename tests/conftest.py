@@ -7,11 +7,13 @@ so `pytest -m "not services"` leaves it out. A test that asks for one by `reques
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import os
 import signal
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from foliot.dev.nats import Nats
 from foliot.dev.postgres import Postgres
 from foliot.dev.session import ServiceSession
 from foliot.errors import FoliotError
+from foliot.sandbox.process import ProcessSandbox
 
 # How long something takes says nothing about whether it is right: machines are busy. `make test` plays the same
 # examples every time; `make chaos` looks for new ones, and what ever failed is kept in its test by `@example`.
@@ -77,6 +80,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not SERVICE_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.services)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("fence") is not None and (why := no_fence()):
+        pytest.skip(why)
+
+
+@cache
+def no_fence() -> str:
+    """Why programs cannot be fenced on this machine; empty when they can. Foliot then refuses to run them, too."""
+    found = asyncio.run(ProcessSandbox().enforces())
+    return "" if found.available else f"nothing can be fenced here: {found.why}"
 
 
 def pytest_collection_finish() -> None:

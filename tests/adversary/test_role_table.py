@@ -862,7 +862,7 @@ async def test_a_tool_that_an_agent_was_not_given_is_refused_recorded_and_explai
     script = [{"call": {"pay": asked}}, {"say": "so"}]
     await site.stored("ModelEndpoint", "m", {"provider": "scripted", "default_model": "m", "script": script})
     await site.stored("Agent", "bare", {"model_ref": "m"})
-    result = await site.runtime.run(f"{SPACE}/bare", "go")
+    result = await site.runtime.run("bare", "go", namespace=SPACE)
     await site.runtime.inside.audit.flush()
     query = {"namespace": SPACE, "limit": "200"}
     records = (await site.call("root", "GET", "/v1/audit", params=query)).json()["records"]

@@ -34,6 +34,7 @@ def changed(home: Path, *statements: str) -> None:
     connection.close()
 
 
+@pytest.mark.fence
 def test_a_healthy_store_has_no_error_and_no_warning(foliot, team, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("foliot.cli.doctor.store.IN_MEMORY", ())  # where the tests keep their files
     found = examined(foliot)

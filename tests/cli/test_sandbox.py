@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from foliot.sandbox.base import FEATURES
 
 
+@pytest.mark.fence
 def test_a_program_runs_fenced_and_its_code_is_the_exit_code(foliot, tmp_path) -> None:
     (tmp_path / "a.txt").write_text("from outside")
     script = f"cat a.txt; ls {tmp_path}; echo x > b.txt; exit 5"
@@ -18,6 +21,7 @@ def test_a_program_runs_fenced_and_its_code_is_the_exit_code(foliot, tmp_path) -
     assert not (tmp_path / "b.txt").exists()
 
 
+@pytest.mark.fence
 def test_what_cannot_be_run_or_enforced_is_said_in_one_line(foliot) -> None:
     for words, code, text in (
         (("--", "no-such-program"), 5, "no-such-program"),
@@ -31,6 +35,7 @@ def test_what_cannot_be_run_or_enforced_is_said_in_one_line(foliot) -> None:
         assert "Traceback" not in said.err
 
 
+@pytest.mark.fence
 def test_the_fence_of_a_tool_is_explained(foliot) -> None:
     said = json.loads(foliot("sandbox", "explain", "bash", "-o", "json").out)
     assert (said["isolation"], said["available"]) == ("sandboxed", True)
@@ -40,6 +45,7 @@ def test_the_fence_of_a_tool_is_explained(foliot) -> None:
     assert foliot("sandbox", "explain", "nope").code == 3
 
 
+@pytest.mark.fence
 def test_the_doctor_says_what_is_enforced(foliot, monkeypatch) -> None:
     found = {each["check"]: each for each in json.loads(foliot("doctor", "-o", "json").out)["findings"]}
     assert found["sandbox.process"]["level"] == "ok"

@@ -89,6 +89,7 @@ def records(foliot: Foliot) -> list[tuple[str, str]]:
 
 
 class TestList:
+    @pytest.mark.fence
     def test_every_tool_is_there_with_whether_it_can_be_called_or_why_not(self, foliot: Foliot) -> None:
         found = json.loads(foliot("tools", "list", "-o", "json").out)
         tools = {each["name"]: each for each in found["tools"]}
@@ -181,6 +182,7 @@ class TestCall:
         assert "Traceback" not in said.err
         assert foliot("tools", "call", "lost").code != 0
 
+    @pytest.mark.fence
     def test_a_shell_command_runs_in_a_sandbox(self, foliot: Foliot) -> None:
         said = foliot("tools", "call", "bash", "--args", '{"command": "id -un; ls /root /home"}')
         assert (said.code, "agent" in said.err + said.out) == (1, True)

@@ -8,6 +8,7 @@ from foliot.sandbox.process import ProcessSandbox
 from tests.conformance.sandbox import SandboxConformance
 
 
+@pytest.mark.fence
 class TestProcessSandbox(SandboxConformance):
     @pytest.fixture
     async def sandbox(self):

@@ -30,6 +30,7 @@ def cgroups() -> Cgroups:
     return found
 
 
+@pytest.mark.fence
 async def test_what_a_dead_owner_left_is_killed_and_removed_when_the_next_one_looks(cgroups: Cgroups) -> None:
     mine = cgroups.make(memory=2**26, processes=10, cpus=0.5)
     assert mine is not None

@@ -14,6 +14,7 @@ from foliot.sandbox.seccomp import ALLOW
 from tests.sandbox.escapes.attacks import ATTACKS, PAGE, World, carried_out, everywhere, shown
 
 
+@pytest.mark.fence
 def test_no_attack_gets_out_and_the_page_says_what_became_of_each() -> None:
     found = everywhere()
     out = {
@@ -31,6 +32,7 @@ class Unaware(ProcessSandbox):
         return Enforcement("process", True, features={name: Enforced(True, "trust me") for name in FEATURES})
 
 
+@pytest.mark.fence
 @pytest.mark.parametrize(
     ("missing", "attack"),
     [("filter", "other families of sockets"), ("seal", "/proc of the machine"), ("network", "loopback of the host")],

@@ -217,6 +217,7 @@ async def test_files_are_written_and_read_by_name(runtime: Runtime, tmp_path) ->
     assert (tmp_path / "work" / "notes" / "a.md").read_text() == "hello"
 
 
+@pytest.mark.fence
 async def test_bash_runs_in_a_sandbox_on_the_files_of_the_workspace(runtime: Runtime, tmp_path) -> None:
     (tmp_path / "work" / "a.txt").write_text("from outside")
     command = f"cat a.txt; touch {tmp_path}/ran; echo made > b.txt"

@@ -29,6 +29,7 @@ async def said(bash: Bash, command: str, **arguments) -> str:
     return await bash.invoke(invocation(bash, {"command": command, **arguments}))
 
 
+@pytest.mark.fence
 async def test_both_streams_then_the_exit_code_and_how_long_it_took(bash) -> None:
     heard: list[str] = []
     call = invocation(bash, {"command": "echo wrong >&2; echo right; pwd"})
@@ -40,6 +41,7 @@ async def test_both_streams_then_the_exit_code_and_how_long_it_took(bash) -> Non
     assert (await said(bash, "true")).startswith("[exit:0 | ")
 
 
+@pytest.mark.fence
 async def test_a_command_that_fails_is_a_failure_with_its_output(bash) -> None:
     with pytest.raises(CommandFailed) as caught:
         await said(bash, "echo before; echo why >&2; exit 3")
@@ -47,6 +49,7 @@ async def test_a_command_that_fails_is_a_failure_with_its_output(bash) -> None:
     assert (caught.value.retryable, caught.value.unknown, caught.value.details["exit_code"]) == (False, None, 3)
 
 
+@pytest.mark.fence
 async def test_the_end_of_long_output_is_shown_with_how_much_there_was(bash) -> None:
     text = await said(bash, "seq 1 100000")
     first, *lines, last = text.split("\n")
@@ -62,6 +65,7 @@ async def test_the_end_of_long_output_is_shown_with_how_much_there_was(bash) -> 
     assert len(caught.value.message) < 8000
 
 
+@pytest.mark.fence
 async def test_a_command_that_takes_too_long_is_ended_and_that_is_known(bash) -> None:
     mark = f"3600.{time.time_ns() % 10**9:09d}"
     with pytest.raises(CommandTimedOut, match="bash: command timed out after 1 seconds") as caught:
@@ -71,6 +75,7 @@ async def test_a_command_that_takes_too_long_is_ended_and_that_is_known(bash) ->
     assert marked(mark) == []
 
 
+@pytest.mark.fence
 async def test_a_call_that_is_cancelled_leaves_nothing(bash) -> None:
     mark, up = f"3600.{time.time_ns() % 10**9:09d}", asyncio.Event()
     call = invocation(bash, {"command": f"echo up; (setsid sleep {mark} &); sleep {mark}"})
@@ -88,6 +93,7 @@ async def test_without_a_command_it_says_so(bash) -> None:
             await bash.invoke(invocation(bash, {"command": wrong}))
 
 
+@pytest.mark.fence
 async def test_a_command_too_long_for_the_system_says_what_to_do(bash) -> None:
     result = await Pipeline([bash]).call(invocation(bash, {"command": f"true {'x' * 200_000}"}))
     assert result.error is not None
