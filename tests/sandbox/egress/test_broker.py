@@ -98,8 +98,8 @@ async def test_a_host_that_cannot_be_reached_is_a_failure_and_not_a_refusal(worl
         "GET http://a.test:{port}/ HTTP/1.1\r\nHost: a.test:{port}\r\nX: " + "x" * 40000 + "\r\n\r\n",
         "POST http://a.test:{port}/ HTTP/1.1\r\nHost: a.test:{port}\r\nContent-Length: 1\r\nContent-Length: 9\r\n\r\nx",
         (
-            "PUT http://a.test:{port}/ HTTP/1.1\r\nHost:a.test:{port}\r\nContent-Length:5\r\nTransfer-Encoding:chunked\r\n"
-            "\r\n"
+            "PUT http://a.test:{port}/ HTTP/1.1\r\nHost:a.test:{port}\r\nContent-Length:5\r\n"
+            "Transfer-Encoding:chunked\r\n\r\n"
         ),
         "GET / HTTP/1.1\r\nHost: a.test:{port}\r\n\r\n",
         "CONNECT a.test:{port} HTTP/1.1\r\nHost: a.test:{port}\r\n\r\nearly",
