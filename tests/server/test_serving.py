@@ -168,3 +168,25 @@ async def test_a_certificate_that_is_none_is_said_in_words(app: Starlette, tmp_p
 
     with pytest.raises(UsageError, match="certificate"):
         await HttpServer(app, Listen("127.0.0.1", 0, tmp_path / "cert.pem", tmp_path / "cert.pem")).__aenter__()
+
+
+@pytest.mark.parametrize("turns", range(1, 8))
+async def test_a_start_that_is_cancelled_leaves_nothing_behind(
+    app: Starlette, turns: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A signal may come at any turn of the loop while the server starts."""
+    before = asyncio.all_tasks()
+    server = HttpServer(app, Listen("127.0.0.1", 0))
+    starting = asyncio.create_task(server.__aenter__())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    starting.cancel()
+    try:
+        await starting
+    except asyncio.CancelledError:
+        pass
+    else:
+        await server.__aexit__()
+
+    assert [each for each in asyncio.all_tasks() - before if not each.done()] == []
+    assert [each for each in caplog.records if each.levelname == "ERROR"] == []

@@ -91,8 +91,16 @@ class HttpServer:
         self._socket = _bound(self._listen)
         self._task = asyncio.create_task(self._server.serve([self._socket]))
         ready = asyncio.create_task(self._server.ready.wait())
-        await asyncio.wait({self._task, ready}, return_when=asyncio.FIRST_COMPLETED)
-        ready.cancel()
+        try:
+            await asyncio.wait({self._task, ready}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            # Half a start cannot be undone in order; a whole one can, and takes a moment.
+            await asyncio.wait({self._task, ready}, return_when=asyncio.FIRST_COMPLETED)
+            if self._server.started:
+                await self.__aexit__()
+            raise
+        finally:
+            ready.cancel()
         if not self._server.started:
             self._socket.close()
             await self._task
