@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
 import jsonschema_rs
+import msgspec
 import pytest
 
+import foliot
+from foliot.client import remote_operations
 from foliot.resources.kinds import KINDS
+from foliot.runtime import answers
 from foliot.server.app import described
 from foliot.server.auth.rules import RouteRule
 from foliot.server.openapi import events, kinds, shapes, work_shapes
 from foliot.server.openapi.document import ROWS, forms
 from foliot.server.routes.resources import WITHOUT_STATUS
+from foliot.store.audit import log
 
 DESCRIPTION = described()
 PLURALS = {kind.plural for kind in KINDS.values()}
@@ -97,6 +105,47 @@ def test_no_two_shapes_have_one_name() -> None:
     names = [name for part in [*parts, kinds.schemas(), work_shapes.derived(*forms())] for name in part]
 
     assert sorted(names) == sorted(set(names))
+
+
+# Shapes that have another name than the type they stand for, with what is shown instead of a field.
+STANDS_FOR: dict[str, tuple[type, dict[str, str]]] = {
+    "RunState": (answers.RunStanding, {"info": "run"}),
+    "AuditRecords": (remote_operations.Records, {}),
+    "AuditVerified": (log.Verified, {}),
+}
+# Names of types that are about something else, or that read a part of what is answered.
+OTHERS = {"Health", "Me"}
+
+
+def types_by_name() -> dict[str, list[type]]:
+    """The types of all rooms that have the name of a schema. Files are searched, as what is imported may differ."""
+    found: dict[str, list[type]] = {}
+    root = Path(foliot.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        for name in re.findall(r"^class (\w+)\((?:msgspec\.)?Struct\b", path.read_text(encoding="utf-8"), re.MULTILINE):
+            if name in DESCRIPTION["components"]["schemas"]:
+                module = ".".join(("foliot", *path.relative_to(root).with_suffix("").parts))
+                found.setdefault(name, []).append(getattr(import_module(module), name))
+    return found
+
+
+def test_a_shape_that_stands_for_a_type_has_its_fields() -> None:
+    types = types_by_name()
+    assert {"Trace", "StepTrace", "AuditRecord", "Budgets", "TaskInfo"} <= types.keys()
+    for name, schema in DESCRIPTION["components"]["schemas"].items():
+        kind, instead = STANDS_FOR.get(name, (None, {}))
+        candidates = types.get(name, []) if kind is None else [kind]
+        if candidates and name not in OTHERS:
+            fields = [{instead.get(field, field) for field in fields_of(each)} for each in candidates]
+            assert set(schema["properties"]) in fields, name
+
+
+def fields_of(kind: type) -> list[str]:
+    """The members that a type has when it is written, with the one that says which type it is."""
+    if not issubclass(kind, msgspec.Struct):
+        return [each.name for each in dataclasses.fields(kind)]
+    tag = kind.__struct_config__.tag_field
+    return [*kind.__struct_encode_fields__, *([tag] if tag is not None else ())]
 
 
 def test_every_schema_is_one() -> None:

@@ -32,7 +32,7 @@ from foliot.server.auth.rules import (
 )
 from foliot.server.openapi.events import HAPPENED, RUN_EVENTS, TASK_CHANGES, TASK_EVENTS, WORK_EVENTS, changes
 from foliot.server.openapi.operation import Body, Operation, form
-from foliot.server.openapi.schema import ANYTHING, COUNT, TEXT, YES_NO, Schema, listof, maybe, ref, shape
+from foliot.server.openapi.schema import ANYTHING, COUNT, TEXT, Schema, listof, ref, shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,14 +373,12 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
     ),
     ("GET", "/v1/interrupted-runs"): RouteRow(LISTED, Operation("listInterruptedRuns", ref("RunList"), fails=(422,))),
     ("GET", "/v1/unknown-calls"): RouteRow(LISTED, Operation("listUnknownCalls", ref("DoubtPage"), fails=(422,))),
-    ("GET", "/v1/runs/{run_id}/state"): RouteRow(
-        LOOK, Operation("getRunState", shape({"run": _RUN, "result": ANYTHING, "seq": COUNT}), fails=_SOUGHT)
-    ),
+    ("GET", "/v1/runs/{run_id}/state"): RouteRow(LOOK, Operation("getRunState", ref("RunState"), fails=_SOUGHT)),
     ("GET", "/v1/runs/{run_id}/replay"): RouteRow(
         LOOK,
         Operation(
             "replayRun",
-            shape({"events": COUNT, "decided": COUNT, "ended": YES_NO, "difference": maybe(ANYTHING)}),
+            ref("Replayed"),
             fails=_SOUGHT,
         ),
     ),
@@ -436,16 +434,14 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
     # --- budgets, workers and their limits, tools, schedules and webhooks, as Foliot's own client asks for them
     ("GET", "/v1/budget-usage"): RouteRow(
         READ,
-        Operation("getBudgetUsage", shape({"standings": listof(ANYTHING), "declared": COUNT, "waiting": listof(TEXT)})),
+        Operation("getBudgetUsage", ref("Budgets")),
     ),
-    ("GET", "/v1/policies/defaults"): RouteRow(
-        ANYONE, Operation("getRuleDefaults", shape({"default_tool_access": {"enum": ["allow", "deny"]}}))
-    ),
+    ("GET", "/v1/policies/defaults"): RouteRow(ANYONE, Operation("getRuleDefaults", ref("RuleDefaults"))),
     ("POST", "/v1/policies/explain"): RouteRow(
         READ,
         Operation(
             "explainToolCall",
-            shape({"judgement": ref("Judged"), "declared": YES_NO}),
+            ref("PolicyAnswer"),
             body=form("tools.governance.judge:PolicyQuestion"),
         ),
         apart("changes nothing"),
@@ -454,7 +450,7 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
         READ,
         Operation(
             "simulateToolCalls",
-            shape({"fates": listof(shape({"before": ref("Judged"), "after": ref("Judged")}))}),
+            ref("Fates"),
             body=form("runtime.answers:Simulation"),
         ),
         apart("changes nothing"),
@@ -478,14 +474,14 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
     ),
     ("GET", "/v1/all-tools"): RouteRow(
         READ,
-        Operation("listAllTools", shape({"tools": listof(ref("ToolFacts")), "capabilities": ANYTHING}), fails=(422,)),
+        Operation("listAllTools", ref("Toolset"), fails=(422,)),
     ),
     ("GET", "/v1/all-tools/{name}"): RouteRow(READ, Operation("describeTool", ref("ToolFacts"), fails=(422,))),
     ("POST", "/v1/tools/{name}/call"): RouteRow(
         OPERATE,
         Operation(
             "callTool",
-            shape({"result": ANYTHING}, optional={"printed": TEXT}),
+            ref("Called"),
             body=form("server.routes.tools:ToolOrder"),
             fails=(409,),
         ),
@@ -493,7 +489,7 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
     ),
     ("POST", "/v1/tools/{name}/test"): RouteRow(
         READ,
-        Operation("testTool", ref("Judged"), body=form("server.routes.tools:ToolOrder"), fails=(409,)),
+        Operation("testTool", ref("Judgement"), body=form("server.routes.tools:ToolOrder"), fails=(409,)),
         apart("changes nothing"),
     ),
     ("GET", "/v1/mcp-servers/{name}/tools"): RouteRow(
@@ -510,13 +506,13 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
         AGAIN,
     ),
     ("GET", "/v1/task-schedules/{name}/slots"): RouteRow(
-        READ, Operation("listSlots", shape({"slots": listof(ANYTHING)}))
+        READ, Operation("listSlots", shape({"slots": listof(ref("Slot"))}))
     ),
     ("POST", "/v1/task-schedules/{name}/run"): RouteRow(
         OPERATE,
         Operation(
             "runSchedule",
-            shape({}, optional={"task": TEXT, "phase": TEXT, "reason": TEXT}),
+            ref("Fired"),
             body=form("server.routes.triggers:Now"),
             fails=_CLASH,
         ),
@@ -528,9 +524,11 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
         KEPT,
     ),
     ("GET", "/v1/task-webhooks/{name}/deliveries"): RouteRow(
-        READ, Operation("listDeliveries", shape({"deliveries": listof(ref("Delivery"))}))
+        READ, Operation("listDeliveries", shape({"deliveries": listof(ref("WebhookDelivery"))}))
     ),
-    ("GET", "/v1/task-webhooks/{name}/deliveries/{id}"): RouteRow(OPERATE, Operation("getDelivery", ref("Delivery"))),
+    ("GET", "/v1/task-webhooks/{name}/deliveries/{id}"): RouteRow(
+        OPERATE, Operation("getDelivery", ref("WebhookDelivery"))
+    ),
     ("POST", "/v1/task-webhooks/{name}/deliveries/{id}/replay"): RouteRow(
         OPERATE,
         Operation("replayDelivery", shape({"task": TEXT}), body=form("server.routes.triggers:Again"), fails=_CLASH),
@@ -540,7 +538,7 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
         OPERATE,
         Operation(
             "sendTestDelivery",
-            shape({"status": COUNT, "document": ANYTHING}),
+            ref("Sent"),
             body=form("server.routes.triggers:Trial"),
             fails=_CLASH,
         ),

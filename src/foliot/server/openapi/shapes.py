@@ -10,7 +10,6 @@ from foliot.server.openapi.kinds import listed
 from foliot.server.openapi.schema import (
     ANYTHING,
     COUNT,
-    MAYBE_TEXT,
     NUMBER,
     TEXT,
     TEXTS,
@@ -274,10 +273,4 @@ OPERATIONS_SHAPES: Final[dict[str, Schema]] = {
         optional={"problem": TEXT, "type": TEXT, "effect": TEXT, "description": TEXT, "rules": listof(TEXT)},
         about="A tool; `problem` says why it cannot be called.",
     ),
-    "Delivery": shape(
-        {"id": TEXT, "at": NUMBER, "outcome": TEXT, "status": COUNT, "size": COUNT, "digest": TEXT},
-        optional={"task": TEXT, "reason": TEXT, "detail": TEXT, "event": TEXT, "headers": TEXT, "body": MAYBE_TEXT},
-        about="What was delivered to a webhook. `body` is in base64, and kept only of what was signed.",
-    ),
-    "Judged": shape({"outcome": {"enum": ["allow", "ask", "deny"]}, "decided": ANYTHING, "verdicts": listof(ANYTHING)}),
 }

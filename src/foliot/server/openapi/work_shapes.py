@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+import inspect
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import FieldInfo
 
 from foliot.client.wire import BatchWire, FactWire, StoryWire, TakenWire
 from foliot.engine.approval.questions import OpenQuestion
-from foliot.engine.explain.trace import Ask, CallTrace, Mark
+from foliot.engine.explain.trace import CallTrace, Mark, StepTrace, Trace
 from foliot.engine.explain.why import Explanation
-from foliot.kernel.messages import Usage
+from foliot.runtime.answers import (
+    Budgets,
+    Called,
+    Fates,
+    Fired,
+    PolicyAnswer,
+    Replayed,
+    RuleDefaults,
+    RunStanding,
+    Sent,
+    Toolset,
+)
 from foliot.server.openapi.schema import (
     ANYTHING,
     COUNT,
-    MAYBE_NUMBER,
     MAYBE_TEXT,
-    NUMBER,
     SCHEMAS,
     TEXT,
     TEXTS,
@@ -25,12 +37,12 @@ from foliot.server.openapi.schema import (
     YES_NO,
     Schema,
     listof,
-    maybe,
     ref,
     shape,
 )
 from foliot.server.tasks.messages import KNOWN, PHASES
 from foliot.store.ledger.doubts import Doubt, DoubtPage
+from foliot.store.triggers import Slot, WebhookDelivery
 from foliot.tools.builtin.results import CallResult, ResultPage
 from foliot.work.tasks.base import TaskInfo
 from foliot.work.views.story import RunRow
@@ -48,19 +60,55 @@ TYPES: Final[tuple[type[Struct], ...]] = (
     TaskExplanation,
     Explanation,
     OpenQuestion,
-    Ask,
     CallTrace,
     Mark,
-    Usage,
     CallResult,
     ResultPage,
+    Replayed,
+    Budgets,
+    RuleDefaults,
+    PolicyAnswer,
+    Fates,
+    Called,
+    Fired,
+    Sent,
+    Slot,
+    WebhookDelivery,
 )
+
+
+class Partly(NamedTuple):
+    """A type that is shown with all its fields, of which `written` have schemas of their own and `left_out` are not."""
+
+    form: type[Struct]
+    written: Mapping[str, Schema]
+    left_out: tuple[str, ...] = ()
+
+
+PARTLY: Final[Mapping[str, Partly]] = {
+    # A union of two types that no member tells apart cannot be derived.
+    "StepTrace": Partly(StepTrace, {"items": listof({"anyOf": [ref("CallTrace"), ref("Mark")]})}),
+    "Trace": Partly(Trace, {"steps": listof(ref("StepTrace"))}),
+    "RunState": Partly(RunStanding, {"run": ref("Run")}, left_out=("info",)),
+    "Toolset": Partly(Toolset, {"tools": listof(ref("ToolFacts")), "capabilities": ANYTHING}),
+}
 
 
 def derived(*forms: type[Struct]) -> dict[str, Any]:
     """The schemas of types that answers are made from, and of these forms of bodies."""
-    _, shapes = msgspec.json.schema_components([*TYPES, *forms], ref_template=SCHEMAS + "{name}")
+    fields = {name: _derivable(part) for name, part in PARTLY.items()}
+    types = [each.type for own in fields.values() for each in own]
+    found, shapes = msgspec.json.schema_components([*types, *TYPES, *forms], ref_template=SCHEMAS + "{name}")
+    schemas = iter(found)
+    for name, part in PARTLY.items():
+        members = dict(part.written) | {each.encode_name: next(schemas) for each in fields[name]}
+        shapes[name] = shape(members, about=inspect.cleandoc(part.form.__doc__ or ""))
     return msgspec.json.decode(msgspec.json.encode(shapes), type=dict[str, Any])  # defaults may be tuples
+
+
+def _derivable(part: Partly) -> list[FieldInfo]:
+    passed = {*part.written, *part.left_out}
+    return [each for each in msgspec.structs.fields(part.form) if each.encode_name not in passed]
 
 
 _COUNTS: Final[dict[str, Schema]] = {
@@ -116,26 +164,8 @@ _RUN: Final = shape(
     },
     about="One agent at work. `definition` is the digest of what it is pinned to; `status` has what it took besides.",
 )
-_STEP: Final = shape(
-    {
-        "number": COUNT,
-        "at": NUMBER,
-        "asks": listof(ref("Ask")),
-        "text": TEXT,
-        "reasoning": TEXT,
-        "usage": ref("Usage"),
-        "model": TEXT,
-        "endpoint": TEXT,
-        "stop": TEXT,
-        "seconds": MAYBE_NUMBER,
-        "answered_at": MAYBE_NUMBER,
-        "items": listof({"anyOf": [ref("CallTrace"), ref("Mark")]}),
-        "ended_at": MAYBE_NUMBER,
-    }
-)
-
 SHAPES: Final[dict[str, Schema]] = {
-    "Message": _MESSAGE,
+    "TaskMessage": _MESSAGE,
     "TaskMessages": shape(
         {
             "name": TEXT,
@@ -143,7 +173,7 @@ SHAPES: Final[dict[str, Schema]] = {
             "total": COUNT,
             "filtered_from": COUNT,
             "lifecycle_counts": shape(dict.fromkeys(PHASES, COUNT), open=False),
-            "messages": listof(ref("Message")),
+            "messages": listof(ref("TaskMessage")),
         },
         about="Counts are of what the other filters let through, before the phase was looked at.",
     ),
@@ -166,28 +196,6 @@ SHAPES: Final[dict[str, Schema]] = {
     "TaskRuns": shape({"name": TEXT, "runs": listof(ref("RunRow"))}),
     "Run": _RUN,
     "RunList": shape({"items": listof(ref("Run"))}, optional={"continue": TEXT}),
-    "Trace": shape(
-        {
-            "run_id": TEXT,
-            "agent": TEXT,
-            "namespace": TEXT,
-            "input": TEXT,
-            "created_at": NUMBER,
-            "last_at": NUMBER,
-            "attempts": COUNT,
-            "worker": TEXT,
-            "before": listof(ref("Mark")),
-            "steps": listof(ref("StepTrace")),
-            "waited": NUMBER,
-            "idle": NUMBER,
-            "usage": ref("Usage"),
-            "events": COUNT,
-        },
-        optional={name: maybe(ANYTHING) for name in ("fork", "waiting", "short", "ended")}
-        | {"waiting_since": MAYBE_NUMBER},
-        about="A run step by step, made from its journal and nothing else.",
-    ),
-    "StepTrace": _STEP,
     "RunTrace": shape({"run": TEXT, "phase": TEXT, "trace": ref("Trace")}),
     "RunResults": shape({"run": TEXT, "items": listof(ref("CallResult"))}),
     "TaskTrace": shape(
