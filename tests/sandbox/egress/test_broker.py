@@ -6,8 +6,10 @@ import asyncio
 import base64
 import os
 import re
+import shutil
 import ssl
 import stat
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -101,6 +103,7 @@ async def test_a_host_that_cannot_be_reached_is_a_failure_and_not_a_refusal(worl
             "PUT http://a.test:{port}/ HTTP/1.1\r\nHost:a.test:{port}\r\nContent-Length:5\r\n"
             "Transfer-Encoding:chunked\r\n\r\n"
         ),
+        "PUT http://a.test:{port}/ HTTP/1.1\r\nHost: a.test:{port}\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: a.test:{port}\r\n\r\n",
         "CONNECT a.test:{port} HTTP/1.1\r\nHost: a.test:{port}\r\n\r\nearly",
         "CONNECT a.test:{port} HTTP/1.1\r\nHost: b.test:{port}\r\n\r\n",
@@ -321,7 +324,29 @@ async def test_requests_connections_bytes_and_time_are_bounded(world: World) -> 
         _, held = await asyncio.open_unix_connection(broker.socket_path)
         assert status(await say(broker, get(url))) == 503
         held.close()
-    assert ("GET", "denied", "connections") in world.verdicts
+    assert ("", "denied", "connections") in world.verdicts
+
+
+async def test_nonsense_and_silence_count_as_requests(world: World) -> None:
+    async with world.broker(limits=EgressLimits(requests=5)) as broker:
+        for _ in range(20):
+            await say(broker, b"nonsense\n")
+    assert [record.reason for record in world.records] == ["malformed"] * 5 + ["requests"]
+
+
+async def test_the_folder_of_an_owner_that_was_killed_is_removed_and_no_other(world: World, tmp_path: Path) -> None:
+    short = Path(tempfile.mkdtemp(prefix="f"))
+    try:
+        left = short / "foliot-egress-left"
+        left.mkdir()
+        (left / "lock").touch()
+        async with world.broker(folder=str(short)) as first, world.broker(folder=str(short)) as second:
+            assert not left.exists()
+            assert Path(first.socket_path).exists()
+            assert Path(second.socket_path).exists()
+        assert list(short.iterdir()) == []
+    finally:
+        shutil.rmtree(short)
 
 
 async def test_nothing_is_let_through_that_cannot_be_recorded(world: World) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import ssl
 
+import h11
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foliot.sandbox.egress.messages import (
@@ -87,6 +88,57 @@ def test_a_plain_head_is_read_and_what_is_for_the_next_machine_stays_here() -> N
     )
     assert (read.method, read.host, read.length) == ("POST", "a.test", 12)
     assert read.forwarded == [(b"Authorization", b"Bearer x"), (b"Content-Length", b"12")]
+
+
+LINES = st.sampled_from(
+    [
+        b"Host: a.test",
+        b"Host:b.test",
+        b"Content-Length: 3",
+        b"content-length:3",
+        b"Content-Length: 3,3",
+        b"Content-Length: +3",
+        b"Transfer-Encoding: chunked",
+        b"Transfer-Encoding: CHUNKED",
+        b"Transfer-Encoding: x",
+        b"Transfer-Encoding:\x0bchunked",
+        b"X: y",
+        b"X : y",
+        b" X: y",
+        b"X:\ty\t",
+        b"",
+        b"X",
+        b"X: \xff",
+        b"X: a\nHost: c.test",
+        b"Connection: close",
+    ]
+)
+
+
+@given(st.lists(LINES, max_size=5), st.sampled_from([b"\r\n", b"\n", b"\r\n\r\n", b"\r\r\n"]))
+@settings(max_examples=200)
+def test_another_reader_understands_every_head_that_is_accepted_in_the_same_way(lines: list[bytes], end: bytes) -> None:
+    data = b"POST /x HTTP/1.1\r\n" + b"".join(line + b"\r\n" for line in lines) + end
+    data = data[: data.find(b"\r\n\r\n") + 4] if b"\r\n\r\n" in data else data
+    try:
+        read = read_head(data)
+    except Malformed:
+        return
+    other = h11.Connection(h11.SERVER)
+    other.receive_data(data)
+    if read.host is None:
+        return  # which the broker refuses a little later
+    event = other.next_event()
+    assert isinstance(event, h11.Request)
+    assert (event.method, event.target) == (read.method.encode(), read.target.encode())
+    assert [(bytes(name).lower(), bytes(value)) for name, value in event.headers] == [
+        (name.lower(), value) if name.lower() != b"transfer-encoding" else (name.lower(), value.lower())
+        for name, value in read.headers
+    ]
+    if read.length == 0:
+        assert isinstance(other.next_event(), h11.EndOfMessage)
+    else:
+        assert other.next_event() is h11.NEED_DATA
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ class World:
         context = self.authority.context(tls) if tls else None
         if context is not None:
             context.sni_callback = None  # a server that answers for any name, as most do
-        server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=context, limit=1 << 20)
+        server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=context, limit=1 << 26)
         self._servers.append(server)
         return server.sockets[0].getsockname()[1]
 

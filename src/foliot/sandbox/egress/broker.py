@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import logging
 import os
 import shutil
@@ -58,6 +59,7 @@ Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 Record: TypeAlias = Callable[[EgressRecord], None]
 
 PORT: Final = 3128
+_PREFIX: Final = "foliot-egress-"
 _INSIDE: Final = "/run/foliot-egress"
 _BUNDLE: Final = f"{_INSIDE}/ca.pem"
 _FORWARDER: Final = f"{_INSIDE}/forwarder.py"
@@ -162,6 +164,7 @@ class Broker:
         self._authorities = authorities
         self._folder = folder
         self._private: Path | None = None
+        self._lock: int | None = None
         self._server: asyncio.Server | None = None
         self._authority: SessionAuthority | None = None
         self._outward: ssl.SSLContext | None = None
@@ -174,13 +177,13 @@ class Broker:
     # --- its life -----------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        private = self._private = Path(tempfile.mkdtemp(prefix="foliot-egress-", dir=self._folder))
+        private = self._private = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._folder))
         try:
             await on_thread(self._prepare, private)
             self._server = await asyncio.start_unix_server(self._accept, private / "broker.sock", limit=_PIECE)
             os.chmod(private / "broker.sock", 0o600)
         except BaseException as error:
-            shutil.rmtree(private, ignore_errors=True)
+            self._remove(private)
             if isinstance(error, OSError):
                 raise SandboxPolicyRefused(
                     "folder",
@@ -205,10 +208,19 @@ class Broker:
             await asyncio.wait(tasks)
         private, self._private = self._private, None
         if private is not None:
-            shutil.rmtree(private, ignore_errors=True)
+            self._remove(private)
+
+    def _remove(self, private: Path) -> None:
+        shutil.rmtree(private, ignore_errors=True)
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
 
     def _prepare(self, private: Path) -> None:
         """Put the files there that the fence shows."""
+        self._lock = os.open(private / "lock", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        sweep(private.parent)
         (private / "forwarder.py").write_bytes(Path(forwarder.__file__).read_bytes())
         if not self._opens_tls:
             return
@@ -317,10 +329,10 @@ class Broker:
             if heard:
                 self._note(exchange)
             writer.close()
-        with contextlib.suppress(OSError, TimeoutError, asyncio.CancelledError):
-            async with asyncio.timeout(self._limits.connect):
-                await writer.wait_closed()
-        if not writer.transport.is_closing():
+        try:
+            async with asyncio.timeout(self._limits.idle):
+                await writer.wait_closed()  # until what was answered is read
+        except (OSError, asyncio.CancelledError):
             writer.transport.abort()
 
     def _note(self, exchange: _Exchange) -> None:
@@ -349,10 +361,7 @@ class Broker:
 
     async def _exchange(self, exchange: _Exchange) -> bool:
         """Serve one connection; False when nothing was asked on it."""
-        head = await self._read_head(exchange)
-        if head is None:
-            return False
-        exchange.method = head.method[:32]
+        # Before anything is read: connections that say nothing, or nonsense, count as well.
         self._requests += 1
         if self._blind:
             raise _Refused("unrecorded", "requests cannot be recorded, so none is let through", status=503)
@@ -360,6 +369,10 @@ class Broker:
             raise _Refused("requests", f"there were {self._limits.requests} requests, which is all", status=503)
         if len(self._tasks) > self._limits.connections:
             raise _Refused("connections", f"{self._limits.connections} connections are open", status=503)
+        head = await self._read_head(exchange)
+        if head is None:
+            return False
+        exchange.method = head.method
         if head.method == "CONNECT":
             exchange.host, exchange.port = messages.read_authority(head.target, None)
             await self._connect(exchange, head)
@@ -566,6 +579,8 @@ class Broker:
             ways = [asyncio.ensure_future(way) for way in self._ways(exchange, reader, writer)]
             try:
                 await asyncio.gather(*ways)
+                writer.close()
+                await writer.wait_closed()  # until the host has what was sent last
             finally:
                 await _stop(*ways)
         finally:
@@ -593,6 +608,29 @@ class Broker:
             raise Malformed("there is data before the tunnel is open")
         exchange.answerable = False
         exchange.writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+
+
+def sweep(folder: Path) -> int:
+    """Remove the private folders of brokers whose owners were killed. How many there were.
+
+    A broker holds a lock in its own while it lives, which the kernel releases when its process ends.
+    """
+    count = 0
+    for private in folder.glob(f"{_PREFIX}*"):
+        try:
+            lock = os.open(private / "lock", os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            continue  # it is being made, is gone, or belongs to another user
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            continue
+        else:
+            shutil.rmtree(private, ignore_errors=True)
+            count += 1
+        finally:
+            os.close(lock)
+    return count
 
 
 async def _stop(*tasks: asyncio.Future[None]) -> None:
