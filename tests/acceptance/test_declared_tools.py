@@ -155,14 +155,23 @@ async def test_an_mcp_server_is_synced_and_its_tool_is_called(runtime, tmp_path:
     assert "42" in result.output
 
 
-async def test_a_sandboxed_tool_is_refused_before_anything_runs(runtime) -> None:
+async def test_a_function_of_high_risk_runs_in_a_sandbox(runtime) -> None:
+    await apply(runtime, declared("Tool", "danger", type="function", function="os:getcwd", risk_level="high"))
+    await agent_with(runtime, [{"call": "danger"}, {"say": "{last_result}"}], ["danger"])
+
+    result = await runtime.run("caller", "go")
+
+    assert (result.succeeded, result.output) == (True, "/tmp"), result
+
+
+async def test_a_contained_tool_is_refused_before_anything_runs(runtime) -> None:
     await apply(
         runtime,
-        declared("Tool", "danger", type="function", function="os:getcwd", runtime={"isolation_mode": "sandboxed"}),
+        declared("Tool", "danger", type="function", function="os:getcwd", runtime={"isolation_mode": "container"}),
     )
     await agent_with(runtime, [{"call": "danger"}, {"say": "{last_result}"}], ["danger"])
 
-    with pytest.raises(ToolIsolationMissing, match="sandboxed"):
+    with pytest.raises(ToolIsolationMissing, match="container"):
         await runtime.run("caller", "go")
 
     assert await runtime.inside.runs.journal.list() == []

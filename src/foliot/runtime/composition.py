@@ -19,7 +19,7 @@ from foliot.engine.audit.completion import Completion
 from foliot.engine.audit.log import AuditTrail, open_audit
 from foliot.engine.base import Clock, Settlement, Watcher
 from foliot.engine.budgets.run_budget import RunBudgets, open_budgets
-from foliot.engine.definition.backends import Backends
+from foliot.engine.definition.backends import Backends, can_fence
 from foliot.engine.definition.endpoints import RunModels, stored_secrets
 from foliot.engine.definition.governance import ModelGate, governed
 from foliot.engine.definition.grants import OperatorGrants
@@ -49,6 +49,7 @@ from foliot.store.open import open_when_there
 from foliot.store.queue.placement import Offer
 from foliot.store.resources.database import SqlResourceStore
 from foliot.store.secrets.keyring import load_keyring
+from foliot.tools.backends.fenced_function import FencedFunction, FunctionFence
 from foliot.tools.base import Tool
 from foliot.tools.pipeline.pipeline import Pipeline
 from foliot.work.housekeeping import Housekeeper, Retention
@@ -245,6 +246,8 @@ def _assembled(
         pushes=StoredPushes(database, resources.keys) if database is not None and resources is not None else None,
         waits=waits,
     )
+    if can_fence():
+        backends.isolations.register(FunctionFence(lambda: backends.sandbox), FencedFunction, type="function")
     limiting = open_limiting(database, clock=clock, journal=journal) if database is not None else None
     models = RunModels(
         resources,

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from foliot.common.waits import Waits
 from foliot.engine.definition.freeze import tool_definition
-from foliot.engine.definition.functions import function_tool
+from foliot.engine.definition.functions import fenced_definition, function_tool
 from foliot.engine.definition.grants import NOTHING_GRANTED, OperatorGrants
 from foliot.engine.definition.references import References
 from foliot.errors import NotHere
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from foliot.tools.nats_worker.callers import Signer
 
 OVER_HTTP = ("http", "external", "webhook-callback")
+# The types of declared tools that run in the sandbox of processes when they are `sandboxed`.
+FENCED: Final = ("function",)
 
 
 def can_fence() -> bool:
@@ -103,7 +105,7 @@ class Backends:
         """
         definition = tool_definition(document)
         if definition.isolation != NONE:
-            return self._contained(definition)
+            return self._contained(document, definition)
         make = {
             "function": self._function,
             "mcp": self._mcp_tool,
@@ -171,13 +173,15 @@ class Backends:
             self._sandbox = ProcessSandbox()
         return self._sandbox
 
-    def _contained(self, definition: ToolDefinition) -> Tool:
+    def _contained(self, document: Document, definition: ToolDefinition) -> Tool:
         if not self.isolations.serves(definition):
             what = f"tool {definition.name!r} of the type {definition.type!r} must run {definition.isolation!r}"
             raise ToolIsolationMissing(
                 f"{what}, and there is no such sandbox here",
                 hint="set spec.runtime.isolation_mode: none to run it without one, if that is meant",
             )
+        if definition.type == "function" and definition.isolation == "sandboxed":
+            definition = fenced_definition(document, self.grants)
 
         def never() -> Tool:
             raise AssertionError("a tool that declares an isolation has no plain backend")

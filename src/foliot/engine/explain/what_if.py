@@ -17,10 +17,10 @@ from msgspec.structs import replace
 from foliot.engine.approval.documents import KIND as APPROVAL
 from foliot.engine.approval.grants import standing_among
 from foliot.engine.budgets.calls import CallBudgets
-from foliot.engine.definition.backends import can_fence
+from foliot.engine.definition.backends import FENCED, can_fence
 from foliot.engine.definition.endpoints import models_reached
 from foliot.engine.definition.freeze import LOCK, freeze, tool_definition, with_search
-from foliot.engine.definition.functions import function_tool
+from foliot.engine.definition.functions import fenced_definition, function_tool
 from foliot.engine.definition.governance import token_limits
 from foliot.engine.definition.grants import NOTHING_GRANTED, SecretHosts, check_provider
 from foliot.engine.definition.grants import OperatorGrants as Granted
@@ -55,8 +55,8 @@ class Declared:
 
     def __init__(self, definition: ToolDefinition, tool: Tool | None = None) -> None:
         self._definition = definition
-        # Of the tools that are contained only built-in ones have something to contain them.
-        self.isolation = definition.isolation if tool is not None and can_fence() else NONE
+        fenced = tool is not None or (definition.isolation == "sandboxed" and definition.type in FENCED)
+        self.isolation = definition.isolation if fenced and can_fence() else NONE
         if hasattr(tool, "callees"):
             self.callees = cast("Delegates", tool).callees
         if hasattr(tool, "question"):
@@ -221,7 +221,8 @@ class PolicyWorld:
         document = self.tools.get(tool)
         # Modules of the operator's own tools are not imported here: they need only be there where runs are driven.
         if document is not None and document["spec"].get("function") and not declared_by_operator(document):
-            function_tool(document, self.granted)
+            fenced = document["spec"]["runtime"]["isolation_mode"] == "sandboxed"
+            (fenced_definition if fenced else function_tool)(document, self.granted)
         return self.definition(tool)
 
     def _caller(self, asked: PolicyQuestion, spec: RunSpec) -> Caller:

@@ -1,0 +1,484 @@
+"""Python functions in a fence: each tool has processes of its own, which stay warm from call to call.
+
+A process serves one call at a time. It is ended with everything in it when a call is cancelled, takes too long or
+breaks it, after a number of calls, and when it has been idle for a while. What the code keeps in its module is there
+for later calls of the same tool that the same process happens to serve, and for no other tool.
+
+Inside are the interpreter, the installed packages, Foliot itself, and of the folder that the module lies in the Python
+files and packages: nothing else of it, no workspace, no network, no environment of ours. No credential goes inside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import structs
+
+from foliot.common.threads import on_thread
+from foliot.kernel.messages import Media, Text
+from foliot.sandbox.base import MIB, Limits, Mount, Sandbox, SandboxError, SandboxPolicy, SandboxProcess, SandboxSession
+from foliot.tools.backends.function_worker import LARGEST, LENGTH, MARKS, READY
+from foliot.tools.base import (
+    Invocation,
+    OnOutput,
+    ToolAnswerLost,
+    ToolArgumentsInvalid,
+    ToolDefinition,
+    ToolError,
+    ToolPolicyInvalid,
+    ToolTimeout,
+)
+from foliot.tools.contract import (
+    ToolResponse,
+    decode_response,
+    encode_request,
+    request_id,
+    request_of,
+    response_error,
+)
+from foliot.tools.isolation import IsolatedCall, Isolation, sandbox_failure
+from foliot.tools.processes import outlives_call
+
+# How many processes there are at once: in all, and for one tool.
+MOST: Final = 8
+MOST_OF_ONE: Final = 4
+# After so many calls a process makes place for a new one, so that what leaks does not add up.
+MOST_CALLS: Final = 1_000
+IDLE_SECONDS: Final = 300.0
+# Importing a module may take long, above all when many do so at once.
+START_SECONDS: Final = 60.0
+LIMITS: Final = Limits()
+# How much of what the code printed last is shown when it broke its process.
+TAIL: Final = 2_000
+# More neighbours than that are not a project: then only the module itself is shown.
+MOST_NEIGHBOURS: Final = 256
+# Where the code is inside; and what is there anyway.
+CODE: Final = "/code"
+_SYSTEM: Final = ("/usr", "/bin", "/lib", "/lib64", "/sbin")
+_BOOT: Final = (
+    "import sys; sys.path[:0] = sys.argv[3].split('\\n'); "
+    "from foliot.tools.backends.function_worker import main; main(sys.argv[1], sys.argv[2])"
+)
+_PYTHON: Final = os.path.realpath(sys.executable)
+_Parts = tuple[Text | Media, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FencedCode:
+    """The function of a tool: `path` is `module:name`, `root` the folder that its outermost module lies in.
+
+    `check_module` is given the module that the function says it was written in, and raises if that is not allowed.
+    """
+
+    path: str
+    root: str = ""
+    check_module: Callable[[str], None] | None = None
+
+
+class FunctionCrashed(ToolError):
+    """The process of the function ended in the middle of a call."""
+
+    kind = "internal"
+    retryable = False
+    lost = True
+
+
+class FencedFunction:
+    """A `Tool` whose function runs in a fence."""
+
+    def __init__(self, definition: ToolDefinition, isolation: Isolation) -> None:
+        self._definition = definition
+        self._fence = isolation
+        self.isolation = isolation.mode
+
+    @property
+    def definition(self) -> ToolDefinition:
+        return self._definition
+
+    async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
+        """Raises `ToolError` as the function raised it, `FunctionCrashed`, `ToolTimeout`, `ToolIsolationMissing`."""
+        definition = self._definition
+        request = request_of(call, definition, mode="function", id=request_id("fn", call))
+        # The arguments once are enough.
+        request = structs.replace(request, input_raw="")
+        seconds = definition.attempt_timeout or definition.timeout
+        response = await self._fence.execute(IsolatedCall(definition, request, seconds=seconds), on_output=on_output)
+        if (error := response_error(response)) is not None:
+            for mark in MARKS:
+                setattr(error, mark, getattr(error, mark) or response.output.get(mark) is True)
+            after = response.output.get("retry_after")
+            error.retry_after = float(after) if isinstance(after, int | float) else error.retry_after
+            raise error
+        try:
+            return msgspec.convert(response.output.get("content"), _Parts)
+        except msgspec.ValidationError as error:
+            raise ToolAnswerLost(f"the process of the function answered with something else: {error}") from None
+
+
+class FunctionFence:
+    """The processes of all fenced functions of a runtime. Belongs to one event loop."""
+
+    mode = "sandboxed"
+
+    def __init__(
+        self,
+        sandbox: Callable[[], Sandbox],
+        *,
+        most: int = MOST,
+        most_of_one: int = MOST_OF_ONE,
+        most_calls: int = MOST_CALLS,
+        idle_seconds: float = IDLE_SECONDS,
+        limits: Limits = LIMITS,
+    ) -> None:
+        self._sandbox = sandbox
+        self._most = most
+        self._most_of_one = min(most, most_of_one)
+        self._most_calls = most_calls
+        self._idle_seconds = idle_seconds
+        self._limits = limits
+        # How many places are taken by each tool: by processes, and by those that are about to be one.
+        self._taken: dict[_Key, int] = {}
+        # Those that wait for a call, the one that has waited longest first.
+        self._idle: deque[_Worker] = deque()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._workers: set[_Worker] = set()
+        self._ending: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    @property
+    def size(self) -> int:
+        """How many processes there are."""
+        return len(self._workers)
+
+    def check(self, definition: ToolDefinition) -> None:
+        """Raises `ToolPolicyInvalid` for a tool that needs a credential."""
+        if definition.auth is not None:
+            raise ToolPolicyInvalid(
+                f"the tool {definition.name!r} runs in a sandbox and has auth: no credential goes inside",
+                hint="remove spec.auth, or have an `http` tool, whose credentials stay outside, make the request",
+                field="spec.auth",
+            )
+        if not isinstance(definition.options.get("function"), FencedCode):
+            raise ToolPolicyInvalid(f"the tool {definition.name!r} names no function", field="spec.function")
+
+    async def execute(self, call: IsolatedCall, *, on_output: OnOutput | None = None) -> ToolResponse:
+        """Run it in a process of its tool. Raises `ToolError`; see `Isolation`."""
+        self.check(call.definition)
+        worker = await self._taken_worker(call.definition)
+        # Nobody inside can know it before, so nothing that was left by an earlier call answers this one.
+        request = structs.replace(call.request, request_id=secrets.token_hex(16))
+        data = encode_request(request)
+        try:
+            if len(data) > LARGEST:
+                raise ToolArgumentsInvalid(f"the arguments have {len(data):,} bytes; {LARGEST:,} are the most")
+            async with asyncio.timeout(call.seconds):
+                response = await worker.asked(data)
+            if response.request_id != request.request_id:
+                raise ToolAnswerLost("the process of the function gave an answer to no request", retryable=False)
+        except TimeoutError:
+            await self._end(worker)
+            raise ToolTimeout(f"the function took more than {call.seconds:g} seconds, and was ended") from None
+        except asyncio.IncompleteReadError:
+            crash = await worker.crash(self._limits)
+            await self._end(worker)
+            raise crash from None
+        except BaseException:
+            await self._end(worker)
+            raise
+        self._give_back(worker)
+        return response
+
+    async def close(self) -> None:
+        """End all processes. Calls that wait for one are refused."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._wake()
+        for worker in list(self._workers):
+            await self._end(worker)
+        if self._ending:
+            await asyncio.wait(self._ending)
+
+    # --- places -------------------------------------------------------------------------------------------------------
+
+    async def _taken_worker(self, definition: ToolDefinition) -> _Worker:
+        """A process that serves the tool and nobody else uses now. Waits for one when there are as many as may be."""
+        key = _key(definition)
+        while True:
+            if self._closed:
+                gone = ToolError("the runtime is closing", retryable=False)
+                gone.before_effect = True
+                raise gone
+            for worker in reversed(self._idle):  # the warmest
+                if worker.key == key:
+                    self._idle.remove(worker)
+                    if worker.alive:
+                        return worker
+                    self._end_soon(worker)
+                    break
+            else:
+                if self._has_place(key):
+                    return await self._started(key, definition)
+                await self._turn()
+
+    def _has_place(self, key: _Key) -> bool:
+        """Whether another process may be started. One of another tool that is idle makes place for it."""
+        if self._taken.get(key, 0) >= self._most_of_one:
+            return False
+        if sum(self._taken.values()) < self._most:
+            return True
+        if not self._idle:
+            return False
+        self._end_soon(self._idle.popleft())
+        return True
+
+    async def _turn(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            self._wake()  # it may have been this one's turn
+            raise
+        finally:
+            with contextlib.suppress(ValueError):
+                self._waiting.remove(waiter)
+
+    def _wake(self) -> None:
+        """Have all who wait look again: who comes first takes the place."""
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _started(self, key: _Key, definition: ToolDefinition) -> _Worker:
+        self._taken[key] = self._taken.get(key, 0) + 1
+        code: FencedCode = definition.options["function"]
+        try:
+            mounts, paths = await on_thread(shown, code)
+            policy = SandboxPolicy(mounts=mounts, cwd="/tmp", limits=self._limits)
+            worker = await _Worker.start(self._sandbox(), policy, key, code, definition.name, paths)
+        except BaseException as error:
+            self._free(key)
+            if isinstance(error, SandboxError):
+                failure = sandbox_failure(error)
+                failure.before_effect = True
+                raise failure from None
+            raise
+        self._workers.add(worker)
+        return worker
+
+    def _free(self, key: _Key) -> None:
+        self._taken[key] -= 1
+        if not self._taken[key]:
+            del self._taken[key]
+        self._wake()
+
+    def _give_back(self, worker: _Worker) -> None:
+        worker.calls += 1
+        if worker.calls >= self._most_calls or self._closed or not worker.alive:
+            self._end_soon(worker)
+            return
+        worker.idle_since = time.monotonic()
+        self._idle.append(worker)
+        self._wake()
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._idle_seconds, self._end_idle)
+
+    def _end_idle(self) -> None:
+        """End what has been idle for too long, and look again when the next may have."""
+        now, self._timer = time.monotonic(), None
+        while self._idle and now - self._idle[0].idle_since >= self._idle_seconds:
+            self._end_soon(self._idle.popleft())
+        if self._idle:
+            wait = self._idle[0].idle_since + self._idle_seconds - now
+            self._timer = asyncio.get_running_loop().call_later(wait, self._end_idle)
+
+    def _end_soon(self, worker: _Worker) -> None:
+        """End it while others go on. Its place is free at once."""
+        task = asyncio.get_running_loop().create_task(self._end(worker))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def _end(self, worker: _Worker) -> None:
+        """End it with everything in it. Doing so twice is harmless."""
+        if worker in self._workers:
+            self._workers.discard(worker)
+            with contextlib.suppress(ValueError):
+                self._idle.remove(worker)
+            self._free(worker.key)
+        await worker.end()
+
+
+_Key = tuple[str, ...]
+
+
+def _key(definition: ToolDefinition) -> _Key:
+    """A process serves calls of one key: a tool, and its declaration."""
+    code: FencedCode = definition.options["function"]
+    checked = "checked" if code.check_module is not None else ""
+    return definition.namespace, definition.name, definition.version, code.path, code.root, checked
+
+
+class _Worker:
+    """One process in a fence of its own."""
+
+    def __init__(self, session: SandboxSession, process: SandboxProcess, key: _Key) -> None:
+        self._session = session
+        self._process = process
+        self.key = key
+        self.calls = 0
+        self.idle_since = 0.0
+        self._said = bytearray()
+        self._listening = asyncio.get_running_loop().create_task(self._listen())
+
+    @classmethod
+    async def start(
+        cls, sandbox: Sandbox, policy: SandboxPolicy, key: _Key, code: FencedCode, name: str, paths: list[str]
+    ) -> _Worker:
+        """Start it, and wait until it has imported the function. Raises `SandboxError`, `ToolError`."""
+        argv = [_PYTHON, "-I", "-S", "-c", _BOOT, code.path, name, "\n".join(paths)]
+        with outlives_call():  # the sandbox itself ends what is started in it
+            session = await sandbox.open(policy)
+            try:
+                worker = cls(session, await session.start(argv), key)
+            except BaseException:
+                await session.close()
+                raise
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                ready = await worker._response()
+            if ready.request_id != READY:
+                raise ToolError("the process of the function did not begin as it should", retryable=False)
+            if (failure := response_error(ready)) is not None:
+                raise ToolError(f"{code.path} cannot be imported in the sandbox: {failure.message}", retryable=False)
+            if code.check_module is not None:
+                code.check_module(str(ready.output.get("module")))
+        except BaseException as error:
+            known = await worker._not_started(error, policy.limits)
+            await worker.end()
+            raise known from None
+        return worker
+
+    @property
+    def alive(self) -> bool:
+        return self._process.finished is None and not self._process.stdout.at_eof()
+
+    async def asked(self, data: bytes) -> ToolResponse:
+        """Send a request, and wait for the response. Raises `IncompleteReadError` when the process has ended."""
+        stdin = self._process.stdin
+        stdin.write(LENGTH.pack(len(data)))
+        stdin.write(data)
+        with contextlib.suppress(ConnectionError):  # it has ended, which reading tells
+            await stdin.drain()
+        return await self._response()
+
+    async def _response(self) -> ToolResponse:
+        (size,) = LENGTH.unpack(await self._process.stdout.readexactly(LENGTH.size))
+        if size > LARGEST:
+            raise ToolAnswerLost(f"the process of the function answered with {size:,} bytes", retryable=False)
+        return decode_response(await self._process.stdout.readexactly(size))
+
+    async def crash(self, limits: Limits) -> FunctionCrashed:
+        """Say how the process ended, with the end of what it printed."""
+        try:
+            async with asyncio.timeout(1.0):
+                finished = await self._process.wait()
+        except TimeoutError:  # it lives, and has closed the way to answer
+            finished = await self._process.kill()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await asyncio.wait([self._listening])
+        if finished.ended_by == "memory":
+            how = f"it used more than {(limits.memory or 0) // MIB} MiB of memory"
+        elif finished.signal:
+            names = {each.value: each.name for each in signal.Signals}
+            how = f"it was ended by the signal {names.get(finished.signal, finished.signal)}"
+        else:
+            how = f"it ended with the code {finished.exit_code}"
+        said = bytes(self._said[-TAIL:]).decode("utf-8", "replace").strip()
+        printed = f"; it printed last:\n{said}" if said else ""
+        return FunctionCrashed(
+            f"the process of the function broke off: {how}{printed}",
+            exit_code=finished.exit_code,
+            ended_by=finished.ended_by,
+        )
+
+    async def _not_started(self, error: BaseException, limits: Limits) -> BaseException:
+        if isinstance(error, asyncio.IncompleteReadError):
+            error = await self.crash(limits)
+        elif isinstance(error, TimeoutError):
+            error = ToolError(f"the function was not imported within {START_SECONDS:g} seconds", retryable=False)
+        if isinstance(error, ToolError):
+            error.before_effect = True
+        return error
+
+    async def end(self) -> None:
+        self._listening.cancel()
+        await self._session.close()
+
+    async def _listen(self) -> None:
+        """Read what the code prints, so that it is not held back. The end of it is kept."""
+        stderr = self._process.stderr
+        while stderr is not None and (data := await stderr.read(65536)):
+            self._said += data
+            if len(self._said) > 16 * TAIL:
+                del self._said[:-TAIL]
+
+
+# --- what is shown inside --------------------------------------------------------------------------------------------
+
+
+def shown(code: FencedCode) -> tuple[tuple[Mount, ...], list[str]]:
+    """The mounts that the function needs, all read-only, and the folders inside to import from."""
+    packages = [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
+    packages = [path for path in packages if os.path.isdir(path)]
+    home = os.fspath(Path(__file__).absolute().parents[2])
+    interpreter = os.path.dirname(os.path.dirname(_PYTHON))
+    mounts: dict[str, Mount] = {}
+    for path in sorted({interpreter, sys.base_prefix, *packages, home}, key=len):
+        if not _is_below(path, (*_SYSTEM, *mounts)):
+            mounts[path] = Mount(path, path)
+    paths = [*packages, os.path.dirname(home)]
+    if not code.root or _is_below(code.root, (*_SYSTEM, *mounts)):
+        return tuple(mounts.values()), paths
+    module = code.path.partition(":")[0].partition(".")[0]
+    own = [Mount(os.fspath(each), f"{CODE}/{each.name}") for each in _python_in(code.root, module)]
+    return (*mounts.values(), *own), [CODE, *paths]
+
+
+def _is_below(path: str, folders: Iterable[str]) -> bool:
+    return any(path == each or path.startswith(f"{each}/") for each in folders)
+
+
+def _python_in(root: str, module: str) -> list[Path]:
+    """The Python files and packages of a folder, which is all of it that is shown."""
+    found = [
+        each
+        for each in islice(Path(root).iterdir(), 10 * MOST_NEIGHBOURS)
+        if not each.name.startswith(".") and (each.suffix in (".py", ".so") or (each / "__init__.py").is_file())
+    ]
+    if len(found) > MOST_NEIGHBOURS:
+        found = [each for each in found if each.name.partition(".")[0] == module]
+    own = Path(root, module)
+    if own.is_dir() and own not in found:  # a package without `__init__.py`
+        found.append(own)
+    return found
+
+
+def with_code(definition: ToolDefinition, code: FencedCode) -> ToolDefinition:
+    """The definition with the function that it stands for."""
+    return replace(definition, options={**definition.options, "function": code})

@@ -1,0 +1,380 @@
+"""A Python function in a fence answers as it does outside, sees nothing of the host, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from foliot.engine.definition.functions import fenced_definition
+from foliot.engine.definition.grants import OperatorGrants
+from foliot.errors import NotHere
+from foliot.resources.validate import validate_document
+from foliot.sandbox.process import ProcessSandbox
+from foliot.tools.backends.fenced_function import FencedCode, FencedFunction, FunctionFence, shown, with_code
+from foliot.tools.base import (
+    AuthSpec,
+    Caller,
+    Invocation,
+    ToolArgumentsInvalid,
+    ToolDefinition,
+    ToolDenied,
+    ToolError,
+    ToolPolicyInvalid,
+    ToolRateLimited,
+    ToolTimeout,
+)
+from foliot.tools.function import tool
+from foliot.tools.pipeline.pipeline import Pipeline
+
+CODE = '''
+import asyncio, ctypes, os, socket, subprocess, sys, threading, time
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from foliot import Invocation
+from foliot.kernel.messages import Media, Text
+from foliot.tools.base import ToolRateLimited
+from os import getcwd
+import fence_neighbour
+
+raise_on_purpose = RuntimeError
+
+@dataclass
+class Point:
+    x: int
+    y: list[str]
+
+def greet(name: str, times: int = 1, tone: Literal["warm", "cold"] = "warm") -> str:
+    """Greets somebody.
+
+    Args:
+        name: Who is greeted.
+    """
+    print("printed, and no answer")
+    return f"  {tone} hello {name} " * times
+
+async def point(x: int) -> Point:
+    await asyncio.sleep(0)
+    return Point(x, ["ä", "\\n"])
+
+def parts() -> list:
+    return [Text("a"), Media("image/png", data="aGk=")]
+
+def nothing():
+    pass
+
+def key(call: Invocation, more: str | None = None) -> list:
+    return [call.idempotency_key, call.namespace, call.agent, call.tool, more]
+
+def wrong(kind: str) -> str:
+    if kind == "value":
+        raise ValueError("not so")
+    if kind == "limit":
+        error = ToolRateLimited("later")
+        error.retry_after = 7.5
+        raise error
+    if kind == "exit":
+        sys.exit(3)
+    if kind == "json":
+        return object()
+    if kind == "base":
+        raise BaseException("odd")
+
+def read(path: str) -> str:
+    return open(path).read()
+
+def beside() -> str:
+    return fence_neighbour.WORD
+
+def connect(port: int) -> str:
+    socket.create_connection(("127.0.0.1", port), timeout=2)
+
+def environment() -> dict:
+    return dict(os.environ)
+
+def loop(path: str = "") -> None:
+    subprocess.Popen(["sleep", "987654"], start_new_session=True)
+    while True:
+        pass
+
+def leave() -> None:
+    print("last words", flush=True)
+    os._exit(7)
+
+def crash() -> None:
+    ctypes.string_at(0)
+
+def forge() -> str:
+    os.write(1, b"\\0\\0\\0\\x02{}")
+    print('{"status": "ok", "request_id": "x"}')
+    return "the real one"
+
+def fork() -> str:
+    return "child" if os.fork() == 0 else "parent"
+
+def large(size: int) -> str:
+    return "x" * size
+
+def flood(size: int) -> int:
+    for _ in range(size // 1000):
+        print("y" * 999)
+    return size
+
+def pid() -> str:
+    return os.readlink("/proc/self/ns/pid")
+
+counted = []
+
+def count() -> int:
+    counted.append(1)
+    return len(counted)
+'''
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("code")
+    (folder / "fence_desk.py").write_text(textwrap.dedent(CODE))
+    (folder / "fence_neighbour.py").write_text("WORD = 'found'\n")
+    (folder / "private.env").write_text("TOKEN=canary\n")
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    yield folder
+    sys.path.remove(str(folder))
+    for name in ("fence_desk", "fence_neighbour"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+async def sandbox():
+    sandbox = ProcessSandbox()
+    yield sandbox
+    await sandbox.close()
+
+
+@pytest.fixture
+async def fence(sandbox):
+    fence = FunctionFence(lambda: sandbox)
+    yield fence
+    await fence.close()
+    assert fence.size == 0
+
+
+def fenced(fence: FunctionFence, folder: Path, name: str, **fields) -> FencedFunction:
+    definition = ToolDefinition(name, isolation="sandboxed", **fields)
+    return FencedFunction(with_code(definition, FencedCode(f"fence_desk:{name}", str(folder))), fence)
+
+
+def call(name: str, /, **arguments) -> Invocation:
+    return Invocation("run-1", "c1", name, arguments, "key-1", Caller("default", "caller"))
+
+
+def sleepers() -> list[str]:
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if b"987654" in Path("/proc", pid, "cmdline").read_bytes():
+                found.append(pid)
+        except OSError:
+            continue
+    return found
+
+
+async def both(fence, folder, name: str, /, **arguments):
+    """The results of the pipeline: of the call in the fence, and of the same one outside."""
+    outside = tool(getattr(importlib.import_module("fence_desk"), name))
+    inside = fenced(fence, folder, name)
+    results = []
+    for each in (inside, outside):
+        admitted = await Pipeline([each]).admit(call(name, **arguments))
+        results.append(await admitted.run())
+    return results
+
+
+async def test_a_call_gives_the_same_result_as_outside(fence, folder) -> None:
+    for name, arguments in (
+        ("greet", {"name": "Ada", "times": 2}),
+        ("point", {"x": 3}),
+        ("parts", {}),
+        ("nothing", {}),
+        ("key", {"more": "m"}),
+    ):
+        inside, outside = await both(fence, folder, name, **arguments)
+        assert inside.error is None, inside
+        assert inside == outside, name
+
+
+async def test_a_failure_is_the_same_as_outside(fence, folder) -> None:
+    for kind in ("value", "limit", "exit", "base"):
+        inside, outside = await both(fence, folder, "wrong", kind=kind)
+        assert inside.error == outside.error, kind
+    inside, outside = await both(fence, folder, "wrong", kind="json")
+    assert all(each.error.unknown for each in (inside, outside)), "it has acted"
+    with pytest.raises(ToolArgumentsInvalid, match="x: Input should be a valid integer"):
+        await fenced(fence, folder, "point").invoke(call("point", x="three"))
+    with pytest.raises(ToolRateLimited) as limited:
+        await fenced(fence, folder, "wrong").invoke(call("wrong", kind="limit"))
+    assert (limited.value.retry_after, limited.value.before_effect) == (7.5, True)
+
+
+async def test_nothing_of_the_host_is_seen_inside(fence, folder, monkeypatch) -> None:
+    monkeypatch.setenv("FENCE_CANARY", "canary-value")
+    assert "canary" not in str(await fenced(fence, folder, "environment").invoke(call("environment")))
+    assert (await fenced(fence, folder, "beside").invoke(call("beside")))[0].text == "found"
+    reading = fenced(fence, folder, "read")
+    for path in (str(folder / "private.env"), "/etc/shadow", str(Path(__file__).resolve())):
+        with pytest.raises(ToolError, match="FileNotFoundError"):
+            await reading.invoke(call("read", path=path))
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(ToolError, match=r"ConnectionRefused|unreachable"):
+            await fenced(fence, folder, "connect").invoke(call("connect", port=port))
+
+
+async def test_an_endless_call_is_ended_with_all_that_it_started(fence, folder) -> None:
+    endless = fenced(fence, folder, "loop", timeout=1.5)
+    admitted = await Pipeline([endless]).admit(call("loop"))
+    result = await admitted.run()
+    assert result.error is not None
+    assert (result.error.kind, result.error.unknown) == ("timeout", "timeout")
+    assert (sleepers(), fence.size) == ([], 0)
+    with pytest.raises(ToolTimeout):
+        await endless.invoke(call("loop"))
+    assert (sleepers(), fence.size) == ([], 0)
+
+
+async def test_a_cancelled_call_leaves_nothing(fence, folder) -> None:
+    task = asyncio.create_task(fenced(fence, folder, "loop").invoke(call("loop")))
+    while not await asyncio.to_thread(sleepers):
+        assert not task.done(), task.result()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (sleepers(), fence.size) == ([], 0)
+
+
+async def test_a_crash_is_said_and_the_next_call_has_a_new_process(fence, folder) -> None:
+    for name, how in (("leave", "the code 7"), ("crash", "SIGSEGV")):
+        with pytest.raises(ToolError, match=how) as crashed:
+            await fenced(fence, folder, name).invoke(call(name))
+        said = crashed.value
+        assert (said.code, said.kind, said.unknown) == ("execution_failed", "internal", "broken")
+        assert name != "leave" or "last words" in said.message
+    assert fence.size == 0
+
+
+async def test_what_is_printed_or_forked_is_no_answer(fence, folder) -> None:
+    forging, forking = fenced(fence, folder, "forge"), fenced(fence, folder, "fork")
+    assert [(await forging.invoke(call("forge")))[0].text for _ in range(3)] == ["the real one"] * 3
+    assert [(await forking.invoke(call("fork")))[0].text for _ in range(2)] == ["parent"] * 2
+
+
+async def test_large_output_is_bounded(fence, folder) -> None:
+    large = fenced(fence, folder, "large")
+    assert len((await large.invoke(call("large", size=3_000_000)))[0].text) == 3_000_000
+    with pytest.raises(ToolError, match="are the most") as refused:
+        await large.invoke(call("large", size=9_000_000))
+    assert (refused.value.kind, refused.value.unknown) == ("too_large", "connection_lost")
+    assert (await fenced(fence, folder, "flood").invoke(call("flood", size=5_000_000)))[0].text == "5000000"
+
+
+async def test_fifty_calls_at_once_share_few_processes(sandbox, folder) -> None:
+    fence = FunctionFence(lambda: sandbox, most=3, most_of_one=2)
+    greet, pid = fenced(fence, folder, "greet"), fenced(fence, folder, "pid")
+    answers = await asyncio.gather(*(greet.invoke(call("greet", name=str(n))) for n in range(50)))
+    assert [each[0].text for each in answers] == [f"  warm hello {n} " for n in range(50)]
+    assert fence.size == 2
+    namespaces = await asyncio.gather(*(pid.invoke(call("pid")) for _ in range(6)))
+    assert len({each[0].text for each in namespaces}) <= 2
+    assert fence.size <= 3  # an idle one of the other tool made place
+    await fence.close()
+    assert fence.size == 0
+    with pytest.raises(ToolError, match="closing"):
+        await greet.invoke(call("greet", name="late"))
+
+
+async def test_a_process_is_kept_and_made_anew_after_some_calls_or_idle_time(sandbox, folder) -> None:
+    fence = FunctionFence(lambda: sandbox, most_calls=2)
+    counting = fenced(fence, folder, "count")
+    assert [(await counting.invoke(call("count")))[0].text for _ in range(4)] == ["1", "2", "1", "2"]
+    await fence.close()
+    fence = FunctionFence(lambda: sandbox, idle_seconds=0.05)
+    await fenced(fence, folder, "nothing").invoke(call("nothing"))
+    async with asyncio.timeout(20):
+        while fence.size:
+            await asyncio.sleep(0)
+    await fence.close()
+
+
+async def test_no_credential_goes_inside(fence, folder) -> None:
+    auth = AuthSpec("bearer", "token")
+    with pytest.raises(ToolPolicyInvalid, match="no credential goes inside"):
+        fence.check(fenced(fence, folder, "greet", auth=auth).definition)
+
+
+# --- declared ----------------------------------------------------------------------------------------------------
+
+
+def document(path: str, **metadata):
+    spec = {"type": "function", "function": path, "risk_level": "high"}
+    found, problems = validate_document({"kind": "Tool", "metadata": {"name": "t"}, "spec": spec})
+    assert found is not None, problems
+    found["metadata"] |= metadata
+    return found
+
+
+async def test_the_signature_is_read_and_nothing_imported(folder, tmp_path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "fence_danger.py").write_text(
+        "raise SystemExit\nfrom x import Y\n"
+        "def act(a: str, b: 'int | None' = None, c: Y = Y(), *, d: list[Y], e: Annotated[str, 'note', Y()] = 'e'):\n"
+        "    '''Acts.'''\n"
+    )
+    definition = fenced_definition(document("fence_danger:act"), OperatorGrants())
+    assert "fence_danger" not in sys.modules
+    assert definition.description == "Acts."
+    assert definition.schema == {
+        "additionalProperties": False,
+        "properties": {
+            "a": {"type": "string"},
+            "b": {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None},
+            "c": {"default": None},
+            "d": {"items": {}, "type": "array"},
+            "e": {"type": "string", "default": "e", "description": "note"},
+        },
+        "required": ["a", "d"],
+        "type": "object",
+    }
+    known = importlib.import_module("fence_desk")
+    for name in ("greet", "point", "key", "nothing"):
+        found = fenced_definition(document(f"fence_desk:{name}"), OperatorGrants())
+        assert found.schema == tool(getattr(known, name)).definition.schema
+
+
+async def test_a_module_that_is_missing_or_not_granted_is_refused(fence, folder) -> None:
+    with pytest.raises(NotHere, match="fence_nowhere"):
+        fenced_definition(document("fence_nowhere:act"), OperatorGrants())
+    anybody = {"uid": "u", "declaredBy": {"name": "ada"}}
+    with pytest.raises(ToolDenied, match="may not be tools"):
+        fenced_definition(document("fence_desk:greet", **anybody), OperatorGrants())
+    grants = OperatorGrants(tool_modules=("fence_desk",))
+    greet = FencedFunction(fenced_definition(document("fence_desk:greet", **anybody), grants), fence)
+    assert (await greet.invoke(call("t", name="Ada")))[0].text == "  warm hello Ada "
+    borrowed = FencedFunction(fenced_definition(document("fence_desk:getcwd", **anybody), grants), fence)
+    with pytest.raises(ToolDenied, match="posix"):
+        await borrowed.invoke(call("t"))
+
+
+def test_only_python_is_shown_of_the_folder(folder) -> None:
+    mounts, paths = shown(FencedCode("fence_desk:greet", str(folder)))
+    own = {each.target for each in mounts if each.source.startswith(str(folder))}
+    assert own == {"/code/fence_desk.py", "/code/fence_neighbour.py"}
+    assert not any(each.writable for each in mounts)
+    assert paths[0] == "/code"
