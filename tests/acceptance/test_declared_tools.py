@@ -155,6 +155,7 @@ async def test_an_mcp_server_is_synced_and_its_tool_is_called(runtime, tmp_path:
     assert "42" in result.output
 
 
+@pytest.mark.fence
 async def test_a_function_of_high_risk_runs_in_a_sandbox(runtime) -> None:
     await apply(runtime, declared("Tool", "danger", type="function", function="os:getcwd", risk_level="high"))
     await agent_with(runtime, [{"call": "danger"}, {"say": "{last_result}"}], ["danger"])

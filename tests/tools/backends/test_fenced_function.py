@@ -32,6 +32,8 @@ from foliot.tools.base import (
 from foliot.tools.function import tool
 from foliot.tools.pipeline.pipeline import Pipeline
 
+pytestmark = pytest.mark.fence
+
 CODE = '''
 import asyncio, ctypes, os, socket, subprocess, sys, threading, time
 from dataclasses import dataclass
