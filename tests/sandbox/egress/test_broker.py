@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from foliot.errors import SecretError
 from foliot.sandbox.base import SandboxPolicyRefused
 from foliot.sandbox.egress.broker import EgressLimits
 from foliot.sandbox.egress.credentials import EgressSecret
@@ -198,6 +199,21 @@ async def test_a_secret_that_would_break_the_header_is_not_sent(world: World) ->
     assert b"Injected" not in answer
 
 
+async def test_a_secret_that_cannot_be_had_is_a_failure_that_says_nothing_of_the_store(world: World) -> None:
+    port = await world.serve()
+    secret = EgressSecret("token", ("a.test",), (port,), cleartext=True)
+
+    async def sealed(name: str) -> str:
+        raise SecretError(f"the key ring of {name} is in another place")
+
+    async with world.broker(EgressRule(("a.test",), (port,)), secrets=[secret], reveal=sealed) as broker:
+        word = broker.environment["FOLIOT_SECRET_TOKEN"]
+        answer = await say(broker, get(f"http://a.test:{port}/", f"Authorization: Bearer {word}"))
+    assert (status(answer), world.heard) == (502, [])
+    assert b"key ring" not in answer
+    assert world.verdicts == [("GET", "failed", "secret_unavailable")]
+
+
 async def test_two_secrets_for_two_hosts_stay_apart(world: World) -> None:
     port = await world.serve()
     secrets = [
@@ -222,6 +238,7 @@ async def test_two_secrets_for_two_hosts_stay_apart(world: World) -> None:
         (EgressSecret("to ken", ("a.test",)), "secrets[0].name"),
         (EgressSecret("token", ("a.test",), variable="A=B"), "secrets[0].variable"),
         (EgressSecret("token", ("a.test",), (0,)), "secrets[0].ports"),
+        (EgressSecret("token", ("a.test",), variable="https_proxy"), "secrets"),
     ],
 )
 def test_a_secret_that_makes_no_sense_is_refused_with_its_field(
@@ -249,18 +266,19 @@ async def test_tls_is_opened_for_secrets_and_methods_with_the_authority_of_the_s
             ("GET / HTTP/1.1\r\nHost: b.test\r\n\r\n", 400),
             (f"GET http://b.test/ HTTP/1.1\r\nHost: {place}\r\n\r\n", 400),
             (f"GET /?{word} HTTP/1.1\r\nHost: {place}\r\n\r\n", 403),
+            (f"GET / HTTP/1.1\r\nHost: {place}\r\nX-HTTP-Method-Override: DELETE\r\n\r\n", 403),
         ):
             assert status(await over_tls(broker, place, refused.encode(), ask="a.test", trust=trust)) == code
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await over_tls(broker, place, inner, ask="b.test", trust=trust)
         with pytest.raises(ssl.SSLError):  # the real server's authority is not what vouches for the broker
             await over_tls(broker, place, inner, ask="a.test", trust=world.authority.certificate)
-        await world.until_recorded(8)
+        await world.until_recorded(9)
     (head,) = world.heard
     assert f"Authorization: Bearer {world.values['token']}\r\n".encode() in head
     assert word.encode() not in head
-    reasons = ["", "method", "method", "host_mismatch", "malformed", "placeholder_in_url", "tls_refused", "tls_refused"]
-    assert [record.reason for record in world.records] == reasons
+    reasons = ["", "method", "method", "host_mismatch", "malformed", "placeholder_in_url", "method"]
+    assert [record.reason for record in world.records] == [*reasons, "tls_refused", "tls_refused"]
 
 
 async def test_a_host_whose_certificate_is_not_trusted_gets_no_secret(world: World) -> None:

@@ -302,6 +302,18 @@ async def test_killing_the_session_closes_the_broker(world: World, sandbox: Proc
     server.close()
 
 
+async def test_a_fence_without_a_python_is_shown_the_one_of_its_owner(
+    world: World, sandbox: ProcessSandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foliot.sandbox.egress.broker._INTERPRETERS", ())
+    async with world.broker() as broker:
+        assert broker.command(["true"])[0].startswith("/opt/")
+        session = await broker.open(sandbox, inside(tmp_path))
+        done = await session.exec(["sh", "-c", "echo $http_proxy"])
+        await session.close()
+    assert text(done) == "http://127.0.0.1:3128\n"
+
+
 async def test_a_policy_that_sets_the_variables_of_the_broker_is_refused(world: World, tmp_path: Path) -> None:
     async with world.broker() as broker:
         with pytest.raises(SandboxPolicyRefused, match="the broker sets https_proxy"):

@@ -246,6 +246,29 @@ def test_tls_that_asks_for_no_name_says_so() -> None:
     assert found.name is None
 
 
+def made(*extensions: tuple[int, bytes]) -> bytes:
+    """A first message with these extensions."""
+    inside = b"".join(kind.to_bytes(2, "big") + len(data).to_bytes(2, "big") + data for kind, data in extensions)
+    body = b"\x03\x03" + b"r" * 32 + b"\0" + b"\x00\x02\x13\x01" + b"\x01\0" + len(inside).to_bytes(2, "big") + inside
+    message = b"\x01" + len(body).to_bytes(3, "big") + body
+    return b"\x16\x03\x01" + len(message).to_bytes(2, "big") + message
+
+
+def named(*names: bytes) -> bytes:
+    inside = b"".join(b"\0" + len(name).to_bytes(2, "big") + name for name in names)
+    return len(inside).to_bytes(2, "big") + inside
+
+
+def test_a_second_name_that_is_hidden_is_noticed_and_two_names_are_refused() -> None:
+    assert read_hello(made((0, named(b"A.test")), (0xFE0D, b"sealed"))) == ("a.test", True)
+    for twice in (made((0, named(b"a.test", b"b.test"))), made((0, named(b"a.test")), (0, named(b"b.test")))):
+        with pytest.raises(Malformed):
+            read_hello(twice)
+    for bad in (b"a.test\0.b.test", b"", b"127.0.0.1.", b"\xff"):
+        with pytest.raises(Malformed):
+            read_hello(made((0, named(bad))))
+
+
 @given(st.binary(max_size=200))
 def test_what_is_not_tls_is_refused_or_waited_for_and_nothing_else(data: bytes) -> None:
     for begin in (b"", b"\x16\x03\x01\x00\x40\x01"):

@@ -92,7 +92,7 @@ class World:
             rules,
             resolve=self.guard.addresses,
             record=more.pop("record", self._record),
-            reveal=self._reveal,
+            reveal=more.pop("reveal", self._reveal),
             authorities=str(self.authorities),
             **more,
         )

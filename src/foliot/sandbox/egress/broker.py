@@ -63,11 +63,28 @@ _PREFIX: Final = "foliot-egress-"
 _INSIDE: Final = "/run/foliot-egress"
 _BUNDLE: Final = f"{_INSIDE}/ca.pem"
 _FORWARDER: Final = f"{_INSIDE}/forwarder.py"
+_PROXY: Final = f"http://127.0.0.1:{PORT}"
+_LOCAL: Final = "localhost,127.0.0.1,::1"
+_PROXIES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), _PROXY),
+    **dict.fromkeys(("no_proxy", "NO_PROXY"), _LOCAL),
+}
+# The names by which OpenSSL and Python, requests, curl, git, pip and Node find whom to trust.
+_AUTHORITIES: Final = (
+    "SSL_CERT_FILE",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "GIT_SSL_CAINFO",
+    "PIP_CERT",
+    "NODE_EXTRA_CA_CERTS",
+)
 # The fence shows /usr. Elsewhere the interpreter of this process is shown as well.
 _INTERPRETERS: Final = ("/usr/bin/python3", "/usr/local/bin/python3")
 _OWN_INTERPRETER: Final = "/opt/foliot-python"
 _PIECE: Final = 64 * KIB
 _REASONS: Final = {400: "Bad Request", 403: "Forbidden", 502: "Bad Gateway", 503: "Service Unavailable"}
+# Frameworks take the method from these when they are there.
+_OTHER_METHOD: Final = frozenset({b"x-http-method-override", b"x-http-method", b"x-method-override"})
 # A fatal alert: unrecognized_name.
 _WRONG_NAME: Final = b"\x15\x03\x01\x00\x02\x02\x70"
 
@@ -158,6 +175,8 @@ class Broker:
         """
         self._rules = EgressRules(rules)
         self._placeholders = Placeholders(secrets, reveal)
+        if taken := sorted(self._placeholders.environment.keys() & {*_PROXIES, *_AUTHORITIES}):
+            raise SandboxPolicyRefused("secrets", f"{taken[0]} is a variable of the broker", hint="choose another one")
         self._resolve = resolve
         self._record = record
         self._limits = limits or EgressLimits()
@@ -246,14 +265,8 @@ class Broker:
     @property
     def environment(self) -> Mapping[str, str]:
         """The variables that make programs use the broker and trust it, and the placeholders of secrets."""
-        proxy = f"http://127.0.0.1:{PORT}"
-        local = "localhost,127.0.0.1,::1"
-        found = {"http_proxy": proxy, "https_proxy": proxy, "HTTP_PROXY": proxy, "HTTPS_PROXY": proxy}
-        found |= {"no_proxy": local, "NO_PROXY": local}
-        if self._opens_tls:
-            names = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "PIP_CERT")
-            found |= dict.fromkeys((*names, "NODE_EXTRA_CA_CERTS"), _BUNDLE)
-        return found | self._placeholders.environment
+        trust = dict.fromkeys(_AUTHORITIES, _BUNDLE) if self._opens_tls else {}
+        return {**_PROXIES, **trust, **self._placeholders.environment}
 
     @property
     def mounts(self) -> tuple[Mount, ...]:
@@ -322,9 +335,9 @@ class Broker:
             exchange.end("failed", "closed")
             writer.transport.abort()
         except Exception:
-            # `reveal` failed, or there is a mistake here: the request has not left with less than it should have.
             log.exception("the egress broker failed on a request to %s", exchange.host or "an unknown host")
             exchange.end("failed", "internal")
+            await self._answer(exchange, _Refused("internal", "the broker failed", status=502))
         finally:
             if heard:
                 self._note(exchange)
@@ -464,11 +477,20 @@ class Broker:
         self._placeholders.check_target(head.target)
         self._placeholders.check(headers, host, port, tls=tls)
         self._check_rules(exchange, head.method)
+        if self._rules.by_method(host, port) and any(key.lower() in _OTHER_METHOD for key, _ in headers):
+            raise _Refused("method", "a header asks for another method than that of the request")
         if addresses is None:
             addresses = await self._addresses(exchange)
         reader, writer = await self._reach(exchange, addresses, self._outward if tls else None)
         try:
-            headers = await self._placeholders.swap(headers, host, port, tls=tls)
+            try:
+                headers = await self._placeholders.swap(headers, host, port, tls=tls)
+            except FoliotError as error:
+                # Never its text: it is about the store of secrets, which is not for those inside.
+                log.warning("the egress broker could not get a secret for %s: %s", host, error.message)
+                raise _Refused(
+                    "secret_unavailable", "a secret cannot be had now", status=502, verdict="failed"
+                ) from None
             shown = shown_host(host) if port == (443 if tls else 80) else f"{shown_host(host)}:{port}"
             lines = [f"{head.method} {path} ".encode() + head.version, b"Host: " + shown.encode()]
             lines += [key + b": " + value for key, value in headers]
