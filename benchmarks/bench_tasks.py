@@ -94,7 +94,7 @@ async def play(runtime: Runtime, tasks: int, under_way: int, name: str) -> Pass:
     if any(info.phase != "succeeded" for info in infos):
         raise SystemExit("not every task has succeeded: nothing was measured")
     measured = [
-        measure(info, (await runtime.inside.tasking.stories.happenings("bench", info.name)).happenings)
+        measure(info, (await runtime.inside.tasking.stories.happenings("bench", info.name)).events)
         for info in infos[-min(tasks, 300) :]
     ]
     return Pass(tasks, under_way, seconds, measured)

@@ -139,7 +139,7 @@ async def test_the_happenings_of_a_task_come_each_once_when_the_server_is_killed
                 async for batch in batches:
                     seen.extend(
                         ("", each.seq) if isinstance(each, TaskHappening) else (each.run_id, each.seq)
-                        for each in batch.happenings
+                        for each in batch.events
                     )
                     begun.set()
 
@@ -154,7 +154,7 @@ async def test_the_happenings_of_a_task_come_each_once_when_the_server_is_killed
 
     assert (await store.inside.tasking.tasks.get("default", task.name)).phase == "succeeded"
     assert sorted(seen) == sorted(
-        ("", each.seq) if isinstance(each, TaskHappening) else (each.run_id, each.seq) for each in whole.happenings
+        ("", each.seq) if isinstance(each, TaskHappening) else (each.run_id, each.seq) for each in whole.events
     )
     assert len(seen) == len(set(seen))
 

@@ -343,7 +343,7 @@ class RemoteTasks(RemoteGroup, TaskGroup):
         stream = self._http.stream(f"{_task(name)}/watch", params={"namespace": namespace}, after=cursor)
         async with aclosing(stream) as events:
             async for event in events:
-                if event.name == "happenings":
+                if event.name == "events":
                     yield wire.batch_from_wire(wire.read(event.data, wire.BatchWire))
 
     async def changed(self, name: str, *, namespace: str = "default", cursor: str | None, timeout: float) -> None:

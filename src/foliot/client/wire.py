@@ -54,7 +54,7 @@ class FactWire(Struct, frozen=True, omit_defaults=True):
 
 class BatchWire(Struct, frozen=True):
     cursor: str
-    happenings: list[FactWire]
+    events: list[FactWire]
     ended: bool = False
 
 
@@ -134,11 +134,11 @@ def records_from_wire(records: Iterable[FactWire]) -> list[TaskRecord]:
 
 
 def batch_to_wire(batch: Batch, *, ended: bool = False) -> BatchWire:
-    return BatchWire(batch.cursor, [_told(each) for each in batch.happenings], ended)
+    return BatchWire(batch.cursor, [_told(each) for each in batch.events], ended)
 
 
 def batch_from_wire(wire: BatchWire) -> Batch:
-    return Batch([_heard(each) for each in wire.happenings], wire.cursor)
+    return Batch([_heard(each) for each in wire.events], wire.cursor)
 
 
 def _told(each: Happening) -> FactWire:

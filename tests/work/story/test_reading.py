@@ -181,22 +181,22 @@ async def test_batches_by_cursor_are_the_whole_story_in_pieces(kit: Kit, stories
     for _ in range(60):
         if chance.random() < 0.5:
             batch = await stories.happenings("default", name, cursor=cursor)
-            pieces += batch.happenings
+            pieces += batch.events
             cursor = batch.cursor
         elif leases := await kit.claim(1):
             await kit.performer.perform(leases[0])
             kit.now += 1
     batch = await stories.happenings("default", name, cursor=cursor)
-    pieces += batch.happenings
+    pieces += batch.events
 
-    whole = (await stories.happenings("default", name)).happenings
+    whole = (await stories.happenings("default", name)).events
     assert (await kit.tasks.get("default", name)).phase == "succeeded"
     assert len(pieces) == len(whole)
     for run in {getattr(each, "run_id", "") for each in whole}:
         mine = [each for each in pieces if getattr(each, "run_id", "") == run]
         assert [each.seq for each in mine] == list(range(1, len(mine) + 1))
         assert mine == [each for each in whole if getattr(each, "run_id", "") == run]
-    assert (await stories.happenings("default", name, cursor=batch.cursor)).happenings == []
+    assert (await stories.happenings("default", name, cursor=batch.cursor)).events == []
 
 
 async def test_why_looks_at_the_workers_and_limits_of_the_store(kit: Kit, stories: Stories) -> None:

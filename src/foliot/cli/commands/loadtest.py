@@ -278,7 +278,7 @@ async def _measured(runtime: Runtime, load: Load, outcomes: list[LoadOutcome]) -
         async with gate:
             info = await runtime.inside.tasking.tasks.get(load.namespace, name)
             batch = await runtime.inside.tasking.stories.happenings(load.namespace, name)
-            return measure(info, batch.happenings)
+            return measure(info, batch.events)
 
     return await asyncio.gather(*(one(outcome.name) for outcome in outcomes if outcome.created))
 

@@ -229,7 +229,7 @@ async def _logs(name: str | None, follow: bool, cursor: str | None, show_cursor:
         place = cursor
         async for batch in _batches(client, task, cursor, follow=follow):
             place = batch.cursor
-            for happening in batch.happenings:
+            for happening in batch.events:
                 if (line := log_line(happening)) is not None:
                     out(visible(line))
     if show_cursor and place:
@@ -293,8 +293,8 @@ async def _messages(name: str | None, audit: bool) -> int:
         task = await find_task(client, name)
         happenings: list[Happening] = []
         cursor: str | None = None
-        while (batch := await client.tasks.events(task.name, namespace=task.namespace, cursor=cursor)).happenings:
-            happenings += batch.happenings
+        while (batch := await client.tasks.events(task.name, namespace=task.namespace, cursor=cursor)).events:
+            happenings += batch.events
             cursor = batch.cursor
     for record in message_records(happenings):
         line = record.audit(task) if audit else record.metering(task)

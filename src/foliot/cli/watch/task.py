@@ -123,10 +123,10 @@ async def _until_it_rests(following: _Following, *, here: bool | None, stays: bo
         info = await work.tasks.get(name, namespace=namespace)
         batch = await work.tasks.events(name, namespace=namespace, cursor=cursor)
         cursor = batch.cursor
-        _watch_writing(following, batch.happenings)
+        _watch_writing(following, batch.events)
         if following.view.draws:
             following.view.graph(await work.tasks.story(name, namespace=namespace, looks=False))
-        following.view.show(batch.happenings)
+        following.view.show(batch.events)
         if info.phase in ENDED:
             return await work.tasks.story(name, namespace=namespace)
         if info.phase == "waiting":

@@ -31,7 +31,7 @@ RUN_EVENTS: Final[Mapping[str, Schema]] = {
     "end": _END,
     "error": _FAILED,
 }
-WORK_EVENTS: Final[Mapping[str, Schema]] = {"happenings": ref("BatchWire"), "end": ANYTHING, "error": _FAILED}
+WORK_EVENTS: Final[Mapping[str, Schema]] = {"events": ref("BatchWire"), "end": ANYTHING, "error": _FAILED}
 
 
 def stream(events: Mapping[str, Schema]) -> Schema:

@@ -79,7 +79,7 @@ async def logs(name: Name, services: Services, namespace: Namespace = None, curs
     """Returns the events behind the cursor, a line each. It answers at once; follow `/events` to wait for more."""
     with parameters():
         batch = await services.runtime.inside.tasking.stories.happenings(space(namespace), name, cursor=cursor)
-    lines = [line for each in batch.happenings if (line := log_line(each)) is not None]
+    lines = [line for each in batch.events if (line := log_line(each)) is not None]
     return Json({"name": name, "logs": lines, "cursor": batch.cursor})
 
 
@@ -148,7 +148,7 @@ async def changes(
     while True:
         batch = await tasks.events(name, namespace=where, cursor=cursor)
         left = until - time.monotonic()
-        if batch.happenings or left <= 0 or services.closing.is_set():
+        if batch.events or left <= 0 or services.closing.is_set():
             return Json(wire.batch_to_wire(batch))
         await tasks.changed(name, namespace=where, cursor=cursor, timeout=min(left, 1.0))
 
@@ -162,7 +162,7 @@ async def watch(
     namespace: Namespace = None,
     cursor: str | None = None,
 ) -> Response:
-    """Events `happenings` as they come, each with the cursor as its id; `end` when the task has ended."""
+    """Streams what `changes` lists, as events `events` with the cursor as their id; `end` when the task has ended."""
     tasks, where = services.runtime.tasks, space(namespace)
     position = last_event(request, cursor)
     await tasks.get(name, namespace=where)
@@ -174,6 +174,6 @@ async def watch(
 async def _frames(services: Services, namespace: str, name: str, position: str | None) -> AsyncGenerator[bytes]:
     async with aclosing(task_batches(services, namespace, name, position)) as batches:
         async for _, batch in batches:
-            if batch.happenings:
-                yield frame("happenings", wire.batch_to_wire(batch), batch.cursor)
+            if batch.events:
+                yield frame("events", wire.batch_to_wire(batch), batch.cursor)
     yield frame("end", {})

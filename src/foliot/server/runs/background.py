@@ -241,7 +241,7 @@ class TaskEngagement:
             info = await self._tasking.tasks.get(self.namespace, self.id)
             batch = await stories.happenings(self.namespace, self.id, cursor=cursor)
             cursor = batch.cursor
-            for happening in batch.happenings:
+            for happening in batch.events:
                 if isinstance(happening, TaskHappening):
                     end = happening.fact
                     continue

@@ -37,9 +37,9 @@ async def task_frames(services: Services, namespace: str, name: str, cursor: str
         async for info, batch in batches:
             place = decode_cursor(cursor)
             told: list[bytes] = []
-            for number, happening in enumerate(batch.happenings, start=1):
+            for number, happening in enumerate(batch.events, start=1):
                 place = _behind(place, happening)
-                mark = batch.cursor if number == len(batch.happenings) else encode_cursor(place)
+                mark = batch.cursor if number == len(batch.events) else encode_cursor(place)
                 told.append(frame("event", as_data(info.id, happening), mark if len(mark) <= LONGEST_CURSOR else None))
             if told:
                 yield b"".join(told)

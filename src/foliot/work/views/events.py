@@ -49,7 +49,7 @@ Happening: TypeAlias = TaskHappening | RunHappening
 class Batch(Struct, frozen=True):
     """The new events, and the cursor to continue from."""
 
-    happenings: list[Happening]
+    events: list[Happening]
     cursor: str
 
 
