@@ -107,6 +107,8 @@ async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
         "FOLIOT_TOOL_MODULES": "desk, acme.tools.*",
         "FOLIOT_MCP_COMMANDS": "python, LANG=* npx -y @acme/search --root /srv, uvx acme-time *",
         "FOLIOT_OUTBOUND_ALLOW": "10.1.0.0/16, intranet.example",
+        "FOLIOT_WASM_MODULES": "/srv/modules, /opt/acme/resize.wasm",
+        "FOLIOT_WASM_FOLDERS": "/srv/data",
         "FOLIOT_NATS_SUBJECTS": "{namespace}.tool.execute.*, billing.tool.*, shared.>",
     }
     flags = {"home": str(tmp_path)}
@@ -548,6 +550,7 @@ async def test_a_rule_that_is_changed_or_deleted_is_recorded_with_what_it_said(s
 # --- what the operator grants ----------------------------------------------------------------------------------------
 
 MCP = {"transport": "stdio"}
+WASM: dict[str, Any] = {"digest": "sha256:" + "0" * 64}
 OPENAI = {"provider": "openai", "default_model": "m"}
 # What is not granted, and beside it what is.
 GRANTED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
@@ -562,6 +565,18 @@ GRANTED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
         "function",
         {"type": "function", "function": "acme.toolsmith:x"},
         {"type": "function", "function": "acme.tools.io:x"},
+    ),
+    *(
+        ("Tool", field, {"type": "wasm", "wasm": WASM | refused}, {"type": "wasm", "wasm": WASM | granted})
+        for field, refused, granted in (
+            ("wasm.module", {"module": "/etc/passwd"}, {"module": "/srv/modules/a/b.wasm"}),
+            ("wasm.module", {"module": "/srv/modules/../x.wasm"}, {"module": "x.wasm"}),
+            ("wasm.module", {"module": "../x.wasm"}, {"module": "/opt/acme/resize.wasm"}),
+            ("wasm.module", {"module": "/srv/modules-other/x.wasm"}, {}),
+            ("wasm.digest", {"module": "/srv/x.wasm"}, {"digest": "sha256:" + "1" * 64}),
+            ("wasm.entrypoint", {"module": "/srv/x.wasm", "entrypoint": "go"}, {"entrypoint": "go"}),
+            ("wasm.folders", {"folders": {"/data": "/etc"}}, {"folders": {"/data": "/srv/data/cities"}}),
+        )
     ),
     ("Tool", "endpoint", {"endpoint": "http://127.0.0.1:1/"}, {"endpoint": "http://10.1.2.3/"}),
     ("Tool", "endpoint", {"endpoint": "http://localhost:1/"}, {"endpoint": "http://intranet.example/"}),

@@ -55,9 +55,8 @@ def test_a_condition_that_ends_too_early_is_told_in_words(foliot):
 
 
 def test_a_call_of_a_tool_that_nothing_runs_is_refused(foliot, tmp_path):
-    (tmp_path / "t.yaml").write_text(
-        "kind: Tool\nmetadata: {name: t}\nspec: {type: wasm, effect: read, description: d}\n"
-    )
+    spec = "{type: wasm, effect: read, description: d, runtime: {isolation_mode: none}}"
+    (tmp_path / "t.yaml").write_text(f"kind: Tool\nmetadata: {{name: t}}\nspec: {spec}\n")
     foliot("apply", "-f", str(tmp_path / "t.yaml"))
 
     said = foliot("tools", "call", "t")

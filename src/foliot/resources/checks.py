@@ -206,9 +206,10 @@ def _doubts(document: Document) -> Iterator[Problem]:
     ):
         hint = "set apply_mode: global, or name target_systems or target_tasks"
         yield Problem(("spec",), "a scoped policy without targets holds for nothing", hint, severity="warning")
-    if document["kind"] == "Tool" and spec.get("type") == "wasm":
-        message = "no version of Foliot runs tools of type wasm yet: calls are refused"
-        yield Problem(("spec", "type"), message, "use function, http, external, grpc, queue or mcp", severity="warning")
+    if document["kind"] == "Tool" and spec.get("type") == "wasm" and not spec.get("wasm"):
+        message = "a tool of type wasm without spec.wasm cannot be called"
+        hint = "set spec.wasm.module to the file of its module, and spec.wasm.digest to sha256:… of that"
+        yield Problem(("spec", "type"), message, hint, severity="warning")
     elif document["kind"] == "Tool" and spec.get("type") in _CALLED_BY_ADDRESS and not spec.get("endpoint"):
         message = f"a tool of type {spec['type']} without spec.endpoint cannot be called"
         yield Problem(("spec", "endpoint"), message, severity="warning")

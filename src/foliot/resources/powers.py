@@ -27,6 +27,8 @@ Power: TypeAlias = Literal[
     "names",
     "reaches",
     "code",
+    "module",
+    "files",
     "program",
     "sends",
     "keeps",
@@ -40,6 +42,8 @@ Power: TypeAlias = Literal[
 Grant: TypeAlias = Literal[
     "",
     "tool_modules",
+    "wasm_modules",
+    "wasm_folders",
     "mcp_commands",
     "outbound_allow",
     "outbound_allow, nats_subjects",
@@ -54,6 +58,8 @@ POWERS: Final[Mapping[Power, str]] = {
     "names": "uses another resource; one of another namespace only with a ReferenceGrant there",
     "reaches": "Foliot connects to this address",
     "code": "Python code runs in the process of Foliot",
+    "module": "a WebAssembly module runs on the machine of Foliot, fenced in",
+    "files": "such a module reads files of the machine",
     "program": "a program is started on the machine of Foliot",
     "sends": "the value of a Secret is sent to the address beside it",
     "keeps": "a secret value is stored, and never shown again",
@@ -67,6 +73,8 @@ POWERS: Final[Mapping[Power, str]] = {
 GRANTS: Final[Mapping[Grant, str]] = {
     "": "",
     "tool_modules": "the module is in `tool_modules`, or the operator declares it",
+    "wasm_modules": "the file is in `wasm_modules`, or the operator declares it",
+    "wasm_folders": "the folder is in `wasm_folders`, or the operator declares it",
     "mcp_commands": "the command line is in `mcp_commands`",
     "outbound_allow": "a host inside is in `outbound_allow`; a ModelEndpoint may be declared by the operator instead",
     "outbound_allow, nats_subjects": "a host inside is in `outbound_allow`; a NATS subject other than "
@@ -288,6 +296,8 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
         ("author",),
         (
             *_all("code", "function", "tool_modules"),
+            *_all("module", "wasm.module wasm.digest wasm.entrypoint", "wasm_modules"),
+            *_all("files", "wasm.folders", "wasm_folders"),
             *_all("reaches", "endpoint", "outbound_allow, nats_subjects"),
             *_AUTH,
             *_all("names", "mcp_server_ref requires requires_prior after replaced_by"),
@@ -309,6 +319,7 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
             *_all(
                 "own",
                 "type version description http.method http.headers http.query http.body grpc.plaintext input_schema "
+                "wasm.max_memory_bytes wasm.fuel wasm.wasi "
                 f"mcp_tool_name resource_keys on_dependency_failure deprecated_since {_RATE} runtime.timeout "
                 "runtime.timeouts.attempt runtime.timeouts.total runtime.timeouts.idle runtime.retry.max_attempts "
                 "runtime.retry.backoff runtime.retry.max_backoff runtime.retry.jitter runtime.retry.retry_on_kinds",
@@ -506,7 +517,7 @@ def _tool_address(type_: str, endpoint: str) -> str:
         case "grpc":
             return f"http://{endpoint.removeprefix('grpc://').removeprefix('grpcs://')}" if endpoint else ""
         case "queue" | "function" | "mcp" | "wasm":
-            return ""  # a subject, which is granted by itself; a module; what the McpServer says; nothing runs it here
+            return ""  # a subject, which is granted by itself; a module of Python; what the McpServer says; a module
         case _:
             raise ValueError(f"it is not known what the endpoint of a tool of the type {type_!r} reaches")
 
@@ -528,7 +539,7 @@ def secret_targets(document: Document, addresses: Iterable[tuple[str, str]] | No
 
 
 _IN_HIS_NAME: Final[frozenset[Power]] = frozenset(
-    {"reaches", "code", "program", "sends", "keeps", "binds", "works", "consents", "shares"}
+    {"reaches", "code", "module", "files", "program", "sends", "keeps", "binds", "works", "consents", "shares"}
 )
 
 

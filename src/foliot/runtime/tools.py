@@ -45,12 +45,13 @@ EXTRAS: Final[Mapping[str, str]] = {
     "nats": "nats",
     "mcp": "mcp",
     "grpc": "grpc",
+    "wasm": "wasmtime",
     "pydantic-ai": "pydantic_ai",
     "opentelemetry": "opentelemetry",
 }
 _RESULT: Final = msgspec.json.Decoder(ToolResult)
 # Types of tools that need one of them.
-NEEDS: Final[Mapping[str, str]] = {"mcp": "mcp", "grpc": "grpc", "queue": "nats"}
+NEEDS: Final[Mapping[str, str]] = {"mcp": "mcp", "grpc": "grpc", "queue": "nats", "wasm": "wasm"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +307,11 @@ def capabilities(settings: Settings | None) -> dict[str, Any]:
     Nothing is imported or connected to.
     """
     installed = {extra: find_spec(module) is not None for extra, module in EXTRAS.items()}
-    offered = (NONE, "sandboxed") if can_fence() else (NONE,)
+    uncontained = dict.fromkeys(MODES, "no such sandbox is here")
+    uncontained[NONE] = ""
+    if can_fence():
+        uncontained["sandboxed"] = ""
+    uncontained["wasm"] = "" if installed["wasm"] else "install foliot[wasm]"
     lacking = {kind: f"install foliot[{extra}]" for kind, extra in NEEDS.items() if not installed[extra]}
     if settings is None or settings.nats is None:
         lacking.setdefault("queue", "no NATS server is configured: set FOLIOT_NATS")
@@ -314,12 +319,12 @@ def capabilities(settings: Settings | None) -> dict[str, Any]:
         stdio = "no program may be started as an MCP server: set FOLIOT_MCP_COMMANDS"
     else:
         stdio = ""
-    kinds = ("function", "http", "external", "grpc", "webhook-callback", "queue", "mcp", "agent")
+    kinds = ("function", "http", "external", "grpc", "webhook-callback", "queue", "mcp", "wasm", "agent")
     return {
         "at": time.time(),
         "types": {kind: _state(lacking.get(kind, "")) for kind in kinds},
         "mcp_stdio": _state(lacking.get("mcp", "") or stdio),
-        "isolation": {mode: _state("" if mode in offered else "no such sandbox is here") for mode in MODES},
+        "isolation": {mode: _state(problem) for mode, problem in uncontained.items()},
         "workspace": _state("" if settings is not None and settings.workspace else "set FOLIOT_WORKSPACE"),
         "extras": {
             extra: _state("" if there else f"{EXTRAS[extra]} is not installed") for extra, there in installed.items()

@@ -38,7 +38,7 @@ def read(policy: SandboxPolicy, path: str, limit: int) -> bytes:
     """Raises `SandboxPathRefused`."""
     root, rest, _ = _place(policy, path)
     with _explained(path), _opened(root) as folder:
-        descriptor = _beneath(folder, rest, _FILE)
+        descriptor = open_beneath(folder, rest, _FILE)
         with os.fdopen(descriptor, "rb") as file:
             found = os.fstat(descriptor)
             if not stat.S_ISREG(found.st_mode):
@@ -94,7 +94,8 @@ def _opened(root: str) -> Generator[int]:
         os.close(descriptor)
 
 
-def _beneath(folder: int, path: str, flags: int) -> int:
+def open_beneath(folder: int, path: str, flags: int) -> int:
+    """Open what a path below an open folder leads to, and nothing outside of it. Raises `OSError`."""
     how = _How(flags, 0, _BENEATH | _NO_MAGIC_LINKS)
     made = _libc.syscall(_OPENAT2, folder, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how))
     if made < 0:
@@ -108,15 +109,15 @@ def _made(folder: int, names: list[str]) -> int:
     for count in range(1, len(names) + 1):
         path = "/".join(names[:count])
         try:
-            os.close(_beneath(folder, path, _FOLDER))
+            os.close(open_beneath(folder, path, _FOLDER))
         except FileNotFoundError:
-            parent = _beneath(folder, "/".join(names[: count - 1]) or ".", _FOLDER)
+            parent = open_beneath(folder, "/".join(names[: count - 1]) or ".", _FOLDER)
             try:
                 with suppress(FileExistsError):
                     os.mkdir(names[count - 1], 0o755, dir_fd=parent)
             finally:
                 os.close(parent)
-    return _beneath(folder, "/".join(names) or ".", _FOLDER)
+    return open_beneath(folder, "/".join(names) or ".", _FOLDER)
 
 
 def _replace(parent: int, name: str, data: bytes) -> None:

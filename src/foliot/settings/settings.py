@@ -235,6 +235,12 @@ def as_commands(given: Given) -> tuple[str, ...]:
     return entries
 
 
+def as_places(given: Given) -> tuple[str, ...]:
+    """Absolute paths of files and folders separated by commas: `/srv/modules, /opt/acme/resize.wasm`."""
+    entries = tuple(part.strip() for part in given.text.split(",") if part.strip())
+    return tuple(str(as_path(given._replace(text=entry))) for entry in entries)
+
+
 def as_listen(given: Given) -> str:
     """`host:port`, an address of IPv6 in brackets: `127.0.0.1:8080`, `[::1]:8080`, `0.0.0.0:0`."""
     host, colon, port = given.text.strip().rpartition(":")
@@ -407,6 +413,10 @@ class Settings:
     outbound_allow: tuple[str, ...] = field(metadata=rule(as_hosts, ""))
     # Python modules whose functions a Tool may name that somebody else than the operator declares.
     tool_modules: tuple[str, ...] = field(metadata=rule(as_modules, ""))
+    # Files, and folders of files, that may be the WebAssembly module of a Tool that somebody else than the operator
+    # declares; and folders that such a module may be given to read.
+    wasm_modules: tuple[str, ...] = field(metadata=rule(as_places, ""))
+    wasm_folders: tuple[str, ...] = field(metadata=rule(as_places, ""))
     # Programs that may be started as MCP servers; without it none is, whatever an McpServer declares. One that somebody
     # else than the operator declares needs its whole command line here, and the variables that it sets.
     mcp_commands: tuple[str, ...] = field(metadata=rule(as_commands, ""))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from foliot.sandbox.base import Stream
 
 TIMED_OUT = 124
+# Isolation modes of which it is known what enforces them.
+_FENCED: Final = ("sandboxed", "wasm")
 
 
 @click.group(name="sandbox")
@@ -98,22 +100,23 @@ def explain(tool: str, output: str) -> int:
 
 async def _explain(tool: str, output: str) -> int:
     from foliot.sandbox.process import ProcessSandbox
+    from foliot.sandbox.wasm import Wasm
 
     async with reached() as client:
         found = await client.tools.get(tool, namespace=namespace())
-    fence = ProcessSandbox()
+    mode = str(found.get("isolation", "none"))
+    fence = Wasm() if mode == "wasm" else ProcessSandbox()
     try:
         enforcement = await fence.enforces()
     finally:
         await fence.close()
-    mode = str(found.get("isolation", "none"))
     if output == "json":
         out(as_json(_data(tool, mode, found, enforcement)))
         return 0
     out(f"{tool} runs with isolation {mode!r}; it can{'' if found.get('available') else 'not'} be called here.")
     if problem := found.get("problem"):
         out(f"  {problem}")
-    if mode != "sandboxed":
+    if mode not in _FENCED:
         out("  Nothing is fenced: it has the rights of the worker." if mode == "none" else "  Not by processes.")
         return 0
     if not enforcement.available:
@@ -136,7 +139,7 @@ def _data(tool: str, mode: str, found: dict[str, Any], enforcement: Enforcement)
     return {
         "tool": tool,
         "isolation": mode,
-        "available": bool(found.get("available")) and (mode != "sandboxed" or enforcement.available),
+        "available": bool(found.get("available")) and (mode not in _FENCED or enforcement.available),
         **({"problem": problem} if problem else {}),
-        "enforced": features if mode == "sandboxed" else {},
+        "enforced": features if mode in _FENCED else {},
     }

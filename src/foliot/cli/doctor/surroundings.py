@@ -28,6 +28,7 @@ EXTRAS: Final = {
     "nats": ("nats",),
     "mcp": ("mcp",),
     "grpc": ("grpc",),
+    "wasm": ("wasmtime",),
     "pydantic-ai": ("pydantic_ai",),
     "server": ("starlette", "uvicorn"),
     "metrics": ("prometheus_client",),
@@ -240,7 +241,8 @@ async def _contained(resources: ResourceStore) -> Finding:
 
     page = await resources.list(Filter(kind="Tool"))
     contained = [item for item in page.items if _mode(item) not in ("", "none")]
-    wanting = [item for item in contained if _mode(item) != "sandboxed"]
+    offered = ("sandboxed", "wasm") if find_spec("wasmtime") is not None else ("sandboxed",)
+    wanting = [item for item in contained if _mode(item) not in offered]
     if not wanting:
         return Finding("rules", "rules.sandbox", "ok", f"{len(contained)} tools ask to be contained")
     names = listed([str(item["metadata"]["name"]) for item in wanting])
@@ -256,12 +258,18 @@ async def _contained(resources: ResourceStore) -> Finding:
 async def look_at_sandbox() -> Findings:
     """Fence a program and tell what holds it: each wall and each limit, and why one is missing."""
     from foliot.sandbox.process import ProcessSandbox
+    from foliot.sandbox.wasm import Wasm
 
     sandbox = ProcessSandbox()
     try:
         found = await sandbox.enforces()
     finally:
         await sandbox.close()
+    modules = await Wasm().enforces()
+    if modules.available:
+        yield Finding("sandbox", "sandbox.wasm", "ok", "WebAssembly modules run in wasmtime")
+    else:
+        yield Finding("sandbox", "sandbox.wasm", "note", f"tools of type wasm are refused: {modules.why}", modules.hint)
     if not found.available:
         what = f"nothing can be fenced here, so bash and every sandboxed tool is refused: {found.why}"
         yield Finding("sandbox", "sandbox.process", "warning", what, found.hint)

@@ -7,15 +7,16 @@ masker that hides every secret that was ever looked up. Nothing is opened for a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from foliot.common.waits import Waits
 from foliot.engine.definition.freeze import tool_definition
 from foliot.engine.definition.functions import fenced_definition, function_tool
-from foliot.engine.definition.grants import NOTHING_GRANTED, OperatorGrants
+from foliot.engine.definition.grants import NOTHING_GRANTED, OperatorGrants, refused
 from foliot.engine.definition.references import References
-from foliot.errors import NotHere
+from foliot.errors import Denied, NotHere
 from foliot.resources.agreed import Agreed
 from foliot.sandbox import bubblewrap
 from foliot.store.base import Document, Key, ResourceStore
@@ -104,6 +105,8 @@ class Backends:
         there: a tool is never run in something weaker than what it declares.
         """
         definition = tool_definition(document)
+        if definition.isolation == "wasm":
+            definition = self._wasm_definition(document, definition)
         if definition.isolation != NONE:
             return self._contained(document, definition)
         make = {
@@ -172,6 +175,18 @@ class Backends:
 
             self._sandbox = ProcessSandbox()
         return self._sandbox
+
+    def _wasm_definition(self, document: Document, definition: ToolDefinition) -> ToolDefinition:
+        """The definition with the file of its module; raises what a tool without a grant is refused with."""
+        from foliot.tools.backends.wasm import WasmIsolation, WasmTool
+
+        if not self.isolations.serves(definition):
+            self.isolations.register(WasmIsolation(), WasmTool)
+        try:
+            declared = self.grants.wasm_module(document)
+        except Denied as denied:
+            raise refused(document, denied) from None
+        return replace(definition, options={**definition.options, "wasm": declared})
 
     def _contained(self, document: Document, definition: ToolDefinition) -> Tool:
         if not self.isolations.serves(definition):

@@ -1,4 +1,4 @@
-"""Grants of the operator: Python modules, command lines, internal hosts, and Secrets for hosts.
+"""Grants of the operator: Python and WebAssembly modules, command lines, internal hosts, and Secrets for hosts.
 
 A resource that the operator declared needs no grant (`metadata.declaredBy.operator`). Any other is held against the
 settings twice: when it is declared over HTTP, so that its author is told what to ask the operator for, and when it is
@@ -8,15 +8,16 @@ used, because settings, Secrets and resources change, and not everything in a st
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from foliot.errors import Denied, InvalidInput
+from foliot.errors import Denied, FoliotError, InvalidInput, NotHere
 from foliot.models.registry import Provider, default_registry
 from foliot.resources.powers import Document, declared_addresses, declared_by_operator, secret_targets, spec_of
 from foliot.settings.settings import Settings
+from foliot.tools.base import ToolDenied
 from foliot.tools.mcp.process import command_granted, server_spec
 from foliot.tools.nats_worker.messages import EXECUTE
 from foliot.tools.outbound.guard import Guard, Outbound, OutboundRefused, ToolUnreachable
@@ -37,12 +38,21 @@ class OperatorGrants:
     mcp_commands: tuple[str, ...] = ()
     outbound_allow: tuple[str, ...] = ()
     nats_subjects: tuple[str, ...] = ()
+    wasm_modules: tuple[str, ...] = ()
+    wasm_folders: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, settings: Settings | None) -> OperatorGrants:
         if settings is None:
             return cls()
-        return cls(settings.tool_modules, settings.mcp_commands, settings.outbound_allow, settings.nats_subjects)
+        return cls(
+            settings.tool_modules,
+            settings.mcp_commands,
+            settings.outbound_allow,
+            settings.nats_subjects,
+            settings.wasm_modules,
+            settings.wasm_folders,
+        )
 
     # --- code ----------------------------------------------------------------------------------------------------
 
@@ -73,6 +83,70 @@ class OperatorGrants:
             field="spec.function",
         )
 
+    def check_wasm(self, document: Document) -> None:
+        """Raises `Denied` unless the module of a tool and the folders that it reads are granted, by their paths.
+
+        No file is looked at: whoever declares learns nothing of the files of this machine.
+        """
+        declared = _wasm(document)
+        if declared is None or declared_by_operator(document):
+            return
+        given = str(declared.get("module", ""))
+        # What is relative is looked for in granted folders only.
+        if os.path.isabs(given) and not lies_in(os.path.normpath(given), self.wasm_modules):
+            raise self._no_module(document)
+        if not self.wasm_modules or ".." in given.split("/"):
+            raise self._no_module(document)
+        for outside in declared.get("folders", {}).values():
+            if not lies_in(os.path.normpath(outside), self.wasm_folders):
+                raise self._no_folder(document)
+
+    def wasm_module(self, document: Document) -> dict[str, Any]:
+        """Returns `spec.wasm` with the file of its module, as it is on this machine.
+
+        Raises `Denied` as `check_wasm`, also for a link that leads out of what is granted; `NotHere` when there is no
+        such file here.
+        """
+        declared = _wasm(document)
+        if declared is None:
+            return {}
+        self.check_wasm(document)
+        operator = declared_by_operator(document)
+        given = str(declared.get("module", "")) or f"{declared['digest'].removeprefix('sha256:')}.wasm"
+        places = [*self.wasm_modules, *([os.getcwd()] if operator else [])]
+        found = next(filter(os.path.isfile, (os.path.join(place, given) for place in places)), "")
+        if os.path.isabs(given) and os.path.isfile(given):
+            found = given
+        if not found:
+            name = document["metadata"]["name"]
+            raise NotHere(
+                f"the WebAssembly module of tool {name!r} is not here: {given}",
+                hint="put the file where the run is driven; a relative path is looked for in the folders of the "
+                "setting wasm_modules (FOLIOT_WASM_MODULES)",
+                lacks=f"module {given}",
+            )
+        if not operator and not lies_in(os.path.realpath(found), map(os.path.realpath, self.wasm_modules)):
+            raise self._no_module(document)
+        granted = [*map(os.path.realpath, self.wasm_folders)]
+        folders = {inside: os.path.realpath(outside) for inside, outside in declared.get("folders", {}).items()}
+        if not operator and not all(lies_in(outside, granted) for outside in folders.values()):
+            raise self._no_folder(document)
+        return {**declared, "module": os.path.realpath(found), "folders": folders}
+
+    def _no_module(self, document: Document) -> Denied:
+        return Denied(
+            f"Tool/{document['metadata']['name']}: this file may not be the module of a tool here",
+            hint=_ASK.format("add it, or its folder, to the setting wasm_modules (FOLIOT_WASM_MODULES)"),
+            field="spec.wasm.module",
+        )
+
+    def _no_folder(self, document: Document) -> Denied:
+        return Denied(
+            f"Tool/{document['metadata']['name']}: modules may not read this folder here",
+            hint=_ASK.format("add it to the setting wasm_folders (FOLIOT_WASM_FOLDERS)"),
+            field="spec.wasm.folders",
+        )
+
     # --- messages ------------------------------------------------------------------------------------------------
 
     def check_subject(self, document: Document) -> None:
@@ -100,6 +174,8 @@ class OperatorGrants:
         kind, spec = document["kind"], spec_of(document)
         if kind == "Tool" and spec.get("function"):
             self.check_function(document, spec["function"])
+        if kind == "Tool" and spec.get("wasm"):
+            self.check_wasm(document)
         if kind == "Tool" and spec["type"] == "queue":
             self.check_subject(document)
         if kind == "ModelEndpoint":
@@ -156,6 +232,27 @@ def module_granted(module: str, patterns: Collection[str]) -> bool:
     return any(
         module == pattern or (pattern.endswith(".*") and f"{module}.".startswith(pattern[:-1])) for pattern in patterns
     )
+
+
+def lies_in(path: str, places: Iterable[str]) -> bool:
+    """Whether a path is one of these, or below one that is a folder."""
+    return any(path == place or path.startswith(f"{place.rstrip('/')}/") for place in places)
+
+
+def refused(document: Document, denied: Denied) -> FoliotError:
+    """The error of a tool that is used without what its declarer was not granted.
+
+    `NotHere` when nobody knows who that was, so that work which was accepted then waits instead of being given up.
+    """
+    name = document["metadata"]["name"]
+    if not document["metadata"].get("declaredBy"):
+        hint = "apply it once more, unchanged is enough; `foliot doctor` lists all resources without a declarer"
+        return NotHere(denied.message, hint=hint, lacks=f"a declarer of Tool/{name}")
+    return ToolDenied(denied.message, hint=denied.hint, layer="deployment", tool=name)
+
+
+def _wasm(document: Document) -> Mapping[str, Any] | None:
+    return spec_of(document).get("wasm") or None
 
 
 def subject_granted(subject: str, pattern: str, namespace: str) -> bool:

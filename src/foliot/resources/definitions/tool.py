@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from foliot.common import durations
 from foliot.resources.base import (
@@ -30,6 +30,7 @@ from foliot.resources.fields import (
     MARK_ANY_CASE,
     MARK_EXACT,
     ONE_OR_MANY,
+    Count,
     ExactList,
     Forgiving,
     JsonSchema,
@@ -39,6 +40,7 @@ from foliot.resources.fields import (
     StringMap,
     Timeout,
     WordList,
+    as_whole,
     check_url,
     distinct,
     refusal,
@@ -139,7 +141,8 @@ class ToolRuntime(Model):
     timeout: Timeout = Field(default=_TOTAL, description="The whole call, with its retries.")
     timeouts: ToolTimeouts = Field(default_factory=ToolTimeouts, description="Limits for parts of a call.")
     isolation_mode: Annotated[Literal["none", "sandboxed", "container", "wasm"], ANY_CASE] | None = Field(
-        default=None, description="What contains the call: `sandboxed` for high and critical risk, else `none`."
+        default=None,
+        description="What contains it: `wasm` for that type, `sandboxed` for high and critical risk, else `none`.",
     )
     retry: CallRetry = Field(default_factory=CallRetry, description="When a failed call is tried again.")
 
@@ -198,6 +201,56 @@ class GrpcService(Model):
     )
 
 
+_DIGEST: Final = r"sha256:[0-9a-f]{64}"
+
+
+def _digest(value: str) -> str:
+    if not re.fullmatch(_DIGEST, value):
+        expected = "sha256: and 64 hexadecimal digits in lower case"
+        raise refusal(
+            f'invalid {{field}} "{value[:80]}": expected {expected}', expected=expected, hint="sha256sum FILE"
+        )
+    return value
+
+
+def _folders(folders: dict[str, str]) -> dict[str, str]:
+    for inside, outside in folders.items():
+        for path in (inside, outside):
+            if not path.startswith("/") or ".." in path.split("/") or not path.isprintable():
+                rule = "absolute paths without '..'"
+                raise refusal(f"a folder is given by {rule}: /path/inside: /path/of/the/machine", path=(inside,))
+    return folders
+
+
+class WasmCode(Model):
+    """The WebAssembly module of a `wasm` tool, and what it may use. `runtime.timeout` bounds its time."""
+
+    required: ClassVar = {"digest": " (sha256:…): a module runs only as it was declared"}
+
+    module: str = Field(
+        default="",
+        description="The file. A relative path is looked for in the folders of the setting wasm_modules; without one, "
+        "the digits of the digest with .wasm.",
+    )
+    digest: Annotated[
+        str, AfterValidator(_digest), WithJsonSchema({"type": "string", "pattern": rf"^\s*{_DIGEST}\s*$"})
+    ] = Field(default="", description="What the file must be: sha256:…; a file that changed is refused.")
+    entrypoint: str = Field(default="", description="The function to call: `run`, or `_start` where there is none.")
+    max_memory_bytes: Annotated[int, Field(ge=65_536, le=4_294_967_296), BeforeValidator(as_whole)] = Field(
+        default=67_108_864, description="How much memory it may have."
+    )
+    fuel: Count = Field(default=0, description="How many instructions a call may take; 0 for no bound but time.")
+    wasi: bool = Field(
+        default=True,
+        description="Whether it has the functions of WASI preview 1: its streams, random bytes, a clock. Without, it "
+        "imports nothing.",
+    )
+    folders: Annotated[StringMap, AfterValidator(_folders)] = Field(
+        default_factory=dict[str, str],
+        description="Folders of the machine that it may read, by their paths inside: /data: /srv/data.",
+    )
+
+
 _CATEGORY_SCHEMA: Final = {"type": "string", "pattern": r"^\s*[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?\s*$"}
 _PATH_SCHEMA: Final = {"type": "string", "pattern": rf"^\s*{_IMPORT_PATH.pattern}\s*$"}
 _BY_URL: Final = either(no(given("type")), says("type", "http", "external", "webhook-callback"))
@@ -213,6 +266,7 @@ class ToolSpec(Model):
         implies(given("function"), says("type", "function")),
         implies(both(present("http"), given("type")), says("type", "http")),
         implies(present("grpc"), says("type", "grpc")),
+        implies(present("wasm"), says("type", "wasm")),
         implies(both(given("endpoint"), _BY_URL), fits("endpoint", r"^\s*[Hh][Tt][Tt][Pp][Ss]?://[^\s/:@?#]")),
         implies(both(given("endpoint"), says("type", "grpc")), fits("endpoint", _GRPC_TARGET)),
     )
@@ -226,12 +280,13 @@ class ToolSpec(Model):
         default="uncategorised", description="The group by which roles may allow tools."
     )
     description: str = Field(default="", description="What the model is told of it.")
-    endpoint: str = Field(default="", description="A URL; host:port for grpc; a module for wasm; a subject for queue.")
+    endpoint: str = Field(default="", description="A URL; host:port for grpc; a subject for queue.")
     function: Annotated[str, AfterValidator(_import_path), WithJsonSchema(_PATH_SCHEMA)] = Field(
         default="", description="The Python function of a `function` tool: package.module:name."
     )
     http: HttpRequest | None = Field(default=None, description="The request of an `http` tool; a POST of JSON.")
     grpc: GrpcService | None = Field(default=None, description="How the service of a `grpc` tool is reached.")
+    wasm: WasmCode | None = Field(default=None, description="The module of a `wasm` tool.")
     input_schema: ArgumentsSchema = Field(
         default_factory=dict[str, Any], description="The JSON Schema of the arguments, given to the model."
     )
@@ -285,7 +340,8 @@ class ToolSpec(Model):
         if not self.operation_classes:
             self.operation_classes = ["write"] if dangerous else ["read"]
         if self.runtime.isolation_mode is None:
-            self.runtime.isolation_mode = "sandboxed" if dangerous else "none"
+            # A module is contained by what runs it.
+            self.runtime.isolation_mode = "wasm" if self.type == "wasm" else "sandboxed" if dangerous else "none"
 
     def problems(self) -> Iterator[Problem]:
         if self.type == "mcp":
@@ -300,6 +356,8 @@ class ToolSpec(Model):
             yield problem("http", message="{field} is only for spec.type=http")
         if self.grpc is not None and self.type != "grpc":
             yield problem("grpc", message="{field} is only for spec.type=grpc")
+        if self.wasm is not None and self.type != "wasm":
+            yield problem("wasm", message="{field} is only for spec.type=wasm")
         if self.input_schema.get("type", "object") != "object":
             yield problem("input_schema", "type", message="{field} must be object: arguments have names")
         yield from self._wrong_endpoint()
