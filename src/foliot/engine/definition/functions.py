@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Annotated, Any, Final, Literal, Optional, Union
 
 from foliot.engine.definition.freeze import tool_definition
-from foliot.engine.definition.grants import OperatorGrants, refused
+from foliot.engine.definition.grants import OperatorGrants, not_granted
 from foliot.errors import Denied, InvalidDefinition, InvalidInput, NotHere
 from foliot.resources.powers import declared_by_operator
 from foliot.store.base import Document
@@ -40,7 +40,7 @@ def function_tool(document: Document, grants: OperatorGrants) -> FunctionTool:
         # And where it was written: `desk:getcwd` may be a function that the module desk only imports.
         grants.check_module(document, str(getattr(function, "__module__", None)))
     except Denied as denied:
-        raise refused(document, denied) from None
+        raise not_granted(document, denied) from None
     try:
         declared, made = tool_definition(document), tool(name=name)(function)
     except InvalidInput as error:
@@ -57,7 +57,7 @@ def fenced_definition(document: Document, grants: OperatorGrants) -> ToolDefinit
     try:
         grants.check_function(document, path)
     except Denied as denied:
-        raise refused(document, denied) from None
+        raise not_granted(document, denied) from None
     root, source = _source(path, document["metadata"]["name"])
     check = None if declared_by_operator(document) else partial(_check_module, document, grants)
     declared = with_code(tool_definition(document), FencedCode(path, root, check))
@@ -74,7 +74,7 @@ def _check_module(document: Document, grants: OperatorGrants, module: str) -> No
     try:
         grants.check_module(document, module)
     except Denied as denied:
-        raise refused(document, denied) from None
+        raise not_granted(document, denied) from None
 
 
 def _completed(declared: ToolDefinition, found: ToolDefinition) -> ToolDefinition:

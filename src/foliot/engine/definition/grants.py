@@ -239,7 +239,7 @@ def lies_in(path: str, places: Iterable[str]) -> bool:
     return any(path == place or path.startswith(f"{place.rstrip('/')}/") for place in places)
 
 
-def refused(document: Document, denied: Denied) -> FoliotError:
+def not_granted(document: Document, denied: Denied) -> FoliotError:
     """The error of a tool that is used without what its declarer was not granted.
 
     `NotHere` when nobody knows who that was, so that work which was accepted then waits instead of being given up.

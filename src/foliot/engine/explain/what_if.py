@@ -22,7 +22,7 @@ from foliot.engine.definition.endpoints import models_reached
 from foliot.engine.definition.freeze import LOCK, freeze, tool_definition, with_search
 from foliot.engine.definition.functions import fenced_definition, function_tool
 from foliot.engine.definition.governance import token_limits
-from foliot.engine.definition.grants import NOTHING_GRANTED, SecretHosts, check_provider
+from foliot.engine.definition.grants import NOTHING_GRANTED, SecretHosts, check_provider, not_granted
 from foliot.engine.definition.grants import OperatorGrants as Granted
 from foliot.engine.driver.intake import caller_for
 from foliot.errors import Denied, FoliotError, NotFound
@@ -31,6 +31,7 @@ from foliot.kernel.run.events import RunCreated
 from foliot.kernel.run.spec import RunSpec
 from foliot.resources.powers import declared_by_operator
 from foliot.resources.references import Origin, ReferenceGrants, Target, qualified, refused, target_of
+from foliot.sandbox import wasm
 from foliot.store.base import Document
 from foliot.tools.backends.agent import PREFIX, agent_definition
 from foliot.tools.base import Asks, Caller, Invocation, OnOutput, Tool, ToolDefinition, ToolError
@@ -55,8 +56,12 @@ class Declared:
 
     def __init__(self, definition: ToolDefinition, tool: Tool | None = None) -> None:
         self._definition = definition
-        fenced = tool is not None or (definition.isolation == "sandboxed" and definition.type in FENCED)
-        self.isolation = definition.isolation if fenced and can_fence() else NONE
+        if definition.isolation == "wasm":
+            contained = wasm.installed() and bool(definition.options.get("wasm"))
+        else:
+            fenced = tool is not None or (definition.isolation == "sandboxed" and definition.type in FENCED)
+            contained = fenced and can_fence()
+        self.isolation = definition.isolation if contained else NONE
         if hasattr(tool, "callees"):
             self.callees = cast("Delegates", tool).callees
         if hasattr(tool, "question"):
@@ -219,6 +224,11 @@ class PolicyWorld:
     def _to_freeze(self, tool: str) -> ToolDefinition:
         """Returns the definition of a tool that a run could have. Raises `ToolDenied`, `InvalidInput`."""
         document = self.tools.get(tool)
+        if document is not None:
+            try:
+                self.granted.check_wasm(document)
+            except Denied as denied:
+                raise not_granted(document, denied) from None
         # Modules of the operator's own tools are not imported here: they need only be there where runs are driven.
         if document is not None and document["spec"].get("function") and not declared_by_operator(document):
             fenced = document["spec"]["runtime"]["isolation_mode"] == "sandboxed"
