@@ -138,6 +138,7 @@ class Wasm:
         self._local = threading.local()
         # By digest: what a module was compiled to, for any engine.
         self._compiled: OrderedDict[str, bytes] = OrderedDict()
+        self._keeping = threading.Lock()
         self._running: set[_Call] = set()
         self._closed = False
 
@@ -228,9 +229,10 @@ class Wasm:
             compiled = bytes(wasmtime.Module(_engine(), code).serialize())
         except wasmtime.WasmtimeError as error:
             raise SandboxPolicyRefused("wasm.module", f"it cannot be compiled: {_first_line(error)}") from None
-        self._compiled[digest] = compiled
-        while len(self._compiled) > 1 and sum(map(len, self._compiled.values())) > _KEPT_COMPILED:
-            self._compiled.popitem(last=False)
+        with self._keeping:
+            self._compiled[digest] = compiled
+            while len(self._compiled) > 1 and sum(map(len, self._compiled.values())) > _KEPT_COMPILED:
+                self._compiled.popitem(last=False)
 
     def _called(self, call: _Call, module: WasmModule, stdin: bytes, limits: WasmLimits) -> WasmFinished:
         if call.stopped:
@@ -241,7 +243,9 @@ class Wasm:
         compiled = self._compiled.get(module.digest)
         if compiled is None:  # pushed out by others in this very moment
             self._compile(module.path, module.digest)
-            compiled = self._compiled[module.digest]
+            compiled = self._compiled.get(module.digest)
+        if compiled is None:
+            raise SandboxGone("the runtime that the module belongs to is closed")
         return slot.call(call, slot.ready(module, compiled), module, stdin, limits)
 
 
