@@ -365,7 +365,7 @@ def test_a_dry_run_accepts_nothing(foliot, tmp_path):
     assert names(foliot) == []
 
 
-def test_deleting_a_task_ends_and_hides_its_work(foliot, tmp_path):
+def test_deleting_a_task_ends_and_deletes_its_work_and_frees_its_name(foliot, tmp_path):
     foliot("init", tmp_path / "p", "-b", "pipeline")
     foliot("apply", "-f", tmp_path / "p")
 
@@ -375,8 +375,9 @@ def test_deleting_a_task_ends_and_hides_its_work(foliot, tmp_path):
         assert "task/p-first deleted, its work cancelled" in said.out
 
     assert names(foliot) == []
-    assert "Cancelled" in foliot("task", "list", "--archived").out
-    assert "was cancelled before, and is not done again" in foliot("apply", "-f", tmp_path / "p").err
+    assert names(foliot, "--archived") == []
+    assert "task/p-first accepted" in foliot("apply", "-f", tmp_path / "p").out
+    assert names(foliot) == ["p-first"]
 
 
 def test_what_is_deleted_together_does_not_keep_itself_and_what_others_use_keeps_all(foliot, tmp_path):
@@ -409,7 +410,7 @@ def test_a_changed_task_is_refused_before_anything_is_stored_and_says_what_to_do
         assert "Nothing was applied." in said.err
     assert "why mechanical clocks tick" in foliot("get", "task", "p-first", "-o", "yaml").out
 
-    for words in (("delete", "task", "p-first"), ("task", "delete", "p-first"), ("apply", "-f", tmp_path / "p")):
+    for words in (("delete", "task", "p-first"), ("apply", "-f", tmp_path / "p")):
         assert foliot(*words).code == 0
     assert "why they stop" in foliot("get", "task", "p-first", "-o", "yaml").out
 

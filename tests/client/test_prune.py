@@ -9,6 +9,7 @@ import pytest
 
 from foliot.errors import Conflict, FoliotError, NotFound, UsageError
 from foliot.resources.reader import parse_text
+from foliot.runtime.local import resources
 from foliot.runtime.local.declared_work import DeclaredWork
 from foliot.store.base import Filter, Requirement
 from foliot.store.resources.database import SqlResourceStore
@@ -69,12 +70,9 @@ async def test_pruning_a_task_ends_its_work_as_deleting_it_does(both):
     assert [(each.document["metadata"]["name"], each.ends) for each in done.outcomes if each.action == "deleted"] == [
         ("pruned", "cancelled")
     ]
-    one, other = (
-        await both.work.tasks.get("pruned", namespace="default"),
-        await both.work.tasks.get("deleted", namespace="default"),
-    )
-    assert (one.phase, one.archived_at is not None) == (other.phase, other.archived_at is not None)
-    assert (one.phase, one.archived_at is not None) == ("cancelled", True)
+    for name in ("pruned", "deleted"):
+        with pytest.raises(NotFound):
+            await both.work.tasks.get(name, namespace="default")
 
 
 async def test_work_of_a_task_is_ended_by_others_when_who_pruned_it_died_before(both, monkeypatch):
@@ -102,20 +100,18 @@ async def test_work_of_a_task_is_ended_by_others_when_who_pruned_it_died_before(
     ).phase not in ENDED  # who deleted it may be about to do so
     await tasks.timers(time.time() + 60)
 
-    ended, kept = (
-        await both.work.tasks.get("doomed", namespace="default"),
-        await both.work.tasks.get("revived", namespace="default"),
-    )
-    assert (ended.phase, ended.archived_at is not None) == ("cancelled", True)
-    assert kept.phase == "queued"
+    with pytest.raises(NotFound):
+        await both.work.tasks.get("doomed", namespace="default")
+    assert (await both.work.tasks.get("revived", namespace="default")).phase == "queued"
     assert await tasks.timers(time.time() + 120) is None
     assert await both.runtime.inside.tasking.database.read("task_endings", before="9", after="", count=9) == []
 
 
-async def test_work_that_a_worker_has_to_end_is_archived_when_it_has_ended(both, monkeypatch):
+async def test_work_that_a_worker_has_to_end_is_deleted_when_it_has_ended(both, monkeypatch):
     await accepted(both, *task("slow"))
     tasks = both.runtime.inside.tasking.tasks
     with monkeypatch.context() as patched:
+        patched.setattr(resources, "ENDING_WAIT", 0.0)
         patched.setattr(tasks, "_wake", None)  # its run is in the hands of a worker that takes its time
         await both.client.resources.delete("Task", "slow", namespace="default")
     told = await both.work.tasks.get("slow", namespace="default")
@@ -124,10 +120,10 @@ async def test_work_that_a_worker_has_to_end_is_archived_when_it_has_ended(both,
     await tasks._end_idle_runs("default", "slow")
     await tasks.timers(time.time() + 120)
 
-    ended = await both.work.tasks.get("slow", namespace="default")
+    with pytest.raises(NotFound):
+        await both.work.tasks.get("slow", namespace="default")
     assert told.phase not in ENDED
     assert again.revision == told.revision, "it is told once"
-    assert (ended.phase, ended.archived_at is not None) == ("cancelled", True)
     assert await both.runtime.inside.tasking.database.read("task_endings", before="9", after="", count=9) == []
 
 
@@ -203,7 +199,8 @@ async def test_work_that_ends_by_the_same_prune_uses_nothing(both):
 
     await both.client.resources.apply(world("clerk", "office", "look"), prune=DESK)
 
-    assert (await both.work.tasks.get("open", namespace="default")).phase == "cancelled"
+    with pytest.raises(NotFound):
+        await both.work.tasks.get("open", namespace="default")
     kinds = {each["kind"] for each in (await both.client.resources.list(Filter(None, "default"))).items}
     assert kinds == {"ModelEndpoint", "AgentRole"}
 

@@ -18,6 +18,7 @@ import pytest
 
 from foliot.errors import Gone
 from foliot.resources.validate import validate_document
+from foliot.runtime.local import resources
 from foliot.runtime.runtime import Runtime
 from foliot.server.app import create_app
 from foliot.server.auth.authentication import Anonymous
@@ -344,3 +345,61 @@ async def test_a_worker_that_takes_nothing_more_is_not_ready(office: Office) -> 
     await office.work("gone")
     status = (await office.http.get("/v1/workers/gone")).json()["status"]
     assert (status["phase"], status["state"], status["lastError"]) == ("NotReady", "stopped", "worker stopped")
+
+
+# --- deleting and cancelling -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("declared", [False, True])
+async def test_a_task_that_was_deleted_is_gone_and_its_name_is_free(office: Office, declared: bool) -> None:
+    task = {"apiVersion": OLD, "kind": "Task", "metadata": {"name": "d"}, "spec": {"agent": "ask"}}
+    stream = await office.events()
+    if declared:
+        applied = await office.http.post("/v1/apply?run=true", json=task)
+        assert applied.status_code == 200, applied.text
+    else:
+        await office.submit("d", agent="ask")
+    await office.work()
+    assert (await office.task("d"))["status"]["phase"] == "Succeeded"
+    (run,) = await office.runtime.inside.tasking.tasks.runs("default", "d")
+    assert (await stream.types(4))[-1] == "task.succeeded"
+
+    assert (await office.http.delete("/v1/tasks/d")).status_code == 204
+
+    assert await stream.types(1) == ["resource.deleted"]
+    assert (await office.http.get("/v1/tasks/d")).status_code == 404
+    assert (await office.http.delete("/v1/tasks/d")).status_code == 404
+    for query in ("", "?archived=true"):
+        assert (await office.http.get(f"/v1/tasks{query}")).json()["items"] == []
+    assert (await office.http.get(f"/v1/runs/{run['run_id']}")).status_code == 200  # kept for those who look back
+    again = await office.submit("d", agent="ask")
+    assert again["status"]["phase"] == "Pending"
+    await office.work("w2")
+    assert (await office.task("d"))["status"]["phase"] == "Succeeded"
+    assert await stream.types(4) == ["resource.created", "task.claimed", "task.running", "task.succeeded"]
+    assert (await office.http.delete("/v1/tasks/d")).status_code == 204
+    await office.submit("d", agent="left")  # another spec
+    await stream.close()
+
+
+async def test_a_live_task_is_cancelled_and_then_gone(offices: list[Office], monkeypatch: pytest.MonkeyPatch) -> None:
+    office, other = offices
+    await office.submit("idle", agent="ask")
+    assert (await office.http.delete("/v1/tasks/idle")).status_code == 204
+    assert (await office.http.get("/v1/tasks/idle")).status_code == 404
+
+    monkeypatch.setattr(resources, "ENDING_WAIT", 0.0)
+    await office.submit("held", agent="ask")
+    monkeypatch.setattr(office.runtime.inside.tasking.tasks, "_wake", None)  # as if a worker held its run
+    assert (await office.http.delete("/v1/tasks/held")).status_code == 204
+    body = {"kind": "Task", "metadata": {"name": "held"}, "spec": {"agent": "ask"}}
+    refused = await office.http.post("/v1/tasks", json=body)
+    assert (refused.status_code, "being deleted" in refused.text) == (409, True)
+    assert (await office.http.delete("/v1/tasks/held")).status_code == 204
+
+    monkeypatch.setattr(resources, "ENDING_WAIT", SOON)
+    waiting = asyncio.create_task(office.http.delete("/v1/tasks/held"))
+    await other.runtime.inside.tasking.tasks._end_idle_runs("default", "held")
+    assert (await waiting).status_code == 204
+    assert (await office.http.get("/v1/tasks/held")).status_code == 404
+    assert await office.services.database.read("task_endings", before="9", after="", count=9) == []

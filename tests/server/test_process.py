@@ -70,6 +70,13 @@ async def test_it_says_where_it_is_and_who_is_let_in_and_stops_when_told(start: 
         (worker,) = (await http.get("/v1/workers")).json()["items"]
         assert worker["spec"]["region"] == "default"
         assert worker["status"]["phase"] == "Ready"
+        # It reads MCP servers as `foliot worker` does: one that cannot be reached does not stay Pending.
+        server = {"transport": "http", "endpoint": "http://127.0.0.1:1/mcp"}
+        made = await http.post("/v1/mcp-servers", json={"metadata": {"name": "m"}, "spec": server})
+        assert made.status_code == 201, made.text
+        async with asyncio.timeout(60):
+            while (await http.get("/v1/mcp-servers/m")).json()["status"]["phase"] == "Pending":
+                await asyncio.sleep(0.2)
 
     process.send_signal(signal.SIGTERM)
 

@@ -28,9 +28,10 @@ Ends: TypeAlias = Literal["", "cancelled", "archived"]
 class Outcome:
     """The outcome of apply, or with `dry_run` of its rehearsal, for one resource. `before` is None for a new one.
 
-    `ends` is what became of the work of a Task that prune deleted: live work is cancelled, and then archived as that
-    which has ended. A worker that is at it may take a moment. `owners` are who owns its fields afterwards, `owned` who
-    did before, as `metadata.managedFields`. `warning` is what an edit has to be told.
+    `ends` is what became of the work of a Task that prune deleted: live work is cancelled, and deleted when it has
+    ended. A worker that is at it may take a moment. (`archived` is what earlier servers say of work that had ended.)
+    `owners` are who owns its fields afterwards, `owned` who did before, as `metadata.managedFields`. `warning` is what
+    an edit has to be told.
     """
 
     action: Literal["created", "updated", "unchanged", "deleted"]

@@ -168,4 +168,4 @@ async def _ends(client: StoreGroups, doomed: Doomed) -> str:
     status: dict[str, Any] = document.get("status") or {}
     if "attempts" not in status:  # a template, or a task that was never accepted
         return ""
-    return ", its work archived" if status["phase"] in ENDED_PHASES else ", its work cancelled"
+    return "" if status["phase"] in ENDED_PHASES else ", its work cancelled"

@@ -21,7 +21,7 @@ from foliot.cli.stop_signals import StopSignals, serve_until_told
 from foliot.cli.terminal import out
 from foliot.errors import Unavailable, UsageError
 from foliot.settings.settings import mask_password
-from foliot.store.queue.placement import Offer
+from foliot.store.queue.placement import REGION, Offer
 
 if TYPE_CHECKING:
     from foliot.runtime.runtime import Runtime
@@ -163,7 +163,7 @@ def openapi() -> int:
 )
 @click.option(
     "--region",
-    default="default",
+    default=REGION,
     show_default=True,
     metavar="REGION",
     help="Where its worker is: for tasks that must run there.",
@@ -182,9 +182,10 @@ async def _serve(signals: StopSignals, *, insecure: bool) -> int:
 
 
 async def _up(capacity: int, region: str, signals: StopSignals, *, insecure: bool) -> int:
+    from foliot.cli.commands.worker import mcp_kept_in_step
     from foliot.work.triggers.scheduler import Scheduler
 
-    async with _opened() as runtime:
+    async with _opened() as runtime, mcp_kept_in_step(runtime):
         tasking = runtime.inside.tasking
         tasking.performer.stream = True  # whoever follows a run here sees answers as they are written
         worker = _worker(runtime, capacity, region)

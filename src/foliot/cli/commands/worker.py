@@ -20,6 +20,7 @@ from foliot.cli.terminal import out
 from foliot.common.cancellation import stop_tasks
 from foliot.common.text import counted
 from foliot.errors import UsageError
+from foliot.store.queue.placement import REGION
 
 if TYPE_CHECKING:
     from foliot.runtime.runtime import Runtime
@@ -40,7 +41,13 @@ GRACE: Final = "30s"
     metavar="N",
     help="Runs at the same time.",
 )
-@click.option("--region", default="", metavar="REGION", help="Where it is: for tasks that must run there.")
+@click.option(
+    "--region",
+    default=REGION,
+    show_default=True,
+    metavar="REGION",
+    help="Where it is: for tasks that must run there.",
+)
 @click.option("--gpu", is_flag=True, help="It has a GPU.")
 @click.option("--model", "models", multiple=True, metavar="MODEL", help="A model it serves; all, when none is named.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Something else that tasks can ask for.")
@@ -98,7 +105,7 @@ async def _work(offer: Offer, grace: float, signals: StopSignals, *, once: bool,
     settings = current().store_settings()
     configure(settings, service=True)
     check_keys(settings)
-    async with opened(store_wait=inf) as runtime, _mcp_kept_in_step(runtime, wanted=not once):
+    async with opened(store_wait=inf) as runtime, mcp_kept_in_step(runtime, wanted=not once):
         worker = runtime.inside.tasking.worker(offer, grace=grace, once=once)
         async with _measured(runtime, worker, metrics_port):
             places = counted(offer.capacity, "place")
@@ -114,7 +121,7 @@ async def _work(offer: Offer, grace: float, signals: StopSignals, *, once: bool,
 
 
 @contextlib.asynccontextmanager
-async def _mcp_kept_in_step(runtime: Runtime, *, wanted: bool) -> AsyncGenerator[None]:
+async def mcp_kept_in_step(runtime: Runtime, *, wanted: bool = True) -> AsyncGenerator[None]:
     """Keeps the Tools of MCP servers in step with what the servers offer, meanwhile, if MCP is installed."""
     from importlib.util import find_spec
 

@@ -141,22 +141,25 @@ class DeclaredWork:
             info = await self._list.get(namespace, name)
         except NotFound:
             return ""
-        if info.archived_at is not None:
-            return ""
-        return "archived" if info.phase in ENDED else "cancelled"
+        return "" if info.phase in ENDED else "cancelled"
 
     async def end(
-        self, namespace: str, name: str, *, by: str = "", in_transaction: TaskBody | None = None
+        self,
+        namespace: str,
+        name: str,
+        *,
+        by: str = "",
+        in_transaction: TaskBody | None = None,
+        wait: float = 0.0,
     ) -> Document | None:
-        """Cancel the work of this name if it is live, and archive it. None when there is none.
+        """Delete the work of this name, after cancelling it if it is live. None when there is none.
 
-        What `in_transaction` writes is stored with the first of what is done.
+        `in_transaction` and `wait` are as in `TaskService.end`.
         """
         try:
-            info = await self._list.get(namespace, name)
-            if info.archived_at is None:
-                async with self._tasks() as tasks:
-                    info = await tasks.end(namespace, name, by=by, in_transaction=in_transaction)
+            await self._list.get(namespace, name)
+            async with self._tasks() as tasks:
+                info = await tasks.end(namespace, name, by=by, in_transaction=in_transaction, wait=wait)
         except NotFound:
             return None
         return outline(info)
@@ -168,7 +171,7 @@ def _done_once(namespace: str, name: str) -> Conflict:
         f"task/{name} asks for something else than the work that was accepted under its name.",
         hint="A Task is done once: of one that was accepted, only labels and annotations can be changed. Give the "
         "changed one another name, or take the old one away first:\n"
-        f"`foliot delete task {name}{where}`, then `foliot task delete {name}{where}`.",
+        f"`foliot delete task {name}{where}`.",
     )
 
 

@@ -39,6 +39,8 @@ Rows = list
 # Deleting one of these is refused while a task that has not ended needs it.
 NAMED_BY_AGENTS: Final = frozenset({"Tool", "ModelEndpoint"})
 USED_BY_WORK: Final = NAMED_BY_AGENTS | {"Agent", "AgentSystem"}
+# How long deleting a live Task waits for the worker that has it to end it, in seconds.
+ENDING_WAIT = 5.0
 
 
 class LocalResources(ResourceGroup):
@@ -208,14 +210,14 @@ class LocalResources(ResourceGroup):
         if used:
             await self._work().check_unused(used, agents, ending=ending)
 
-    async def _end(self, tasks: Iterable[Key]) -> None:
+    async def _end(self, tasks: Iterable[Key], *, wait: float = 0.0) -> None:
         """End the work of Tasks that were deleted. One that cannot be ended does not keep the others."""
         if self._work is None:
             return
         failed: list[FoliotError] = []
         for key in tasks:
             try:
-                await self._work().end(key.namespace, key.name)
+                await self._work().end(key.namespace, key.name, wait=wait)
             except FoliotError as error:
                 failed.append(error)
         if failed:
@@ -272,7 +274,7 @@ class LocalResources(ResourceGroup):
             if dry_run and kind == "Task" and self._work and (alone := await self._work().alone(namespace, name)):
                 return as_written(alone)
             ended = (
-                await self._work().end(namespace, name, in_transaction=in_transaction)
+                await self._work().end(namespace, name, in_transaction=in_transaction, wait=ENDING_WAIT)
                 if kind == "Task" and self._work
                 else None
             )
@@ -283,7 +285,7 @@ class LocalResources(ResourceGroup):
             return as_written(written.document)
         await self._written(written.document)
         if kind == "Task":
-            await self._end([key])
+            await self._end([key], wait=ENDING_WAIT)
         return as_written(written.document)
 
     async def watch(self, filter: Filter, *, after: int) -> AsyncGenerator[Change]:

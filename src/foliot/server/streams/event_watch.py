@@ -125,6 +125,10 @@ class EventWatch:
         self._old = 0  # the number up to which work may have been there before
         self._tasks = Filter("Task", filter.namespace, filter.labels, filter.fields)
         self._stood: dict[int, _Stood] = {}
+        # Names of which this stream knows work, and those of Tasks of which it has said that they are deleted: a Task
+        # and its work go one after the other, and that is told once.
+        self._as_work: dict[tuple[str, str], None] = {}
+        self._gone: set[tuple[str, str]] = set()
 
     async def frames(self) -> AsyncGenerator[bytes]:
         """A comment that says from where on, then each event."""
@@ -179,10 +183,13 @@ class EventWatch:
             change = msgspec.json.decode(lines[b"data"], type=_Changed)
             place = place._replace(revision=int(lines[b"id"]))
             document = change.resource
-            if self._start.number is not None and is_work(document) and await is_accepted(self._services, document):
-                continue  # comes as work
             action = _ACTIONS[change.type]
             metadata = document["metadata"]
+            if self._start.number is not None and is_work(document):
+                name = metadata["namespace"], metadata["name"]
+                if name in self._as_work or await is_accepted(self._services, document):
+                    continue  # comes as work
+                (self._gone.add if action == "deleted" else self._gone.discard)(name)
             at = metadata.get("updatedAt") or metadata.get("createdAt") or ""
             event = _event(document, f"resource.{action}", at, data={"resource": document})
             if self._wants(event):
@@ -194,8 +201,9 @@ class EventWatch:
     async def _remember(self, number: int) -> None:
         """Reads how the tasks under way stood at this number, so that earlier events of them are not repeated."""
         for each in await patiently(lambda: told_live(self._services.database, number, REMEMBERED)):
-            status = msgspec.json.decode(each.document)["status"]
-            self._stood[each.task] = _Stood(status["attempts"], status["phase"])
+            document: Document = msgspec.json.decode(each.document)
+            self._know(document["metadata"])
+            self._stood[each.task] = _Stood(document["status"]["attempts"], document["status"]["phase"])
 
     async def _behind(self, place: Position) -> tuple[Position, list[bytes]]:
         """Returns the events of work behind a position, and the position behind them."""
@@ -224,8 +232,12 @@ class EventWatch:
         metadata, status = document["metadata"], document["status"]
         phase = status["phase"]
         before = self._stood.pop(told.task, None)
+        self._know(metadata)
         if told.gone:
-            if before is not None or told.first <= (self._start.number or 0):
+            name = metadata["namespace"], metadata["name"]
+            if name in self._gone:
+                self._gone.discard(name)
+            elif before is not None or told.first <= (self._start.number or 0):
                 yield _event(document, "resource.deleted", status.get("updatedAt", ""), data={"resource": document})
             return
         if before is None and told.first > (self._start.number or 0):
@@ -251,6 +263,11 @@ class EventWatch:
         self._stood[told.task] = _Stood(status["attempts"], phase)
         if len(self._stood) > REMEMBERED:
             del self._stood[next(iter(self._stood))]
+
+    def _know(self, metadata: Document) -> None:
+        self._as_work[metadata["namespace"], metadata["name"]] = None
+        if len(self._as_work) > REMEMBERED:
+            del self._as_work[next(iter(self._as_work))]
 
     def _is_old(self, told: TaskFeedRow, event: dict[str, Any]) -> bool:
         return told.number <= self._old and event["timestamp"] < self._since

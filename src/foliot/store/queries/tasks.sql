@@ -80,12 +80,15 @@ SELECT MIN(timer_at) AS at FROM task WHERE timer_at > :now;
 -- name: task_ending_add
 -- locks: -
 INSERT INTO task_ending (uid, at)
-SELECT uid, :at FROM task WHERE namespace = :namespace AND name = :name AND archived_at IS NULL
+SELECT uid, :at FROM task WHERE namespace = :namespace AND name = :name
     ON CONFLICT (uid) DO NOTHING;
 
 -- name: task_ending_revoke
 -- locks: -
 DELETE FROM task_ending WHERE uid IN (SELECT uid FROM task WHERE namespace = :namespace AND name = :name);
+
+-- name: task_ending_find
+SELECT e.at AS at FROM task AS t JOIN task_ending AS e ON e.uid = t.uid WHERE t.namespace = :namespace AND t.name = :name;
 
 -- name: task_endings
 -- Those of which nobody has said for a while that they are done with; no name when the task is forgotten.

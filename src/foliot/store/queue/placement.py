@@ -10,6 +10,8 @@ from msgspec import Struct
 
 # Processes come and go: one that is forgotten here tries once more.
 MOST_NOT_BY: Final = 100
+# Where a worker is that does not say so.
+REGION: Final = "default"
 
 
 class Needs(Struct, frozen=True, omit_defaults=True):

@@ -6,6 +6,7 @@ second request with the same key finds the first. Everything that happens later 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -305,7 +306,13 @@ class TaskService(TaskList):
                 )
         if not found:
             return None
-        return Accepted(await self.get(found[0]["namespace"], found[0]["name"]), duplicate=True)
+        place = {"namespace": found[0]["namespace"], "name": found[0]["name"]}
+        if await self._db.read("task_ending_find", **place):
+            raise Conflict(
+                f"task {place['name']!r} is being deleted, and has not ended yet",
+                hint="a worker is ending it; ask again in a moment",
+            )
+        return Accepted(await self.get(**place), duplicate=True)
 
     # --- what people ask of a task -------------------------------------------------------------------------------
 
@@ -435,38 +442,67 @@ class TaskService(TaskList):
         await self._db.write(mark, name, uid)
         return await self.get(namespace, name)
 
-    async def end(self, namespace: str, name: str, *, by: str = "", in_transaction: TaskBody | None = None) -> TaskInfo:
-        """Cancel the work of a Task that was deleted, if it is live, and archive it. Raises `NotFound`.
+    async def end(
+        self, namespace: str, name: str, *, by: str = "", in_transaction: TaskBody | None = None, wait: float = 0.0
+    ) -> TaskInfo:
+        """Delete the work of a Task that was deleted; a live one is cancelled first. Raises `NotFound`.
 
-        What `in_transaction` writes is stored with the first of what is done. Until all is done the store keeps a note
-        of it (`task_ending_add`), by which `timers` does it again.
+        What `in_transaction` writes is stored with the first of what is done. A worker that has it may need a moment to
+        end it, for which this waits up to `wait` seconds. Until all is done the store keeps a note of it
+        (`task_ending_add`), by which `timers` does it again.
         """
         info = await self.get(namespace, name)
-        if info.archived_at is None:
-            if info.phase not in ENDED:
-                try:
-                    info = await self.cancel(
-                        namespace, name, by=by, reason="its Task was deleted", in_transaction=in_transaction
-                    )
-                    in_transaction = None
-                except Conflict:
-                    info = await self.get(namespace, name)
-                    if info.phase not in ENDED:
-                        raise
-            elif info.phase == "cancelled":
-                await self._cancel_below(namespace, name, by)  # whoever cancelled it may not have come so far
-            if info.phase not in ENDED:  # a worker is ending it: it stays in the lists until then, and the note with it
-                return info
-            info = await self.archive(namespace, name, by=by, in_transaction=in_transaction)
-        await self._db.write(_ended_with_its_task, info.uid)
-        return info
+        if info.phase == "cancelled":
+            await self._cancel_below(namespace, name, by)  # whoever cancelled it may not have come so far
+        elif info.phase not in ENDED and not await self._is_ending(namespace, name):
+            at, recorded = iso(self._clock()), in_transaction
+
+            def noted(name: str, uid: str) -> Tx[None]:
+                yield from one("revision_lock")
+                yield from run("task_ending_add", namespace=namespace, name=name, at=at)
+                if recorded is not None:
+                    yield from recorded(name, uid)
+
+            try:
+                info = await self.cancel(namespace, name, by=by, reason="its Task was deleted", in_transaction=noted)
+                in_transaction = None
+            except Conflict:
+                info = await self.get(namespace, name)
+                if info.phase not in ENDED:
+                    raise
+        loop = asyncio.get_running_loop()
+        latest = loop.time() + wait
+        while info.phase not in ENDED and (left := latest - loop.time()) > 0:
+            await self._db.wait_for_change(timeout=left)
+            info = await self.get(namespace, name)
+        if info.phase in ENDED:
+            await self._delete_with_its_task(info, in_transaction)
+        return info  # one that has not ended stays in the lists until then, and the note with it
+
+    async def _delete_with_its_task(self, info: TaskInfo, in_transaction: TaskBody | None) -> None:
+        key = key_text(Key("Task", info.namespace, info.name))
+
+        def unless_declared(name: str, uid: str) -> Tx[None]:
+            yield from one("revision_lock")
+            if (yield from one("resource_get", key=key)) is not None:
+                raise _DeclaredAgain
+            yield from run("task_ending_done", uid=uid)
+            if in_transaction is not None:
+                yield from in_transaction(name, uid)
+
+        try:
+            await self.delete(info.namespace, info.name, in_transaction=unless_declared)
+        except _DeclaredAgain:
+            await self._db.write(_ended_with_its_task, info.uid)
 
     async def delete(self, namespace: str, name: str, *, in_transaction: TaskBody | None = None) -> None:
         """Deletes a task that has ended; raises `Conflict` for a live one."""
         info = await self.get(namespace, name)
 
         def body() -> Tx[None]:
-            row = yield from rows.lock(info.key)
+            row = yield from rows.turn(info.key)
+            if row is None:
+                raise no_task(namespace, name)
             if row["phase"] not in ENDED:
                 raise Conflict(f"task {name} has not ended ({row['phase']})", hint="cancel it first")
             yield from rows.forget([info.key])
@@ -528,7 +564,7 @@ class TaskService(TaskList):
         return following[0]["at"] if following else None
 
     async def _end_deleted(self, now: float) -> None:
-        """End and archive the work of Tasks that were deleted by somebody who did not live, or wait, to do it."""
+        """End and delete the work of Tasks that were deleted by somebody who did not live, or wait, to do it."""
         place: dict[str, Any] = {"before": iso(now - ENDING_SECONDS), "count": TIMERS_AT_ONCE}
         after = ""
         while rows := await self._db.read("task_endings", after=after, **place):
@@ -675,6 +711,10 @@ def _accepted(key: int, task: NewTask, command: Command, revision: int) -> TaskI
         spec=spec_of(command),
         written=command.written,
     )
+
+
+class _DeclaredAgain(Exception):
+    """A Task of this name was declared before the work of the deleted one was: that work is its own now."""
 
 
 def _ended_with_its_task(uid: str) -> Tx[None]:
