@@ -345,6 +345,12 @@ async def test_requests_connections_bytes_and_time_are_bounded(world: World) -> 
     assert ("", "denied", "connections") in world.verdicts
 
 
+async def test_limits_that_bound_nothing_are_refused(world: World) -> None:
+    for limits in (EgressLimits(connections=0), EgressLimits(idle=float("inf")), EgressLimits(bytes=-1)):
+        with pytest.raises(SandboxPolicyRefused, match=r"limits\."):
+            world.broker(limits=limits)
+
+
 async def test_nonsense_and_silence_count_as_requests(world: World) -> None:
     async with world.broker(limits=EgressLimits(requests=5)) as broker:
         for _ in range(20):
@@ -358,11 +364,13 @@ async def test_the_folder_of_an_owner_that_was_killed_is_removed_and_no_other(wo
         left = short / "foliot-egress-left"
         left.mkdir()
         (left / "lock").touch()
+        (short / "foliot-egress-trap").mkdir()
+        os.mkfifo(short / "foliot-egress-trap" / "lock")
         async with world.broker(folder=str(short)) as first, world.broker(folder=str(short)) as second:
             assert not left.exists()
             assert Path(first.socket_path).exists()
             assert Path(second.socket_path).exists()
-        assert list(short.iterdir()) == []
+        assert [path.name for path in short.iterdir()] == ["foliot-egress-trap"]
     finally:
         shutil.rmtree(short)
 

@@ -226,6 +226,65 @@ async def test_git_clones_with_a_password_that_is_a_placeholder(
     assert len(world.records) >= 4
 
 
+BACKEND = "/usr/lib/git-core/git-http-backend"
+
+
+@has("git")
+@pytest.mark.skipif(not os.path.exists(BACKEND), reason="git has no server for HTTP here")
+async def test_git_pushes_to_a_smart_server(world: World, sandbox: ProcessSandbox, tmp_path: Path) -> None:
+    await asyncio.to_thread(repository, tmp_path)
+    bare = tmp_path / "site/repo.git"
+    subprocess.run(["git", "-C", str(bare), "config", "http.receivepack", "true"], check=True)
+
+    def answer(head: bytes, body: bytes) -> bytes:
+        """The server of git, as a web server runs it."""
+        method, target, _ = head.split(b"\r\n")[0].decode().split(" ")
+        sent = dict(line.decode().lower().split(": ", 1) for line in head.split(b"\r\n")[1:] if line)
+        path, _, query = target.partition("?")
+        variables = {
+            "GIT_PROJECT_ROOT": str(tmp_path / "site"),
+            "GIT_HTTP_EXPORT_ALL": "1",
+            "REMOTE_USER": "me",
+            "REQUEST_METHOD": method,
+            "PATH_INFO": path,
+            "QUERY_STRING": query,
+            "CONTENT_TYPE": sent.get("content-type", ""),
+            "CONTENT_LENGTH": str(len(body)),
+            "HTTP_CONTENT_ENCODING": sent.get("content-encoding", ""),
+            "GIT_PROTOCOL": sent.get("git-protocol", ""),
+            "GIT_CONFIG_COUNT": "1",
+            "GIT_CONFIG_KEY_0": "safe.directory",
+            "GIT_CONFIG_VALUE_0": "*",
+            "PATH": os.environ["PATH"],
+        }
+        done = subprocess.run([BACKEND], input=body, env=variables, capture_output=True, check=True)
+        headers, _, content = done.stdout.partition(b"\r\n\r\n")
+        return page(content, *headers.split(b"\r\n"))
+
+    port = await world.serve(answer, tls="git.test")
+    rule = EgressRule(("git.test",), (port,), ("GET", "POST"))
+    secret = EgressSecret(SECRET, ("git.test",), (port,), variable="GIT_TOKEN")
+    async with world.broker(rule, secrets=[secret]) as broker:
+        session = await broker.open(sandbox, inside(tmp_path))
+        script = f"""
+        set -e
+        git config --global http.extraHeader "Authorization: Bearer $GIT_TOKEN"
+        git clone -q "https://git.test:{port}/repo.git" work
+        cd work
+        echo more > more.txt
+        git add more.txt
+        git -c user.name=a -c user.email=a@a.test commit -qm more
+        git push -q origin HEAD
+        """
+        done = await session.exec(["sh", "-c", script])
+        await session.close()
+    assert (done.exit_code, text(done)) == (0, "")
+    log = subprocess.run(["git", "-C", str(bare), "log", "-1", "--format=%s"], capture_output=True, check=True)
+    assert log.stdout == b"more\n"
+    assert {record.method for record in world.records if record.verdict == "allowed"} == {"GET", "POST"}
+    assert all(f"Bearer {world.values[SECRET]}".encode() in head for head in world.heard)
+
+
 def has_pip() -> bool:
     return subprocess.run([PYTHON, "-m", "pip", "--version"], capture_output=True).returncode == 0
 

@@ -180,6 +180,9 @@ class Broker:
         self._resolve = resolve
         self._record = record
         self._limits = limits or EgressLimits()
+        for name in EgressLimits.__struct_fields__:
+            if not 0 < getattr(self._limits, name) < float("inf"):
+                raise SandboxPolicyRefused(f"limits.{name}", "must be more than 0, and bounded")
         self._authorities = authorities
         self._folder = folder
         self._private: Path | None = None
@@ -237,8 +240,9 @@ class Broker:
 
     def _prepare(self, private: Path) -> None:
         """Put the files there that the fence shows."""
-        self._lock = os.open(private / "lock", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        self._lock = os.open(private / "new", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
+        os.rename(private / "new", private / "lock")  # nobody finds it without its lock
         sweep(private.parent)
         (private / "forwarder.py").write_bytes(Path(forwarder.__file__).read_bytes())
         if not self._opens_tls:
@@ -640,16 +644,16 @@ def sweep(folder: Path) -> int:
     count = 0
     for private in folder.glob(f"{_PREFIX}*"):
         try:
-            lock = os.open(private / "lock", os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            lock = os.open(private / "lock", os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
             continue  # it is being made, is gone, or belongs to another user
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(lock).st_uid == os.geteuid():
+                shutil.rmtree(private, ignore_errors=True)
+                count += 1
         except OSError:
             continue
-        else:
-            shutil.rmtree(private, ignore_errors=True)
-            count += 1
         finally:
             os.close(lock)
     return count
