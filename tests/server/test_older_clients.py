@@ -403,3 +403,16 @@ async def test_a_live_task_is_cancelled_and_then_gone(offices: list[Office], mon
     assert (await waiting).status_code == 204
     assert (await office.http.get("/v1/tasks/held")).status_code == 404
     assert await office.services.database.read("task_endings", before="9", after="", count=9) == []
+
+
+async def test_a_task_that_is_cancelled_twice_stays_as_it_ended(office: Office) -> None:
+    await office.submit("c", agent="ask")
+    path, status = "/v1/tasks/c/status", {"phase": "Failed", "lastError": "enough"}
+    first = await office.http.put(path, json=status, headers={"If-Match": "*"})
+    again = await office.http.put(path, json={**status, "lastError": "more"}, headers={"If-Match": "*"})
+    assert (first.status_code, again.status_code) == (200, 200), again.text
+    assert again.json()["metadata"]["resourceVersion"] == first.json()["metadata"]["resourceVersion"]
+    await office.submit("done", agent="ask")
+    await office.work()
+    late = await office.http.put("/v1/tasks/done/status", json=status, headers={"If-Match": "*"})
+    assert late.status_code == 409

@@ -52,6 +52,7 @@ from foliot.server.streams.runs import task_frames
 from foliot.server.streams.task_watch import newest_place
 from foliot.server.tasks.list import FURTHEST, Wanted, list_tasks, place_of
 from foliot.store.base import Document, Key, Page
+from foliot.store.tasks import ENDED
 from foliot.work.tasks.base import Command, TaskInfo
 from foliot.work.tasks.commands import check_chosen_name, command_of, normalise, ordered_after
 from foliot.work.views.document import outline, task_document
@@ -275,7 +276,10 @@ async def put_task_status(
         raise PreconditionRequired("resourceVersion precondition required for update (set If-Match)")
     if unquoted(match) not in ("*", str(info.revision)):
         raise Conflict(f"Task/{name} is at version {info.revision}", hint="read it again")
-    if str(status.get("phase", "")).lower() not in ENDING:
+    asked = str(status.get("phase", "")).lower()
+    if asked in ENDING and info.phase in ENDED - {"succeeded"}:
+        return resource(outline(info))  # who asks once more has what it wanted
+    if asked not in ENDING:
         raise Conflict(
             "how a task stands is read off its runs", hint="its phase can only be set to Failed or Cancelled"
         )
