@@ -578,6 +578,24 @@ GRANTED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
             ("wasm.folders", {"folders": {"/data": "/etc"}}, {"folders": {"/data": "/srv/data/cities"}}),
         )
     ),
+    (
+        "Tool",
+        "cli.command",
+        {"type": "cli", "cli": {"command": ["sh", "-c", "id"]}},
+        {"type": "cli", "cli": {"command": ["uvx", "acme-time", "--zone={zone}"]}},
+    ),
+    (
+        "Tool",
+        "cli.command",
+        {"type": "cli", "cli": {"command": ["uvx", "{program}"]}},
+        {"type": "cli", "cli": {"command": ["uvx", "acme-time", "--", "{program}"]}},
+    ),
+    (
+        "Tool",
+        "cli.env",
+        {"type": "cli", "cli": {"command": ["python"], "env": {"PYTHONPATH": "/tmp"}}},
+        {"type": "cli", "cli": {"command": ["python"]}},
+    ),
     ("Tool", "endpoint", {"endpoint": "http://127.0.0.1:1/"}, {"endpoint": "http://10.1.2.3/"}),
     ("Tool", "endpoint", {"endpoint": "http://localhost:1/"}, {"endpoint": "http://intranet.example/"}),
     ("Tool", "endpoint", {"endpoint": "http://169.254.169.254/latest"}, {"endpoint": "https://api.example/{id}"}),

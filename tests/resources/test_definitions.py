@@ -392,7 +392,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (
         "Tool",
         {"type": "x"},
-        'invalid spec.type "x": expected http, external, grpc, queue, webhook-callback, mcp, wasm, or function',
+        'invalid spec.type "x": expected http, external, grpc, queue, webhook-callback, mcp, wasm, function, or cli',
     ),
     ("Tool", {"type": "mcp", "mcp_tool_name": "x"}, "spec.mcp_server_ref is required when spec.type=mcp"),
     ("Tool", {"type": "mcp", "mcp_server_ref": "x"}, "spec.mcp_tool_name is required when spec.type=mcp"),

@@ -57,7 +57,7 @@ FINDINGS: dict[str, list[str]] = {
     ],
     "every_problem_at_once.yaml": [
         "4:9: error: invalid metadata.name \"not a name\": expected 1 to 253 letters, digits, '-', '_' or '.', beginning and ending with a letter or digit",
-        '6:9: error: invalid spec.type "carrier-pigeon": expected http, external, grpc, queue, webhook-callback, mcp, wasm, or function',
+        '6:9: error: invalid spec.type "carrier-pigeon": expected http, external, grpc, queue, webhook-callback, mcp, wasm, function, or cli',
         '7:15: error: invalid spec.risk_level "extreme": expected low, medium, high, or critical',
         '9:14: error: invalid spec.runtime.timeout "soon": not a duration; the units are ns, us, ms, s, m, h and d (expected a duration such as 30s or 1h30m)',
         '10:21: error: invalid spec.runtime.retry.jitter "some": expected none, full, or equal',

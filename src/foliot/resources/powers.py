@@ -45,6 +45,7 @@ Grant: TypeAlias = Literal[
     "wasm_modules",
     "wasm_folders",
     "mcp_commands",
+    "cli_commands",
     "outbound_allow",
     "outbound_allow, nats_subjects",
     "Secret.spec.hosts",
@@ -76,6 +77,7 @@ GRANTS: Final[Mapping[Grant, str]] = {
     "wasm_modules": "the file is in `wasm_modules`, or the operator declares it",
     "wasm_folders": "the folder is in `wasm_folders`, or the operator declares it",
     "mcp_commands": "the command line is in `mcp_commands`",
+    "cli_commands": "the command line, with its placeholders, is in `mcp_commands`, or the operator declares it",
     "outbound_allow": "a host inside is in `outbound_allow`; a ModelEndpoint may be declared by the operator instead",
     "outbound_allow, nats_subjects": "a host inside is in `outbound_allow`; a NATS subject other than "
     "`tool.execute.NAME`, with the name of the Tool, is in `nats_subjects`, or the operator declares it",
@@ -298,6 +300,7 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
             *_all("code", "function", "tool_modules"),
             *_all("module", "wasm.module wasm.digest wasm.entrypoint", "wasm_modules"),
             *_all("files", "wasm.folders", "wasm_folders"),
+            *_all("program", "cli.command cli.env", "cli_commands"),
             *_all("reaches", "endpoint", "outbound_allow, nats_subjects"),
             *_AUTH,
             *_all("names", "mcp_server_ref requires requires_prior after replaced_by"),
@@ -320,6 +323,7 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
                 "own",
                 "type version description http.method http.headers http.query http.body grpc.plaintext input_schema "
                 "wasm.max_memory_bytes wasm.fuel wasm.wasi "
+                "cli.stdin cli.output cli.workspace "
                 f"mcp_tool_name resource_keys on_dependency_failure deprecated_since {_RATE} runtime.timeout "
                 "runtime.timeouts.attempt runtime.timeouts.total runtime.timeouts.idle runtime.retry.max_attempts "
                 "runtime.retry.backoff runtime.retry.max_backoff runtime.retry.jitter runtime.retry.retry_on_kinds",
@@ -516,8 +520,9 @@ def _tool_address(type_: str, endpoint: str) -> str:
             return endpoint.partition("?")[0].replace("{", "").replace("}", "")
         case "grpc":
             return f"http://{endpoint.removeprefix('grpc://').removeprefix('grpcs://')}" if endpoint else ""
-        case "queue" | "function" | "mcp" | "wasm":
-            return ""  # a subject, which is granted by itself; a module of Python; what the McpServer says; a module
+        case "queue" | "function" | "mcp" | "wasm" | "cli":
+            # A subject, which is granted by itself; a module of Python; what the McpServer says; a module; a program.
+            return ""
         case _:
             raise ValueError(f"it is not known what the endpoint of a tool of the type {type_!r} reaches")
 

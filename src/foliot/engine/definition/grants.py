@@ -18,7 +18,7 @@ from foliot.models.registry import Provider, default_registry
 from foliot.resources.powers import Document, declared_addresses, declared_by_operator, secret_targets, spec_of
 from foliot.settings.settings import Settings
 from foliot.tools.base import ToolDenied
-from foliot.tools.mcp.process import command_granted, server_spec
+from foliot.tools.mcp.process import ServerSpec, Variable, command_granted, server_spec
 from foliot.tools.nats_worker.messages import EXECUTE
 from foliot.tools.outbound.guard import Guard, Outbound, OutboundRefused, ToolUnreachable
 from foliot.tools.secrets.secrets import WEBHOOK, takes_webhooks, unbound
@@ -147,6 +147,17 @@ class OperatorGrants:
             field="spec.wasm.folders",
         )
 
+    # --- programs ------------------------------------------------------------------------------------------------
+
+    def check_program(self, document: Document) -> None:
+        """Raises `Denied` unless whoever declared a `cli` tool may have its command started, as it is written."""
+        cli: Mapping[str, Any] = spec_of(document)["cli"]
+        program, *args = cli["command"]
+        env = tuple(Variable(name) for name in cli.get("env", ()))
+        if declared_by_operator(document):
+            return
+        self._check_line(document, ServerSpec("", document["metadata"]["name"], "", "stdio", program, tuple(args), env))
+
     # --- messages ------------------------------------------------------------------------------------------------
 
     def check_subject(self, document: Document) -> None:
@@ -178,6 +189,8 @@ class OperatorGrants:
             self.check_wasm(document)
         if kind == "Tool" and spec["type"] == "queue":
             self.check_subject(document)
+        if kind == "Tool" and spec["type"] == "cli":
+            self.check_program(document)
         if kind == "ModelEndpoint":
             if provider_of(document) is None:
                 raise Denied(
@@ -197,14 +210,16 @@ class OperatorGrants:
             await _check_signing(document, secret_hosts)
 
     def _check_command(self, document: Document) -> None:
-        server = server_spec(document)
+        self._check_line(document, server_spec(document))
+
+    def _check_line(self, document: Document, server: ServerSpec) -> None:
         if command_granted(server, self.mcp_commands):
             return
         line = " ".join((server.command, *server.args))
         raise Denied(
             f"{document['kind']}/{server.name}: this command line, with these variables, may not be started here",
             hint=_ASK.format(f"add `{line[:200]}` to the setting mcp_commands (FOLIOT_MCP_COMMANDS)"),
-            field="spec.command",
+            field="spec.cli.command" if document["kind"] == "Tool" else "spec.command",
         )
 
     async def _check_address(self, document: Document, field: str, url: str) -> None:

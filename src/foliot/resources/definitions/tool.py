@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from foliot.common import durations
+from foliot.resources import command_template
 from foliot.resources.base import (
     Model,
     Resource,
@@ -36,8 +37,10 @@ from foliot.resources.fields import (
     JsonSchema,
     Name,
     NameList,
+    RawText,
     Ref,
     StringMap,
+    TextList,
     Timeout,
     WordList,
     as_whole,
@@ -251,6 +254,44 @@ class WasmCode(Model):
     )
 
 
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+class CliCommand(Model):
+    """The program that a `cli` tool starts, in a sandbox and without a shell.
+
+    `{name}` stands for that argument of the call. Each element is one argument of the program: a value can neither add
+    another nor become an option.
+    """
+
+    required: ClassVar = {"command": ""}
+
+    command: TextList = Field(
+        default_factory=list[str],
+        description="The program, and its arguments; options as --name={argument}.",
+    )
+    stdin: RawText = Field(
+        default="", description="Standard input: a text with {name} in it, or `json` for all arguments as JSON."
+    )
+    output: Annotated[Literal["text", "json"], ANY_CASE] = Field(
+        default="text", description="What the program prints: text, or JSON that is checked."
+    )
+    workspace: Annotated[Literal["none", "read_only", "read_write"], ANY_CASE] = Field(
+        default="none", description="Whether the program sees the workspace, at /workspace."
+    )
+    env: StringMap = Field(
+        default_factory=dict[str, str],
+        description="Variables for the program. Never a credential: it could print them.",
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        for place, message in command_template.wrong_elements(self.command):
+            yield problem("command", place, message=message)
+        for name, value in self.env.items():
+            if not _VARIABLE.fullmatch(name) or "\0" in value:
+                yield problem("env", name, message="{field} is not the name of a variable, or its value holds a NUL")
+
+
 _CATEGORY_SCHEMA: Final = {"type": "string", "pattern": r"^\s*[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?\s*$"}
 _PATH_SCHEMA: Final = {"type": "string", "pattern": rf"^\s*{_IMPORT_PATH.pattern}\s*$"}
 _BY_URL: Final = either(no(given("type")), says("type", "http", "external", "webhook-callback"))
@@ -267,12 +308,14 @@ class ToolSpec(Model):
         implies(both(present("http"), given("type")), says("type", "http")),
         implies(present("grpc"), says("type", "grpc")),
         implies(present("wasm"), says("type", "wasm")),
+        implies(says("type", "cli"), present("cli")),
+        implies(present("cli"), says("type", "cli")),
         implies(both(given("endpoint"), _BY_URL), fits("endpoint", r"^\s*[Hh][Tt][Tt][Pp][Ss]?://[^\s/:@?#]")),
         implies(both(given("endpoint"), says("type", "grpc")), fits("endpoint", _GRPC_TARGET)),
     )
 
     type: Annotated[
-        Literal["http", "external", "grpc", "queue", "webhook-callback", "mcp", "wasm", "function"],
+        Literal["http", "external", "grpc", "queue", "webhook-callback", "mcp", "wasm", "function", "cli"],
         ANY_CASE,
     ] = Field(default="http", description="How the tool is reached.")
     version: SemVer = Field(default="0.1.0", description="The tool's own version (semantic versioning).")
@@ -287,6 +330,7 @@ class ToolSpec(Model):
     http: HttpRequest | None = Field(default=None, description="The request of an `http` tool; a POST of JSON.")
     grpc: GrpcService | None = Field(default=None, description="How the service of a `grpc` tool is reached.")
     wasm: WasmCode | None = Field(default=None, description="The module of a `wasm` tool.")
+    cli: CliCommand | None = Field(default=None, description="The program of a `cli` tool, which runs in a sandbox.")
     input_schema: ArgumentsSchema = Field(
         default_factory=dict[str, Any], description="The JSON Schema of the arguments, given to the model."
     )
@@ -340,8 +384,9 @@ class ToolSpec(Model):
         if not self.operation_classes:
             self.operation_classes = ["write"] if dangerous else ["read"]
         if self.runtime.isolation_mode is None:
-            # A module is contained by what runs it.
-            self.runtime.isolation_mode = "wasm" if self.type == "wasm" else "sandboxed" if dangerous else "none"
+            # A module is contained by what runs it, and a program never without a fence.
+            contained = "sandboxed" if dangerous or self.type == "cli" else "none"
+            self.runtime.isolation_mode = "wasm" if self.type == "wasm" else contained
 
     def problems(self) -> Iterator[Problem]:
         if self.type == "mcp":
@@ -358,9 +403,31 @@ class ToolSpec(Model):
             yield problem("grpc", message="{field} is only for spec.type=grpc")
         if self.wasm is not None and self.type != "wasm":
             yield problem("wasm", message="{field} is only for spec.type=wasm")
+        yield from self._wrong_command()
         if self.input_schema.get("type", "object") != "object":
             yield problem("input_schema", "type", message="{field} must be object: arguments have names")
         yield from self._wrong_endpoint()
+
+    def _wrong_command(self) -> Iterator[Problem]:
+        if self.cli is None:
+            if self.type == "cli":
+                yield problem("cli", message="{field} is required when spec.type=cli")
+            return
+        if self.type != "cli":
+            yield problem("cli", message="{field} is only for spec.type=cli")
+        elif self.runtime.isolation_mode == "none":
+            yield problem(
+                "runtime",
+                "isolation_mode",
+                message="{field}: a program of a `cli` tool is always contained",
+                expected="sandboxed",
+            )
+        known = self.input_schema.get("properties")
+        for place, element in enumerate(self.cli.command):
+            for name in command_template.placeholders(element):
+                if isinstance(known, dict) and name not in known:
+                    message = f"{{field}} names the argument {name!r}, which is not in spec.input_schema"
+                    yield problem("cli", "command", place, message=message)
 
     def _wrong_endpoint(self) -> Iterator[Problem]:
         """An address may hold a password, so it is never repeated."""

@@ -1,0 +1,151 @@
+"""Command line tools: a program in a sandbox of its own for each call, with arguments that no shell reads.
+
+`spec.cli` of the Tool says the command, what is on standard input, what the output is, and whether the program sees the
+workspace. There is no network and no credential inside.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import structs
+
+from foliot.errors import InvalidInput
+from foliot.resources.command_template import filled_command, filled_input
+from foliot.sandbox.base import MIB, Finished, Limits, Sandbox, SandboxError, SandboxPolicy, SandboxStartFailed
+from foliot.tools.base import (
+    Invocation,
+    OnOutput,
+    ToolAnswerLost,
+    ToolArgumentsInvalid,
+    ToolDefinition,
+    ToolPolicyInvalid,
+)
+from foliot.tools.builtin.shell import CommandFailed, CommandTimedOut
+from foliot.tools.contract import ToolResponse, normalise_response, request_id, request_of
+from foliot.tools.isolation import IsolatedCall, Isolation, sandbox_failure
+from foliot.tools.processes import outlives_call
+
+LIMITS: Final = Limits()
+# How much of what a failed program said is shown.
+TAIL: Final = 4_000
+SLACK: Final = 5.0
+
+
+class CliTool:
+    """A `Tool` whose calls are programs."""
+
+    def __init__(self, definition: ToolDefinition, isolation: Isolation) -> None:
+        self._definition = definition
+        self._fence = isolation
+        self.isolation = isolation.mode
+
+    @property
+    def definition(self) -> ToolDefinition:
+        return self._definition
+
+    async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
+        """Raises `ToolArgumentsInvalid`, `CommandFailed`, `CommandTimedOut`, `ToolIsolationMissing`."""
+        definition = self._definition
+        request = structs.replace(request_of(call, definition, mode="cli", id=request_id("cli", call)), input_raw="")
+        seconds = definition.attempt_timeout or definition.timeout
+        response = await self._fence.execute(IsolatedCall(definition, request, seconds=seconds), on_output=on_output)
+        return response.output["result"]
+
+
+class CliFence:
+    """Runs the programs of command line tools. `workspace` gives the folder of a namespace, if it has one."""
+
+    mode = "sandboxed"
+
+    def __init__(self, sandbox: Callable[[], Sandbox], workspace: Callable[[str], Path | None]) -> None:
+        self._sandbox = sandbox
+        self._workspace = workspace
+
+    def check(self, definition: ToolDefinition) -> None:
+        """Raises `ToolPolicyInvalid` for a tool that needs a credential, or a workspace that is not there."""
+        spec = definition.options.get("cli")
+        if not spec:
+            raise ToolPolicyInvalid(f"the tool {definition.name!r} names no command", field="spec.cli")
+        if definition.auth is not None:
+            raise ToolPolicyInvalid(
+                f"the tool {definition.name!r} runs in a sandbox and has auth: no credential goes inside",
+                hint="remove spec.auth, or have an `http` tool, whose credentials stay outside, make the request",
+                field="spec.auth",
+            )
+        if spec.get("workspace", "none") != "none" and self._workspace(definition.namespace) is None:
+            raise ToolPolicyInvalid(
+                f"the tool {definition.name!r} works on the workspace, and there is none here",
+                hint="set FOLIOT_WORKSPACE",
+                field="spec.cli.workspace",
+            )
+
+    async def execute(self, call: IsolatedCall, *, on_output: OnOutput | None = None) -> ToolResponse:
+        """Run the program to its end; see `Isolation`."""
+        self.check(call.definition)
+        spec: Mapping[str, Any] = call.definition.options["cli"]
+        arguments = call.request.input or {}
+        try:
+            argv = filled_command(spec["command"], arguments)
+        except InvalidInput as error:
+            raise ToolArgumentsInvalid(error.message, **error.details) from None
+        given = filled_input(spec.get("stdin", ""), arguments)
+        access, folder = spec.get("workspace", "none"), self._workspace(call.definition.namespace)
+        policy = SandboxPolicy(
+            workspace=os.fspath(folder.absolute()) if folder is not None and access != "none" else None,
+            workspace_access=access,
+            environment=spec.get("env", {}),
+            limits=LIMITS,
+        )
+        try:
+            with outlives_call():  # the sandbox itself ends what is started in it
+                session = await self._sandbox().open(policy)
+                try:
+                    # Who calls has the bound that counts, and cancels; this one is for a caller that does not.
+                    bound = LIMITS.seconds if call.seconds is None else call.seconds + SLACK
+                    done = await session.exec(argv, stdin=given, seconds=bound)
+                finally:
+                    await session.close()
+        except SandboxError as error:
+            failure = sandbox_failure(error)
+            failure.before_effect = failure.before_effect or isinstance(error, SandboxStartFailed)
+            raise failure from None
+        result = _result(done, spec.get("output", "text"), argv[0])
+        return normalise_response(ToolResponse(status="ok", output={"result": result}), call.request)
+
+    async def close(self) -> None:
+        """Nothing is kept between calls."""
+
+
+def _result(done: Finished, form: str, program: str) -> Any:
+    """The value of a program that succeeded. Raises `CommandFailed`, `CommandTimedOut`, `ToolAnswerLost`."""
+    if done.ended_by == "timeout":
+        raise CommandTimedOut(f"{program} took more than {done.seconds:.0f} seconds, and was ended{_said(done)}")
+    if done.exit_code or done.ended_by:
+        why = f"ended with the code {done.exit_code}"
+        if done.ended_by == "memory":
+            why = f"was ended because it used more than {(LIMITS.memory or 0) // MIB} MiB of memory"
+        elif done.ended_by:
+            why = "was ended"
+        raise CommandFailed(f"{program} {why}{_said(done)}", exit_code=done.exit_code, ended_by=done.ended_by)
+    if form == "json":
+        if "stdout" in done.truncated:
+            raise ToolAnswerLost(f"{program} printed {done.stdout_size:,} bytes, which is too much", retryable=False)
+        try:
+            return msgspec.json.decode(done.stdout)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ToolAnswerLost(f"{program} did not print JSON: {error}", retryable=False) from None
+    text = done.stdout.decode("utf-8", "replace")
+    if "stdout" in done.truncated:
+        return f"[The last {len(done.stdout):,} of {done.stdout_size:,} bytes]\n{text}"
+    return text
+
+
+def _said(done: Finished) -> str:
+    """The end of what it printed on standard error, or else on standard output."""
+    said = (done.stderr.strip() or done.stdout.strip())[-TAIL:].decode("utf-8", "replace")
+    return f":\n{said}" if said else ""
