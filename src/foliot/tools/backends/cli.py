@@ -118,7 +118,7 @@ class CliFence:
         return normalise_response(ToolResponse(status="ok", output={"result": result}), call.request)
 
     async def close(self) -> None:
-        """Nothing is kept between calls."""
+        """Do nothing: each call has ended what it started."""
 
 
 def _result(done: Finished, form: str, program: str) -> Any:
