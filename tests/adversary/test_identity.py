@@ -491,8 +491,10 @@ async def test_a_task_that_is_tried_again_stays_whose_it_was_and_says_who_asked(
 
 async def test_a_run_that_is_asked_for_again_stays_whose_it_was(place: Place) -> None:
     body = {"agent": "payer", "input": "pay", "run_id": "shared", "namespace": SPACE}
-    for who in ("ann", "bob"):
-        assert (await place.ask(who, "POST", "/v1/runs", json=body)).status_code == 200
+    assert (await place.ask("ann", "POST", "/v1/runs", json=body)).status_code == 200
+    assert (await place.ask("ann", "POST", "/v1/runs", json=body)).status_code == 200
+    taken = await place.ask("bob", "POST", "/v1/runs", json=body)  # the id is that of somebody else's work
+    assert (taken.status_code, "ann" in taken.text) == (409, False)
     assert (await place.ask("bob", "POST", "/v1/runs/shared/resume")).status_code == 200
 
     assert [each.user for _, each in await place.ended()] == ["ann"]
