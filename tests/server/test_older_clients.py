@@ -416,3 +416,182 @@ async def test_a_task_that_is_cancelled_twice_stays_as_it_ended(office: Office) 
     await office.work()
     late = await office.http.put("/v1/tasks/done/status", json=status, headers={"If-Match": "*"})
     assert late.status_code == 409
+
+
+# --- what did not happen, and what goes on by itself ---------------------------------------------------------------
+
+
+async def fails_then_answers(office: Office, name: str, failures: int) -> None:
+    """Declares an agent whose model fails so often, in a way that passes."""
+    script = [{"fail": "garbage", "times": failures, "say": "at last"}]
+    endpoint = put("ModelEndpoint", f"{name}-model", {"provider": "scripted", "default_model": "m", "script": script})
+    agent = put("Agent", name, {"model_ref": f"{name}-model", "prompt": "Work."})
+    await office.runtime.inside.resources.write([endpoint, agent])
+
+
+async def claimed(office: Office, name: str, identity: str = "") -> None:
+    """Has a worker of this name take what is due, and do nothing with it."""
+    offer = Offer(name, identity or office.runtime.inside.runs.worker, capacity=1)
+    database, now = office.runtime.inside.tasking.database, time.time()
+    await register(database, offer, now=now, is_gone=lambda _: False)
+    taken = await claim(database, offer, want=1, now=now, until=now + 30)
+    assert len(taken.leases) == 1
+
+
+async def test_no_worker_has_claimed_a_task_that_failed_at_its_acceptance(office: Office) -> None:
+    stream = await office.events(name="Early")
+    await office.submit("early", system="nowhere")
+    found = [await stream.next() for _ in range(2)]
+    assert [each["type"] for each in found] == ["resource.created", "task.failed"]
+    await stream.close()
+
+
+async def test_a_task_that_is_requeued_is_claimed_when_a_worker_takes_it(office: Office) -> None:
+    await office.submit("again", agent="clumsy")
+    await office.work("before")
+    stream = await office.events(name="again", since=time.time())
+    answer = await office.http.post("/v1/tasks/again/requeue", json={})
+    assert answer.status_code < 300, answer.text
+    status = (await office.task("again"))["status"]
+    assert (status["phase"], status["attempts"], "assignedWorker" in status) == ("Pending", 1, False)
+    assert await stream.types(1) == ["task.retry_scheduled"]
+    await claimed(office, "after")
+    event = await stream.next()
+    assert (event["type"], event["data"]["worker"], event["data"]["attempt"]) == ("task.claimed", "after", 2)
+    assert await stream.types(1) == ["task.running"]
+    await stream.close()
+
+
+async def test_a_task_that_is_requeued_and_cancelled_was_claimed_by_nobody(office: Office) -> None:
+    await office.submit("again", agent="clumsy")
+    await office.work("before")
+    begun = await office.events(name="again", since=time.time())
+    place = await begun.close()
+    assert (await office.http.post("/v1/tasks/again/requeue", json={})).status_code < 300
+    await office.runtime.inside.tasking.tasks.cancel("default", "again", by="me", reason="enough")
+    stream = await office.events(place, name="again")
+    types = [(await stream.next())["type"]]
+    while types[-1] != "task.cancelled":
+        types += await stream.types(1)
+    assert {"task.claimed", "task.running"}.isdisjoint(types)
+    await stream.close()
+
+
+async def test_a_takeover_is_told(offices: list[Office]) -> None:
+    here, _ = offices
+    stream = await here.events(name="t")
+    await here.submit("t", agent="ask")
+    await claimed(here, "w1", "one")
+    assert await stream.types(3) == ["resource.created", "task.claimed", "task.running"]
+    database, later = here.runtime.inside.tasking.database, time.time() + 60
+    offer = Offer("w2", "two", capacity=1)
+    await register(database, offer, now=later, is_gone=lambda _: False)
+    assert len((await claim(database, offer, want=1, now=later, until=later + 30)).leases) == 1
+    event = await stream.next()
+    assert (event["type"], event["message"]) == ("task.claimed", "claimed by w2, after w1")
+    await stream.close()
+
+
+async def test_a_pause_before_the_model_is_asked_again_waits_for_nobody(office: Office) -> None:
+    await fails_then_answers(office, "shaky", 9)
+    stream = await office.events(name="t")
+    await office.submit("t", agent="shaky")
+    await office.work("w1")
+    listed = (await office.http.get("/v1/tasks")).json()["items"][0]["status"]
+    shown = (await office.task("t"))["status"]
+    for status in (listed, shown):
+        assert (status["phase"], status["assignedWorker"]) == ("Running", "w1")
+        assert status["nextAttemptAt"] > status["updatedAt"]
+        assert "claimedBy" not in status
+    assert shown["lastError"]
+    assert (shown["messages"][0]["phase"], bool(shown["messages"][0]["next_attempt_at"])) == ("retrypending", True)
+    assert [entry["type"] for entry in shown["history"]][-1] == "retry_scheduled"
+    types = [(await stream.next()) for _ in range(4)]
+    assert [each["type"] for each in types] == [
+        *("resource.created", "task.claimed", "task.running", "task.retry_scheduled"),
+    ]
+    assert types[1]["data"]["worker"] == "w1"
+    await stream.close()
+
+
+async def test_the_trace_is_a_log(office: Office) -> None:
+    script: list[dict[str, Any]] = [{"call": {"pay": {}}}, {"say": "paid"}]
+    await office.runtime.inside.resources.write(
+        [
+            put("ModelEndpoint", "payer", {"provider": "scripted", "default_model": "m", "script": script}),
+            put("Tool", "pay", {"type": "http", "endpoint": "http://127.0.0.1:9/pay"}),
+            put("ToolPermission", "ask", {"tool_ref": "pay", "operation_rules": [{"verdict": "approval_required"}]}),
+            put("Agent", "clerk", {"model_ref": "payer", "prompt": "Pay.", "tools": ["pay"]}),
+        ]
+    )
+    await office.submit("t", agent="clerk")
+    await office.work()
+    before = (await office.task("t"))["status"]
+    assert (before["phase"], before["trace"][-1]["type"]) == ("WaitingApproval", "tool_approval_pending")
+    (approval,) = (await office.http.get("/v1/tool-approvals")).json()["items"]
+    await office.http.post(f"/v1/tool-approvals/{approval['metadata']['name']}/deny", json={})
+    await office.work()
+    after = (await office.task("t"))["status"]
+    assert after["phase"] == "Succeeded"
+    assert after["trace"][: len(before["trace"])] == before["trace"]
+    assert [each["type"] for each in after["trace"]].count("tool_call") == 1
+
+
+async def test_a_requeue_changes_no_word_of_the_trace(office: Office) -> None:
+    await office.submit("again", agent="clumsy")
+    await office.work()
+    before = (await office.task("again"))["status"]["trace"]
+    assert (await office.http.post("/v1/tasks/again/requeue", json={})).status_code < 300
+    assert (await office.task("again"))["status"]["trace"][: len(before)] == before
+    await office.work()
+    assert (await office.task("again"))["status"]["trace"][: len(before)] == before
+
+
+async def test_what_was_applied_is_shown_as_its_author_wrote_it(office: Office) -> None:
+    for name, more in (("ap", {"annotations": {"team": "red"}}), ("bare", {})):
+        metadata = {"name": name, "namespace": "default", **more}
+        document = {"apiVersion": OLD, "kind": "Agent", "metadata": metadata, "spec": {"model_ref": "brain"}}
+        answer = await office.http.post("/v1/apply", json=document)
+        assert answer.status_code == 200, answer.text
+        shown = (await office.http.get(f"/v1/agents/{name}")).json()
+        volatile = ("resourceVersion", "generation", "createdAt")
+        kept = {member: value for member, value in shown["metadata"].items() if member not in volatile}
+        assert {**shown, "metadata": kept, "status": None} == {**document, "status": None}
+
+
+async def test_events_are_chosen_by_name_and_namespace_in_any_case(office: Office) -> None:
+    stream = await office.events(name="MINE", namespace="Default")
+    elsewhere = await office.events(namespace="other", name="mine")
+    await office.submit("other", agent="ask")
+    await office.submit("Mine", agent="ask")
+    assert (await stream.next())["name"] == "Mine"
+    space = put("AgentRole", "mine", {"permissions": ["x"]})
+    space.document["metadata"]["namespace"] = "other"
+    await office.runtime.inside.resources.write([space])
+    assert (await elsewhere.next())["kind"] == "AgentRole"
+    for each in (stream, elsewhere):
+        await each.close()
+
+
+async def test_tokens_and_results_are_in_lists_and_messages_are_found_by_their_trace(office: Office) -> None:
+    await office.submit("crewed", system="crew")
+    await office.work()
+    shown = (await office.task("crewed"))["status"]
+    listed = (await office.http.get("/v1/tasks")).json()["items"][0]["status"]
+    for name in ("result", "tokens_used_total", "tokens_estimated_total"):
+        assert listed["output"][name]
+    assert int(shown["output"]["tokens_estimated_total"]) > 0
+    assert int(shown["output"]["agent.1.estimated_tokens"]) > 0
+    found = (await office.http.get("/v1/tasks/crewed/messages?trace_id=default/crewed/a001")).json()
+    assert found["total"] == found["filtered_from"] > 0
+    (join,) = shown["join_states"]
+    assert join["activated_by"] in {source["message_id"] for source in join["sources"]}
+    assert all(source["timestamp"] for source in join["sources"])
+
+
+async def test_a_task_at_work_says_when_its_worker_was_last_heard_of(office: Office) -> None:
+    await office.submit("t", agent="ask")
+    await claimed(office, "w1")
+    listed = (await office.http.get("/v1/tasks")).json()["items"][0]["status"]
+    for status in (listed, (await office.task("t"))["status"]):
+        assert status["startedAt"][:16] <= status["lastHeartbeat"][:16] < status["leaseUntil"]

@@ -7,12 +7,10 @@ from typing import Any, Final
 
 from foliot.errors import Conflict
 from foliot.resources.field_owners import managed_fields
+from foliot.resources.names import MANAGED_BY
 from foliot.store.base import Document, Key, Owned, ResourceStore
 from foliot.store.resources.documents import same as same_json
 from foliot.store.resources.documents import same_spec
-
-MANAGED_BY: Final = "foliot.dev/managed-by"
-"""Annotation on what `apply` made. Only such resources may be pruned: nothing that was made otherwise disappears."""
 
 MASK: Final = "***"
 
@@ -34,6 +32,7 @@ def exact(version: str) -> str:
 
 
 def managed(document: Document) -> bool:
+    """Whether `apply` made it. Only this may be pruned: nothing that was made otherwise disappears."""
     annotations: dict[str, str] = document["metadata"].get("annotations") or {}
     return annotations.get(MANAGED_BY) == "apply"
 

@@ -19,7 +19,8 @@ OWN: Final = "foliot.dev/"
 # The names below `foliot.dev/` that people may set: none of them gives anybody anything.
 #   managed-by   on what `apply` made. It lets the resource be pruned, by somebody who may delete it anyway.
 #   loadtest     marks the tasks of a load test.
-OPEN: Final = frozenset({"foliot.dev/managed-by", "foliot.dev/loadtest"})
+MANAGED_BY: Final = "foliot.dev/managed-by"
+OPEN: Final = frozenset({MANAGED_BY, "foliot.dev/loadtest"})
 
 # Kept for Foliot, and what each would let somebody do:
 #   user, by, caller, via, request, session    be shown, or gone on with, as somebody else

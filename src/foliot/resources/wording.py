@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from foliot.resources.names import MANAGED_BY
+
 API_VERSION: Final = "foliot.dev/v1"
 API_VERSION_ALIASES: Final = frozenset({"orloj.dev/v1"})
 # The member of a stored document's metadata that holds the words: {"apiVersion": …, "spec": …}.
@@ -58,5 +60,9 @@ def as_written(document: dict[str, Any]) -> dict[str, Any]:
     words: dict[str, Any] | None = stored.get(WRITTEN_AS)
     if not words:
         return document
-    metadata = {name: value for name, value in stored.items() if name in _METADATA and value not in (None, {}, [])}
+    metadata = {name: value for name, value in stored.items() if name in _METADATA}
+    annotations: dict[str, Any] = metadata.get("annotations") or {}
+    if MANAGED_BY in annotations:  # a mark of `apply`, not of the author
+        metadata["annotations"] = {name: text for name, text in annotations.items() if name != MANAGED_BY}
+    metadata = {name: value for name, value in metadata.items() if value not in (None, {}, [])}
     return {**document, **words, "metadata": metadata}

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 import click
 
-from foliot.catalog.declared import MANAGED_BY, declared, key_of
+from foliot.catalog.declared import declared, key_of
 from foliot.cli import complete
 from foliot.cli.reach import connected, namespace, run
 from foliot.cli.show.output import as_json, as_yaml, output_option, word_of
@@ -20,6 +20,7 @@ from foliot.cli.terminal import out, paint
 from foliot.common.pages import read_pages
 from foliot.common.text import one_line
 from foliot.errors import Gone, NotFound, UsageError
+from foliot.resources.names import MANAGED_BY
 from foliot.resources.syntax.yaml_text import dump_yaml
 from foliot.runtime.groups.groups import StoreGroups
 from foliot.store.base import Change, Document, Filter, Key, Requirement

@@ -491,8 +491,7 @@ def _row(info: TaskInfo, now: datetime, *, wide: bool, namespaced: bool) -> list
 def _last(info: TaskInfo, longest: int) -> str:
     """Returns the last column of a task: what it waits for, why it failed, or its result."""
     summary = info.summary
-    if info.phase == "waiting":
-        waiting: dict[str, Any] = summary.get("waiting") or {}
+    if waiting := summary.get("waiting"):
         return f"waits: {waiting.get('reason', '')} ({waiting.get('owner', '')})"
     return one_line(str(summary.get("error") or summary.get("output") or summary.get("reason") or ""), longest)
 

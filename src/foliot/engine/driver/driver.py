@@ -435,7 +435,7 @@ class Driver:
         if phase is not None:
             rest = {
                 "phase": phase,
-                "summary": summary_of(self.state),
+                "summary": summary_of(self.state, self.lease.name),
                 "due": due,
                 "in_transaction": self._transaction_body(phase),
             }

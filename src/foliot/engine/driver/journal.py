@@ -133,7 +133,8 @@ def phase_of(terminal: Terminal) -> Phase:
             return "failed"
 
 
-def summary_of(state: State) -> dict[str, Any]:
+def summary_of(state: State, worker: str = "") -> dict[str, Any]:
+    """Returns the summary of a run for lists; while it has not ended, with the worker that had it last."""
     usage = state.spent.usage()
     summary: dict[str, Any] = {
         "steps": state.spent.steps,
@@ -157,6 +158,8 @@ def summary_of(state: State) -> dict[str, Any]:
                 summary["waiting"]["basis"] = state.paused.basis
         case None:
             pass
+    if worker and state.ended is None:
+        summary["worker"] = worker
     return summary
 
 

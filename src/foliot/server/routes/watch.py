@@ -70,13 +70,14 @@ async def watch_events(
     type: Annotated[str | None, Query(description="Only events of this type, such as `task.succeeded`.")] = None,
 ) -> Response:
     """Events `event`: that a resource was created, updated or deleted, that a task was claimed, waits, or has ended."""
-    filter = _named(wanted(find_kind(kind).name if kind else None, namespace, None, None), name)
+    filter = Filter(find_kind(kind).name if kind else None)
     now, position = time.time(), last_event(request, since)
     start = await check_position(services, position, work=filter.kind in (None, "Task"))
     mine = caller.narrowed(filter)
     if mine is None:
         return services.streams.respond(caller, _silence(services))
-    watch = EventWatch(services, mine, start, source=source, type=type, since=now if position is None else None)
+    chosen = {"source": source, "type": type, "name": name, "namespace": namespace}
+    watch = EventWatch(services, mine, start, **chosen, since=now if position is None else None)
     return services.streams.respond(caller, watch.frames())
 
 

@@ -97,12 +97,20 @@ class _Stood(NamedTuple):
 
     attempts: int
     phase: str
+    worker: str
+    next: str
+
+    @classmethod
+    def of(cls, status: dict[str, Any]) -> _Stood:
+        worker = status.get("claimedBy") or status.get("assignedWorker", "")
+        return cls(status["attempts"], status["phase"], worker, status.get("nextAttemptAt", ""))
 
 
 class EventWatch:
     """One stream of events behind a position.
 
-    `filter` is what the caller sees of what was asked for. With `since` events of tasks before that moment are left
+    `filter` is what the caller may see; of this come events whose source, type, name and namespace are those that are
+    given, in any case. With `since` events of tasks before that moment are left
     out: without a watch work gets no numbers, so it gets them when this begins, however old it is.
     """
 
@@ -114,12 +122,14 @@ class EventWatch:
         *,
         source: str | None = None,
         type: str | None = None,
+        name: str | None = None,
+        namespace: str | None = None,
         since: float | None = None,
     ) -> None:
         self._services = services
         self._filter = filter
-        self._source = (source or "").strip().lower()
-        self._type = (type or "").strip().lower()
+        chosen = {"source": source, "type": type, "name": name, "namespace": namespace}
+        self._chosen = {member: value.strip().lower() for member, value in chosen.items() if value and value.strip()}
         self._start = start
         self._since = "" if since is None else iso(since)
         self._old = 0  # the number up to which work may have been there before
@@ -203,7 +213,7 @@ class EventWatch:
         for each in await patiently(lambda: told_live(self._services.database, number, REMEMBERED)):
             document: Document = msgspec.json.decode(each.document)
             self._know(document["metadata"])
-            self._stood[each.task] = _Stood(document["status"]["attempts"], document["status"]["phase"])
+            self._stood[each.task] = _Stood.of(document["status"])
 
     async def _behind(self, place: Position) -> tuple[Position, list[bytes]]:
         """Returns the events of work behind a position, and the position behind them."""
@@ -243,14 +253,18 @@ class EventWatch:
         if before is None and told.first > (self._start.number or 0):
             yield _event(document, "resource.created", metadata["createdAt"], data={"resource": document})
         if before is None:
-            before = _Stood(0, "Pending")
-        if status["attempts"] > before.attempts:
-            worker = status.get("assignedWorker", "")
-            at = status.get("startedAt") or status.get("updatedAt", "")
-            yield _task_event(document, "claimed", at, f"claimed by {worker}" if worker else "claimed")
+            before = _Stood(0, "" if status["attempts"] else "Pending", "", "")  # one that ended before may be requeued
+        now = _Stood.of(status)
+        if now.attempts > before.attempts and _was_claimed(status):
+            at = (status.get("startedAt") if now.attempts == 1 else "") or status.get("updatedAt", "")
+            yield _task_event(document, "claimed", at, f"claimed by {now.worker}" if now.worker else "claimed")
             yield _task_event(document, "running", at, "")
-        elif phase == "Running" != before.phase:
-            yield _task_event(document, "running", status.get("updatedAt", ""), "")
+        else:
+            if status.get("claimedBy") and before.worker not in ("", now.worker):
+                text = f"claimed by {now.worker}, after {before.worker}"
+                yield _task_event(document, "claimed", status.get("updatedAt", ""), text)
+            if phase == "Running" != before.phase:
+                yield _task_event(document, "running", status.get("updatedAt", ""), "")
         if phase != before.phase:
             if phase in _ENDS:
                 at = status.get("completedAt") or status.get("updatedAt", "")
@@ -260,7 +274,10 @@ class EventWatch:
                 yield _task_event(document, "waiting_approval", status.get("updatedAt", ""), waiting.get("reason", ""))
             elif phase == "Pending":
                 yield _task_event(document, "retry_scheduled", status.get("updatedAt", ""), status.get("lastError", ""))
-        self._stood[told.task] = _Stood(status["attempts"], phase)
+        if phase == "Running" and now.next > before.next:
+            text = f"at {now.next}" if not (waits := status.get("waiting")) else f"{waits['reason']}, at {now.next}"
+            yield _task_event(document, "retry_scheduled", status.get("updatedAt", ""), text)
+        self._stood[told.task] = now
         if len(self._stood) > REMEMBERED:
             del self._stood[next(iter(self._stood))]
 
@@ -273,7 +290,14 @@ class EventWatch:
         return told.number <= self._old and event["timestamp"] < self._since
 
     def _wants(self, event: dict[str, Any]) -> bool:
-        return self._source in ("", event["source"]) and self._type in ("", event["type"])
+        return all(event[member].lower() == value for member, value in self._chosen.items())
+
+
+def _was_claimed(status: dict[str, Any]) -> bool:
+    """Whether a worker has had the task in this attempt: one can also fail, or be cancelled, before any has."""
+    if status["phase"] not in _ENDS:
+        return status["phase"] != "Pending"
+    return bool(status.get("assignedWorker") or (status["attempts"] == 1 and status.get("startedAt")))
 
 
 def _task_event(document: Document, action: str, at: str, message: str) -> dict[str, Any]:

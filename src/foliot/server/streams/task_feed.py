@@ -50,9 +50,10 @@ Mark = tuple[int, ...]
 
 
 def as_text(document: Document) -> str:
-    """A document as it is told and compared: without the end of its lease, which moves on by itself."""
+    """A document as it is told and compared: without the times of its lease, which move on by themselves."""
     if "leaseUntil" in document.get("status", ()):
-        status = {name: value for name, value in document["status"].items() if name != "leaseUntil"}
+        times = ("leaseUntil", "lastHeartbeat")
+        status = {name: value for name, value in document["status"].items() if name not in times}
         document = {**document, "status": status}
     return msgspec.json.encode(document).decode()
 

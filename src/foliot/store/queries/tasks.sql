@@ -129,7 +129,8 @@ SELECT r.key AS key FROM task_run AS m JOIN run AS r ON r.id = m.run_id WHERE m.
 SELECT m.message AS message, m.run_id AS run_id, r.agent AS agent, r.phase AS phase, r.worker AS worker,
        r.lease_until AS lease_until, r.created_at AS created_at, r.updated_at AS updated_at, r.summary AS summary,
        q.due_at AS due_at, q.held AS held, q.requirements AS requirements, q.class AS class,
-       q.max_running AS max_running, (SELECT MIN(w.name) FROM worker AS w WHERE w.identity = r.worker) AS worker_name
+       q.max_running AS max_running, (SELECT MIN(w.name) FROM worker AS w WHERE w.identity = r.worker) AS worker_name,
+       (SELECT MAX(w.heartbeat_at) FROM worker AS w WHERE w.identity = r.worker) AS heartbeat_at
   FROM task AS t JOIN task_run AS m ON m.task = t.key JOIN run AS r ON r.id = m.run_id
   LEFT JOIN queue AS q ON q.run = r.key
  WHERE t.namespace = :namespace AND t.name = :name
@@ -143,11 +144,22 @@ SELECT t.key AS key, t.uid AS uid, t.namespace AS namespace, t.name AS name, t.p
 
 -- name: task_live
 -- Of these tasks (a JSON array of keys as text): how their live runs are. `begun` counts those that were ever taken;
--- `worker` is one of those that hold a run of it.
+-- `worker` is one of those that hold a run of it; `paused` counts the runs that go on by themselves at a time: a model
+-- is asked again, or its turn comes; `asks` is the summary of one that does not, `let_go` of one that nobody holds.
 SELECT q.task AS task, COUNT(*) AS runs, SUM(CASE WHEN r.phase = 'waiting' THEN 1 ELSE 0 END) AS waiting,
-       SUM(CASE WHEN r.epoch > 0 THEN 1 ELSE 0 END) AS begun, MIN(r.summary) AS summary,
+       SUM(CASE WHEN r.epoch > 0 THEN 1 ELSE 0 END) AS begun,
+       SUM(CASE WHEN r.phase = 'waiting' AND (r.summary LIKE '%"reason"_"model_retry"%'
+                                              OR r.summary LIKE '%"reason"_"model_limit"%') THEN 1 ELSE 0 END) AS paused,
+       MIN(CASE WHEN r.phase = 'waiting' AND r.summary NOT LIKE '%"reason"_"model_retry"%'
+                     AND r.summary NOT LIKE '%"reason"_"model_limit"%' THEN r.summary END) AS asks,
+       MIN(CASE WHEN q.held = 0 AND r.epoch > 0 THEN r.summary END) AS let_go,
+       MIN(CASE WHEN q.held = 0 AND r.epoch > 0 AND q.due_at > r.updated_at
+                     AND (r.phase = 'pending' OR r.summary LIKE '%"reason"_"model_retry"%'
+                          OR r.summary LIKE '%"reason"_"model_limit"%') THEN q.due_at END) AS next_at,
        MIN(CASE WHEN q.held = 1 THEN (SELECT MIN(w.name) FROM worker AS w WHERE w.identity = r.worker) END) AS worker,
        MIN(CASE WHEN q.held = 1 THEN r.lease_until END) AS lease_until,
+       MAX(CASE WHEN q.held = 1 THEN (SELECT MAX(w.heartbeat_at) FROM worker AS w WHERE w.identity = r.worker) END)
+           AS heartbeat_at,
        MIN(CASE WHEN q.held = 1 THEN r.updated_at END) AS claimed_at
   FROM json_each(:tasks) AS wanted JOIN queue AS q ON q.task = CAST(wanted.value AS BIGINT)
   JOIN run AS r ON r.key = q.run

@@ -30,6 +30,7 @@ from foliot.kernel.graph.events import (
     TaskDeadLettered,
     TaskEvent,
     TaskFailed,
+    TaskRequeued,
     TaskSucceeded,
     encode_fact,
     fact_type,
@@ -201,7 +202,7 @@ def tell_locked(
     yield from tasks.change(
         row,
         tasks.TaskChange(
-            phase=phase(state),
+            phase="queued" if isinstance(fact, TaskRequeued) and not ended else phase(state),
             attempt=state.attempt,
             graph=encode_state(state),
             summary=summary_of(msgspec.json.decode(row["summary"]), moves),
@@ -332,6 +333,8 @@ def run_id_for(uid: str, message_id: str, now: float) -> str:
 def summary_of(before: dict[str, Any], moves: Moves) -> dict[str, Any]:
     """Returns the summary of a task for lists."""
     summary = {**before, "messages": before.get("messages", 0) + len(moves.activate)}
+    if any(isinstance(each, TaskRequeued) for each in moves.facts):
+        summary.pop("worker", None)  # of the attempt before
     if workers := [each.worker for each in moves.facts if isinstance(each, MessageEnded) and each.worker]:
         summary["worker"] = workers[-1]
     if moves.ended is None:

@@ -77,7 +77,8 @@ class TaskInfo(Struct, frozen=True):
     """A task as listings show it. `summary` is written with every change: output, error, counts, usage, waiting.
 
     `spec` is what was asked for, in the words of a Task, and `written` how its author put it, as `Command` has it.
-    `claimed_by` is a worker that has one of its runs now.
+    `claimed_by` is a worker that has one of its runs now, and `heartbeat_at` when it was last heard of. At
+    `next_attempt_at` a run that nobody has goes on by itself: after a failure, or when its turn at a model comes.
     """
 
     key: int
@@ -105,6 +106,8 @@ class TaskInfo(Struct, frozen=True):
     written: dict[str, Any] = {}
     claimed_by: str = ""
     lease_until: float | None = None
+    heartbeat_at: float | None = None
+    next_attempt_at: float | None = None
 
     @property
     def id(self) -> str:

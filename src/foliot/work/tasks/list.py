@@ -131,9 +131,15 @@ def _info(row: Row, live: Row | None) -> TaskInfo:
             fields["started_at"] = fields["started_at"] or live["claimed_at"]
             if live["worker"]:
                 fields["claimed_by"], fields["lease_until"] = live["worker"], live["lease_until"]
+                fields["heartbeat_at"] = live["heartbeat_at"]
+            elif live["let_go"] and (worker := msgspec.json.decode(live["let_go"]).get("worker")):
+                fields["summary"]["worker"] = worker
+            fields["next_attempt_at"] = live["next_at"]
         if live["waiting"] == live["runs"]:
-            fields["phase"] = "waiting"
-            fields["summary"]["waiting"] = msgspec.json.decode(live["summary"]).get("waiting")
+            waits = live["asks"] or live["let_go"]
+            fields["summary"]["waiting"] = msgspec.json.decode(waits).get("waiting") if waits else None
+            if live["paused"] < live["runs"]:  # otherwise there is nobody for whom it waits
+                fields["phase"] = "waiting"
     return TaskInfo(**fields)
 
 

@@ -14,9 +14,9 @@ from foliot.common.times import iso
 from foliot.kernel.graph import events as t
 from foliot.kernel.graph.lifecycle import API_PHASES
 from foliot.kernel.messages import Usage
-from foliot.kernel.traces import read_context
 from foliot.resources.wording import WRITTEN_AS, written_as
 from foliot.store.base import Document
+from foliot.store.tasks import ENDED
 from foliot.work.tasks.base import PRIORITIES, Command, TargetKind, TaskInfo
 from foliot.work.tasks.commands import command_of, spec_of
 from foliot.work.views.story import API_MESSAGE, MessageStory, TaskStory
@@ -32,6 +32,9 @@ _TIMES: Final = {
     "archivedAt": "archived_at",
     "updatedAt": "updated_at",
     "dueAt": "timer_at",
+    "leaseUntil": "lease_until",
+    "lastHeartbeat": "heartbeat_at",
+    "nextAttemptAt": "next_attempt_at",
 }
 _SUMMARY: Final = {
     "lastOutput": "output",
@@ -76,9 +79,25 @@ def status_outline(info: TaskInfo) -> dict[str, Any]:
     for name, value in (("spawnedBy", info.spawned_by), ("parent", info.parent), *claim):
         if value:
             status[name] = value
-    if info.lease_until is not None:
-        status["leaseUntil"] = iso(info.lease_until)
+    if info.phase in ENDED:
+        status["output"] = _short_output(info)
     return status
+
+
+def _short_output(info: TaskInfo) -> dict[str, str]:
+    """Returns of the output of an ended task what lists read: see `output_of`, which has all of it."""
+    summary = info.summary
+    result = summary.get("output", "") if info.phase == "succeeded" else _bad_result(info.phase)
+    return {info.target_kind: info.target, "result": result, **_token_texts(summary.get("tokens") or 0)}
+
+
+def _bad_result(phase: str) -> str:
+    return "cancelled" if phase == "cancelled" else "failed"
+
+
+def _token_texts(total: int) -> dict[str, str]:
+    """An estimate is made only where the provider does not count: so both are the same number."""
+    return {"tokens_used_total": str(total), "tokens_estimated_total": str(total)}
 
 
 def info_of(document: Document) -> TaskInfo:
@@ -119,7 +138,9 @@ def info_of(document: Document) -> TaskInfo:
         spec=spec,
         written=written,
         claimed_by=status.get("claimedBy", ""),
-        lease_until=_seconds(status.get("leaseUntil")),
+        lease_until=times["lease_until"],
+        heartbeat_at=times["heartbeat_at"],
+        next_attempt_at=times["next_attempt_at"],
     )
 
 
@@ -168,14 +189,14 @@ def output_of(story: TaskStory) -> dict[str, str]:
         output["result"] = ended.output
         output |= {f"result.{agent}": text for agent, text in ended.outputs.items() if len(ended.outputs) > 1}
     elif ended is not None:
-        output["result"] = "cancelled" if isinstance(ended, t.TaskCancelled) else "failed"
+        output["result"] = _bad_result("cancelled" if isinstance(ended, t.TaskCancelled) else "failed")
     if done:
         last = max(done, key=lambda each: (each.ended_at or 0.0, each.seq))
         output["last_agent"] = last.message.to
         output["last_output"] = last.ended.output if last.ended else ""
     output["execution_order"] = " -> ".join(each.message.to for each in done)
     output["agents_executed"] = str(len(done))
-    output["tokens_used_total"] = str(sum(_usage(each).total_tokens for each in done))
+    output |= _token_texts(sum(_usage(each).total_tokens for each in done))
     for number, each in enumerate(done, 1):
         output |= {f"agent.{number}.{key}": text for key, text in _agent(each).items()}
     return output
@@ -192,6 +213,7 @@ def _agent(each: MessageStory) -> dict[str, str]:
         "tool_calls": str(run.summary.get("tool_calls", 0)),
         "duration_ms": str(round(each.seconds(0.0) * 1000)),
         "tokens_used": str(ended.usage.total_tokens),
+        "estimated_tokens": str(ended.usage.total_tokens),
         "token_usage_source": ended.usage.source,
         "outcome": ended.outcome,
         "run": run.run_id,
@@ -204,12 +226,10 @@ def _usage(each: MessageStory) -> Usage:
 
 def messages_of(story: TaskStory) -> list[dict[str, Any]]:
     """Returns every message of a task as its document has it."""
-    context = read_context(story.command.trace)
-    trace = context.trace if context is not None else ""
-    return [_message(story, each, trace) for each in story.messages.values()]
+    return [_message(story, each) for each in story.messages.values()]
 
 
-def _message(story: TaskStory, each: MessageStory, trace: str) -> dict[str, Any]:
+def _message(story: TaskStory, each: MessageStory) -> dict[str, Any]:
     sent, run = each.message, each.run
     shown: dict[str, Any] = {
         "timestamp": iso(each.sent_at),
@@ -224,7 +244,7 @@ def _message(story: TaskStory, each: MessageStory, trace: str) -> dict[str, Any]
         "parent_branch_id": sent.parent_branch,
         "type": sent.kind,
         "content": sent.payload,
-        "trace_id": trace,
+        "trace_id": f"{story.info.id}/a{sent.attempt:03}",
         "parent_id": sent.parent_id,
         "phase": API_MESSAGE[each.phase],
         "attempts": each.attempts,
@@ -249,6 +269,8 @@ def _error(each: MessageStory) -> str:
         return each.ended.error or each.ended.reason
     if each.live is not None and each.live.retry is not None:
         return each.live.retry.message or each.live.retry.reason
+    if each.phase == "retry_pending" and each.live is not None and each.live.trace.waiting is not None:
+        return each.live.trace.waiting.message
     return each.cut.reason if each.cut is not None else ""
 
 
@@ -279,6 +301,7 @@ def _activated(story: TaskStory, each: MessageStory) -> dict[str, Any]:
     sent = each.message
     node = story.plan.nodes.get(sent.to)
     came = [source.agent for source in sent.sources]
+    sent_at = {identity: message.sent_at for identity, message in story.messages.items()}
     expected = node.join.expected if node is not None and node.join is not None else came
     return {
         "attempt": sent.attempt,
@@ -289,12 +312,13 @@ def _activated(story: TaskStory, each: MessageStory) -> dict[str, Any]:
         "quorum_required": sent.required,
         "activated": True,
         "activated_at": iso(each.sent_at),
-        "activated_by": sent.sender,
+        "activated_by": max(sent.sources, key=lambda source: sent_at.get(source.message_id, 0.0)).message_id,
         "sources": [
             {
                 "message_id": source.message_id,
                 "from_agent": source.agent,
                 "branch_id": source.branch,
+                **({"timestamp": iso(sent_at[source.message_id])} if source.message_id in sent_at else {}),
                 "payload": source.payload,
             }
             for source in sent.sources
@@ -317,9 +341,14 @@ def _claim(story: TaskStory) -> dict[str, Any]:
         leases = [each.run.lease_until for each in held if each.run is not None]
         if times := [until for until in leases if until is not None]:
             shown["leaseUntil"] = iso(min(times))
-    due = [each.run.due_at for each in story.live if each.phase == "retry_pending" and each.run is not None]
-    if moments := [at for at in due if at is not None]:
+        beats = [each.run.heartbeat_at for each in held if each.run is not None]
+        if times := [at for at in beats if at is not None]:
+            shown["lastHeartbeat"] = iso(max(times))
+    retried = [each for each in story.live if each.phase == "retry_pending" and each.run is not None]
+    if moments := [each.run.due_at for each in retried if each.run is not None and each.run.due_at is not None]:
         shown["nextAttemptAt"] = iso(min(moments))
+    if error := next((text for each in retried if (text := _error(each))), ""):
+        shown["lastError"] = error
     return shown
 
 

@@ -171,4 +171,5 @@ def _row(row: dict[str, Any]) -> RunRow:
         class_key=row["class"] or "",
         max_running=row["max_running"] or 0,
         by=row["worker_name"] or "",
+        heartbeat_at=row["heartbeat_at"],
     )

@@ -20,6 +20,9 @@ from foliot.kernel.run.events import Event, RunClaimed, RunRetried, RunWaiting, 
 from foliot.store.journal.base import TERMINAL
 from foliot.work.tasks.base import Command, NewTaskParts, TaskInfo, TaskRecord
 
+# For these a run waits until a time, and for nobody: its model failed and is asked again, or its turn there comes.
+PAUSES: Final = ("model_retry", "model_limit")
+
 NodeState: TypeAlias = Literal["idle", "queued", "retry", "running", "waiting", "succeeded", "failed", "cancelled"]
 
 API_MESSAGE: Final[Mapping[MessagePhase, str]] = {
@@ -55,6 +58,7 @@ class RunRow(Struct, frozen=True):
     class_key: str = ""
     max_running: int = 0
     by: str = ""
+    heartbeat_at: float | None = None
 
     @property
     def ended(self) -> bool:
@@ -71,7 +75,10 @@ class Moment(Struct, frozen=True):
 
 
 class LiveRun(Struct, frozen=True):
-    """A run as its journal tells it: its attempts, since when it is held, who had it when, its trace."""
+    """A run as its journal tells it: its attempts, since when it is held, who had it when, its trace.
+
+    `parked` are the calls about which somebody was asked, and when, also those that were decided.
+    """
 
     trace: Trace
     attempts: int = 0
@@ -79,6 +86,7 @@ class LiveRun(Struct, frozen=True):
     first_step_at: float | None = None
     retry: RunRetried | None = None
     moments: tuple[Moment, ...] = ()
+    parked: dict[str, float] = {}
 
     @property
     def worker(self) -> str:
@@ -253,7 +261,15 @@ def _over(story: TaskStory, identity: str, phase: MessagePhase, at: float) -> No
         each.phase, each.ended_at = phase, at
 
 
+def is_paused(row: RunRow) -> bool:
+    """Whether a run goes on by itself at a time: its model failed and is asked again, or its turn there comes."""
+    waits: dict[str, Any] = row.summary.get("waiting") or {}
+    return row.phase == "waiting" and waits.get("reason") in PAUSES
+
+
 def _live_phase(row: RunRow, live: LiveRun | None, now: float) -> MessagePhase:
+    if is_paused(row):
+        return "retry_pending"
     if row.phase == "pending":
         tried = live is not None and live.retry is not None
         return "retry_pending" if tried or (row.due_at is not None and row.due_at > now) else "queued"
@@ -265,6 +281,7 @@ def live_run(trace: Trace, facts: Iterable[tuple[float, Event]]) -> LiveRun:
     attempts, claimed, first, retry = 0, None, None, None
     moments: list[Moment] = []
     worker, held = "", False
+    parked: dict[str, float] = {}
     for at, fact in facts:
         match fact:
             case RunClaimed(attempt=attempt):
@@ -276,12 +293,15 @@ def live_run(trace: Trace, facts: Iterable[tuple[float, Event]]) -> LiveRun:
                 moments.append(Moment(at, "retry_scheduled", worker, fact.message or fact.reason))
             case RunWaiting():
                 held = False
-                moments.append(Moment(at, "waiting_approval", worker, fact.message or fact.reason))
+                kind = "retry_scheduled" if fact.reason in PAUSES else "waiting_approval"
+                moments.append(Moment(at, kind, worker, fact.message or fact.reason))
+                if fact.reason in ("approval", "input"):
+                    parked |= {call: at for call in fact.calls if call not in parked}
             case StepStarted() if first is None:
                 first = at
             case _:
                 pass
-    return LiveRun(trace, attempts, claimed, first, retry, tuple(moments))
+    return LiveRun(trace, attempts, claimed, first, retry, tuple(moments), parked)
 
 
 def nodes_of(story: TaskStory, now: float) -> list[NodeView]:

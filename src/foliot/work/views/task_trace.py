@@ -2,12 +2,14 @@
 
 Those clients take the state of an agent from it: `agent_start`, then `agent_end` or `agent_error` with what the agent
 took. Between these come its steps: `model_call`, `model_error`, `tool_call`, `tool_approval_pending`. Nothing is kept
-for this; it is read from the journals of the runs that were looked into, as `/v1/tasks/{name}/trace` is.
+for this; it is read from the journals of the runs that were looked into, as `/v1/tasks/{name}/trace` is. It is a log:
+an event stands at the time of the fact that tells it, and says nothing that a later fact could change, so that events
+are only added behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from foliot.common.text import one_line
@@ -19,6 +21,12 @@ from foliot.work.views.story import LiveRun, MessageStory, TaskStory
 
 MOST_EVENTS: Final = 1000
 LONGEST: Final = 300
+_PHASES: Final = {
+    t.TaskSucceeded: "succeeded",
+    t.TaskFailed: "failed",
+    t.TaskCancelled: "cancelled",
+    t.TaskDeadLettered: "dead_lettered",
+}
 
 
 def task_trace(story: TaskStory) -> list[dict[str, Any]]:
@@ -29,7 +37,11 @@ def task_trace(story: TaskStory) -> list[dict[str, Any]]:
             head = {"attempt": each.message.attempt, "branch_id": each.message.branch, "agent": each.message.to}
             found += [(at, head | event) for at, event in _of_run(each, each.live)]
     # Behind those of its runs: what follows from the end of an agent is of the same moment.
-    found += [(record.at, event) for record in story.records if (event := _of_task(story, record.event)) is not None]
+    attempt = 1
+    for record in story.records:
+        attempt = record.event.attempt if isinstance(record.event, t.TaskRequeued) else attempt
+        if (event := _of_task(story, record.event, attempt)) is not None:
+            found.append((record.at, event))
     found.sort(key=lambda pair: pair[0])
     counts: dict[int, int] = {}
     events: list[dict[str, Any]] = []
@@ -41,7 +53,7 @@ def task_trace(story: TaskStory) -> list[dict[str, Any]]:
     return events[-MOST_EVENTS:]
 
 
-def _of_task(story: TaskStory, fact: t.TaskEvent) -> dict[str, Any] | None:
+def _of_task(story: TaskStory, fact: t.TaskEvent, attempt: int) -> dict[str, Any] | None:
     match fact:
         case t.TaskAccepted():
             return {"attempt": 1, "type": "task_start", "message": f"{story.command.target_kind}={story.info.target}"}
@@ -50,8 +62,8 @@ def _of_task(story: TaskStory, fact: t.TaskEvent) -> dict[str, Any] | None:
             event = {"attempt": sent.attempt, "branch_id": sent.branch, "agent": sent.sender, "type": "agent_message"}
             return event | {"message": text}
         case t.TaskSucceeded() | t.TaskFailed() | t.TaskCancelled() | t.TaskDeadLettered():
-            event = {"attempt": story.state.attempt, "type": "task_summary", **_tokens(fact.usage)}
-            return event | {"message": f"phase={story.info.phase}"}
+            event = {"attempt": attempt, "type": "task_summary", **_tokens(fact.usage)}
+            return event | {"message": f"phase={_PHASES[type(fact)]}"}
         case _:
             return None
 
@@ -62,7 +74,7 @@ def _of_run(each: MessageStory, run: LiveRun) -> Iterator[tuple[float, dict[str,
             worker = f"worker={moment.worker}" if moment.worker else ""
             yield moment.at, {"type": "agent_start", "worker": moment.worker, "message": worker}
     for step in run.trace.steps:
-        for at, event in _of_step(step):
+        for at, event in _of_step(step, run.parked):
             yield at, {"step": step.number, **event}
     if (ended := each.ended) is not None and each.ended_at is not None:
         failed = ended.outcome != "succeeded"
@@ -84,10 +96,10 @@ def _of_run(each: MessageStory, run: LiveRun) -> Iterator[tuple[float, dict[str,
         )
 
 
-def _of_step(step: StepTrace) -> Iterator[tuple[float, dict[str, Any]]]:
+def _of_step(step: StepTrace, parked: Mapping[str, float]) -> Iterator[tuple[float, dict[str, Any]]]:
     for ask in step.asks:
         if ask.error:
-            yield ask.at, _failed(ask)
+            yield ask.at + (ask.seconds or 0.0), _failed(ask)
     if step.answered_at is not None:
         text = step.text or ", ".join(f"calls {call.name}" for call in step.calls)
         took = {"latency_ms": round(1000 * step.seconds) if step.seconds is not None else 0}
@@ -96,18 +108,22 @@ def _of_step(step: StepTrace) -> Iterator[tuple[float, dict[str, Any]]]:
             {"type": "model_call", "message": one_line(text, LONGEST), **took, **_tokens(step.usage)},
         )
     for call in step.calls:
-        yield call.starts[-1] if call.starts else call.asked_at, _call(call)
+        if call.id in parked:
+            yield parked[call.id], _head(call) | {"type": "tool_approval_pending", "message": call.approval}
+        if call.finished_at is not None:
+            yield call.finished_at, _call(call)
 
 
 def _failed(ask: Ask) -> dict[str, Any]:
     return {"type": "model_error", "error_reason": ask.error, "message": one_line(ask.message, LONGEST)}
 
 
+def _head(call: CallTrace) -> dict[str, Any]:
+    return {"tool": call.name, "tool_request_id": call.id, "tool_calls": 1, "tool_attempt": 1}
+
+
 def _call(call: CallTrace) -> dict[str, Any]:
-    event: dict[str, Any] = {"type": "tool_call", "tool": call.name, "tool_request_id": call.id, "tool_calls": 1}
-    event["tool_attempt"] = max(1, len(call.starts))
-    if call.parked and call.finished_at is None:
-        return event | {"type": "tool_approval_pending", "message": call.approval}
+    event = _head(call) | {"type": "tool_call", "tool_attempt": max(1, len(call.starts))}
     if call.error is not None:
         event |= {"error_code": call.error.code, "error_reason": call.error.reason, "retryable": call.error.retryable}
     if call.seconds is not None:
