@@ -13,9 +13,12 @@ from contextlib import AsyncExitStack
 from datetime import datetime
 from typing import Any
 
+import click
 import httpx2 as httpx
 import pytest
 
+from foliot.cli.commands.server import up
+from foliot.cli.commands.worker import worker
 from foliot.errors import Gone
 from foliot.resources.validate import validate_document
 from foliot.runtime.local import resources
@@ -345,6 +348,11 @@ async def test_a_worker_that_takes_nothing_more_is_not_ready(office: Office) -> 
     await office.work("gone")
     status = (await office.http.get("/v1/workers/gone")).json()["status"]
     assert (status["phase"], status["state"], status["lastError"]) == ("NotReady", "stopped", "worker stopped")
+
+
+@pytest.mark.parametrize("command", [up, worker])
+def test_a_worker_that_names_no_region_is_in_the_default_one(command: click.Command) -> None:
+    assert command.make_context(command.name, []).params["region"] == "default"
 
 
 # --- deleting and cancelling -------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ _WRITES = re.compile(r"(?:db|database)\.write\(")
 # Transactions that no act plays, and why.
 NOT_PLAYED = {
     "cli.doctor.store._touch": "changes nothing",
+    "work.tasks.service._ended_with_its_task": "one statement under the lock of the revision: a note that is done with",
     "store.secrets.sealing.reseal_page": "holds the lock of all resource writes, as they do, before it looks",
     "run(setting_put)": "one statement, only by the one who rotates the key",
     "run(setting_delete)": "as above",
