@@ -2,7 +2,8 @@
 
 A process serves one call at a time. It is ended with everything in it when a call is cancelled, takes too long or
 breaks it, after a number of calls, and when it has been idle for a while. What the code keeps in its module is there
-for later calls of the same tool that the same process happens to serve, and for no other tool.
+for later calls of the same tool that the same process happens to serve, and for no other tool; what it left running
+there can see them.
 
 Inside are the interpreter, the installed packages, Foliot itself, and of the folder that the module lies in the Python
 files and packages: nothing else of it, no workspace, no network, no environment of ours. No credential goes inside.
@@ -179,7 +180,8 @@ class FunctionFence:
         """Run it in a process of its tool. Raises `ToolError`; see `Isolation`."""
         self.check(call.definition)
         worker = await self._taken_worker(call.definition)
-        # Nobody inside can know it before, so nothing that was left by an earlier call answers this one.
+        # An answer that was made before this call cannot be taken for its own. Code of the tool that still runs in the
+        # process can read this call, and answer it: a tool is trusted with all calls of that tool.
         request = structs.replace(call.request, request_id=secrets.token_hex(16))
         data = encode_request(request)
         try:

@@ -2,7 +2,7 @@
 
 Runs as a process of its own, never in that of Foliot. Requests and responses are envelopes of the contract, each behind
 its length, on what were standard input and output. Code that prints does so on standard error: it cannot be taken for a
-response. Each response repeats the id of its request, which nobody can know before.
+response. Each response repeats the id of its request, which is not known before the request comes.
 """
 
 from __future__ import annotations
