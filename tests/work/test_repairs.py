@@ -61,7 +61,9 @@ async def test_a_run_that_waits_for_a_broken_endpoint_goes_on_as_soon_as_it_is_r
     await client.apply([endpoint(*[BROKEN] * 20), CLERK])
     task = (await runtime.inside.tasking.tasks.accept(Command("agent", "clerk", message="go"))).task
     await work(runtime)
-    assert (await runtime.inside.tasking.tasks.get("default", task.name)).phase == "waiting"
+    paused = await runtime.inside.tasking.tasks.get("default", task.name)
+    assert (paused.phase, paused.summary["waiting"]["reason"]) == ("running", "model_retry")
+    assert paused.next_attempt_at is not None
 
     await client.apply([endpoint({"say": "well again"})])
     await work(runtime)
