@@ -117,7 +117,7 @@ async def ask(place: Place, method: str, path: str, query: str, body: str | None
             said = b""
             while part := await reader.read(65536):
                 said += part
-                if "text/event-stream" in head and b"data: " in said:
+                if "text/event-stream" in head and (b"data: " in said or b": changes from here on" in said):
                     break
     finally:
         writer.close()
@@ -234,7 +234,7 @@ async def told(http: httpx.AsyncClient, method: str, path: str, body: Any = None
             return answer.status_code, said + (await answer.aread()).decode()
         async for line in answer.aiter_lines():
             said += line + "\n"
-            if line.startswith("data: "):
+            if line.startswith(("data: ", ": changes from here on")):
                 break
         return answer.status_code, said
 

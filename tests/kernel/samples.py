@@ -113,4 +113,5 @@ GROWN: tuple[e.Event, ...] = (
     ),
     e.RunCreated("clerk", "sha256:00", identity=Identity("ann", via="schedule:nightly", ordered_by=("cy", "root"))),
     e.ModelDelayed(2, 17.5, "no room", "default/spare", USAGE, "overloaded"),
+    e.RunClaimed(2, "worker-1", 9, "north"),
 )

@@ -42,3 +42,6 @@ TASK_SAMPLES: tuple[t.TaskEvent, ...] = (
     t.TaskCancelled("ann", "enough", USAGE),
     t.TaskDeadLettered("timeout", "given up", MESSAGE.id, USAGE),
 )
+
+# Fields that were added later; their bytes are in golden_tasks_grown/.
+TASK_GROWN: tuple[t.TaskEvent, ...] = (t.MessageEnded(MESSAGE.id, "succeeded", worker="north"),)

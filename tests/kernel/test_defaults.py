@@ -19,7 +19,7 @@ from foliot.kernel.graph.plan import Plan
 from foliot.kernel.run.codec import EVENT_TYPES
 from foliot.kernel.run.spec import RunSpec
 from tests.kernel.samples import ANSWER_USAGE, GROWN, SAMPLES
-from tests.kernel.task_samples import TASK_SAMPLES
+from tests.kernel.task_samples import TASK_GROWN, TASK_SAMPLES
 
 STORED = (*EVENT_TYPES, *FACT_TYPES, RunSpec, Plan)
 # Names of types are not stored; these have another one than when their lines were written.
@@ -92,7 +92,9 @@ def _held(value: Any) -> Iterator[Struct]:
             yield from _held(each)
 
 
-@pytest.mark.parametrize("samples", [(*SAMPLES, *GROWN), (*TASK_SAMPLES, ANSWER_USAGE)], ids=["runs", "tasks"])
+@pytest.mark.parametrize(
+    "samples", [(*SAMPLES, *GROWN), (*TASK_SAMPLES, *TASK_GROWN, ANSWER_USAGE)], ids=["runs", "tasks"]
+)
 def test_the_samples_set_every_field_of_every_event(samples: tuple[Struct, ...]) -> None:
     """Otherwise the golden files would not hold the bytes of all that can be written."""
     known = defaults()

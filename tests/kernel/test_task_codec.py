@@ -9,7 +9,7 @@ import pytest
 from foliot.kernel.errors import Unencodable, UnknownEvent
 from foliot.kernel.graph import events as t
 from foliot.kernel.graph.events import FACT_TYPES, decode_fact, encode_fact, fact_type
-from tests.kernel.task_samples import TASK_SAMPLES
+from tests.kernel.task_samples import TASK_GROWN, TASK_SAMPLES
 
 # One file per type and version. Never edit one: a task somewhere holds these bytes. A new version adds a file.
 GOLDEN = Path(__file__).parent / "golden_tasks"
@@ -22,6 +22,13 @@ def test_every_type_has_a_sample():
 @pytest.mark.parametrize("fact", TASK_SAMPLES, ids=fact_type)
 def test_the_bytes_of_every_type_are_those_in_the_golden_file(fact: t.TaskEvent):
     golden = (GOLDEN / f"{fact.__struct_config__.tag}.json").read_bytes().rstrip(b"\n")
+    assert encode_fact(fact) == golden
+    assert decode_fact(golden) == fact
+
+
+@pytest.mark.parametrize("fact", TASK_GROWN, ids=fact_type)
+def test_the_bytes_of_fields_that_were_added_are_those_in_the_golden_file(fact: t.TaskEvent):
+    golden = (GOLDEN.with_name("golden_tasks_grown") / f"{fact_type(fact)}.json").read_bytes().rstrip(b"\n")
     assert encode_fact(fact) == golden
     assert decode_fact(golden) == fact
 

@@ -181,6 +181,7 @@ def _plain(text: str, namespace: str) -> str:
     """
     text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z|\d+\.\d+|under request \w+", "…", text)
     text = re.sub(r"(?:[0-9a-f]+\r\n)?id: \d+\nevent: bookmark\ndata: \{[^}]*\}", "bookmark", text)
+    text = re.sub(r"(?<=: changes from here on\n)id: \d+", "bookmark", text)
     return text.replace(namespace, "…")
 
 

@@ -103,7 +103,7 @@ class RemoteRuns(_RunAsking, RunGroup):
         history: Sequence[Message] = (),
     ) -> RunInfo:
         name = declared_name(agent)
-        messages = messages_of(input)
+        messages = messages_of(input, history)
         order = RunOrder(
             name,
             input if isinstance(input, str) else "",

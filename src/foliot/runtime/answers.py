@@ -29,10 +29,12 @@ from foliot.tools.governance.rules import Access
 Input: TypeAlias = str | Message | Sequence[Message]
 
 
-def messages_of(input: Input) -> tuple[Message, ...]:
-    """The input as messages. Raises `InvalidInput` for an empty one and `UsageError` for what is none, before it gets
-    into a journal."""
-    if input == () or input == [] or (isinstance(input, str) and not input.strip()):
+def messages_of(input: Input, history: Sequence[Message] = ()) -> tuple[Message, ...]:
+    """The input as messages, before it gets into a journal; there may be none where the history is all there is to say.
+
+    Raises `InvalidInput` for an empty one, and `UsageError` for what is none.
+    """
+    if (input in ((), []) and not history) or (isinstance(input, str) and not input.strip()):
         raise InvalidInput("the input is empty: there is nothing to do")
     if isinstance(input, str):
         return (user_message(input),)

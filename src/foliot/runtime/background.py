@@ -80,7 +80,7 @@ class BackgroundRuns:
         check_labels(labels or {})
         inside = self._inside
         agent = within(agent, namespace)
-        if not inside.is_new(run_id) and await inside.is_begun(run_id, agent, input, identity):
+        if not inside.is_new(run_id) and await inside.is_begun(run_id, agent, input, identity, history):
             return await self.resume(await inside.runs.journal.get(run_id))
         drive = inside.run(
             agent,

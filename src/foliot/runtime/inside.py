@@ -277,7 +277,7 @@ class Inside:
         The coroutine that gets the driver drives it at once: a task between the two could be cancelled before it
         begins, and the run would be held without a driver. Raises `RunTaken`, `NotFound`, `InvalidInput`.
         """
-        if not self.is_new(run_id) and await self.is_begun(run_id, agent, input, identity):
+        if not self.is_new(run_id) and await self.is_begun(run_id, agent, input, identity, history):
             return None
         known = await self._assembly.agent(agent)
         spec, tools = await self._assembly.prepare(known)
@@ -289,7 +289,7 @@ class Inside:
         try:
             return await self.runs.start(
                 spec,
-                messages_of(input),
+                messages_of(input, history),
                 run_id=run_id,
                 history=history,
                 definitions=known.pins,
@@ -300,7 +300,7 @@ class Inside:
                 in_transaction=in_transaction,
             )
         except Conflict:
-            if await self.is_begun(run_id, agent, input, identity):  # somebody else started it meanwhile
+            if await self.is_begun(run_id, agent, input, identity, history):  # somebody else started it meanwhile
                 return None
             raise
 
@@ -638,7 +638,9 @@ class Inside:
     async def _wake(self, run_id: str, message: Signal) -> RunInfo:
         return await self.background.woken(await self.runs.journal.get(run_id), message, stay=True)
 
-    async def is_begun(self, run_id: str, agent: Agent | str, input: Input, identity: Identity) -> bool:
+    async def is_begun(
+        self, run_id: str, agent: Agent | str, input: Input, identity: Identity, history: Sequence[Message] = ()
+    ) -> bool:
         """Whether there is a run of this id, of this agent in its namespace, for this user, with this input.
 
         Raises `RunTaken` when it is another one. Of other work it says nothing: it may be somebody else's.
@@ -652,7 +654,7 @@ class Inside:
         assert isinstance(created, RunCreated), "every journal begins with it"
         if (created.namespace, created.agent, created.identity.user) != (*named(agent), identity.user):
             raise taken(run_id)
-        if msgspec.json.encode(created.input) != msgspec.json.encode(messages_of(input)):
+        if msgspec.json.encode(created.input) != msgspec.json.encode(messages_of(input, history)):
             raise RunTaken(
                 f"run {run_id} began with another input",
                 hint=f'choose another run_id, or go on with that run: resume("{run_id}")',

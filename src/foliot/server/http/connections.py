@@ -174,7 +174,7 @@ class BoundedConnection(HttpToolsProtocol):
         if not any(each.response_started for each in working):
             id = new_id()
             headers = {
-                "BoundedConnection": "close",
+                "Connection": "close",
                 "X-Request-ID": id,
                 **({"Retry-After": RETRY_AFTER} if retry else {}),
             }

@@ -111,7 +111,7 @@ async def begin(request: Request, services: Services, caller: Caller, namespace:
     done = _act(services, caller, request, "run_started", order.namespace, order.run_id)
     info = await services.drives.start(
         order.agent,
-        _messages(order.messages) or order.input,
+        _messages(order.messages) or order.input or (() if order.history else ""),
         run_id=order.run_id,
         namespace=order.namespace,
         labels=order.labels,

@@ -73,6 +73,8 @@ def _problems(command: Command) -> list[str]:
     found: list[str] = []
     if not command.target:
         found.append("a task needs an agent or a system to do it")
+    elif len(parts := command.target.split("/")) > 2 or not all(map(is_name, parts)):
+        found.append(f"{command.target[:80]!r} cannot be the name of an agent or a system: expected {NAME_RULE}")
     if command.name and not is_name(command.name):
         found.append(f"{command.name[:80]!r} cannot be the name of a task: expected {NAME_RULE}")
     if command.name in TAKEN_NAMES:
