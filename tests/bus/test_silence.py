@@ -51,6 +51,15 @@ async def test_tickets_go_out_when_a_silent_server_answers_again(nats_url: str) 
         await asyncio.wait_for(transport.close(), ENDS)
 
 
+async def test_waiting_for_a_connection_that_is_lost_unnoticed_lets_others_work() -> None:
+    link = NatsLink(NatsOptions("nats://127.0.0.1:1"))
+    link._up.set()  # pyright: ignore[reportPrivateUsage]  # nobody has said yet that it is not
+    others = asyncio.create_task(asyncio.sleep(0))
+
+    assert await link.connected(timeout=0.05) is None
+    assert others.done()
+
+
 async def test_a_link_of_tools_can_be_closed_in_silence(nats_url: str) -> None:
     with Proxy(nats_url) as proxy:
         link = NatsLink(NatsOptions(proxy.url, waits=Waits(lease=1.0)))

@@ -106,6 +106,10 @@ def _text(file: Path) -> str:
         raise UsageError(f"the NATS credentials {file} cannot be read: {type(error).__name__}") from None
 
 
+# A connection that was lost may not have been noticed everywhere: it is looked at again after so many seconds.
+LOOK_AGAIN: Final = 0.02
+
+
 class NatsLink:
     """One connection. `start` it on the event loop that uses it."""
 
@@ -139,8 +143,10 @@ class NatsLink:
         if (client := self.client) is None and timeout > 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
-                    await self._up.wait()
-            client = self.client
+                    while (client := self.client) is None:
+                        await self._up.wait()
+                        if self.client is None:  # it is lost, and that has not been said yet
+                            await asyncio.sleep(LOOK_AGAIN)
         return client
 
     async def reached(self, *, timeout: float | None = None) -> Client:

@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 GRACE: Final = 1.0
 GONE_WITHIN: Final = 2.0
 LOOK_EVERY: Final = 0.01
+_LOOKS_AT_ENVIRONMENT: Final = 5
 # Where the environment stands among the arguments of `_posixsubprocess.fork_exec`, in every Python since 3.8.
 _ENVIRONMENT: Final = 5
 _LINUX: Final = sys.platform.startswith("linux")
@@ -243,11 +244,17 @@ def _look(pid: int) -> _Process | None:
 
 
 def _environment(pid: int) -> bytes:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return file.read()
-    except OSError:
-        return b""  # somebody else's, or gone
+    """The environment of a process. While it becomes another program there is none for a moment: that is waited out."""
+    for _ in range(_LOOKS_AT_ENVIRONMENT):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                found = file.read()
+        except OSError:
+            return b""  # somebody else's, or gone
+        if found:
+            return found
+        time.sleep(LOOK_EVERY / 5)
+    return b""
 
 
 def _signal(pid: int, number: int) -> None:

@@ -20,11 +20,10 @@ from foliot.cli.terminal import out
 from foliot.common.cancellation import stop_tasks
 from foliot.common.text import counted
 from foliot.errors import UsageError
-from foliot.store.queue.placement import REGION
+from foliot.store.queue.placement import REGION, Offer
 
 if TYPE_CHECKING:
     from foliot.runtime.runtime import Runtime
-    from foliot.store.queue.placement import Offer
     from foliot.work.worker.worker import Worker
 
 PLACES: Final = 8
@@ -83,7 +82,6 @@ def worker(
     if nats is not None:
         current().give("nats", nats)
     from foliot.engine.driver.process import identity
-    from foliot.store.queue.placement import Offer
 
     offer = Offer(
         name=_name(name),
