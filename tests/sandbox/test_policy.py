@@ -15,6 +15,7 @@ from foliot.sandbox.base import (
     SandboxUnavailable,
     check_policy,
 )
+from foliot.sandbox.process import ProcessSandbox
 
 ALL = Enforcement("test", True, features={name: Enforced(True, how="it is") for name in FEATURES})
 
@@ -64,3 +65,11 @@ def test_a_host_that_cannot_fence_says_what_to_do() -> None:
     with pytest.raises(SandboxUnavailable, match="no user namespaces") as caught:
         check_policy(SandboxPolicy(), none)
     assert caught.value.hint == "set user.max_user_namespaces"
+
+
+@pytest.mark.fence
+async def test_processes_have_no_image() -> None:
+    sandbox = ProcessSandbox()
+    with pytest.raises(SandboxPolicyRefused, match="image: "):
+        await sandbox.open(SandboxPolicy(image=f"tools@sha256:{'0' * 64}"))
+    await sandbox.close()

@@ -88,6 +88,7 @@ class SandboxPolicy(Struct, frozen=True):
     `broker_socket` is the path outside of the socket that the egress broker listens on. `environment` is all that
     programs find in theirs, besides `PATH`, `HOME`, `LANG` and the like; it never holds a credential.
     `require` are the names of `FEATURES` that must really be enforced: where one cannot be, the policy is refused.
+    `image` is what a container is made of; a backend that has no images refuses it.
     """
 
     mounts: tuple[Mount, ...] = ()
@@ -99,6 +100,7 @@ class SandboxPolicy(Struct, frozen=True):
     environment: Mapping[str, str] = {}
     limits: Limits = Limits()
     require: frozenset[str] = frozenset()
+    image: str = ""
 
     @property
     def shows_workspace(self) -> bool:

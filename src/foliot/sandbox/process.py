@@ -77,6 +77,10 @@ class ProcessSandbox:
     async def check(self, policy: SandboxPolicy) -> None:
         """Raises `SandboxPolicyRefused`, `SandboxUnavailable`."""
         check_policy(policy, await self.enforces())
+        if policy.image:
+            raise SandboxPolicyRefused(
+                "image", "programs of this sandbox run on the system of the host", hint="images are for containers"
+            )
         _check_host(policy)
 
     async def open(self, policy: SandboxPolicy) -> ProcessSession:
