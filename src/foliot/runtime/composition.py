@@ -52,7 +52,11 @@ from foliot.store.secrets.keyring import load_keyring
 from foliot.tools.backends.cli import CliFence, CliTool
 from foliot.tools.backends.fenced_function import FencedFunction, FunctionFence
 from foliot.tools.base import Tool
+from foliot.tools.fences import Fences, FenceSecret
+from foliot.tools.governance.layers import ceilings_of
 from foliot.tools.pipeline.pipeline import Pipeline
+from foliot.tools.secrets.secrets import Secrets
+from foliot.tools.workspaces import FenceOwner
 from foliot.work.housekeeping import Housekeeper, Retention
 from foliot.work.tasks.plan import Bundles
 from foliot.work.tasks.service import TaskService
@@ -281,6 +285,14 @@ def _assembled(
         limiting=limiting,
         people=people,
     )
+    backends.fences = Fences(
+        backends.sandbox_of,
+        workspaces=backends.fences.workspaces,
+        ceilings=partial(ceilings_of, governance.rules),
+        resolve=lambda host, port: backends.web.guard.addresses(host, port),
+        record=audit.egress if audit is not None else None,
+        reveal=partial(_revealed, secrets),
+    )
     gate = ModelGate(governance.rules, models.models_of)
     runs = Runs(
         journal=journal,
@@ -309,6 +321,12 @@ def _assembled(
     return RuntimeParts(
         runs, assembly, questions, clock, settings, database, resources, approvals, audit, budgets, limiting, wall
     )
+
+
+async def _revealed(secrets: Secrets, owner: FenceOwner, namespace: str, secret: FenceSecret) -> str:
+    """The value that an egress broker sends. Raises `ToolSecretMissing`."""
+    hosts = secret.hosts if secret.bound else None
+    return await secrets.value(secret.ref, namespace=namespace, tool=owner.tool, hosts=hosts)
 
 
 # --- tasking ---------------------------------------------------------------------------------------------------------

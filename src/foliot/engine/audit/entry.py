@@ -15,10 +15,12 @@ from msgspec import UNSET, Struct, UnsetType
 from foliot.engine.approval.documents import shown
 from foliot.engine.budgets.declared import Payer
 from foliot.kernel.messages import Media, ToolResult, Usage
+from foliot.sandbox.egress.rules import EgressRecord
 from foliot.store.base import Document
 from foliot.tools.base import ToolDefinition
 from foliot.tools.pipeline.record import CallRecord
 from foliot.tools.secrets.masking import MASK, Masker
+from foliot.tools.workspaces import FenceOwner
 
 LONGEST_NAME: Final = 500
 LONGEST_MESSAGE: Final = 2000
@@ -203,6 +205,31 @@ def budget_entry(
             "rule": _text(f"Budget/{budget}"),
             "message": _text(message, LONGEST_MESSAGE),
         },
+    }
+
+
+def egress_entry(owner: FenceOwner, record: EgressRecord, at: float) -> dict[str, Any]:
+    """The record of one request, or one tunnel, that left a sandbox or was refused there."""
+    caller = owner.caller
+    return {
+        "at": at,
+        "moment": "egress",
+        "outcome": record.verdict,
+        "namespace": _text(caller.namespace),
+        "agent": _text(caller.agent),
+        "tool": _text(owner.tool),
+        "run_id": _text(owner.run_id),
+        "call_id": _text(owner.call_id),
+        "caller": {"user": _text(caller.user), "task": _text(caller.task), "system": _text(caller.system)},
+        "egress": {
+            "host": _text(record.host),
+            "port": record.port,
+            "method": _text(record.method),
+            "bytes_in": record.bytes_in,
+            "bytes_out": record.bytes_out,
+            "seconds": round(record.seconds, 6),
+        },
+        "decision": {"asks": [], **({"layer": "egress", "message": _text(record.reason)} if record.reason else {})},
     }
 
 

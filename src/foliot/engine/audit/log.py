@@ -19,10 +19,11 @@ from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
-from foliot.engine.audit.entry import budget_entry, entry_of
+from foliot.engine.audit.entry import budget_entry, egress_entry, entry_of
 from foliot.engine.audit.sinks import SinkContext, SinkFeed, open_feeds
 from foliot.engine.budgets.declared import Payer
 from foliot.errors import FoliotError, Unavailable
+from foliot.sandbox.egress.rules import EgressRecord
 from foliot.settings.settings import Settings
 from foliot.store.audit.chain import Entry
 from foliot.store.audit.log import AuditRecord, SqlAuditLog
@@ -32,6 +33,7 @@ from foliot.tools.pipeline.parts import spent
 from foliot.tools.pipeline.record import CallRecord, snapshot
 from foliot.tools.secrets.masking import Masker
 from foliot.tools.secrets.secrets import Secrets
+from foliot.tools.workspaces import FenceOwner
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +107,12 @@ class AuditTrail:
         else:
             make = partial(budget_entry, payer, act.run_id, act.name, outcome, budget, message, time.time())
             self._enqueue(_Pending(make))
+
+    def egress(self, owner: FenceOwner, record: EgressRecord) -> None:
+        """Keep what left a sandbox, or was refused there. Raises `Unavailable` when it cannot be kept."""
+        if self._closed or len(self._queue) >= self._capacity:
+            raise Unavailable("the audit log is closed, or cannot keep up")
+        self._enqueue(_Pending(partial(egress_entry, owner, record, time.time())))
 
     async def act(self, entry: Mapping[str, Any]) -> None:
         """Records an act from outside, given as the members of an audit record. Returns when it is durable.

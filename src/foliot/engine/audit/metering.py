@@ -69,8 +69,8 @@ async def totals(log: SqlAuditLog, filter: AuditFilter, *, by: By) -> list[Total
     before: int | None = None
     while page := await log.find(filter, limit=PAGE, before=before):
         for record in page:
-            if record.body["moment"] == "budget":
-                continue  # about what was not begun
+            if record.body["moment"] in ("budget", "egress"):
+                continue  # about what was not begun, or about a part of a call
             name = name_of(record.body)
             found.setdefault(name, Total(name)).add(record.body)
         before = page[-1].seq

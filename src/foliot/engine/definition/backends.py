@@ -19,10 +19,13 @@ from foliot.engine.definition.references import References
 from foliot.errors import Denied, NotHere
 from foliot.resources.agreed import Agreed
 from foliot.sandbox import bubblewrap
+from foliot.sandbox.base import SandboxUnavailable
 from foliot.store.base import Document, Key, ResourceStore
 from foliot.tools.base import Tool, ToolDefinition, ToolIsolationMissing, ToolSecretMissing, ToolUnsupported
+from foliot.tools.fences import Backend, Fences
 from foliot.tools.isolation import NONE, Isolations
 from foliot.tools.secrets.secrets import Secrets
+from foliot.tools.workspaces import SharedWorkspace
 
 if TYPE_CHECKING:
     from foliot.bus.nats_link import NatsLink, NatsOptions
@@ -39,6 +42,14 @@ if TYPE_CHECKING:
 OVER_HTTP = ("http", "external", "webhook-callback")
 # The types of declared tools that run in the sandbox of processes when they are `sandboxed`.
 FENCED: Final = ("function", "cli")
+
+
+def _make_sandbox(backend: Backend) -> Sandbox:
+    if backend == "process":
+        from foliot.sandbox.process import ProcessSandbox
+
+        return ProcessSandbox()
+    raise SandboxUnavailable(f"there is no sandbox {backend!r} here")
 
 
 def can_fence() -> bool:
@@ -92,7 +103,9 @@ class Backends:
         self._grpc: GrpcChannels | None = None
         self._nats: NatsLink | None = None
         self._mcp: McpConnections | None = None
-        self._sandbox: Sandbox | None = None
+        self._sandboxes: dict[str, Sandbox] = {}
+        # What opens the fences of calls. The composition root sets one that is governed.
+        self.fences = Fences(self.sandbox_of, workspaces=SharedWorkspace(workspace, namespace))
         # The isolations of declared tools. Set up by the composition root; a tool whose mode is not in it is refused.
         self.isolations = Isolations()
         # Who runs agents for agents. Set by whoever puts a runtime together; without it there are none.
@@ -166,18 +179,20 @@ class Backends:
 
     async def close(self) -> None:
         await self.isolations.close()
-        for part in (self._mcp, self._grpc, self._nats, self._web, self._sandbox):
+        for part in (self._mcp, self._grpc, self._nats, self._web, *self._sandboxes.values()):
             if part is not None:
                 await part.close()
 
+    def sandbox_of(self, backend: Backend) -> Sandbox:
+        """The sandbox of one kind, one for all tools of this runtime. Raises `SandboxUnavailable`."""
+        if backend not in self._sandboxes:
+            self._sandboxes[backend] = _make_sandbox(backend)
+        return self._sandboxes[backend]
+
     @property
     def sandbox(self) -> Sandbox:
-        """The sandbox of processes, one for all tools of this runtime."""
-        if self._sandbox is None:
-            from foliot.sandbox.process import ProcessSandbox
-
-            self._sandbox = ProcessSandbox()
-        return self._sandbox
+        """The sandbox of processes."""
+        return self.sandbox_of("process")
 
     def _wasm_definition(self, document: Document, definition: ToolDefinition) -> ToolDefinition:
         """The definition with the file of its module; raises what a tool without a grant is refused with."""

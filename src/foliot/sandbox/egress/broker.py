@@ -161,6 +161,7 @@ class Broker:
         *,
         resolve: Resolve,
         record: Record,
+        within: Sequence[Sequence[EgressRule]] = (),
         secrets: Sequence[EgressSecret] = (),
         reveal: Reveal | None = None,
         limits: EgressLimits | None = None,
@@ -169,11 +170,12 @@ class Broker:
     ) -> None:
         """`resolve` gives the checked addresses of a host; `record` is given every exchange when it is over.
 
+        Each set of rules in `within` must allow a request as well.
         When `record` fails nothing more is let through. `reveal` gives the value of a secret by its name.
         `authorities` is a file of certificates (PEM) to trust instead of the system's, outside and inside.
         `folder` is where a private folder for the socket is made. Raises `SandboxPolicyRefused`.
         """
-        self._rules = EgressRules(rules)
+        self._rules = EgressRules(rules, within)
         self._placeholders = Placeholders(secrets, reveal)
         if taken := sorted(self._placeholders.environment.keys() & {*_PROXIES, *_AUTHORITIES}):
             raise SandboxPolicyRefused("secrets", f"{taken[0]} is a variable of the broker", hint="choose another one")
@@ -425,6 +427,7 @@ class Broker:
                 "port": "no rule allows this port of the host",
                 "method": f"no rule allows {exchange.method} here",
                 "rule": "a rule denies this",
+                "policy": "a policy does not allow this",
             }
             raise _Refused(refusal, words[refusal])
 

@@ -138,10 +138,11 @@ class _Compiled(Struct, frozen=True):
 
 
 class EgressRules:
-    """All rules of one session."""
+    """All rules of one session. `within` are further sets of rules, each of which must allow a request as well."""
 
-    def __init__(self, rules: Sequence[EgressRule]) -> None:
+    def __init__(self, rules: Sequence[EgressRule], within: Sequence[Sequence[EgressRule]] = ()) -> None:
         """Raises `SandboxPolicyRefused` for a rule that makes no sense."""
+        self._within = [EgressRules(each) for each in within]
         self._rules: list[_Compiled] = []
         for number, rule in enumerate(rules):
             field = f"rules[{number}]"
@@ -156,7 +157,7 @@ class EgressRules:
             self._rules.append(_Compiled(hosts, frozenset(rule.ports), methods, rule.verdict == "allow"))
 
     def refusal(self, host: str, port: int, method: str | None) -> str:
-        """Why a request is refused: `host`, `port`, `method` or `rule`; empty when it is allowed.
+        """Why a request is refused: `host`, `port`, `method`, `rule` or `policy`; empty when it is allowed.
 
         Without a method, as when a tunnel is asked for: whether there is any method that would be allowed.
         """
@@ -169,17 +170,19 @@ class EgressRules:
         if not allowing:
             known = any(rule.allows and host in rule.hosts for rule in self._rules)
             return "port" if known else "host"
-        if method is None or any(not rule.methods or method in rule.methods for rule in allowing):
-            return ""
-        return "method"
+        if method is not None and not any(not rule.methods or method in rule.methods for rule in allowing):
+            return "method"
+        return "policy" if any(each.refusal(host, port, method) for each in self._within) else ""
 
     def by_method(self, host: str, port: int) -> bool:
         """Whether the answer for a place depends on the method."""
-        return any(rule.methods for rule in self._rules if rule.holds(host, port))
+        return any(rule.methods for rule in self._rules if rule.holds(host, port)) or any(
+            each.by_method(host, port) for each in self._within
+        )
 
     @property
     def any_by_method(self) -> bool:
-        return any(rule.methods for rule in self._rules)
+        return any(rule.methods for rule in self._rules) or any(each.any_by_method for each in self._within)
 
 
 def check_ports(ports: Collection[int], field: str) -> None:

@@ -17,6 +17,7 @@ from foliot.tools.base import (
     ToolPolicyInvalid,
     ToolVersionMismatch,
 )
+from foliot.tools.fences import Ceiling
 from foliot.tools.governance.cel import ConditionFailed
 from foliot.tools.governance.rules import (
     EVERY_TOOL,
@@ -25,6 +26,7 @@ from foliot.tools.governance.rules import (
     Policy,
     RuleCondition,
     Rules,
+    RuleSource,
     Verdict,
     means,
     together,
@@ -185,6 +187,17 @@ class AllowList:
         if policy.ask == "always":
             return Verdict("ask", self.layer, "every call is asked for", rule)
         return None
+
+
+# --- fences ----------------------------------------------------------------------------------------------------------
+
+# The most that fences of a caller may be.
+
+
+async def ceilings_of(source: RuleSource, caller: Caller) -> list[Ceiling]:
+    """The ceilings that hold for what this caller does now: those of the policies that apply."""
+    rules = await source.rules(caller.namespace)
+    return [policy.ceiling for policy in rules.policies_for(caller) if policy.ceiling is not None]
 
 
 # --- arguments -------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from foliot.kernel.identity import Person
 from foliot.tools.base import Caller, Invocation, ToolDefinition, ToolDenied
+from foliot.tools.fences import Ceiling
 from foliot.tools.governance.cel import Expression
 
 # --- verdict ---------------------------------------------------------------------------------------------------------
@@ -161,7 +162,7 @@ class Policy:
     """One AgentPolicy. An empty set of models, tools or categories is no limit.
 
     `tasks` and `systems` are `namespace/name`, in lower case. A task is meant by its own name, or by that of the Task
-    that it was made after.
+    that it was made after. `ceiling` is the most that fences of its callers may be.
     """
 
     name: str
@@ -175,6 +176,7 @@ class Policy:
     categories: frozenset[str] = frozenset()
     read_only: bool = False
     ask: Ask = "off"
+    ceiling: Ceiling | None = None
 
     def applies_to(self, caller: Caller) -> bool:
         """Whether it holds for what this caller does: everywhere, or under a task or system that it targets."""

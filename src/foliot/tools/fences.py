@@ -1,0 +1,298 @@
+"""Fences of tool calls: what a tool wants around it, the most that holds for its caller, and the session of both.
+
+    FenceRequest   what a tool declares: backend, workspace, network, secrets, mounts, limits
+    Ceiling        the most that one rule allows: a policy, the execution policy of a run
+    narrowed       what is left of a request under all ceilings; pure, and what `foliot sandbox explain` shows
+    Fences         opens the session: finds the folder of the run, puts an egress broker on a fence with a network
+
+A ceiling takes away: access to files, hosts, memory. What cannot be taken away without another meaning is refused: a
+mount of a folder that no rule allows, a backend that is weaker than what a rule demands and has no stronger one.
+Nothing weaker than what was asked for ever stands in for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, Literal, TypeAlias, get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from foliot.sandbox.base import (
+    Limits,
+    Mount,
+    Sandbox,
+    SandboxError,
+    SandboxPolicy,
+    SandboxSession,
+    WorkspaceAccess,
+)
+from foliot.sandbox.egress.broker import Broker, Resolve
+from foliot.sandbox.egress.credentials import EgressSecret
+from foliot.sandbox.egress.rules import EgressRecord, EgressRule
+from foliot.tools.base import Caller, Invocation, ToolDenied
+from foliot.tools.isolation import sandbox_failure
+from foliot.tools.processes import outlives_call
+from foliot.tools.workspaces import FenceOwner, WorkspaceFolders
+
+Backend: TypeAlias = Literal["process", "container", "gvisor"]
+# From the weakest to the strongest.
+BACKENDS: Final[tuple[Backend, ...]] = get_args(Backend)
+_ACCESS: Final[tuple[WorkspaceAccess, ...]] = ("none", "read_only", "read_write")
+
+
+class FenceSecret(Struct, frozen=True):
+    """A Secret that code in a fence may use and never sees: it holds a placeholder, the broker sends the value.
+
+    `ref` is `[namespace/]name[:key]`. `hosts` and `ports` are where it is sent. `bound`: only if the Secret itself is
+    bound to these hosts, because somebody else than the operator chose them.
+    """
+
+    ref: str
+    hosts: tuple[str, ...]
+    ports: tuple[int, ...] = (443,)
+    variable: str = ""
+    cleartext: bool = False
+    bound: bool = True
+
+    @property
+    def name(self) -> str:
+        """The name as the broker and its records know it."""
+        return re.sub(r"[^A-Za-z0-9_.-]", "_", self.ref)[:64]
+
+
+class FenceRequest(Struct, frozen=True):
+    """The fence that a tool declares. Without `network` there is none. `namespace` is where its secrets are.
+
+    `image` is for containers. `limits`, `require`, `cwd`, `environment` and `mounts` are those of `SandboxPolicy`.
+    """
+
+    backend: Backend = "process"
+    image: str = ""
+    workspace: WorkspaceAccess = "none"
+    network: tuple[EgressRule, ...] = ()
+    secrets: tuple[FenceSecret, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    limits: Limits = Limits()
+    environment: Mapping[str, str] = {}
+    cwd: str = ""
+    require: frozenset[str] = frozenset()
+    namespace: str = ""
+
+
+class Ceiling(Struct, frozen=True):
+    """The most that one rule allows; None stands for no bound. `rule` is its name in refusals and explanations.
+
+    `backend` is the weakest that may be used. `network` are rules that a request must be allowed by as well: with none
+    of them there is no network. `mounts` are folders of the host: a tool may show what lies in one of them. Of `limits`
+    each that is set holds. `require` must really be enforced.
+    """
+
+    rule: str = ""
+    backend: Backend = "process"
+    workspace: WorkspaceAccess = "read_write"
+    network: tuple[EgressRule, ...] | None = None
+    mounts: tuple[str, ...] | None = None
+    limits: Mapping[str, float] = {}
+    require: frozenset[str] = frozenset()
+
+
+class Narrowed(Struct, frozen=True):
+    """A request under its ceilings. `within` are the rules of each ceiling on the network.
+
+    `taken` says what was taken away, each with the rule that did so, for people.
+    """
+
+    request: FenceRequest
+    within: tuple[tuple[EgressRule, ...], ...] = ()
+    taken: tuple[str, ...] = ()
+
+
+def narrowed(wanted: FenceRequest, ceilings: Sequence[Ceiling]) -> Narrowed:
+    """What is left of a request under all ceilings. Raises `ToolDenied` for what cannot be taken away."""
+    left, within, taken = wanted, list[tuple[EgressRule, ...]](), list[str]()
+    for ceiling in ceilings:
+        if (backend := _stronger(left.backend, ceiling.backend)) != left.backend:
+            taken.append(f"backend: {backend} instead of {left.backend} ({ceiling.rule})")
+            left = replace(left, backend=backend)
+        if (access := _less(left.workspace, ceiling.workspace)) != left.workspace:
+            taken.append(f"workspace: {access} instead of {left.workspace} ({ceiling.rule})")
+            left = replace(left, workspace=access)
+        if ceiling.network is not None and left.network:
+            if ceiling.network:
+                within.append(ceiling.network)
+            else:
+                left = replace(left, network=(), secrets=())
+            taken.append(f"network: {'only some hosts' if ceiling.network else 'none'} ({ceiling.rule})")
+        _check_mounts(left.mounts, ceiling)
+        for name, most in ceiling.limits.items():
+            now: float | None = getattr(left.limits, name)
+            if now is None or most < now:
+                taken.append(f"{name}: {most:g} ({ceiling.rule})")
+                kind = float if name in ("cpus", "seconds") else int
+                left = replace(left, limits=replace(left.limits, **{name: kind(most)}))
+        left = replace(left, require=left.require | ceiling.require)
+    return Narrowed(left, tuple(within) if left.network else (), tuple(taken))
+
+
+def _stronger(one: Backend, other: Backend) -> Backend:
+    return BACKENDS[max(BACKENDS.index(one), BACKENDS.index(other))]
+
+
+def _less(one: WorkspaceAccess, other: WorkspaceAccess) -> WorkspaceAccess:
+    return _ACCESS[min(_ACCESS.index(one), _ACCESS.index(other))]
+
+
+def _check_mounts(mounts: Sequence[Mount], ceiling: Ceiling) -> None:
+    if ceiling.mounts is None:
+        return
+    allowed = [folder.rstrip("/") for folder in ceiling.mounts]
+    for mount in mounts:
+        if not any(mount.source == folder or mount.source.startswith(f"{folder}/") for folder in allowed):
+            raise ToolDenied(
+                f"{ceiling.rule} does not allow this tool to see {mount.target} in its sandbox",
+                layer="sandbox",
+                rule=ceiling.rule,
+            )
+
+
+Ceilings: TypeAlias = Callable[[Caller], Awaitable[Sequence[Ceiling]]]
+"""The ceilings that hold for whoever calls now."""
+RevealSecret: TypeAlias = Callable[[FenceOwner, str, FenceSecret], Awaitable[str]]
+"""The value of a secret, by whose fence it is and the namespace that its reference is read in."""
+RecordEgress: TypeAlias = Callable[[FenceOwner, EgressRecord], None]
+"""Keeps what a fence did on the network. When it raises, nothing more is let through."""
+
+
+async def no_ceilings(caller: Caller) -> Sequence[Ceiling]:
+    """The ceilings where nothing governs: none."""
+    return ()
+
+
+class Fences:
+    """Opens the fences of one runtime. `sandbox` gives the backend by its name.
+
+    `resolve` gives the checked addresses of a host (`Guard.addresses`). Without `record` no fence has a network: what
+    is not recorded does not leave.
+    """
+
+    def __init__(
+        self,
+        sandbox: Callable[[Backend], Sandbox],
+        *,
+        workspaces: WorkspaceFolders | None = None,
+        ceilings: Ceilings = no_ceilings,
+        resolve: Resolve | None = None,
+        record: RecordEgress | None = None,
+        reveal: RevealSecret | None = None,
+        default_image: str = "",
+    ) -> None:
+        self._sandbox = sandbox
+        self.workspaces = workspaces
+        self._ceilings = ceilings
+        self._resolve = resolve
+        self._record = record
+        self._reveal = reveal
+        self._default_image = default_image
+
+    async def narrowed(self, wanted: FenceRequest, caller: Caller) -> Narrowed:
+        """What a fence would be for this caller now. Raises `ToolDenied`."""
+        found = narrowed(wanted, await self._ceilings(caller))
+        if found.request.backend != "process" and not found.request.image:
+            found = replace(found, request=replace(found.request, image=self._default_image))
+        return found
+
+    @asynccontextmanager
+    async def opened(self, wanted: FenceRequest, owner: FenceOwner) -> AsyncGenerator[SandboxSession]:
+        """A session for one call. What it changed in the workspace is kept when the call is over.
+
+        A call that is cancelled may have acted: nothing of it is kept on purpose. Raises as `open`.
+        """
+        session = await self.open(wanted, owner)
+        over = True
+        try:
+            yield session
+        except asyncio.CancelledError:
+            over = False
+            raise
+        finally:
+            await session.close()
+            if over:
+                await self.changed(session.policy, owner)
+
+    async def changed(self, policy: SandboxPolicy, owner: FenceOwner) -> None:
+        """Keep what a call changed in the workspace, if it could change anything; before its result is durable."""
+        if self.workspaces is not None and policy.shows_workspace and policy.workspace_access == "read_write":
+            await self.workspaces.changed(owner)
+
+    async def open(self, wanted: FenceRequest, owner: FenceOwner) -> SandboxSession:
+        """Open a session, which whoever asked for it closes. Nothing has run in it.
+
+        Raises `ToolDenied` when a ceiling forbids it, `ToolIsolationMissing` when it cannot be had here,
+        `ToolPolicyInvalid` when it makes no sense.
+        """
+        found = await self.narrowed(wanted, owner.caller)
+        try:
+            with outlives_call():  # the sandbox itself ends what is started in it
+                return await self._opened(found, owner)
+        except SandboxError as error:
+            failure = sandbox_failure(error)
+            failure.before_effect = True
+            raise failure from None
+
+    async def _opened(self, found: Narrowed, owner: FenceOwner) -> SandboxSession:
+        wanted = found.request
+        folder = None
+        if wanted.workspace != "none" and self.workspaces is not None:
+            folder = await self.workspaces.folder(owner)
+        policy = SandboxPolicy(
+            mounts=wanted.mounts,
+            workspace=None if folder is None else str(folder),
+            workspace_access=wanted.workspace,
+            cwd=wanted.cwd,
+            environment=wanted.environment,
+            limits=wanted.limits,
+            require=wanted.require,
+            image=wanted.image,
+        )
+        sandbox = self._sandbox(wanted.backend)
+        if not wanted.network:
+            return await sandbox.open(policy)
+        broker = self._broker(found, owner)
+        await broker.__aenter__()
+        try:
+            return await broker.open(sandbox, policy)
+        except BaseException:
+            await broker.close()
+            raise
+
+    def _broker(self, found: Narrowed, owner: FenceOwner) -> Broker:
+        wanted = found.request
+        if self._resolve is None or self._record is None:
+            raise ToolDenied("there is no network here: nothing could record what leaves", layer="sandbox")
+        record, by_name = self._record, {secret.name: secret for secret in wanted.secrets}
+        namespace = wanted.namespace or owner.caller.namespace
+
+        async def reveal(name: str) -> str:
+            assert self._reveal is not None, "a broker with secrets has one"
+            return await self._reveal(owner, namespace, by_name[name])
+
+        return Broker(
+            wanted.network,
+            within=found.within,
+            resolve=self._resolve,
+            record=lambda entry: record(owner, entry),
+            secrets=[
+                EgressSecret(each.name, each.hosts, each.ports, each.variable, each.cleartext)
+                for each in wanted.secrets
+            ],
+            reveal=None if self._reveal is None else reveal,
+        )
+
+
+def fence_of(call: Invocation) -> FenceOwner:
+    """Whose fence the one of this call is."""
+    return FenceOwner(call.tool, call.caller, call.run_id, call.call_id)

@@ -1,0 +1,179 @@
+"""Fences of calls: what is left of a request under its ceilings, and the session that comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from foliot.sandbox.base import Limits, Mount
+from foliot.sandbox.egress.rules import EgressRecord, EgressRule
+from foliot.sandbox.process import ProcessSandbox
+from foliot.tools.base import Caller, ToolDenied
+from foliot.tools.fences import Ceiling, FenceRequest, Fences, FenceSecret, narrowed
+from foliot.tools.workspaces import FenceOwner, SharedWorkspace
+from tests.sandbox.egress.world import World, open_world
+
+EVERYWHERE = EgressRule(("*",), (80, 443))
+OWNER = FenceOwner("fetch", Caller("default", "clerk"), "run-1", "call-1")
+
+
+def test_each_ceiling_takes_away_and_says_which_rule_did_so() -> None:
+    wanted = FenceRequest(workspace="read_write", network=(EVERYWHERE,), limits=Limits(memory=1 << 30))
+    first = Ceiling("AgentPolicy/a", workspace="read_only", limits={"memory": 1 << 28, "cpus": 0.5})
+    second = Ceiling("AgentPolicy/b", network=(), require=frozenset({"memory"}))
+
+    left = narrowed(wanted, [first, second])
+
+    assert left.request.workspace == "read_only"
+    assert (left.request.limits.memory, left.request.limits.cpus) == (1 << 28, 0.5)
+    assert left.request.network == () == left.within
+    assert left.request.require == {"memory"}
+    assert [line.rpartition(" ")[2] for line in left.taken] == ["(AgentPolicy/a)"] * 3 + ["(AgentPolicy/b)"]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_the_order_of_ceilings_does_not_matter(order: tuple[int, int]) -> None:
+    ceilings = [Ceiling("a", backend="gvisor", workspace="none"), Ceiling("b", backend="container")]
+
+    left = narrowed(FenceRequest(workspace="read_write"), [ceilings[place] for place in order])
+
+    assert (left.request.backend, left.request.workspace) == ("gvisor", "none")
+
+
+def test_a_ceiling_never_gives_more_than_was_asked_for() -> None:
+    wanted = FenceRequest(limits=Limits(memory=1 << 26), secrets=())
+
+    left = narrowed(wanted, [Ceiling("a", network=(EVERYWHERE,), limits={"memory": 1 << 30})])
+
+    assert left.request == wanted
+    assert left.within == ()
+
+
+@pytest.mark.parametrize("source", ["/srv/other", "/srv/data-of-others", "/srv"])
+def test_a_mount_that_no_rule_allows_is_refused_by_the_name_of_the_rule(source: str) -> None:
+    wanted = FenceRequest(mounts=(Mount(source, "/data"),))
+
+    with pytest.raises(ToolDenied, match="AgentPolicy/a") as caught:
+        narrowed(wanted, [Ceiling("AgentPolicy/a", mounts=("/srv/data/",))])
+
+    assert source not in str(caught.value), "paths of the machine are not told"
+    assert narrowed(FenceRequest(mounts=(Mount("/srv/data/x", "/data"),)), [Ceiling("a", mounts=("/srv/data/",))])
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with open_world(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def sandbox() -> AsyncIterator[ProcessSandbox]:
+    made = ProcessSandbox()
+    if not (await made.enforces()).available:
+        pytest.skip("nothing can be fenced on this machine")
+    yield made
+    await made.close()
+
+
+class Kept:
+    """Keeps what fences report; the folder of the workspace."""
+
+    def __init__(self, folder: Path) -> None:
+        self.records: list[tuple[FenceOwner, EgressRecord]] = []
+        self.saved: list[FenceOwner] = []
+        self._shared = SharedWorkspace(folder, "default")
+
+    async def folder(self, owner: FenceOwner) -> Path | None:
+        return await self._shared.folder(owner)
+
+    async def changed(self, owner: FenceOwner) -> None:
+        self.saved.append(owner)
+
+
+def fences(sandbox: ProcessSandbox, world: World, kept: Kept, *ceilings: Ceiling) -> Fences:
+    async def holding(caller: Caller) -> tuple[Ceiling, ...]:
+        return ceilings
+
+    async def reveal(owner: FenceOwner, namespace: str, secret: FenceSecret) -> str:
+        return world.values[secret.ref]
+
+    return Fences(
+        lambda backend: sandbox,
+        workspaces=kept,
+        ceilings=holding,
+        resolve=world.guard.addresses,
+        record=lambda owner, record: kept.records.append((owner, record)),
+        reveal=reveal,
+    )
+
+
+FETCH = "import sys, os, urllib.request as u; key = {'X-Key': os.environ['KEY']} if 'a.test' in sys.argv[1] else {}; "
+FETCH += "print(u.urlopen(u.Request(sys.argv[1], headers=key)).read().decode())"
+
+
+async def test_a_fence_with_a_network_reaches_what_both_its_tool_and_the_ceilings_allow(
+    world: World, sandbox: ProcessSandbox, tmp_path: Path
+) -> None:
+    port, kept = await world.serve(), Kept(tmp_path)
+    wanted = FenceRequest(
+        network=(EgressRule(("a.test", "b.test"), (port,)),),
+        secrets=(FenceSecret("token", ("a.test",), (port,), "KEY", cleartext=True),),
+    )
+    here = fences(sandbox, world, kept, Ceiling("AgentPolicy/a", network=(EgressRule(("a.test",), (port,)),)))
+
+    async with here.opened(wanted, OWNER) as session:
+        fine = await session.exec(["/usr/bin/python3", "-c", FETCH, f"http://a.test:{port}/"])
+        refused = await session.exec(["/usr/bin/python3", "-c", FETCH, f"http://b.test:{port}/"])
+        inside = await session.exec(["sh", "-c", "env; cat /proc/self/environ"])
+
+    assert fine.stdout == b"hello\n", fine.stderr
+    assert b"403" in refused.stderr
+    assert world.values["token"].encode() in world.heard[0]
+    assert world.values["token"].encode() not in inside.stdout
+    assert [(owner.run_id, record.host, record.verdict, record.reason) for owner, record in kept.records] == [
+        ("run-1", "a.test", "allowed", ""),
+        ("run-1", "b.test", "denied", "policy"),
+    ]
+
+
+async def test_what_a_call_changed_is_kept_when_it_is_over_but_not_when_it_is_cancelled(
+    world: World, sandbox: ProcessSandbox, tmp_path: Path
+) -> None:
+    kept = Kept(tmp_path)
+    here, wanted = fences(sandbox, world, kept), FenceRequest(workspace="read_write")
+
+    async with here.opened(wanted, OWNER) as session:
+        await session.write("/workspace/a", b"1")
+    with pytest.raises(ZeroDivisionError):
+        async with here.opened(wanted, OWNER):
+            raise ZeroDivisionError
+    with pytest.raises(asyncio.CancelledError):
+        async with here.opened(wanted, OWNER):
+            raise asyncio.CancelledError
+    async with here.opened(FenceRequest(workspace="read_only"), OWNER):
+        pass
+
+    assert kept.saved == [OWNER, OWNER]
+    assert not session.alive
+
+
+async def test_another_namespace_does_not_see_the_shared_folder(
+    world: World, sandbox: ProcessSandbox, tmp_path: Path
+) -> None:
+    (tmp_path / "note").write_text("ours")
+    here = fences(sandbox, world, Kept(tmp_path))
+
+    async with here.opened(FenceRequest(workspace="read_write"), FenceOwner("t", Caller("other"))) as session:
+        done = await session.exec(["ls", "/workspace"])
+
+    assert b"note" not in done.stdout
+
+
+async def test_without_a_record_of_what_leaves_there_is_no_network(sandbox: ProcessSandbox) -> None:
+    here = Fences(lambda backend: sandbox)
+
+    with pytest.raises(ToolDenied, match="record"):
+        await here.open(FenceRequest(network=(EVERYWHERE,)), OWNER)
