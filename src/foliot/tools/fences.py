@@ -112,7 +112,7 @@ class Narrowed(Struct, frozen=True):
 
 
 def narrowed(wanted: FenceRequest, ceilings: Sequence[Ceiling]) -> Narrowed:
-    """What is left of a request under all ceilings. Raises `ToolDenied` for what cannot be taken away."""
+    """Returns what is left of a request under all ceilings. Raises `ToolDenied` for what cannot be taken away."""
     left, within, taken = wanted, list[tuple[EgressRule, ...]](), list[str]()
     for ceiling in ceilings:
         if (backend := _stronger(left.backend, ceiling.backend)) != left.backend:
@@ -199,7 +199,7 @@ class Fences:
         self._default_image = default_image
 
     async def narrowed(self, wanted: FenceRequest, caller: Caller) -> Narrowed:
-        """What a fence would be for this caller now. Raises `ToolDenied`."""
+        """Returns what a fence would be for this caller now. Raises `ToolDenied`."""
         found = narrowed(wanted, await self._ceilings(caller))
         if found.request.backend != "process" and not found.request.image:
             found = replace(found, request=replace(found.request, image=self._default_image))
@@ -294,5 +294,5 @@ class Fences:
 
 
 def fence_of(call: Invocation) -> FenceOwner:
-    """Whose fence the one of this call is."""
+    """Returns the owner of the fence of this call."""
     return FenceOwner(call.tool, call.caller, call.run_id, call.call_id)

@@ -11,7 +11,7 @@ from foliot.tools.base import Caller
 
 
 class FenceOwner(Struct, frozen=True):
-    """Whose fence, and whose folder: the call of a run. A call outside any run has no `run_id`."""
+    """The call of a run that a fence and a folder belong to. A call outside any run has no `run_id`."""
 
     tool: str
     caller: Caller
