@@ -34,6 +34,17 @@ SPECS: dict[str, dict[str, Any]] = {
             "timeout": "1h30m",
         },
         "output_schema": {"type": "object", "properties": {"maxSize": {"type": "integer"}}},
+        "execution_policy": {
+            "host": "sandbox",
+            "security": "allowlist",
+            "ask": "on-miss",
+            "runtime_type": "runc",
+            "workspace_access": "ro",
+            "network_enabled": False,
+            "interactive": True,
+            "resources": {"cpu": 500, "memory": 1073741824},
+            "retry": {"max_attempts": 3, "delay_ms": 250},
+        },
     },
     "AgentSystem": {
         "agents": ["triage", "bug", "feature", "done"],
@@ -157,6 +168,7 @@ SPECS: dict[str, dict[str, Any]] = {
             "non_retryable": ["no such"],
         },
         "requirements": {"region": "eu", "gpu": True, "model": "big"},
+        "execution_policy": {"security": "deny", "resources": {"gpu": 1}, "network_enabled": True},
     },
     "TaskSchedule": {
         "task_ref": "weekly",

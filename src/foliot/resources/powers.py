@@ -230,6 +230,14 @@ _AUTH: Final = (
 )
 _RATE: Final = "rate_limit.requests rate_limit.per rate_limit.burst rate_limit.concurrency"
 
+# A policy only narrows what a run may do, and whoever declares the agent or the task may do so.
+_EXECUTION_POLICY: Final = _all(
+    "own",
+    "execution_policy.host execution_policy.security execution_policy.ask execution_policy.runtime_type "
+    "execution_policy.workspace_access execution_policy.network_enabled execution_policy.interactive "
+    "execution_policy.resources.cpu execution_policy.resources.memory execution_policy.resources.gpu "
+    "execution_policy.retry.max_attempts execution_policy.retry.delay_ms",
+)
 KIND_POWERS: Final[Mapping[str, KindPowers]] = {
     "Agent": KindPowers(
         ("author",),
@@ -250,6 +258,7 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
                 "limits.max_tokens limits.max_cost_usd limits.max_tool_calls limits.timeout max_concurrency "
                 "output_schema",
             ),
+            *_EXECUTION_POLICY,
         ),
     ),
     "AgentSystem": KindPowers(
@@ -403,6 +412,7 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
                 "message_retry.max_attempts message_retry.backoff message_retry.max_backoff message_retry.jitter "
                 "message_retry.non_retryable requirements.region requirements.gpu requirements.model",
             ),
+            *_EXECUTION_POLICY,
         ),
     ),
     "TaskSchedule": KindPowers(

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from foliot.common.cancellation import stop_tasks
 from foliot.common.waits import Waits
+from foliot.engine.definition.freeze import narrowed_by
 from foliot.engine.driver.driver import Driver
 from foliot.engine.driver.journal import signal
 from foliot.engine.driver.runs import Runs, user_message
@@ -372,6 +373,7 @@ class Delegator:
             raise ToolUnsupported(f"agent {order.agent!r} cannot be run: {error.message}", hint=error.hint) from None
         caller, parent = order.caller, await self._began(order.parent) if order.parent else None
         spec = replace(_narrowed(spec, order), limits=narrow(self._share(order), spec.limits))
+        spec = narrowed_by(spec, caller.execution)
         return await self._runs.start(
             spec,
             (user_message(order.input),),

@@ -14,6 +14,7 @@ from msgspec import Struct
 from foliot.common.durations import LONGEST_SECONDS
 from foliot.errors import FoliotError, InvalidInput
 from foliot.kernel.backoff import RetryPolicy
+from foliot.kernel.execution import ExecutionPolicy
 from foliot.kernel.graph.plan import MOST_ATTEMPTS
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import ToolResult
@@ -43,6 +44,7 @@ class Caller(Struct, frozen=True, gc=False):
     `user`, `by`, `via` and `ordered_by` are those of `Identity`. `ancestors` are the agents above this one, the
     outermost first. `told_by` have told the run what to do since it began.
     It is done under a `task` and its `template` (the Task it was made after), as `namespace/name`, and a `system`.
+    `execution` is the execution policy of the run, in normal form; None where none was declared.
     """
 
     namespace: str = "default"
@@ -61,6 +63,7 @@ class Caller(Struct, frozen=True, gc=False):
     template: str = ""
     told_by: tuple[str, ...] = ()
     ordered_by: tuple[str, ...] = ()
+    execution: ExecutionPolicy | None = None
 
     @property
     def identity(self) -> Identity:

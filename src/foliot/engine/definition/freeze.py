@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from foliot.common.durations import seconds
 from foliot.errors import InvalidInput
 from foliot.kernel.backoff import RetryPolicy
+from foliot.kernel.execution import ExecutionPolicy, normalised, strictest
 from foliot.kernel.messages import ModelSettings, ToolSpec
 from foliot.kernel.run.budget import Limits
 from foliot.kernel.run.spec import Contract, RunSpec, ToolRule
@@ -36,6 +38,8 @@ DEFERRED = "deferred"
 CLIENT = "client_tools"
 # How many runs of the agent may be at work at once, for the queue.
 CONCURRENCY = "max_concurrency"
+# The execution policy that the run is held to, in normal form; not there when none was declared.
+EXECUTION = "execution_policy"
 # Fields of a Tool that only one kind of backend understands.
 _BACKEND_OPTIONS = ("http", "grpc", "wasm", "cli")
 
@@ -74,8 +78,33 @@ def freeze(agent: Mapping[str, Any], *, model: str, endpoint: str, tools: Sequen
             LOCK: {name: [each.version, each.digest] for name, each in lock(tools).items()},
             **_deferred(tools, spec.get("model_settings", {}).get("tool_choice", "")),
             **({CONCURRENCY: spec[CONCURRENCY]} if spec.get(CONCURRENCY) else {}),
+            **_execution(declared_policy(spec)),
         },
     )
+
+
+def declared_policy(spec: Mapping[str, Any]) -> ExecutionPolicy | None:
+    """The execution policy in the normalised spec of an Agent or a Task; None when it declares none."""
+    given = spec.get(EXECUTION)
+    return msgspec.convert(given, ExecutionPolicy) if given else None
+
+
+def execution_of(spec: RunSpec) -> ExecutionPolicy | None:
+    """The execution policy that a run of this spec is held to. Raises `msgspec.ValidationError` for one of no shape."""
+    given = spec.extra.get(EXECUTION)
+    return msgspec.convert(given, ExecutionPolicy) if given is not None else None
+
+
+def narrowed_by(spec: RunSpec, policy: ExecutionPolicy | None) -> RunSpec:
+    """The spec of a run that is held to this policy as well, besides its own: the strictest holds."""
+    if policy is None:
+        return spec
+    return replace(spec, extra={**spec.extra, **_execution(execution_of(spec), policy)})
+
+
+def _execution(*declared: ExecutionPolicy | None) -> dict[str, Any]:
+    policy = strictest(*declared)
+    return {} if policy is None else {EXECUTION: msgspec.to_builtins(normalised(policy))}
 
 
 def with_search(tools: Iterable[ToolDefinition]) -> list[ToolDefinition]:

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 from foliot.common.suggestions import suggestion
 from foliot.kernel.messages import Effort
 from foliot.resources.base import Model, Resource, Status, given, implies, problem, says
+from foliot.resources.definitions.execution_policy import ExecutionPolicy
 from foliot.resources.fields import (
     ANY_CASE,
     MARK_ANY_CASE,
@@ -210,6 +211,9 @@ class AgentSpec(Model):
     )
     output_schema: JsonSchema = Field(
         default_factory=dict[str, Any], description="A JSON Schema that the final answer must satisfy."
+    )
+    execution_policy: ExecutionPolicy | None = Field(
+        default=None, description="How programs of its runs are executed: what they may reach, and who is asked."
     )
 
     def problems(self) -> Iterator[Problem]:

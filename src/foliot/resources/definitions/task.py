@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from foliot.resources.base import Model, Resource, Status, either, given, no, problem
+from foliot.resources.definitions.execution_policy import ExecutionPolicy
 from foliot.resources.definitions.shapes import Jitter
 from foliot.resources.fields import (
     ANY_CASE,
@@ -98,6 +99,9 @@ class TaskSpec(Model):
         default_factory=MessageRetry, description="When one agent's part is tried again."
     )
     requirements: Requirements = Field(default_factory=Requirements, description="Which workers may take it.")
+    execution_policy: ExecutionPolicy | None = Field(
+        default=None, description="How programs of its runs are executed; it can only narrow what an agent declares."
+    )
 
     def complete(self) -> None:
         self.message_retry.max_attempts = self.message_retry.max_attempts or self.retry.max_attempts

@@ -7,9 +7,7 @@ end of a run, a cancellation, a timer), so all of it commits together or not at 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
@@ -17,10 +15,11 @@ import msgspec
 from msgspec import Struct
 
 from foliot.bus.base import Ticket
-from foliot.engine.definition.freeze import CONCURRENCY
+from foliot.engine.definition.freeze import CONCURRENCY, execution_of
 from foliot.engine.driver.doubts import family
 from foliot.engine.driver.ids import id_from
 from foliot.engine.driver.journal import preview, signal
+from foliot.kernel.execution import execution_class_key
 from foliot.kernel.graph.advance import Moves, advance, decode_state, encode_state, phase
 from foliot.kernel.graph.events import (
     Envelope,
@@ -37,6 +36,7 @@ from foliot.kernel.graph.events import (
 )
 from foliot.kernel.run.codec import encode, type_of
 from foliot.kernel.run.events import EQUALITY, CancelRequested, RunCreated, Unsettled
+from foliot.kernel.run.spec import RunSpec
 from foliot.kernel.traces import under_message
 from foliot.store import tasks
 from foliot.store.journal.base import TASK_LABEL, TERMINAL, Entry, NewRun, identity_labels
@@ -47,86 +47,6 @@ from foliot.store.queue.queue import QueueItem
 from foliot.store.transaction import Row, Tx, many, one, rows
 from foliot.work.tasks.base import Command
 from foliot.work.tasks.plan import Pinned, opening
-
-# --- execution class -------------------------------------------------------------------------------------------------
-
-# The key of an execution class: runs that are alike in where and how they are done, and so fail together.
-#
-# It is the namespace, the agent, the lane and the normalised execution policy; not the model, the retries or the
-# timeout. The same values give the same key in every process and version: numbers are written alike whatever type they
-# came in.
-
-PREFIX = "execclass_"
-
-
-class ExecutionPolicy(Struct, frozen=True, omit_defaults=True):
-    """The execution rules of a run: its host and what it may do there. A blank field means its default.
-
-    `resources` are cpu (millicores), memory (bytes) and gpu (how many), and whatever else a host understands.
-    """
-
-    host: str = "sandbox"
-    security: str = "allowlist"
-    ask: str = "off"
-    runtime_type: str = "gvisor"
-    workspace_access: str = "rw"
-    network_enabled: bool = True
-    interactive: bool = False
-    resources: dict[str, Any] = {}
-
-
-def execution_class_key(
-    workspace: str | int, agent: str | None = None, lane: str | None = None, policy: ExecutionPolicy | None = None
-) -> str:
-    """The key of the class. `workspace` is the namespace."""
-    if policy is None:  # of every run that is queued, and again of every one that ends
-        return _default_key(workspace, agent, lane)
-    return _key(workspace, agent, lane, policy)
-
-
-def _key(workspace: str | int, agent: str | None, lane: str | None, policy: ExecutionPolicy) -> str:
-    default = ExecutionPolicy()
-    parts = (
-        f"ws={workspace}",
-        f"agent={_name(agent)}",
-        f"lane={_name(lane)}",
-        f"host={policy.host or default.host}",
-        f"security={policy.security or default.security}",
-        f"ask={policy.ask or default.ask}",
-        f"runtime={policy.runtime_type or default.runtime_type}",
-        f"workspace_access={policy.workspace_access or default.workspace_access}",
-        f"network={_truth(policy.network_enabled)}",
-        f"interactive={_truth(policy.interactive)}",
-        f"resources={_resources(policy.resources)}",
-    )
-    # It names things and protects nothing: the first half of the digest is enough, and so is SHA-1.
-    digest = hashlib.sha1("|".join(parts).encode(), usedforsecurity=False).digest()[:16]
-    return PREFIX + digest.hex()
-
-
-@lru_cache(maxsize=4096, typed=True)
-def _default_key(workspace: str | int, agent: str | None, lane: str | None) -> str:
-    return _key(workspace, agent, lane, ExecutionPolicy())
-
-
-def _name(text: str | None) -> str:
-    return (text or "").strip() or "_"
-
-
-def _truth(value: bool) -> str:
-    return "true" if value else "false"
-
-
-def _resources(resources: Mapping[str, Any]) -> str:
-    return ",".join(f"{key}={_value(resources[key])}" for key in sorted(resources))
-
-
-def _value(value: Any) -> str:
-    """A whole number is written without point or exponent, so that 2147483648 and 2147483648.0 are one class."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1:
-        return str(int(value))
-    return msgspec.json.encode(value).decode()
-
 
 # --- advancing -------------------------------------------------------------------------------------------------------
 
@@ -150,9 +70,9 @@ class TaskRef(Struct, frozen=True):
     def id(self) -> str:
         return f"{self.namespace}/{self.name}"
 
-    def class_key(self, agent: str) -> str:
-        """Which runs this one's failures say something about."""
-        return execution_class_key(self.namespace, agent, self.lane)
+    def class_key(self, spec: RunSpec) -> str:
+        """Which runs the failures of a run of this spec say something about."""
+        return execution_class_key(self.namespace, spec.agent, self.lane, execution_of(spec))
 
 
 def tell(
@@ -269,7 +189,7 @@ def begin_runs(
                 namespace=task.namespace,
                 agent=spec.agent,
                 lane=task.lane,
-                class_key=task.class_key(spec.agent),
+                class_key=task.class_key(spec),
                 priority=task.priority,
                 due_at=now,
                 requirements=msgspec.json.encode(command.requirements).decode(),

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from foliot.bus.base import Ticket
 from foliot.kernel.backoff import RetryPolicy
+from foliot.kernel.execution import ExecutionPolicy
 from foliot.kernel.graph.events import TaskEvent
 from foliot.kernel.graph.plan import Plan
 from foliot.kernel.graph.state import GraphState
@@ -36,7 +37,7 @@ class Command(Struct, frozen=True, omit_defaults=True):
     `expires_at` the time after which it must not begin any more. `attachments` and `routing` are carried along, and
     not looked into. `trace` is the `traceparent` that the task is traced under. `template` is the Task that it was
     made after, as `namespace/name`. `written` is how the Task was written, in an older version of the format (see
-    resources/wording.py); it says nothing that the rest does not.
+    resources/wording.py); it says nothing that the rest does not. `execution_policy` narrows that of each agent.
     """
 
     target_kind: TargetKind
@@ -66,6 +67,7 @@ class Command(Struct, frozen=True, omit_defaults=True):
     template: str = ""
     identity: Identity = NOBODY
     written: dict[str, Any] = {}
+    execution_policy: ExecutionPolicy | None = None
 
     @property
     def acts_as(self) -> Identity:

@@ -11,9 +11,11 @@ from msgspec.structs import replace
 
 from foliot.common.durations import LONGEST_SECONDS, canonical, seconds
 from foliot.common.suggestions import check_word
+from foliot.engine.definition.freeze import declared_policy
 from foliot.engine.driver.ids import is_made
 from foliot.errors import InvalidInput
 from foliot.kernel.backoff import RetryPolicy
+from foliot.kernel.execution import policy_problem, strictest
 from foliot.kernel.graph.plan import MOST_ATTEMPTS
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.run.codec import settled
@@ -42,7 +44,7 @@ _TEXTS = ("target", "namespace", "name", "message", "idempotency_key", "lane", "
 _MERGED = frozenset(
     {
         *("target_kind", "target", "namespace", "name", "idempotency_key", "input", "labels", "template", "identity"),
-        "written",
+        *("written", "execution_policy"),
     }
 )
 _encoder = msgspec.json.Encoder()
@@ -95,6 +97,8 @@ def _problems(command: Command) -> list[str]:
         found.append(f"idempotency_key is longer than {LONGEST_KEY} characters")
     if len(command.lane) > 63:
         found.append("lane is longer than 63 characters")
+    if command.execution_policy is not None and (wrong := policy_problem(command.execution_policy)) is not None:
+        found.append(f"invalid policy: {wrong[1]}")
     retry = command.retry
     if not 1 <= retry.max_attempts <= MOST_ATTEMPTS:
         found.append(f"retry.max_attempts must be >= 1 and <= {MOST_ATTEMPTS}")
@@ -169,6 +173,8 @@ def spec_of(command: Command) -> dict[str, Any]:
         spec["timeout"] = _text(command.timeout)
     if needs := msgspec.to_builtins(command.requirements):
         spec["requirements"] = needs
+    if command.execution_policy is not None and (policy := msgspec.to_builtins(command.execution_policy)):
+        spec["execution_policy"] = policy
     return spec
 
 
@@ -213,6 +219,7 @@ def command_of(document: Mapping[str, Any]) -> Command:
             jitter=retry.get("jitter", "full"),
             non_retryable=tuple(retry.get("non_retryable") or ()),
         ),
+        execution_policy=declared_policy(spec),
     )
 
 
@@ -235,6 +242,8 @@ def from_template(template: Document, given: Command, *, by_operator: bool = Fal
     if template.get("spec", {}).get("mode") != "template":
         raise InvalidInput(f'task template "{name}" must set spec.mode=template')
     base = command_of(template)
+    if given.execution_policy is not None and (wrong := policy_problem(given.execution_policy)) is not None:
+        raise InvalidInput(f"invalid policy: {wrong[1]}", hint="nothing was accepted")
     default = Command(target_kind=base.target_kind, target="")
     chosen = {
         field: value
@@ -249,6 +258,8 @@ def from_template(template: Document, given: Command, *, by_operator: bool = Fal
         idempotency_key=given.idempotency_key,
         input={**base.input, **given.input},
         labels={**base.labels, **given.labels},
+        # What a template declares can be narrowed by who uses it, and not widened.
+        execution_policy=strictest(base.execution_policy, given.execution_policy),
         identity=ordered_after(given.acts_as, template, by_operator=by_operator),
     )
 

@@ -15,9 +15,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from foliot.common.durations import seconds
+from foliot.engine.definition.freeze import execution_of, narrowed_by
 from foliot.errors import InvalidInput, NotFound
 from foliot.kernel.backoff import RetryPolicy
 from foliot.kernel.errors import UnknownEvent
+from foliot.kernel.execution import retry_or_default
 from foliot.kernel.graph.events import Envelope, Source
 from foliot.kernel.graph.plan import VERSION as PLAN_VERSION
 from foliot.kernel.graph.plan import Edge, Join, Node, Plan
@@ -215,6 +217,8 @@ def _seconds(value: str | float) -> float:
 # From what is declared to what a task is pinned to.
 
 LARGEST_CACHE = 128
+# Waits after the first one double up to this many seconds where an execution policy rules, or its own first one.
+LONGEST_POLICY_WAIT = 300.0
 
 
 class Pinner:
@@ -237,6 +241,7 @@ class Pinner:
             command.max_turns,
             command.retry,
             command.extra_system_prompt,
+            None if command.execution_policy is None else msgspec.json.encode(command.execution_policy),
         )
         kept = self._kept.get(key)
         if kept is not None and kept[0] == version:
@@ -259,11 +264,11 @@ class Pinner:
                 raise NotFound(f"agent {name!r}{where} is not there: {missing.message}", hint=missing.hint) from missing
             if command.extra_system_prompt:
                 spec = replace(spec, system=f"{spec.system}\n\n{command.extra_system_prompt}".strip())
-            specs[name] = spec
+            specs[name] = narrowed_by(spec, command.execution_policy)
             definitions[f"Agent/{name}"] = definition
         agents = {name: digest(encode_spec(spec)) for name, spec in specs.items()}
         plan: Plan = compile_plan("", command.namespace, target, {"max_turns": command.max_turns}, agents, definitions)
-        return pack(replace(plan, task="", retry=command.retry), specs)
+        return pack(replace(plan, task="", retry=_retry_rule(command, specs)), specs)
 
     async def _target(self, command: Command) -> tuple[dict[str, Any], dict[str, str], list[str]]:
         """The document of the target, the digests known so far, and the agents it needs."""
@@ -277,6 +282,22 @@ class Pinner:
                 f'agentsystem "{command.target}" has no spec.agents', hint="list the agents of the system"
             )
         return document, {f"AgentSystem/{command.target}": definition}, names
+
+
+def _retry_rule(command: Command, specs: Mapping[str, RunSpec]) -> RetryPolicy:
+    """The rule of the task; where that is the default, the one that execution policies declare.
+
+    For a system only that of the command counts: what one agent declares says nothing of the others.
+    """
+    if command.retry != RetryPolicy():
+        return command.retry
+    one = next(iter(specs.values())) if command.target_kind == "agent" else None
+    policy = execution_of(one) if one is not None else command.execution_policy
+    if policy is None or policy.retry is None:
+        return command.retry
+    rule = retry_or_default(policy)
+    first = rule.delay_ms / 1000
+    return RetryPolicy(rule.max_attempts, first, max(first, LONGEST_POLICY_WAIT), "equal")
 
 
 def without_target(command: Command) -> tuple[Pinned, bytes]:

@@ -18,6 +18,7 @@ from foliot.kernel.graph.events import MessageEnded
 from foliot.kernel.graph.plan import OTHERWISE, Node
 from foliot.kernel.graph.retry import BUSY_FOR, FINAL_CODES, busy_delay, delay, verdict
 from foliot.kernel.run.events import RunCancelled, RunDeadLettered, RunFailed, RunRetried, RunSucceeded, Terminal
+from foliot.kernel.run.spec import RunSpec
 from foliot.kernel.run.state import State
 from foliot.store import tasks
 from foliot.store.journal.base import LockingBody, TransactionBody
@@ -171,25 +172,25 @@ class TaskSettlement:
         if state.ended is None:
             if state.retried is not None:
                 self._outcome = state.spec.agent, "retried", Outcome()
-            return LockingBody(partial(self._failed, state.spec.agent, now)) if state.retried is not None else None
+            return LockingBody(partial(self._failed, state.spec, now)) if state.retried is not None else None
         fact = self._fact(state, state.ended)
         turn = _Turn()
         self._outcome = state.spec.agent, fact.outcome, Outcome()
         return LockingBody(
-            partial(self._lock, turn, fact, state.spec.agent, now),
+            partial(self._lock, turn, fact, state.spec, now),
             partial(self._tell, turn, fact, now, state.started_at),
         )
 
-    def _failed(self, agent: str, now: float) -> Tx[None]:
+    def _failed(self, spec: RunSpec, now: float) -> Tx[None]:
         task = self._task
-        yield from class_failed(task.class_key(agent), now, namespace=task.namespace, agent=agent, lane=task.lane)
+        yield from class_failed(task.class_key(spec), now, namespace=task.namespace, agent=spec.agent, lane=task.lane)
 
-    def _lock(self, turn: _Turn, fact: MessageEnded, agent: str, now: float) -> Tx[None]:
+    def _lock(self, turn: _Turn, fact: MessageEnded, spec: RunSpec, now: float) -> Tx[None]:
         """Locks the rows ahead of the run's: its class, its task, and the other runs of a task about to fail."""
         if fact.outcome == "succeeded":
-            yield from class_succeeded(self._task.class_key(agent))
+            yield from class_succeeded(self._task.class_key(spec))
         elif fact.outcome == "failed" and is_class_failure(fact):
-            yield from self._failed(agent, now)
+            yield from self._failed(spec, now)
         turn.task = yield from tasks.turn(self._task.key)
         if fact.outcome != "succeeded":
             yield from lock_live_runs(self._task)

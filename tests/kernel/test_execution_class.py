@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foliot.work.tasks.advance import ExecutionPolicy, execution_class_key
+from foliot.kernel.execution import ExecutionPolicy, execution_class_key
 
 
 def test_the_key_is_the_one_that_other_implementations_compute() -> None:
