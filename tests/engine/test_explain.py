@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.common.durations import duration
+from foliot.common.process import identity
 from foliot.common.text import one_line, visible
-from foliot.engine.driver.process import identity
 from foliot.engine.explain import amounts
 from foliot.engine.explain.trace import trace_of
 from foliot.engine.explain.why import Explanation, RunLiveness, explain

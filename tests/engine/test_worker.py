@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
+from foliot.common.process import _stat, host, identity, in_words, is_gone, pid_namespace
 from foliot.engine.driver.ids import new_run_id
-from foliot.engine.driver.process import _stat, host, identity, in_words, is_gone, pid_namespace
 
 PRINT_AND_WAIT = (
-    "import sys; from foliot.engine.driver.process import identity; print(identity(), flush=True); sys.stdin.read()"
+    "import sys; from foliot.common.process import identity; print(identity(), flush=True); sys.stdin.read()"
 )
 HERE = f"{host()}/{pid_namespace()}"
 
@@ -24,7 +24,7 @@ def test_this_process_is_not_gone() -> None:
 
 
 def test_a_process_that_has_ended_is_gone() -> None:
-    code = "from foliot.engine.driver.process import identity; print(identity())"
+    code = "from foliot.common.process import identity; print(identity())"
     child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert is_gone(child.stdout.strip())
 
@@ -64,7 +64,7 @@ def test_a_process_of_another_pid_namespace_is_never_judged(options: list[str]) 
     if shutil.which("unshare") is None or subprocess.run([*unshare, "true"], capture_output=True).returncode:
         pytest.skip("this system lets nobody make a PID namespace")
     say = f"print(identity(), is_gone({identity()!r}), flush=True)"
-    code = f"import sys; from foliot.engine.driver.process import *; {say}; sys.stdin.read()"
+    code = f"import sys; from foliot.common.process import *; {say}; sys.stdin.read()"
     child = subprocess.Popen(
         [*unshare, sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -11,7 +11,7 @@ import random
 import sys
 import time
 
-from foliot.engine.driver.process import identity
+from foliot.common.process import identity
 from foliot.store.ledger.budgets import HOLD_SECONDS, Amount, BudgetAccount, Ceiling, PaidAct, SqlBudgetLedger
 from foliot.store.open import open_database
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import apsw
 
 from foliot.catalog.apply import apply_documents
-from foliot.engine.driver.process import identity
+from foliot.common.process import identity
 from foliot.resources.reader import parse_text
 from foliot.runtime.runtime import Runtime
 from foliot.settings.settings import load_settings

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from foliot.bus.local import LocalTransport
-from foliot.engine.driver.process import identity
+from foliot.common.process import identity
 from foliot.store.journal.base import Lease
 from foliot.store.journal.database import SqlJournal
 from foliot.store.open import open_database

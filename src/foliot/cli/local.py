@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from foliot.engine.driver.process import is_gone
+from foliot.common.process import is_gone
 from foliot.engine.live.hub import Live, Reader, Recorded
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import Message

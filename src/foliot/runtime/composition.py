@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from foliot.bus.base import Ticket, Transport
+from foliot.common.process import is_gone
 from foliot.common.waits import LEASE_SECONDS, Waits
 from foliot.engine.approval.questions import Questions
 from foliot.engine.approval.records import DecisionLog
@@ -26,7 +27,6 @@ from foliot.engine.definition.grants import OperatorGrants
 from foliot.engine.definition.references import References
 from foliot.engine.definition.task_memory import TaskMemory
 from foliot.engine.driver.doubts import Doubts
-from foliot.engine.driver.process import is_gone
 from foliot.engine.driver.runs import Runs
 from foliot.engine.limits.shared import Limiting, open_limiting
 from foliot.engine.live.hub import RunHub

@@ -81,7 +81,7 @@ def worker(
     """
     if nats is not None:
         current().give("nats", nats)
-    from foliot.engine.driver.process import identity
+    from foliot.common.process import identity
 
     offer = Offer(
         name=_name(name),

@@ -31,9 +31,9 @@ from foliot.cli.terminal import emit, live_console, out, paint
 from foliot.cli.watch.questions import answered_here, asks_something, note_what_is_asked
 from foliot.common.cancellation import stop_tasks
 from foliot.common.durations import duration
+from foliot.common.process import in_words
 from foliot.common.text import counted, one_line
 from foliot.engine.budgets.wakeups import is_short
-from foliot.engine.driver.process import in_words
 from foliot.engine.live.hub import Live, Recorded
 from foliot.errors import Conflict, FoliotError, NotFound, Unavailable
 from foliot.kernel.run.events import RunWaiting

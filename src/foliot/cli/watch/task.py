@@ -25,8 +25,8 @@ from foliot.cli.show.task import JsonTaskView, PlainTaskView, QuietTaskView, Tas
 from foliot.cli.terminal import emit, live_console, out, paint
 from foliot.cli.watch.run import FRAME, SECOND_THOUGHT, WAITS, Client, aside, on_ctrl_c
 from foliot.common.cancellation import stop_tasks
+from foliot.common.process import is_gone
 from foliot.common.text import one_line
-from foliot.engine.driver.process import is_gone
 from foliot.engine.live.hub import Streamed
 from foliot.errors import FoliotError, UsageError
 from foliot.kernel.messages import TextDelta

@@ -17,10 +17,10 @@ from weakref import WeakValueDictionary
 from msgspec.structs import replace
 
 from foliot.common.cancellation import stop_tasks
+from foliot.common.process import identity, is_gone
 from foliot.engine.base import Clock
 from foliot.engine.budgets.declared import BudgetRule, DeclaredBudgets, Payer
 from foliot.engine.budgets.shortage import Shortage, crossed, passing, unpriced, worst_of
-from foliot.engine.driver.process import identity, is_gone
 from foliot.errors import FoliotError
 from foliot.store.ledger.budgets import (
     HOLD_SECONDS,

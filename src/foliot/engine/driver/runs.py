@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from foliot.common.process import identity, in_words, is_gone
 from foliot.common.threads import unhurried
 from foliot.engine.approval.records import DecisionLog
 from foliot.engine.approval.requests import ApprovalRequests
@@ -33,7 +34,6 @@ from foliot.engine.driver.journal import (
     told_by,
 )
 from foliot.engine.driver.lease_keeper import LeaseKeeper
-from foliot.engine.driver.process import identity, in_words, is_gone
 from foliot.engine.telemetry.context import callers_trace, logged_with
 from foliot.errors import FoliotError, UsageError
 from foliot.kernel.identity import NOBODY, Identity

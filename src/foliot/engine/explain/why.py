@@ -15,8 +15,8 @@ from typing import Final, Literal, TypeAlias
 from msgspec import Struct, field
 
 from foliot.common.durations import duration
+from foliot.common.process import in_words, is_gone
 from foliot.common.text import counted, one_line
-from foliot.engine.driver.process import in_words, is_gone
 from foliot.engine.explain.amounts import arguments, money, times, tokens
 from foliot.engine.explain.prompt_cache import cached
 from foliot.engine.explain.trace import CallTrace, StepTrace, Trace, total

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from foliot.common.cancellation import stop_tasks
+from foliot.common.process import identity, is_gone
 from foliot.engine.base import Clock
 from foliot.engine.driver.journal import signal
-from foliot.engine.driver.process import identity, is_gone
 from foliot.errors import Conflict, FoliotError, NotFound
 from foliot.kernel.run.events import RunResumed
 from foliot.models.routing.limits import PASS, ModelTurn

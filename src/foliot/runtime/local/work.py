@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from foliot.common.cursors import read_key, write_cursor
 from foliot.common.pages import Part, read_all, read_first
+from foliot.common.process import is_gone
 from foliot.common.suggestions import check_word, read_phases
 from foliot.engine.approval.questions import OpenQuestion
 from foliot.engine.approval.service import Decision
 from foliot.engine.driver.journal import read_run, summary_of
-from foliot.engine.driver.process import is_gone
 from foliot.engine.explain.trace import trace_of
 from foliot.engine.explain.why import Explanation, Holder, RunLiveness, explain
 from foliot.engine.live.hub import Interleaved, Live, Recorded

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from foliot.common.cancellation import stop_tasks
-from foliot.engine.driver.process import is_gone
+from foliot.common.process import is_gone
 from foliot.errors import FoliotError
 from foliot.kernel.backoff import backoff
 from foliot.runtime.background import BackgroundRuns

@@ -9,8 +9,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
+from foliot.common.process import is_gone
 from foliot.common.times import iso
-from foliot.engine.driver.process import is_gone
 from foliot.store.base import Document
 from foliot.store.journal.base import TASK_LABEL, TERMINAL, RunInfo
 from foliot.work.views.document import API_VERSION

@@ -21,8 +21,8 @@ from typing import Literal, TypeAlias
 
 from foliot.bus.base import Delivery, Transport
 from foliot.common.cancellation import stop_tasks
+from foliot.common.process import is_gone
 from foliot.common.waits import Waits
-from foliot.engine.driver.process import is_gone
 from foliot.errors import FoliotError, Unavailable
 from foliot.kernel.backoff import backoff
 from foliot.store.base import Database
