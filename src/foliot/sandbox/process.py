@@ -13,36 +13,28 @@ import platform
 import re
 import resource
 import sys
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 from foliot.common.threads import on_thread
-from foliot.sandbox import bubblewrap, files
+from foliot.sandbox import bubblewrap
 from foliot.sandbox.base import (
-    MIB,
-    WORKSPACE,
     Enforced,
     Enforcement,
-    Finished,
     Limits,
-    OnOutput,
     SandboxError,
-    SandboxGone,
     SandboxPolicy,
     SandboxPolicyRefused,
     SandboxStartFailed,
     SandboxUnavailable,
-    Stream,
     check_policy,
 )
 from foliot.sandbox.cgroups import Cgroups, Group
-from foliot.sandbox.program import Ended, PipeReader, PipeWriter, Program, Tail, open_terminal, resize_terminal
+from foliot.sandbox.program import Ended, Program
 from foliot.sandbox.seccomp import filter_for
+from foliot.sandbox.session import Running, Session, check_host, undisturbed
 
-# Longer words and lists of them the kernel does not take (MAX_ARG_STRLEN, and a part of the stack).
-LONGEST_WORD: Final = 128 * 1024 - 1
-LONGEST_ARGV: Final = 1 * MIB
 _PROBE_SECONDS: Final = 20.0
 # The kernel counts processes by user namespace since then (RLIMIT_NPROC).
 _COUNTS_BY_NAMESPACE: Final = (5, 14)
@@ -81,7 +73,7 @@ class ProcessSandbox:
             raise SandboxPolicyRefused(
                 "image", "programs of this sandbox run on the system of the host", hint="images are for containers"
             )
-        _check_host(policy)
+        check_host(policy)
 
     async def open(self, policy: SandboxPolicy) -> ProcessSession:
         """Open a session. Raises as `check`."""
@@ -100,7 +92,7 @@ class ProcessSandbox:
             await session.close()
         left, self._left = self._left, []
         for group in left:
-            await _undisturbed(on_thread(group.remove))
+            await undisturbed(on_thread(group.remove))
         for descriptor in self._descriptors.values():
             os.close(descriptor)
         self._descriptors.clear()
@@ -215,137 +207,14 @@ class ProcessSandbox:
         )
 
 
-class ProcessSession:
+class ProcessSession(Session):
     """A policy, its control group, and the programs that run now."""
 
     def __init__(self, sandbox: ProcessSandbox, policy: SandboxPolicy, group: Group | None) -> None:
+        super().__init__(policy)
         self._sandbox = sandbox
-        self._policy = policy
         self._group = group
         self._walls = bubblewrap.arguments(policy)
-        self._programs: set[Program] = set()
-        self._alive = True
-
-    @property
-    def policy(self) -> SandboxPolicy:
-        return self._policy
-
-    @property
-    def alive(self) -> bool:
-        return self._alive
-
-    async def exec(
-        self,
-        argv: Sequence[str],
-        *,
-        stdin: bytes = b"",
-        environment: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        seconds: float | None = None,
-        on_output: OnOutput | None = None,
-    ) -> Finished:
-        """Run a program to its end; see `SandboxSession.exec`."""
-        most = self._policy.limits.output
-        tails = Tail("stdout", most, on_output), Tail("stderr", most, on_output)
-        opened: list[int] = []
-        try:
-            for _ in range(3):
-                opened += os.pipe2(os.O_CLOEXEC)
-            into_read, into_write, out_read, out_write, err_read, err_write = opened
-            killed = self._killed()
-            program = self._start(argv, environment, cwd, into_read, out_write, err_write)
-        except BaseException:
-            for descriptor in opened:
-                os.close(descriptor)
-            raise
-        for descriptor in (into_read, out_write, err_write):
-            os.close(descriptor)
-        writer = PipeWriter(into_write, stdin)
-        readers = PipeReader(out_read, tails[0]), PipeReader(err_read, tails[1])
-        bound = self._policy.limits.seconds if seconds is None else seconds
-        timer = None
-        if bound is not None:
-            timer = asyncio.get_running_loop().call_later(bound, program.kill, "timeout")
-        try:
-            ended = await self._gone(program)
-        finally:
-            if timer is not None:
-                timer.cancel()
-            writer.close()
-            for reader in readers:
-                reader.close()
-        stdout, stderr = tails
-        if program.not_held is not None:
-            raise SandboxError(f"the limits of the sandbox could not be set, so nothing was run: {program.not_held}")
-        if ended.exit_code is None:  # which bubblewrap says only once the program has begun
-            raise _failed(stderr.kept, argv)
-        truncated = frozenset[Stream](name for name, tail in (("stdout", stdout), ("stderr", stderr)) if tail.truncated)  # pyright: ignore[reportArgumentType]
-        finished = self._finished(ended, killed)
-        return Finished(
-            finished.exit_code,
-            finished.signal,
-            stdout.kept,
-            stderr.kept,
-            truncated,
-            ended.seconds,
-            finished.ended_by,
-            stdout.size,
-            stderr.size,
-        )
-
-    async def start(
-        self,
-        argv: Sequence[str],
-        *,
-        pty: bool = False,
-        environment: Mapping[str, str] | None = None,
-        cwd: str | None = None,
-        rows: int = 24,
-        columns: int = 80,
-    ) -> ProcessInFence:
-        """Start a program and return at once; see `SandboxSession.start`."""
-        killed = self._killed()
-        if pty:
-            kept, given = open_terminal(rows, columns)
-            variables = {"TERM": "xterm-256color", **(environment or {})}
-            try:
-                program = self._start(argv, variables, cwd, given, given, given, terminal=True)
-            except BaseException:
-                os.close(kept)
-                raise
-            finally:
-                os.close(given)
-            return await ProcessInFence.connect(self, program, killed, os.dup(kept), kept, None, terminal=kept)
-        ends: list[int] = []
-        for _ in range(3):
-            ends += os.pipe2(os.O_CLOEXEC)
-        try:
-            program = self._start(argv, environment, cwd, ends[0], ends[3], ends[5])
-        except BaseException:
-            for descriptor in (ends[1], ends[2], ends[4]):
-                os.close(descriptor)
-            raise
-        finally:
-            for descriptor in (ends[0], ends[3], ends[5]):
-                os.close(descriptor)
-        return await ProcessInFence.connect(self, program, killed, ends[1], ends[2], ends[4])
-
-    async def read(self, path: str, limit: int = 16 * MIB) -> bytes:
-        """Read a file by its path inside. Raises `SandboxPathRefused`."""
-        return await on_thread(files.read, self._policy, path, limit)
-
-    async def write(self, path: str, data: bytes) -> None:
-        """Write a file by its path inside. Raises `SandboxPathRefused`."""
-        await on_thread(files.write, self._policy, path, data)
-
-    async def kill(self) -> None:
-        """End everything in it now; it takes no more programs."""
-        self._alive = False
-        programs = list(self._programs)
-        for program in programs:
-            program.kill("killed")
-        if programs:
-            await _undisturbed(asyncio.wait([program.ended for program in programs]))
 
     async def close(self) -> None:
         """Kill it and remove its control group."""
@@ -355,28 +224,21 @@ class ProcessSession:
 
     # --- programs -----------------------------------------------------------------------------------------------------
 
-    def _start(
+    def _started(
         self,
         argv: Sequence[str],
-        environment: Mapping[str, str] | None,
-        cwd: str | None,
+        environment: Mapping[str, str],
+        folder: str,
         stdin: int,
         stdout: int,
         stderr: int,
         *,
-        terminal: bool = False,
+        terminal: bool,
     ) -> Program:
-        if not self._alive:
-            raise SandboxGone("this sandbox was killed or closed", hint="open another one")
-        _check_argv(argv)
         words = list(self._walls)
-        for name, value in (environment or {}).items():
-            if not name or "=" in name or "\0" in name + value:
-                raise SandboxStartFailed(f"{name!r} cannot be the name or value of a variable")
+        for name, value in environment.items():
             words += ["--setenv", name, value]
-        default = WORKSPACE if self._policy.shows_workspace else "/tmp"
-        folder = cwd or self._policy.cwd or default
-        words += ["--chdir", folder if folder.startswith("/") else f"{default}/{folder}"]
+        words += ["--chdir", folder]
         given: list[int] = []
         for path, text in bubblewrap.FILES.items():
             given.append(self._sandbox.fresh(path, text.encode()))
@@ -399,8 +261,7 @@ class ProcessSession:
             )
         except OSError as error:
             raise SandboxUnavailable(f"bubblewrap cannot be started: {error.strerror}") from None
-        self._programs.add(made)
-        made.ended.add_done_callback(lambda _: self._programs.discard(made))
+        made.killed_before = self._killed()
         return made
 
     def _hold(self, pid: int) -> None:
@@ -427,140 +288,18 @@ class ProcessSession:
     def _killed(self) -> int:
         return self._group.out_of_memory() if self._group is not None else 0
 
-    def _finished(self, ended: Ended, killed: int) -> Finished:
-        """How it ended, without its output. `killed` is how many had been killed for want of memory before."""
-        assert ended.exit_code is not None
-        by = ended.ended_by
-        if not by and ended.exit_code != 0 and self._killed() > killed:
-            by = "memory"
-        number = ended.exit_code - 128 if 128 < ended.exit_code <= 192 else 0
-        return Finished(ended.exit_code, number, seconds=ended.seconds, ended_by=by)
+    def _judged(self, program: Running, ended: Ended) -> Ended:
+        assert isinstance(program, Program)
+        if not ended.ended_by and ended.exit_code and self._killed() > program.killed_before:
+            return Ended(ended.exit_code, "memory", ended.seconds)
+        return ended
 
-    async def _gone(self, program: Program) -> Ended:
-        """Wait until it is gone; when cancelled, end it first."""
-        try:
-            return await asyncio.shield(program.ended)
-        except asyncio.CancelledError:
-            program.kill("cancelled")
-            await _undisturbed(asyncio.wait([program.ended]))
-            raise
-
-
-class ProcessInFence:
-    """A program with its streams; see `SandboxProcess`."""
-
-    def __init__(
-        self, session: ProcessSession, program: Program, killed: int, streams: _Streams, terminal: int | None
-    ) -> None:
-        self._session = session
-        self._program = program
-        self._killed = killed
-        self.stdin, self.stdout, self.stderr = streams
-        self._terminal = terminal
-        program.ended.add_done_callback(lambda _: self.stdin.close())
-
-    @classmethod
-    async def connect(
-        cls,
-        session: ProcessSession,
-        program: Program,
-        killed: int,
-        stdin: int,
-        stdout: int,
-        stderr: int | None,
-        *,
-        terminal: int | None = None,
-    ) -> ProcessInFence:
-        writer = await _writer(stdin)
-        reader = await _reader(stdout)
-        errors = await _reader(stderr) if stderr is not None else None
-        return cls(session, program, killed, (writer, reader, errors), terminal)
-
-    @property
-    def finished(self) -> Finished | None:
-        if not self._program.ended.done():
-            return None
-        ended = self._program.ended.result()
-        return self._session._finished(  # pyright: ignore[reportPrivateUsage]
-            Ended(127, ended.ended_by, ended.seconds) if ended.exit_code is None else ended, self._killed
-        )
-
-    async def wait(self) -> Finished:
-        await asyncio.shield(self._program.ended)
-        finished = self.finished
-        assert finished is not None
-        return finished
-
-    async def kill(self) -> Finished:
-        self._program.kill("killed")
-        await _undisturbed(asyncio.wait([self._program.ended]))
-        return await self.wait()
-
-    def resize(self, rows: int, columns: int) -> None:
-        if self._terminal is not None and not self._program.ended.done():
-            with contextlib.suppress(OSError):
-                resize_terminal(self._terminal, rows, columns)
-
-
-_Streams = tuple[asyncio.StreamWriter, asyncio.StreamReader, asyncio.StreamReader | None]
-
-
-class _EndsQuietly(asyncio.StreamReaderProtocol):
-    """The end of a terminal is an error of input, which means no more than the end of a pipe."""
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(None if isinstance(exc, OSError) else exc)
-
-
-async def _reader(descriptor: int) -> asyncio.StreamReader:
-    reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: _EndsQuietly(reader), os.fdopen(descriptor, "rb", 0))
-    return reader
-
-
-async def _writer(descriptor: int) -> asyncio.StreamWriter:
-    loop = asyncio.get_running_loop()
-    protocol = _EndsQuietly(asyncio.StreamReader())
-    transport, _ = await loop.connect_write_pipe(lambda: protocol, os.fdopen(descriptor, "wb", 0))
-    return asyncio.StreamWriter(transport, protocol, None, loop)
-
-
-async def _undisturbed(work: Awaitable[object]) -> None:
-    """Wait to the end for something that takes a moment, and hear of a cancellation only then."""
-    task = asyncio.ensure_future(work)
-    cancelled = False
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            cancelled = True
-    if cancelled:
-        raise asyncio.CancelledError
-    task.result()
-
-
-def _check_argv(argv: Sequence[str]) -> None:
-    if not argv or not argv[0]:
-        raise SandboxStartFailed("there is no program to start", hint="give the program and its arguments")
-    if any("\0" in word for word in argv):
-        raise SandboxStartFailed("an argument holds a NUL")
-    sizes = [len(os.fsencode(word)) for word in argv]
-    if max(sizes) > LONGEST_WORD or sum(sizes) > LONGEST_ARGV:
-        raise SandboxStartFailed(
-            f"the arguments are longer than the system takes ({LONGEST_WORD} bytes each, {LONGEST_ARGV} together)",
-            hint="write it into a file of the workspace, or give it as standard input",
-        )
-
-
-def _check_host(policy: SandboxPolicy) -> None:
-    """Refuse what is not on this host, before bubblewrap fails at it. Raises `SandboxPolicyRefused`."""
-    if policy.shows_workspace and not os.path.isdir(cast("str", policy.workspace)):
-        raise SandboxPolicyRefused("workspace", f"{policy.workspace} is not a folder", hint="create it first")
-    for number, mount in enumerate(policy.mounts):
-        if not os.path.exists(mount.source):
-            raise SandboxPolicyRefused(f"mounts[{number}].source", f"{mount.source} does not exist")
-    if policy.broker_socket and not os.path.exists(policy.broker_socket):
-        raise SandboxPolicyRefused("broker_socket", f"{policy.broker_socket} does not exist")
+    def _failure(self, program: Running, argv: Sequence[str], stderr: bytes) -> SandboxError | None:
+        assert isinstance(program, Program)
+        if program.not_held is not None:
+            return SandboxError(f"the limits of the sandbox could not be set, so nothing was run: {program.not_held}")
+        # bubblewrap says a code only once the program has begun.
+        return _failed(stderr, argv) if program.ended.result().exit_code is None else None
 
 
 def _failed(stderr: bytes, argv: Sequence[str]) -> SandboxError:

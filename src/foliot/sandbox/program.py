@@ -83,6 +83,8 @@ class Program:
         self._holding: asyncio.Future[None] | None = None
         # Why its limits could not be set, if so: then it has not run.
         self.not_held: BaseException | None = None
+        # How often memory had been short in its session before.
+        self.killed_before = 0
         self._text = b""
         status_read, status_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         block_read, block_write = os.pipe2(os.O_CLOEXEC)

@@ -1,0 +1,350 @@
+"""What sessions of all backends that start programs do alike: streams, terminals, time limits, cancelling, files.
+
+A backend says how one program is started (`Session._started`), and gives a `Running` for it: something that can be
+killed, and that has ended when all that the program started is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Final, Protocol, cast
+
+from foliot.common.threads import on_thread
+from foliot.sandbox import files
+from foliot.sandbox.base import (
+    MIB,
+    WORKSPACE,
+    EndedBy,
+    Finished,
+    OnOutput,
+    SandboxError,
+    SandboxGone,
+    SandboxPolicy,
+    SandboxPolicyRefused,
+    SandboxStartFailed,
+    Stream,
+)
+from foliot.sandbox.program import Ended, PipeReader, PipeWriter, Tail, open_terminal, resize_terminal
+
+# Longer words and lists of them the kernel does not take (MAX_ARG_STRLEN, and a part of the stack).
+LONGEST_WORD: Final = 128 * 1024 - 1
+LONGEST_ARGV: Final = 1 * MIB
+
+
+class Running(Protocol):
+    """A program that was started. `ended` is set when it and all that it started are gone."""
+
+    @property
+    def ended(self) -> asyncio.Future[Ended]: ...
+
+    def kill(self, by: EndedBy) -> None: ...
+
+
+class Session(ABC):
+    """A policy, and the programs that run by it now. Backends say how a program is started, and how it ended."""
+
+    def __init__(self, policy: SandboxPolicy) -> None:
+        self._policy = policy
+        self._programs: set[Running] = set()
+        self._alive = True
+
+    @property
+    def policy(self) -> SandboxPolicy:
+        return self._policy
+
+    @property
+    def alive(self) -> bool:
+        return self._alive
+
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        environment: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        seconds: float | None = None,
+        on_output: OnOutput | None = None,
+    ) -> Finished:
+        """Run a program to its end; see `SandboxSession.exec`."""
+        most = self._policy.limits.output
+        tails = Tail("stdout", most, on_output), Tail("stderr", most, on_output)
+        opened: list[int] = []
+        try:
+            for _ in range(3):
+                opened += os.pipe2(os.O_CLOEXEC)
+            into_read, into_write, out_read, out_write, err_read, err_write = opened
+            program = self._start(argv, environment, cwd, into_read, out_write, err_write)
+        except BaseException:
+            for descriptor in opened:
+                os.close(descriptor)
+            raise
+        for descriptor in (into_read, out_write, err_write):
+            os.close(descriptor)
+        writer = PipeWriter(into_write, stdin)
+        readers = PipeReader(out_read, tails[0]), PipeReader(err_read, tails[1])
+        bound = self._policy.limits.seconds if seconds is None else seconds
+        timer = None
+        if bound is not None:
+            timer = asyncio.get_running_loop().call_later(bound, program.kill, "timeout")
+        try:
+            ended = await self._gone(program)
+        finally:
+            if timer is not None:
+                timer.cancel()
+            writer.close()
+            for reader in readers:
+                reader.close()
+        stdout, stderr = tails
+        if (failure := self._failure(program, argv, stderr.kept)) is not None:
+            raise failure
+        truncated = frozenset[Stream](name for name, tail in (("stdout", stdout), ("stderr", stderr)) if tail.truncated)  # pyright: ignore[reportArgumentType]
+        finished = self.finished(program, ended)
+        return Finished(
+            finished.exit_code,
+            finished.signal,
+            stdout.kept,
+            stderr.kept,
+            truncated,
+            ended.seconds,
+            finished.ended_by,
+            stdout.size,
+            stderr.size,
+        )
+
+    async def start(
+        self,
+        argv: Sequence[str],
+        *,
+        pty: bool = False,
+        environment: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        rows: int = 24,
+        columns: int = 80,
+    ) -> ProgramInFence:
+        """Start a program and return at once; see `SandboxSession.start`."""
+        if pty:
+            kept, given = open_terminal(rows, columns)
+            variables = {"TERM": "xterm-256color", **(environment or {})}
+            try:
+                program = self._start(argv, variables, cwd, given, given, given, terminal=True)
+            except BaseException:
+                os.close(kept)
+                raise
+            finally:
+                os.close(given)
+            return await ProgramInFence.connect(self, program, os.dup(kept), kept, None, terminal=kept)
+        ends: list[int] = []
+        for _ in range(3):
+            ends += os.pipe2(os.O_CLOEXEC)
+        try:
+            program = self._start(argv, environment, cwd, ends[0], ends[3], ends[5])
+        except BaseException:
+            for descriptor in (ends[1], ends[2], ends[4]):
+                os.close(descriptor)
+            raise
+        finally:
+            for descriptor in (ends[0], ends[3], ends[5]):
+                os.close(descriptor)
+        return await ProgramInFence.connect(self, program, ends[1], ends[2], ends[4])
+
+    async def read(self, path: str, limit: int = 16 * MIB) -> bytes:
+        """Read a file by its path inside. Raises `SandboxPathRefused`."""
+        return await on_thread(files.read, self._policy, path, limit)
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Write a file by its path inside. Raises `SandboxPathRefused`."""
+        await on_thread(files.write, self._policy, path, data)
+
+    async def kill(self) -> None:
+        """End everything in it now; it takes no more programs."""
+        self._alive = False
+        programs = list(self._programs)
+        for program in programs:
+            program.kill("killed")
+        if programs:
+            await undisturbed(asyncio.wait([program.ended for program in programs]))
+
+    # --- for backends -------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _started(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        folder: str,
+        stdin: int,
+        stdout: int,
+        stderr: int,
+        *,
+        terminal: bool,
+    ) -> Running:
+        """Start a program in this folder with these streams, which stay open. Raises `SandboxError`."""
+
+    def _judged(self, program: Running, ended: Ended) -> Ended:
+        """How it ended, looked at again: whether memory was short."""
+        return ended
+
+    @abstractmethod
+    def _failure(self, program: Running, argv: Sequence[str], stderr: bytes) -> SandboxError | None:
+        """Why the program did not run, if it did not. `stderr` is what was said of it."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Kill it and remove what it held."""
+
+    # --- programs -----------------------------------------------------------------------------------------------------
+
+    def _start(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str] | None,
+        cwd: str | None,
+        stdin: int,
+        stdout: int,
+        stderr: int,
+        *,
+        terminal: bool = False,
+    ) -> Running:
+        if not self._alive:
+            raise SandboxGone("this sandbox was killed or closed", hint="open another one")
+        _check_argv(argv)
+        for name, value in (environment or {}).items():
+            if not name or "=" in name or "\0" in name + value:
+                raise SandboxStartFailed(f"{name!r} cannot be the name or value of a variable")
+        default = WORKSPACE if self._policy.shows_workspace else "/tmp"
+        folder = cwd or self._policy.cwd or default
+        folder = folder if folder.startswith("/") else f"{default}/{folder}"
+        made = self._started(argv, environment or {}, folder, stdin, stdout, stderr, terminal=terminal)
+        self._programs.add(made)
+        made.ended.add_done_callback(lambda _: self._programs.discard(made))
+        return made
+
+    def finished(self, program: Running, ended: Ended) -> Finished:
+        """How a program ended, without its output; 127 for one that did not run."""
+        ended = self._judged(program, ended)
+        code = 127 if ended.exit_code is None else ended.exit_code
+        return Finished(code, code - 128 if 128 < code <= 192 else 0, seconds=ended.seconds, ended_by=ended.ended_by)
+
+    async def _gone(self, program: Running) -> Ended:
+        """Wait until it is gone; when cancelled, end it first."""
+        try:
+            return await asyncio.shield(program.ended)
+        except asyncio.CancelledError:
+            program.kill("cancelled")
+            await undisturbed(asyncio.wait([program.ended]))
+            raise
+
+
+class ProgramInFence:
+    """A program with its streams; see `SandboxProcess`."""
+
+    def __init__(self, session: Session, program: Running, streams: _Streams, terminal: int | None) -> None:
+        self._session = session
+        self._program = program
+        self.stdin, self.stdout, self.stderr = streams
+        self._terminal = terminal
+        program.ended.add_done_callback(lambda _: self.stdin.close())
+
+    @classmethod
+    async def connect(
+        cls,
+        session: Session,
+        program: Running,
+        stdin: int,
+        stdout: int,
+        stderr: int | None,
+        *,
+        terminal: int | None = None,
+    ) -> ProgramInFence:
+        writer = await _writer(stdin)
+        reader = await _reader(stdout)
+        errors = await _reader(stderr) if stderr is not None else None
+        return cls(session, program, (writer, reader, errors), terminal)
+
+    @property
+    def finished(self) -> Finished | None:
+        if not self._program.ended.done():
+            return None
+        return self._session.finished(self._program, self._program.ended.result())
+
+    async def wait(self) -> Finished:
+        await asyncio.shield(self._program.ended)
+        finished = self.finished
+        assert finished is not None
+        return finished
+
+    async def kill(self) -> Finished:
+        self._program.kill("killed")
+        await undisturbed(asyncio.wait([self._program.ended]))
+        return await self.wait()
+
+    def resize(self, rows: int, columns: int) -> None:
+        if self._terminal is not None and not self._program.ended.done():
+            with contextlib.suppress(OSError):
+                resize_terminal(self._terminal, rows, columns)
+
+
+_Streams = tuple[asyncio.StreamWriter, asyncio.StreamReader, asyncio.StreamReader | None]
+
+
+class _EndsQuietly(asyncio.StreamReaderProtocol):
+    """The end of a terminal is an error of input, which means no more than the end of a pipe."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(None if isinstance(exc, OSError) else exc)
+
+
+async def _reader(descriptor: int) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: _EndsQuietly(reader), os.fdopen(descriptor, "rb", 0))
+    return reader
+
+
+async def _writer(descriptor: int) -> asyncio.StreamWriter:
+    loop = asyncio.get_running_loop()
+    protocol = _EndsQuietly(asyncio.StreamReader())
+    transport, _ = await loop.connect_write_pipe(lambda: protocol, os.fdopen(descriptor, "wb", 0))
+    return asyncio.StreamWriter(transport, protocol, None, loop)
+
+
+async def undisturbed(work: Awaitable[object]) -> None:
+    """Wait to the end for something that takes a moment, and hear of a cancellation only then."""
+    task = asyncio.ensure_future(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError
+    task.result()
+
+
+def _check_argv(argv: Sequence[str]) -> None:
+    if not argv or not argv[0]:
+        raise SandboxStartFailed("there is no program to start", hint="give the program and its arguments")
+    if any("\0" in word for word in argv):
+        raise SandboxStartFailed("an argument holds a NUL")
+    sizes = [len(os.fsencode(word)) for word in argv]
+    if max(sizes) > LONGEST_WORD or sum(sizes) > LONGEST_ARGV:
+        raise SandboxStartFailed(
+            f"the arguments are longer than the system takes ({LONGEST_WORD} bytes each, {LONGEST_ARGV} together)",
+            hint="write it into a file of the workspace, or give it as standard input",
+        )
+
+
+def check_host(policy: SandboxPolicy) -> None:
+    """Refuse what is not on this host, before a backend fails at it. Raises `SandboxPolicyRefused`."""
+    if policy.shows_workspace and not os.path.isdir(cast("str", policy.workspace)):
+        raise SandboxPolicyRefused("workspace", f"{policy.workspace} is not a folder", hint="create it first")
+    for number, mount in enumerate(policy.mounts):
+        if not os.path.exists(mount.source):
+            raise SandboxPolicyRefused(f"mounts[{number}].source", f"{mount.source} does not exist")
+    if policy.broker_socket and not os.path.exists(policy.broker_socket):
+        raise SandboxPolicyRefused("broker_socket", f"{policy.broker_socket} does not exist")
