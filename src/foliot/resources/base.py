@@ -129,7 +129,8 @@ class Model(BaseModel):
 
     `required` names the fields that must not be empty, with what is said behind "… is required". `removed` maps fields
     of the past to what to use instead. `rules` say in JSON Schema what `problems` says in words, for editors;
-    `excused` when a required field is filled in by `complete`.
+    `excused` when a required field is filled in by `complete`. `kept_empty` names the fields whose empty list says
+    something, and is emitted.
     """
 
     model_config = ConfigDict(
@@ -146,6 +147,7 @@ class Model(BaseModel):
     removed: ClassVar[Mapping[str, str]] = {}
     rules: ClassVar[tuple[Rule, ...]] = ()
     excused: ClassVar[Mapping[str, Rule]] = {}
+    kept_empty: ClassVar[frozenset[str]] = frozenset()
     _keys: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
@@ -190,7 +192,10 @@ class Model(BaseModel):
 
     @model_serializer(mode="wrap")
     def _emit(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {key: value for key, value in handler(self).items() if value not in _EMPTY}
+        kept = self.kept_empty
+        return {
+            key: value for key, value in handler(self).items() if value not in _EMPTY or (value == [] and key in kept)
+        }
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
+from foliot.common import sizes
 from foliot.common.durations import nanoseconds
 from foliot.common.suggestions import VERY_ALIKE, suggestion
 from foliot.errors import UsageError
@@ -252,12 +253,12 @@ def as_listen(given: Given) -> str:
 
 def as_size(given: Given) -> int:
     """A number of bytes: `65536`, `512KiB`, `4MiB`."""
-    number, factor = given.text.strip(), 1
-    for suffix, times in (("KiB", 1024), ("MiB", 1024**2)):
-        if number.endswith(suffix):
-            number, factor = number.removesuffix(suffix).strip(), times
-    if number.isascii() and number.isdigit() and 0 < int(number) * factor <= 1024**3:
-        return int(number) * factor
+    try:
+        size = sizes.bytes_of(given.text)
+    except ValueError:
+        size = 0
+    if 0 < size <= 1024**3:
+        return size
     raise refused(given, "a number of bytes up to 1 GiB, such as 65536, 512KiB or 4MiB")
 
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from foliot.common.hosts import is_address, normal_host
 from foliot.sandbox.base import SandboxPolicyRefused
-from foliot.sandbox.egress.rules import EgressRule, EgressRules, is_address, normal_host
+from foliot.sandbox.egress.rules import EgressRule, EgressRules
 
 LABELS = st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True)
 NAMES = st.lists(LABELS, min_size=1, max_size=4).map(".".join)

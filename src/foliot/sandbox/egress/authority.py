@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from foliot.sandbox.egress.rules import is_address
+from foliot.common.hosts import is_address
 
 _DAYS: Final = 7
 _MOST_HOSTS: Final = 256

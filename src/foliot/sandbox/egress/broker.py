@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from foliot.common.hosts import is_address, shown_host
 from foliot.common.threads import on_thread
 from foliot.errors import FoliotError
 from foliot.sandbox.base import (
@@ -46,7 +47,7 @@ from foliot.sandbox.base import (
 from foliot.sandbox.egress import forwarder, messages
 from foliot.sandbox.egress.credentials import EgressSecret, Leak, Placeholders, Reveal
 from foliot.sandbox.egress.messages import Head, Malformed
-from foliot.sandbox.egress.rules import EgressRecord, EgressRule, EgressRules, Outcome, is_address, shown_host
+from foliot.sandbox.egress.rules import EgressRecord, EgressRule, EgressRules, Outcome
 
 if TYPE_CHECKING:
     from foliot.sandbox.egress.authority import SessionAuthority

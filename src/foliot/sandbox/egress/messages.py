@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from foliot.sandbox.egress.rules import normal_host
+from foliot.common.hosts import normal_host
 
 _TOKEN: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _TARGET: Final = re.compile(rb"[!-~]+")

@@ -6,21 +6,18 @@ is compared in one form only, whatever way it was written in; what could be read
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct
 
+from foliot.common.hosts import BELOW, EVERY_NAME, is_address, normal_pattern
 from foliot.sandbox.base import SandboxPolicyRefused
 
 Verdict: TypeAlias = Literal["allow", "deny"]
 Outcome: TypeAlias = Literal["allowed", "denied", "failed"]
 
-_LABEL: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
-# Systems read `2130706433`, `0x7f.1` and `0177.1` as addresses: a name does not end in a number.
-_NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _METHOD: Final = re.compile(r"[A-Z][A-Z0-9_-]{0,31}")
 # TRACE sends back what the broker put in; CONNECT inside a tunnel would be a second one.
 NEVER: Final = frozenset({"TRACE", "TRACK", "CONNECT"})
@@ -55,44 +52,6 @@ class EgressRecord(Struct, frozen=True):
     seconds: float = 0.0
 
 
-def normal_host(text: str) -> str | None:
-    """The one form of a host: lower case, without the dot at its end, addresses as the standard writes them.
-
-    None for what is no host, or could be read as another: numbers that some systems take for addresses, zones,
-    percent signs, anything that is not ASCII. Applied to its own answer it gives the same.
-    """
-    host = text.lower()
-    bracketed = host.startswith("[") and host.endswith("]")
-    bare = host[1:-1] if bracketed else host
-    if ":" in bare or bracketed:
-        if "%" in bare:
-            return None
-        try:
-            address = ipaddress.IPv6Address(bare)
-        except ValueError:
-            return None
-        return str(address.ipv4_mapped or address)
-    try:
-        return str(ipaddress.IPv4Address(bare))
-    except ValueError:
-        pass
-    name = bare.removesuffix(".")
-    labels = name.split(".")
-    if len(name) > 253 or _NUMBER.fullmatch(labels[-1]) or not all(_LABEL.fullmatch(label) for label in labels):
-        return None
-    return name
-
-
-def is_address(host: str) -> bool:
-    """Whether a host in its normal form is an address."""
-    return ":" in host or host.rpartition(".")[2].isdigit()
-
-
-def shown_host(host: str) -> str:
-    """A host as it stands before a port."""
-    return f"[{host}]" if ":" in host else host
-
-
 class HostSet:
     """Hosts by name, below a name, by address, or every name."""
 
@@ -102,22 +61,19 @@ class HostSet:
         self._suffixes: list[str] = []
         self._every = False
         for entry in entries:
-            text = entry.strip()
-            if text == "*":
-                self._every = True
-                continue
-            below = text.startswith("*.")
-            host = normal_host(_in_ascii(text.removeprefix("*.")))
-            if host is None or (below and is_address(host)):
+            text = normal_pattern(entry)
+            if text is None:
                 raise SandboxPolicyRefused(
                     field,
                     f"{entry[:80]!r} is not a host",
                     hint="expected a host such as api.example, *.example, 192.0.2.7, 2001:db8::1 or *, without a port",
                 )
-            if below:
-                self._suffixes.append(f".{host}")
+            if text == EVERY_NAME:
+                self._every = True
+            elif text.startswith(BELOW):
+                self._suffixes.append(text.removeprefix("*"))
             else:
-                self._exact.add(host)
+                self._exact.add(text)
 
     def __contains__(self, host: str) -> bool:
         if host in self._exact:
@@ -190,15 +146,3 @@ def check_ports(ports: Collection[int], field: str) -> None:
     for port in ports:
         if not 0 < port < 65536:
             raise SandboxPolicyRefused(field, f"{port!r} is not a port")
-
-
-def _in_ascii(host: str) -> str:
-    """A name as the wire has it: `bücher.example` is `xn--bcher-kva.example`. What cannot be so, as it is."""
-    if host.isascii():
-        return host
-    from yarl import URL  # it knows IDNA 2008; loaded only for names that need it
-
-    try:
-        return URL.build(scheme="http", host=host).raw_host or host
-    except ValueError:
-        return host

@@ -1,0 +1,104 @@
+"""Declared fences: from the `sandbox` part of a normalised resource to what `Fences` opens or bounds. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from foliot.common.sizes import bytes_of
+from foliot.resources.powers import Document, declared_by_operator, spec_of
+from foliot.sandbox.base import Limits, Mount
+from foliot.sandbox.egress.rules import EgressRule
+from foliot.tools.fences import Backend, Ceiling, FenceRequest, FenceSecret
+
+_SIZES: Final = frozenset({"memory", "file_size", "tmp_size", "output"})
+# The weakest backend for each weakest isolation of a policy; without a fence there is nothing to bound.
+_BACKENDS: Final[Mapping[str, Backend]] = {
+    "none": "process",
+    "sandboxed": "process",
+    "container": "container",
+    "gvisor": "gvisor",
+}
+
+
+def fence_request(
+    sandbox: Mapping[str, Any], *, namespace: str, bound: bool, contained: bool = False, workspace: str = "none"
+) -> FenceRequest:
+    """The fence that a `SandboxSpec` asks for.
+
+    `bound`: its secrets go only where they are bound to, because somebody else than the operator declared it.
+    `contained`: it runs in a container. `workspace` is the access that it has when it says nothing of it.
+    """
+    backend: Backend = "process"
+    if contained:
+        backend = "gvisor" if sandbox.get("runtime") == "gvisor" else "container"
+    return FenceRequest(
+        backend=backend,
+        image=sandbox.get("image", ""),
+        workspace=sandbox.get("workspace", workspace),
+        network=network_rules(sandbox.get("network", ())),
+        secrets=tuple(
+            FenceSecret(
+                ref=each["secretRef"],
+                hosts=tuple(each["hosts"]),
+                ports=tuple(each["ports"]),
+                variable=each.get("variable", ""),
+                cleartext=each["cleartext"],
+                bound=bound,
+            )
+            for each in sandbox.get("secrets", ())
+        ),
+        mounts=tuple(Mount(each["source"], each["target"], each["writable"]) for each in sandbox.get("mounts", ())),
+        limits=Limits(**limits_of(sandbox.get("limits", {}))),
+        environment=dict(sandbox.get("env", {})),
+        require=frozenset(sandbox.get("require", ())),
+        namespace=namespace,
+    )
+
+
+def tool_fence(document: Document) -> FenceRequest:
+    """The fence that a normalised Tool document asks for: `spec.sandbox`, with what `spec.cli` says of it."""
+    spec = spec_of(document)
+    cli: Mapping[str, Any] = spec.get("cli", {})
+    sandbox: Mapping[str, Any] = spec.get("sandbox", {})
+    if cli.get("env"):
+        sandbox = {**sandbox, "env": {**cli["env"], **sandbox.get("env", {})}}
+    return fence_request(
+        sandbox,
+        namespace=document["metadata"].get("namespace", "default"),
+        bound=not declared_by_operator(document),
+        contained=spec["runtime"]["isolation_mode"] == "container",
+        workspace=cli.get("workspace", "none"),
+    )
+
+
+def ceiling_of(sandbox: Mapping[str, Any], rule: str) -> Ceiling:
+    """The most that the `SandboxCeiling` of a policy allows. `rule` is its name."""
+    network, mounts = sandbox.get("network"), sandbox.get("mounts")
+    return Ceiling(
+        rule=rule,
+        backend=_BACKENDS[sandbox.get("isolation", "none")],
+        workspace=sandbox.get("workspace", "read_write"),
+        network=None if network is None else network_rules(network),
+        mounts=None if mounts is None else tuple(mounts),
+        limits=limits_of(sandbox.get("limits", {})),
+        require=frozenset(sandbox.get("require", ())),
+    )
+
+
+def network_rules(declared: Iterable[Mapping[str, Any]]) -> tuple[EgressRule, ...]:
+    """The rules of the broker."""
+    return tuple(
+        EgressRule(
+            tuple(each["hosts"]),
+            tuple(each["ports"]),
+            tuple(each.get("methods", ())),
+            "deny" if each["deny"] else "allow",
+        )
+        for each in declared
+    )
+
+
+def limits_of(declared: Mapping[str, Any]) -> dict[str, Any]:
+    """Each limit that is given, in the units of `Limits`."""
+    return {name: bytes_of(value) if name in _SIZES else value for name, value in declared.items()}
