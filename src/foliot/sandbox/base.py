@@ -24,6 +24,8 @@ from foliot.errors import FoliotError
 
 WORKSPACE: Final = "/workspace"
 BROKER_SOCKET: Final = "/run/foliot/broker.sock"
+# The program that sets up the last wall and becomes the one that was asked for.
+LAUNCHER: Final = "/.foliot-start"
 
 WorkspaceAccess: TypeAlias = Literal["none", "read_only", "read_write"]
 Network: TypeAlias = Literal["none", "broker"]
@@ -319,7 +321,7 @@ class SandboxGone(SandboxError):
 
 # Places inside that no mount may cover.
 _OWN: Final = frozenset({"/", WORKSPACE, "/tmp", "/usr", "/etc", "/bin", "/sbin", "/lib", "/lib64", "/run"})
-_OWN_BELOW: Final = ("/proc/", "/dev/", "/sys/", "/run/foliot/")
+_OWN_BELOW: Final = ("/proc/", "/dev/", "/sys/", "/run/foliot/", f"{LAUNCHER}/")
 
 
 def check_policy(policy: SandboxPolicy, enforcement: Enforcement) -> None:

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Final
 
 from foliot.common.threads import on_thread
-from foliot.sandbox import bubblewrap
+from foliot.sandbox import bubblewrap, landlock
 from foliot.sandbox.base import (
+    LAUNCHER,
     Enforced,
     Enforcement,
     Limits,
@@ -187,7 +188,12 @@ class ProcessSandbox:
         each = Enforced(True, "rlimit of each process")
         features |= {"cpu_seconds": each, "file_size": each, "open_files": each}
         features["tmp_size"] = Enforced(True, "file systems in memory of that size")
-        features["landlock"] = Enforced(False, why="the mount namespace leaves nothing to restrict; it is not used")
+        known = landlock.version()
+        features["landlock"] = (
+            Enforced(True, f"rules on files, signals and abstract sockets, version {known}")
+            if known
+            else Enforced(False, why=landlock.why_not())
+        )
         for feature, controller in (("memory", "memory"), ("pids", "pids"), ("cpu", "cpu")):
             features[feature] = self._counted(feature, controller)
         return Enforcement(self.name, True, features=features)
@@ -215,6 +221,7 @@ class ProcessSession(Session):
         self._sandbox = sandbox
         self._group = group
         self._walls = bubblewrap.arguments(policy)
+        self._rules = landlock.rules_of(policy, landlock.version()) if landlock.version() else []
 
     async def close(self) -> None:
         """Kill it and remove its control group."""
@@ -240,6 +247,13 @@ class ProcessSession(Session):
             words += ["--setenv", name, value]
         words += ["--chdir", folder]
         given: list[int] = []
+        report = None
+        if self._rules:
+            report, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            paths = _candidates(argv[0], {**bubblewrap.ENVIRONMENT, **self._policy.environment, **environment})
+            given += [write, _in_memory(landlock.launcher(self._rules, paths, write, landlock.version()))]
+            words += ["--perms", "0555", "--file", str(given[-1]), LAUNCHER]
+            argv = [LAUNCHER, *argv]
         for path, text in bubblewrap.FILES.items():
             given.append(self._sandbox.fresh(path, text.encode()))
             words += ["--file", str(given[-1]), path]
@@ -258,6 +272,7 @@ class ProcessSession(Session):
                 stderr=stderr,
                 hold=self._hold,
                 terminal=terminal,
+                report=report,
             )
         except OSError as error:
             raise SandboxUnavailable(f"bubblewrap cannot be started: {error.strerror}") from None
@@ -298,6 +313,8 @@ class ProcessSession(Session):
         assert isinstance(program, Program)
         if program.not_held is not None:
             return SandboxError(f"the limits of the sandbox could not be set, so nothing was run: {program.not_held}")
+        if program.refused:
+            return _not_started(argv, os.strerror(program.refused))
         # bubblewrap says a code only once the program has begun.
         return _failed(stderr, argv) if program.ended.result().exit_code is None else None
 
@@ -305,13 +322,30 @@ class ProcessSession(Session):
 def _failed(stderr: bytes, argv: Sequence[str]) -> SandboxError:
     text = stderr.decode(errors="replace").strip().removeprefix(_OWN_ERROR.decode())
     if text.startswith("execvp "):
-        why = text.rpartition(": ")[2]
-        return SandboxStartFailed(f"{argv[0]!r} cannot be started in the sandbox: {why}", program=argv[0])
+        return _not_started(argv, text.rpartition(": ")[2])
     if text.startswith("Can't chdir"):
         return SandboxStartFailed(f"the working folder cannot be entered: {text.rpartition(': ')[2]}")
     if "namespace" in text or "uid map" in text or "loopback" in text or "Operation not permitted" in text:
         return SandboxUnavailable(f"this system does not let bubblewrap make a sandbox: {text}", hint=_hint())
     return SandboxError(f"the sandbox cannot be set up: {text or 'bubblewrap ended without a word'}")
+
+
+def _not_started(argv: Sequence[str], why: str) -> SandboxStartFailed:
+    return SandboxStartFailed(f"{argv[0]!r} cannot be started in the sandbox: {why}", program=argv[0])
+
+
+def _candidates(program: str, environment: Mapping[str, str]) -> list[str]:
+    """The paths at which a program is looked for, as a shell does."""
+    if "/" in program:
+        return [program]
+    return [f"{folder or '.'}/{program}" for folder in environment["PATH"].split(":")]
+
+
+def _in_memory(data: bytes) -> int:
+    descriptor = os.memfd_create("launcher", os.MFD_CLOEXEC)
+    os.write(descriptor, data)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
 
 
 def _hint() -> str:

@@ -66,10 +66,12 @@ class Program:
         stderr: int,
         hold: Callable[[int], None],
         terminal: bool = False,
+        report: int | None = None,
     ) -> None:
         """Run `command` (bubblewrap) with `arguments`, which may refer to `descriptors`, for the program `argv`.
 
-        Closes `descriptors`. Raises `OSError`.
+        `report` is where a launcher says by the number of an error why it could not start the program. Closes
+        `descriptors`, and `report` when it has ended. Raises `OSError`.
         """
         self._loop = asyncio.get_running_loop()
         self._hold = hold
@@ -81,6 +83,9 @@ class Program:
         self._inner_pid = 0
         self._inner_gone = False
         self._holding: asyncio.Future[None] | None = None
+        self._report = report
+        # The number of the error for which the launcher could not start the program; 0 when it did.
+        self.refused = 0
         # Why its limits could not be set, if so: then it has not run.
         self.not_held: BaseException | None = None
         # How often memory had been short in its session before.
@@ -111,8 +116,8 @@ class Program:
                 start_new_session=True,
             )
         except BaseException:
-            os.close(status_read)
-            os.close(block_write)
+            for descriptor in (status_read, block_write, *(() if report is None else (report,))):
+                os.close(descriptor)
             raise
         finally:
             for descriptor in given:
@@ -226,10 +231,14 @@ class Program:
         if self._outer is not None or (self._inner is not None and not self._inner_gone) or self.ended.done():
             return
         self._loop.remove_reader(self._status)
-        for descriptor in (self._status, self._block, self._inner):
+        code = self._exit_code
+        if self._report is not None:
+            with contextlib.suppress(BlockingIOError):
+                if said := os.read(self._report, 4):
+                    self.refused, code = int.from_bytes(said, sys.byteorder), None
+        for descriptor in (self._status, self._block, self._inner, self._report):
             if descriptor is not None:
                 os.close(descriptor)
-        code = self._exit_code
         if code is None and self._killed_by:
             code = 128 + signal.SIGKILL
         self.ended.set_result(Ended(code, self._killed_by, time.monotonic() - self._began))
