@@ -16,6 +16,7 @@ SPECS: dict[str, dict[str, Any]] = {
         "prompt": "Be brief.\n",
         "tools": ["search", "fetch"],
         "allowed_tools": ["search"],
+        "allowed_commands": ["git log *"],
         "roles": ["reader"],
         "memory": {"ref": "notes", "allow": ["read", "write"]},
         "execution": {

@@ -244,6 +244,7 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
         (
             *_all("names", "model_ref fallbacks tools memory.ref execution.tool_sequence"),
             Field("allowed_tools", "rule", "admin", "a tool is added", _adds),
+            Field("allowed_commands", "rule", "admin", "a command is added", _adds),
             Field("roles", "rule", "admin", "it changes", _differs),
             Field("model_settings.extra", "own", "admin", "the provider acts by it: tools, other models", _acts),
             *_all(

@@ -16,7 +16,7 @@ from foliot.common.pages import read_all
 from foliot.common.suggestions import suggestion
 from foliot.engine.base import Clock
 from foliot.engine.definition.backends import can_fence
-from foliot.engine.definition.freeze import declared_policy, tool_definition
+from foliot.engine.definition.freeze import COMMANDS, declared_policy, tool_definition
 from foliot.errors import FoliotError, InvalidDefinition, NotFound, OutcomeUnknown
 from foliot.kernel.arguments import canonical
 from foliot.kernel.execution import normalised
@@ -237,6 +237,7 @@ class ToolCatalog:
             user=who.user,
             by=who.by,
             via=who.via,
+            allowed_commands=tuple(spec.get(COMMANDS, ())),
             execution=normalised(policy) if (policy := declared_policy(spec)) is not None else None,
         )
         return caller, tools

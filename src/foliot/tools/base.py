@@ -44,7 +44,8 @@ class Caller(Struct, frozen=True, gc=False):
     `user`, `by`, `via` and `ordered_by` are those of `Identity`. `ancestors` are the agents above this one, the
     outermost first. `told_by` have told the run what to do since it began.
     It is done under a `task` and its `template` (the Task it was made after), as `namespace/name`, and a `system`.
-    `execution` is the execution policy of the run, in normal form; None where none was declared.
+    `execution` is the execution policy of the run, in normal form; None where none was declared. `allowed_commands` are
+    commands for shells that are on the agent's list besides its `allowed_tools`.
     """
 
     namespace: str = "default"
@@ -64,6 +65,7 @@ class Caller(Struct, frozen=True, gc=False):
     told_by: tuple[str, ...] = ()
     ordered_by: tuple[str, ...] = ()
     execution: ExecutionPolicy | None = None
+    allowed_commands: tuple[str, ...] = ()
 
     @property
     def identity(self) -> Identity:
@@ -171,6 +173,9 @@ class ToolDefinition:
     failures say nothing of its health, because each call goes to a place of its own (any file, any web address).
     `price` is what each attempt costs, in millionths of a US dollar. `other_names` are those that the same tool goes
     by: a rule about one of them is about it.
+    `executes`: the tool runs programs or code that somebody gives it, although neither its type nor its isolation says
+    so. `command_argument` is the argument that holds a shell command. `workspace` is what a tool does itself with files
+    of the workspace, outside of any fence.
     """
 
     name: str
@@ -206,6 +211,9 @@ class ToolDefinition:
     breaker: bool = True
     price: int = 0
     other_names: tuple[str, ...] = ()
+    executes: bool = False
+    command_argument: str = ""
+    workspace: Literal["none", "read_only", "read_write"] = "none"
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
@@ -219,6 +227,14 @@ class ToolDefinition:
             check_seconds(f"tool {self.name!r}: retry.{name}", getattr(self.retry, name))
         if self.price < 0:
             raise InvalidInput(f"tool {self.name!r}: price must be 0 or more, not {self.price!r}")
+
+    @property
+    def runs_programs(self) -> bool:
+        """Whether a call runs a program, or code: what `security` of an execution policy is about.
+
+        A tool of an MCP server counts, because the server may be a program and nothing here says whether it is.
+        """
+        return self.executes or self.isolation != "none" or self.type in ("cli", "mcp")
 
 
 class Tool(Protocol):

@@ -40,6 +40,8 @@ CLIENT = "client_tools"
 CONCURRENCY = "max_concurrency"
 # The execution policy that the run is held to, in normal form; not there when none was declared.
 EXECUTION = "execution_policy"
+# Shell commands on the agent's list, for execution policies that go by one.
+COMMANDS = "allowed_commands"
 # Fields of a Tool that only one kind of backend understands.
 _BACKEND_OPTIONS = ("http", "grpc", "wasm", "cli")
 
@@ -78,6 +80,7 @@ def freeze(agent: Mapping[str, Any], *, model: str, endpoint: str, tools: Sequen
             LOCK: {name: [each.version, each.digest] for name, each in lock(tools).items()},
             **_deferred(tools, spec.get("model_settings", {}).get("tool_choice", "")),
             **({CONCURRENCY: spec[CONCURRENCY]} if spec.get(CONCURRENCY) else {}),
+            **({COMMANDS: spec[COMMANDS]} if spec.get(COMMANDS) else {}),
             **_execution(declared_policy(spec)),
         },
     )

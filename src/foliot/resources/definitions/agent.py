@@ -202,6 +202,10 @@ class AgentSpec(Model):
     allowed_tools: WordList = Field(
         default_factory=list[str], description="Tools that need no further permission or approval."
     )
+    allowed_commands: ExactList = Field(
+        default_factory=list[str],
+        description="Shell commands that an execution policy lets through by its allowlist, such as `git log *`.",
+    )
     roles: RefList = Field(default_factory=list[str], description="AgentRoles: name or namespace/name.")
     memory: AgentMemory = Field(default_factory=AgentMemory, description="What the agent remembers in.")
     execution: AgentExecution = Field(default_factory=AgentExecution, description="How its loop behaves.")

@@ -42,6 +42,7 @@ class ReadFile:
             effect="read",
             category="inspect",
             breaker=False,
+            workspace="read_only",
             resource_keys=("file:{path}",),
         )
 
@@ -127,6 +128,7 @@ class WriteFile:
             effect="idempotent",
             category="inspect",
             breaker=False,
+            workspace="read_write",
             operation_classes=("write",),
             risk="medium",
             resource_keys=_ANY_FILE,
@@ -167,6 +169,7 @@ class EditFile:
             effect="once",
             category="inspect",
             breaker=False,
+            workspace="read_write",
             operation_classes=("write",),
             risk="medium",
             resource_keys=_ANY_FILE,

@@ -486,6 +486,7 @@ class Glob:
             effect="read",
             category="inspect",
             breaker=False,
+            workspace="read_only",
             resource_keys=("file:*",),
         )
 
@@ -532,6 +533,7 @@ class Grep:
             effect="read",
             category="inspect",
             breaker=False,
+            workspace="read_only",
             timeout=2 * SECONDS + 10,  # for looking around, and for matching
             resource_keys=("file:*",),
         )

@@ -66,6 +66,7 @@ class Bash:
         operation_classes=("write",),
         risk="high",
         isolation="sandboxed",
+        command_argument="command",
         timeout=LONGEST + 10.0,
         breaker=False,
         resource_keys=("file:*",),

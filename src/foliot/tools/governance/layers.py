@@ -19,6 +19,7 @@ from foliot.tools.base import (
 )
 from foliot.tools.fences import Ceiling
 from foliot.tools.governance.cel import ConditionFailed
+from foliot.tools.governance.execution import ceiling_of
 from foliot.tools.governance.rules import (
     EVERY_TOOL,
     STRICTNESS,
@@ -195,9 +196,13 @@ class AllowList:
 
 
 async def ceilings_of(source: RuleSource, caller: Caller) -> list[Ceiling]:
-    """The ceilings that hold for what this caller does now: those of the policies that apply."""
+    """The ceilings that hold for what this caller does now: those of the policies that apply, and of its run.
+
+    Raises `ToolDenied` for an execution policy that no fence can hold.
+    """
     rules = await source.rules(caller.namespace)
-    return [policy.ceiling for policy in rules.policies_for(caller) if policy.ceiling is not None]
+    policies = [policy.ceiling for policy in rules.policies_for(caller) if policy.ceiling is not None]
+    return policies if caller.execution is None else [*policies, ceiling_of(caller.execution)]
 
 
 # --- arguments -------------------------------------------------------------------------------------------------------

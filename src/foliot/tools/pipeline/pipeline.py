@@ -38,6 +38,7 @@ from foliot.tools.base import (
     ToolError,
     ToolUnsupported,
 )
+from foliot.tools.governance.execution import Execution
 from foliot.tools.governance.judge import Judgement, Layer, judge, refused_by
 from foliot.tools.governance.layers import Advertised, AllowList, CheckArguments, Conditions, Policies, Resolve
 from foliot.tools.governance.permissions import Callees, Delegates, Permissions
@@ -121,6 +122,7 @@ def layers_for(tool: Tool, parts: PipelineParts, offers: Callable[[str], bool]) 
         Permissions(definition),
         Policies(definition),
         Conditions(definition),
+        Execution.of(definition),
         Callees(cast("Delegates", tool), parts.profile) if hasattr(tool, "callees") else None,
         Preconditions(definition, offers) if definition.requires or definition.requires_prior else None,
     ]

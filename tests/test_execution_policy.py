@@ -1,0 +1,239 @@
+"""Runs are held to the execution policies of their agent, task and command, and children to those of their parents."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from foliot import Agent, Runtime, ScriptedModel
+from foliot.engine.definition.freeze import execution_of
+from foliot.errors import Conflict, InvalidInput
+from foliot.kernel.backoff import RetryPolicy
+from foliot.kernel.execution import ExecutionPolicy, execution_class_key
+from foliot.kernel.messages import ToolResult
+from foliot.kernel.run.events import ToolFinished
+from foliot.resources.problems import ManifestError
+from foliot.resources.validate import validate_document
+from foliot.store.base import Put
+from foliot.tools.base import Invocation, OnOutput, ToolDefinition
+from foliot.work.tasks.base import Command
+from foliot.work.tasks.commands import command_of, from_template, spec_of
+
+FULL = {"security": "full"}
+SCRIPT = {
+    "provider": "scripted",
+    "default_model": "scripted",
+    "script": {"turns": [{"say": "done"}], "loop": True},
+}
+
+
+class Execute:
+    """Runs something, as far as anybody can tell."""
+
+    definition = ToolDefinition("execute", "Runs something.", effect="read", executes=True)
+
+    async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> str:
+        return f"ran under {call.caller.execution}"
+
+
+def desk(*, turns: Any = None, name: str = "desk", **spec: Any) -> Agent:
+    turns = turns or [{"call": {"execute": {}}}, {"say": "{last_result}"}]
+    return Agent(name, model=ScriptedModel(turns), tools=[Execute()], **spec)
+
+
+@pytest.fixture
+async def runtime(tmp_path: Path) -> AsyncIterator[Runtime]:
+    async with Runtime(tmp_path / "foliot.db") as opened:
+        yield opened
+
+
+async def results(runtime: Runtime, run_id: str) -> list[ToolResult]:
+    return [event.result for _, event in await runtime.inside.runs.facts(run_id) if isinstance(event, ToolFinished)]
+
+
+async def declare(runtime: Runtime, kind: str, name: str, **spec: Any) -> dict[str, Any]:
+    document, problems = validate_document({"kind": kind, "metadata": {"name": name}, "spec": spec})
+    assert document is not None, problems
+    await runtime.inside.resources.write([Put(document)])
+    return document
+
+
+async def policy_of(runtime: Runtime, run_id: str) -> ExecutionPolicy | None:
+    _, state = await runtime.inside.runs.load(run_id)
+    return execution_of(state.spec)
+
+
+# --- an agent ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_tool_that_runs_programs_is_refused_where_the_policy_denies(runtime: Runtime) -> None:
+    done = await runtime.run(desk(execution_policy={"security": "deny"}), "go")
+    (refused,) = await results(runtime, done.run_id)
+    assert refused.error is not None
+    assert (refused.error.code, refused.error.details["layer"]) == ("permission_denied", "execution")
+
+
+async def test_the_policy_reaches_the_call_in_normal_form(runtime: Runtime) -> None:
+    done = await runtime.run(desk(execution_policy={**FULL, "network_enabled": False}), "go")
+    assert "security='full'" in done.output
+    assert "network_enabled=False" in done.output
+    assert "workspace_access='rw'" in done.output
+
+
+async def test_an_agent_without_a_policy_runs_as_before(runtime: Runtime) -> None:
+    assert (await runtime.run(desk(), "go")).output == "ran under None"
+
+
+@pytest.mark.parametrize(("answer", "told"), [("approve", "ran under"), ("deny", "not approved by ana")])
+async def test_a_person_is_asked_about_what_the_list_misses(runtime: Runtime, answer: str, told: str) -> None:
+    asked = await runtime.run(desk(execution_policy={"ask": "on-miss"}), "go")
+    (approval,) = await runtime.approvals.list()
+    assert "does not list 'execute' in allowed_tools" in approval["spec"]["reason"]
+    await getattr(runtime.approvals, answer)(approval["metadata"]["name"], by="ana")
+    await runtime.runs.resume(asked.run_id)
+    done = await runtime.runs.wait(asked.run_id, timeout=60)
+    assert told in done.output
+
+
+async def test_what_is_on_the_list_is_not_asked_about(runtime: Runtime) -> None:
+    done = await runtime.run(desk(execution_policy={"ask": "on-miss"}, allowed_tools=["execute"]), "go")
+    assert done.output.startswith("ran under")
+
+
+def test_a_wrong_policy_of_an_agent_is_refused_with_its_text() -> None:
+    with pytest.raises(ManifestError, match="invalid security: open"):
+        desk(execution_policy={"security": "open"})
+
+
+# --- a child -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_child_is_never_wider_than_its_parent(runtime: Runtime) -> None:
+    child = desk(name="child", execution_policy={"security": "full", "network_enabled": True})
+    parent = Agent(
+        "boss",
+        model=ScriptedModel([{"call": {"agent:child": {"input": "go"}}}, {"say": "{last_result}"}]),
+        tools=[child],
+        execution_policy={"security": "deny", "network_enabled": False, "resources": {"memory": 1 << 26}},
+    )
+    done = await runtime.run(parent, "go")
+    assert "ran under" not in done.output
+    (info,) = [each for each in await runtime.inside.runs.journal.list() if each.parent == done.run_id]
+    held = await policy_of(runtime, info.id)
+    assert held is not None
+    assert (held.security, held.network_enabled, held.resources) == ("deny", False, {"memory": 1 << 26})
+
+
+async def test_a_child_without_a_policy_is_held_to_that_of_its_parent(runtime: Runtime) -> None:
+    child = desk(name="child")
+    turns = [{"call": {"delegate": {"tasks": [{"agent": "child", "task": "go"}]}}}, {"say": "{last_result}"}]
+    parent = Agent("boss", model=ScriptedModel(turns), tools=[child, "delegate"], execution_policy={"security": "deny"})
+    done = await runtime.run(parent, "go")
+    (info,) = [each for each in await runtime.inside.runs.journal.list() if each.parent == done.run_id]
+    (refused,) = await results(runtime, info.id)
+    assert refused.error is not None
+    assert refused.error.details["layer"] == "execution"
+
+
+# --- a task ------------------------------------------------------------------------------------------------------
+
+
+async def accepted(runtime: Runtime, command: Command) -> tuple[ExecutionPolicy | None, str]:
+    """The policy of the one run of a task, and the class key of its row in the queue."""
+    task = (await runtime.inside.tasking.tasks.accept(command)).task
+    (run,) = await runtime.inside.runs.journal.list()
+    (message,) = (await runtime.tasks.story(task.name)).messages.values()
+    assert message.run is not None
+    return await policy_of(runtime, run.id), message.run.class_key
+
+
+async def test_a_task_narrows_what_its_agent_declares_and_cannot_widen_it(runtime: Runtime) -> None:
+    await declare(runtime, "ModelEndpoint", "script", **SCRIPT)
+    agent = {"security": "allowlist", "workspace_access": "ro", "resources": {"cpu": 500}}
+    await declare(runtime, "Agent", "clerk", model_ref="script", execution_policy=agent)
+    wider = ExecutionPolicy(
+        security="full", workspace_access="rw", network_enabled=False, resources={"cpu": 4000, "memory": 1 << 28}
+    )
+    held, key = await accepted(runtime, Command("agent", "clerk", message="go", execution_policy=wider))
+    assert held is not None
+    assert (held.security, held.workspace_access, held.network_enabled) == ("allowlist", "ro", False)
+    assert held.resources == {"cpu": 500, "memory": 1 << 28}
+    assert key == execution_class_key("default", "clerk", "", held)
+
+
+async def test_what_an_agent_leaves_blank_is_not_opened_by_a_task(runtime: Runtime) -> None:
+    await declare(runtime, "ModelEndpoint", "script", **SCRIPT)
+    await declare(runtime, "Agent", "clerk", model_ref="script", execution_policy={"workspace_access": "ro"})
+    held, _ = await accepted(
+        runtime, Command("agent", "clerk", message="go", execution_policy=ExecutionPolicy(security="full"))
+    )
+    assert held is not None
+    assert held.security == "allowlist"
+
+
+def task(**spec: Any) -> dict[str, Any]:
+    document, problems = validate_document(
+        {"kind": "Task", "metadata": {"name": "t"}, "spec": {"agent": "clerk", **spec}}
+    )
+    assert document is not None, problems
+    return document
+
+
+def test_a_task_says_the_same_as_its_command() -> None:
+    policy = {"security": "deny", "network_enabled": False, "resources": {"cpu": 500}}
+    command = command_of(task(executionPolicy={"security": "DENY", "networkEnabled": False, "resources": {"cpu": 500}}))
+    assert command.execution_policy == ExecutionPolicy(security="deny", network_enabled=False, resources={"cpu": 500})
+    assert spec_of(command)["execution_policy"] == policy
+
+
+def test_whoever_uses_a_template_can_narrow_its_policy_and_not_widen_it() -> None:
+    template = task(mode="template", input={"topic": "x"}, execution_policy={"security": "deny"})
+    given = Command("agent", "", execution_policy=ExecutionPolicy(security="full", network_enabled=False))
+    made = from_template(template, given)
+    assert made.execution_policy == ExecutionPolicy(security="deny", network_enabled=False)
+    assert from_template(template, Command("agent", "")).execution_policy == ExecutionPolicy(security="deny")
+
+
+@pytest.mark.parametrize("resources", [{"cpu": "all"}, {"disk": 1}, {"cpu": -1}])
+async def test_a_wrong_policy_of_a_command_is_refused_with_its_text(runtime: Runtime, resources: Any) -> None:
+    command = Command("agent", "clerk", message="go", execution_policy=ExecutionPolicy(resources=resources))
+    with pytest.raises(InvalidInput, match="invalid policy: invalid resources: "):
+        await runtime.inside.tasking.tasks.accept(command)
+    template = task(mode="template", input={"topic": "x"}, execution_policy={"security": "deny"})
+    with pytest.raises(InvalidInput, match="invalid policy: invalid resources: "):
+        from_template(template, command)
+
+
+@pytest.mark.parametrize(
+    ("own", "declared", "rule"),
+    [
+        (RetryPolicy(), {"max_attempts": 4, "delay_ms": 1500}, RetryPolicy(4, 1.5, 300.0, "equal")),
+        (RetryPolicy(), {"delay_ms": 600_000}, RetryPolicy(2, 600.0, 600.0, "equal")),
+        (RetryPolicy(), None, RetryPolicy()),
+        (RetryPolicy(3, 1.0), {"max_attempts": 9}, RetryPolicy(3, 1.0)),
+    ],
+)
+async def test_a_policy_completes_the_retry_rule_of_a_task_that_has_none(
+    runtime: Runtime, own: RetryPolicy, declared: Any, rule: RetryPolicy
+) -> None:
+    await declare(runtime, "ModelEndpoint", "script", **SCRIPT)
+    await declare(
+        runtime, "Agent", "clerk", model_ref="script", execution_policy={"security": "full", "retry": declared}
+    )
+    accepted = await runtime.inside.tasking.tasks.accept(Command("agent", "clerk", message="go", retry=own))
+    assert accepted.begun is not None
+    assert accepted.begun.plan.retry == rule
+
+
+async def test_two_commands_with_other_policies_are_not_the_same_request(runtime: Runtime) -> None:
+    await declare(runtime, "ModelEndpoint", "script", **SCRIPT)
+    await declare(runtime, "Agent", "clerk", model_ref="script")
+    tasks = runtime.inside.tasking.tasks
+    command = Command("agent", "clerk", message="go", idempotency_key="k")
+    await tasks.accept(command)
+    with pytest.raises(Conflict):
+        await tasks.accept(replace(command, execution_policy=ExecutionPolicy(security="deny")))
