@@ -379,6 +379,7 @@ LIFTED: dict[tuple[str, str], tuple[dict[str, Any] | None, dict[str, Any], dict[
         {**SAMPLES["ModelEndpoint"], "options": {"extra": {"top_k": 3}}},
     ),
     ("Agent", "allowed_tools"): (None, {"model_ref": "m", "allowed_tools": ["pay"]}, {"model_ref": "m"}),
+    ("Agent", "allowed_commands"): (None, {"model_ref": "m", "allowed_commands": ["rm *"]}, {"model_ref": "m"}),
     ("Agent", "roles"): (
         {"model_ref": "m", "roles": ["careful"]},
         {"model_ref": "m"},
@@ -475,6 +476,7 @@ DELETED: dict[tuple[str, str], dict[str, Any]] = {
 # of a Tool rules speak that have a test of their own; nothing goes by `on_unknown` but the tool's own calls.
 UNLIFTED_BY_DELETING = {
     ("Agent", "allowed_tools"),
+    ("Agent", "allowed_commands"),
     ("Agent", "model_settings.extra"),
     ("ModelEndpoint", "options"),
     ("Secret", "hosts"),

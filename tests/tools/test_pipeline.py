@@ -243,7 +243,7 @@ def test_what_names_agents_or_asks_people_has_its_own_place_in_the_order() -> No
     parts = PipelineParts(budgets=NoBudgets())
 
     layers = [type(each).__name__ for each in layers_for(tool, parts, lambda need: True)]
-    assert layers[-3:] == ["Conditions", "Callees", "Preconditions"]
+    assert layers[-4:] == ["Conditions", "Execution", "Callees", "Preconditions"]
     gates = [type(each).__name__ for each in gates_for(tool, parts)]
     assert gates[-1] == "Asking", "nobody is asked what may not be asked"
 
@@ -264,6 +264,7 @@ def test_the_order_of_everything_is_pinned() -> None:
         "Permissions",
         "Policies",
         "Conditions",
+        "Execution",
         "Preconditions",
     ]
     assert names(gates_for(tool, parts)) == ["SecretsGate", "BudgetGate", "RateGate", "Approval", "BudgetHold"]
