@@ -86,7 +86,10 @@ class Kept:
         self.saved: list[FenceOwner] = []
         self._shared = SharedWorkspace(folder, "default")
 
-    async def folder(self, owner: FenceOwner) -> Path | None:
+    async def access(self, owner: FenceOwner) -> WorkspaceAccess:
+        return await self._shared.access(owner)
+
+    async def folder(self, owner: FenceOwner, *, writes: bool = True) -> Path | None:
         return await self._shared.folder(owner)
 
     async def changed(self, owner: FenceOwner) -> None:

@@ -30,6 +30,7 @@ from foliot.engine.driver.doubts import Doubts
 from foliot.engine.driver.runs import Runs
 from foliot.engine.limits.shared import Limiting, open_limiting
 from foliot.engine.live.hub import RunHub
+from foliot.engine.workspaces.workspaces import RunWorkspaces
 from foliot.errors import UsageError
 from foliot.kernel.run.spec import RunSpec
 from foliot.resources.digest import definition_digest
@@ -86,6 +87,7 @@ class RuntimeParts:
     budgets: RunBudgets | None = None
     limiting: Limiting | None = None
     wall: Clock | None = None
+    workspaces: RunWorkspaces | None = None
 
     @property
     def _waits(self) -> Waits:
@@ -138,6 +140,8 @@ class RuntimeParts:
         if (relay := self.__dict__.get("relay")) is not None:
             await relay.close()
         await self.assembly.close()
+        if self.workspaces is not None:
+            await self.workspaces.close()
         if self.budgets is not None:
             await self.budgets.close()
         if self.limiting is not None:
@@ -236,6 +240,11 @@ def _assembled(
         if resources is not None
         else None
     )
+    shared, namespace = around.workspace or (settings.workspace if settings else None), "default"
+    if settings is not None:
+        namespace = settings.namespace
+    root = settings.workspaces if settings is not None and database is not None else None
+    workspaces = RunWorkspaces(journal, root, shared=shared, namespace=namespace)
     backends = Backends(
         secrets,
         resources,
@@ -244,8 +253,9 @@ def _assembled(
         public_url=settings.public_url if settings else None,
         environ=os.environ,
         journal=journal,
-        workspace=around.workspace or (settings.workspace if settings else None),
-        namespace=settings.namespace if settings else "default",
+        workspace=shared,
+        workspaces=workspaces,
+        namespace=namespace,
         references=references,
         memory=TaskMemory(database, clock=clock) if database is not None else None,
         pushes=StoredPushes(database, resources.keys) if database is not None and resources is not None else None,
@@ -319,7 +329,19 @@ def _assembled(
     assembly.delegate = delegator = Delegator(runs, assembly, clock=clock, pause=around.pause)
     runs.taken_up = delegator.taken_up
     return RuntimeParts(
-        runs, assembly, questions, clock, settings, database, resources, approvals, audit, budgets, limiting, wall
+        runs,
+        assembly,
+        questions,
+        clock,
+        settings,
+        database,
+        resources,
+        approvals,
+        audit,
+        budgets,
+        limiting,
+        wall,
+        workspaces,
     )
 
 

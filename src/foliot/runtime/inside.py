@@ -426,6 +426,7 @@ class Inside:
             definitions=base.created.definitions,
             labels=base.labels,
             fork=base.fork,
+            workspace=base.workspace,
             unsettled=base.unsettled
             if self.runs.doubts is None
             else await self.runs.doubts.still_open(spec.namespace, base.unsettled),

@@ -421,8 +421,11 @@ class Settings:
     # Programs that may be started as MCP servers; without it none is, whatever an McpServer declares. One that somebody
     # else than the operator declares needs its whole command line here, and the variables that it sets.
     mcp_commands: tuple[str, ...] = field(metadata=rule(as_commands, ""))
-    # The folder that file tools of agents in the namespace above may use; without it they have none.
+    # One folder that all agents in the namespace above work on; without it each run has a folder of its own.
     workspace: Path | None = field(metadata=rule(as_path, None))
+    # Where runs have folders of their own. They are copies of what the journal says: idle ones are removed.
+    workspaces: Path = field(metadata=rule(as_path, "{home}/workspaces"))
+    retention_workspaces: int = field(metadata=rule(as_age, "1d"))
     # What an agent without roles may do with a tool of which no rule speaks.
     default_tool_access: Access = field(metadata=rule(as_access, "allow"))
     # The only tools that may be called at all, whatever rules and agents say; all when not set.

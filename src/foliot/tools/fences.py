@@ -245,13 +245,14 @@ class Fences:
 
     async def _opened(self, found: Narrowed, owner: FenceOwner) -> SandboxSession:
         wanted = found.request
-        folder = None
-        if wanted.workspace != "none" and self.workspaces is not None:
-            folder = await self.workspaces.folder(owner)
+        folder, access = None, wanted.workspace
+        if access != "none" and self.workspaces is not None:
+            access = _less(access, await self.workspaces.access(owner))
+            folder = await self.workspaces.folder(owner, writes=access == "read_write")
         policy = SandboxPolicy(
             mounts=wanted.mounts,
             workspace=None if folder is None else str(folder),
-            workspace_access=wanted.workspace,
+            workspace_access=access,
             cwd=wanted.cwd,
             environment=wanted.environment,
             limits=wanted.limits,

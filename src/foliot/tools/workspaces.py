@@ -1,13 +1,33 @@
-"""The seam to workspaces: the folder that the calls of one run work on."""
+"""The seam to the files of runs: which folder the calls of a run work on, and what becomes of what they change.
+
+Each run has a folder of its own. A call that works on files asks for it with `folder`, and says with `changed` that it
+is over; between the two the folder is the call's. What a call changed is in the journal before its result is, and what
+a call without a result changed is undone before the next call works on the folder.
+
+    folder(owner)   ->  the call runs  ->  changed(owner)  ->  the result becomes durable, with the snapshot
+                                 └─ it is cut off: the next folder(owner) undoes what it did
+
+`CallFiles` is how the snapshot finds its way into the journal: the driver of a run sets it around each call, as it
+does with what a call spends, and takes from it what the call left.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
-from foliot.tools.base import Caller
+from foliot.kernel.run.events import WorkspaceSnapshot
+from foliot.sandbox.base import WorkspaceAccess
+from foliot.tools.base import Caller, ToolDenied, ToolError
+
+# Where the frozen spec of a run keeps what its agent declares of the workspace.
+WORKSPACE_RULES: Final = "workspace"
+# How many names of what was not kept a result mentions.
+MOST_NAMED: Final = 5
 
 
 class FenceOwner(Struct, frozen=True):
@@ -20,19 +40,26 @@ class FenceOwner(Struct, frozen=True):
 
 
 class WorkspaceFolders(Protocol):
-    """The folders of runs."""
+    """The folders of all runs that are driven by one process."""
 
-    async def folder(self, owner: FenceOwner) -> Path | None:
-        """The folder that calls of this run work on, ready: made, or restored to the last snapshot of its journal.
+    async def access(self, owner: FenceOwner) -> WorkspaceAccess:
+        """The most that calls of this run may do with its folder, as its agent declares. Without a folder: none."""
+        ...
 
-        None when there is none for this caller. Raises `ToolError` when it cannot be made ready.
+    async def folder(self, owner: FenceOwner, *, writes: bool = True) -> Path | None:
+        """The folder that calls of this run work on, ready: made, or restored to the newest snapshot in its journal.
+
+        None where there is none for this caller. A call that `writes` says with `changed` that it is over; what one
+        left that has not said so when its task ends is undone.
+        Raises `ToolDenied` for one that writes where the agent may only read, `WorkspaceLost` when the folder cannot
+        be restored.
         """
         ...
 
     async def changed(self, owner: FenceOwner) -> None:
-        """Keep what a call changed, before its result becomes durable.
+        """A call that could write is over, and nothing of it runs any more: keep what it changed.
 
-        Raises `ToolError` when that is more than may be kept; the folder is as it was before the call then.
+        Raises `WorkspaceFull` when it is more than the run may keep: then it was undone.
         """
         ...
 
@@ -44,9 +71,71 @@ class SharedWorkspace:
         self._path = path
         self._namespace = namespace
 
-    async def folder(self, owner: FenceOwner) -> Path | None:
+    async def access(self, owner: FenceOwner) -> WorkspaceAccess:
+        """Returns `read_write` for callers of its namespace, `none` for others."""
+        return "none" if await self.folder(owner) is None else "read_write"
+
+    async def folder(self, owner: FenceOwner, *, writes: bool = True) -> Path | None:
         """The folder, for callers of its namespace. Namespaces are kept apart: only one has it."""
         return self._path if owner.caller.namespace == self._namespace else None
 
     async def changed(self, owner: FenceOwner) -> None:
         """Do nothing."""
+
+
+class WorkspaceReadOnly(ToolDenied):
+    """The call writes, and the agent may only read its workspace."""
+
+
+class WorkspaceFull(ToolError):
+    """The call left more than the workspace may hold. What it changed was undone."""
+
+    retryable = False
+
+
+class WorkspaceLost(ToolError):
+    """The folder of the run could not be made what the journal says it was."""
+
+    retryable = False
+    before_effect = True
+
+
+class CallFiles:
+    """What one call has to do with the files of its run: `at` is the snapshot that the driver knows of.
+
+    `epoch` is that of the claim under which the call is made, `rules` is what the agent declares. `kept` is the
+    snapshot that the call left; `left_out` are names of what could not be kept, with the reason.
+    """
+
+    __slots__ = ("_dropped", "at", "epoch", "kept", "left_out", "rules", "run_id")
+
+    def __init__(self, run_id: str, epoch: int, at: WorkspaceSnapshot | None, rules: Mapping[str, Any]) -> None:
+        self.run_id = run_id
+        self.epoch = epoch
+        self.at = at
+        self.rules = rules
+        self.kept: WorkspaceSnapshot | None = None
+        self.left_out: tuple[str, ...] = ()
+        self._dropped: Callable[[], None] | None = None
+
+    def keep(self, snapshot: WorkspaceSnapshot, dropped: Callable[[], None]) -> None:
+        """Have a snapshot recorded with the result; `dropped` is called if there will be none."""
+        self.kept, self._dropped = snapshot, dropped
+
+    def drop(self) -> None:
+        """The call has no result: what it left is not recorded."""
+        if self._dropped is not None:
+            self._dropped()
+            self.kept, self._dropped = None, None
+
+    @property
+    def note(self) -> str:
+        """What the result has to say of files that were not kept; blank when all were."""
+        if not self.left_out:
+            return ""
+        named = ", ".join(self.left_out[:MOST_NAMED])
+        more = f" and {len(self.left_out) - MOST_NAMED} more" if len(self.left_out) > MOST_NAMED else ""
+        return f"[Not kept in the workspace: {named}{more}]"
+
+
+call_files: ContextVar[CallFiles | None] = ContextVar("foliot_call_files", default=None)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from foliot.tools.builtin.memory import SharedMemory
     from foliot.tools.mcp.connections import McpConnections
     from foliot.tools.nats_worker.callers import Signer
+    from foliot.tools.workspaces import WorkspaceFolders
 
 OVER_HTTP = ("http", "external", "webhook-callback")
 # The types of declared tools that run in the sandbox of processes when they are `sandboxed`.
@@ -75,6 +76,7 @@ class Backends:
         environ: Mapping[str, str],
         journal: Journal | None = None,
         workspace: Path | None = None,
+        workspaces: WorkspaceFolders | None = None,
         namespace: str = "default",
         references: References | None = None,
         memory: SharedMemory | None = None,
@@ -105,7 +107,7 @@ class Backends:
         self._mcp: McpConnections | None = None
         self._sandboxes: dict[str, Sandbox] = {}
         # What opens the fences of calls. The composition root sets one that is governed.
-        self.fences = Fences(self.sandbox_of, workspaces=SharedWorkspace(workspace, namespace))
+        self.fences = Fences(self.sandbox_of, workspaces=workspaces or SharedWorkspace(workspace, namespace))
         # The isolations of declared tools. Set up by the composition root; a tool whose mode is not in it is refused.
         self.isolations = Isolations()
         # Who runs agents for agents. Set by whoever puts a runtime together; without it there are none.

@@ -75,6 +75,7 @@ from foliot.store.base import Document
 from foliot.store.journal.base import Entry, Journal, Lease, LeaseLost, Phase, Signal, SignalsPending, TransactionBody
 from foliot.store.ledger.doubts import NewDoubt
 from foliot.tools.base import Admitted, KeepsRecords, Toolbox, ToolDefinition
+from foliot.tools.workspaces import WORKSPACE_RULES, CallFiles
 
 log = logging.getLogger(__name__)
 
@@ -635,6 +636,9 @@ class Driver:
         definition = self._tools.definition(intent.name)
         first = self.state.spec.tool_use_behavior == "stop_on_first_tool"
         ends_run = first or (definition is not None and definition.ends_run)
+        state = self.state
+        rules = state.spec.extra.get(WORKSPACE_RULES, _NOTHING_ELSE)
+        files = CallFiles(run_id, self.lease.epoch, state.workspace, rules)
         fact = await call_tool(
             intent,
             call,
@@ -644,6 +648,7 @@ class Driver:
             ends_run=ends_run,
             may_act=self._right,
             here=_is_here(definition),
+            files=files,
         )
         self._calling.pop(intent.call_id, None)
         self._post(fact)

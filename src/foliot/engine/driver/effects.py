@@ -27,6 +27,7 @@ from foliot.tools.contract import VERSION
 from foliot.tools.pipeline.parts import count
 from foliot.tools.pipeline.results import MAY_HAVE_ACTED
 from foliot.tools.search import offered
+from foliot.tools.workspaces import CallFiles, call_files
 
 log = logging.getLogger(__name__)
 
@@ -107,14 +108,17 @@ async def call_tool(
     ends_run: bool = False,
     may_act: MayAct | None = None,
     here: bool = False,
+    files: CallFiles | None = None,
 ) -> ToolFinished | ToolUnknown:
     """Calls a tool; returns its result, or `ToolUnknown` if a call that must not happen twice may have acted.
 
     `ends_run`: its result is the answer of the run, as the tool or the agent declares; a failure never is. `here`: the
-    tool is a function of this process, so it can be seen whether it has ended.
+    tool is a function of this process, so it can be seen whether it has ended. `files` is what it has to do with the
+    files of its run: what it left of them is recorded with the result.
     """
     started = clock()
     delegated = count()
+    call_files.set(files)
     limit = None if deadline is None else asyncio.timeout(max(0.0, deadline - started))
     try:
         if limit is None:
@@ -128,6 +132,8 @@ async def call_tool(
         if limit is not None and limit.expired():
             result = _lost(intent, _OUT_OF_TIME, "timeout")
         elif _was_told_to_stop(error):
+            if files is not None:
+                files.drop()
             raise
         else:
             # A tool's own task was cancelled inside it, or the pipeline broke: still one result, or the run would hang.
@@ -137,6 +143,10 @@ async def call_tool(
     spent: dict[str, Any] = _NOTHING_SPENT
     if delegated.runs:
         spent = {"usage": delegated.usage, "runs": dict(delegated.runs)}
+    if files is not None and (files.kept is not None or files.left_out):
+        spent = {**spent, "workspace": files.kept}
+        if note := files.note:
+            result = replace(result, content=(*result.content, Text(note)))
     error = result.error
     if error is not None and error.unknown and intent.rule.effect == "once":
         reason = cast("UnknownReason", error.unknown)
@@ -195,12 +205,13 @@ def in_place_of(event: Event, error: Unencodable, call: Call | None = None) -> E
     """
     match event:
         case ToolFinished(result=result) if call is not None and call.effect == "once" and call.phase == "running":
-            return ToolUnknown(call.id, "broken", f"{call.name} has ended, and its result cannot be stored: {error}")
+            message = f"{call.name} has ended, and its result cannot be stored: {error}"
+            return ToolUnknown(call.id, "broken", message, workspace=event.workspace)
         case ToolUnknown():
             return replace(event, message=event.message.encode("utf-8", "replace").decode())
         case ToolFinished(result=result):
             failure = ToolFailure("execution_failed", "tool_backend_failure", f"the result cannot be stored: {error}")
-            return ToolFinished(failed(result.call_id, result.name, failure), event.seconds)
+            return ToolFinished(failed(result.call_id, result.name, failure), event.seconds, workspace=event.workspace)
         case ModelResponded():
             used = Spent()
             used.add(event.response.usage)

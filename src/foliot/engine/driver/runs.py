@@ -35,10 +35,20 @@ from foliot.engine.driver.journal import (
 )
 from foliot.engine.driver.lease_keeper import LeaseKeeper
 from foliot.engine.telemetry.context import callers_trace, logged_with
+from foliot.engine.workspaces.trees import content_of
 from foliot.errors import FoliotError, UsageError
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import Media, Message, Part, Text, ToolResult
-from foliot.kernel.run.events import EQUALITY, Event, Fork, RunClaimed, RunCreated, UnknownReason, Unsettled
+from foliot.kernel.run.events import (
+    EQUALITY,
+    Event,
+    Fork,
+    RunClaimed,
+    RunCreated,
+    UnknownReason,
+    Unsettled,
+    WorkspaceSnapshot,
+)
 from foliot.kernel.run.spec import RunSpec, digest, encode_spec
 from foliot.kernel.run.state import State
 from foliot.kernel.traces import new_trace
@@ -128,6 +138,7 @@ class Runs:
         definitions: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
         fork: Fork | None = None,
+        workspace: WorkspaceSnapshot | None = None,
         unsettled: tuple[Unsettled, ...] = (),
         parent: str = "",
         depth: int = 0,
@@ -146,8 +157,8 @@ class Runs:
 
         `parent` is the run that delegated to it, `depth` how many such runs stand above it. `trace` is the context it
         is traced under, by default one of its own if this process traces. `identity` is on whose behalf it acts; a
-        delegate has the `task`, `system`, `template`, `root` and `ancestors` of what stands above it. `in_transaction`
-        is written with it.
+        delegate has the `task`, `system`, `template`, `root` and `ancestors` of what stands above it. `workspace` are
+        the files that it begins with. `in_transaction` is written with it.
         """
         now = self._clock()
         if run_id is None:
@@ -162,6 +173,9 @@ class Runs:
         if history:
             before = await unhurried(len(told), digest, told)
             content[before] = told
+        if workspace is not None:
+            # Its folders are content of this run: what they name stays as long as it, whatever becomes of the other.
+            content.update(await content_of(self.journal, workspace))
         state = State(spec, run_id, history)
         created = RunCreated(
             agent=spec.agent,
@@ -171,6 +185,7 @@ class Runs:
             definitions=dict(definitions or {}),
             history=before,
             fork=fork,
+            workspace=workspace,
             unsettled=unsettled,
             equality=EQUALITY,
             parent=parent,

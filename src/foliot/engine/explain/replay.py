@@ -32,6 +32,7 @@ from foliot.kernel.run.events import (
     StepStarted,
     ToolFinished,
     Unsettled,
+    WorkspaceSnapshot,
 )
 from foliot.kernel.run.feedback import LAST_ANSWER
 from foliot.kernel.run.folds import inputs_due
@@ -122,7 +123,8 @@ class Branch(Struct, frozen=True):
 
     `labels` are those that somebody chose for the original: the same budgets hold for it. `created` is its first event:
     what governs the original by task, system and the agents above it governs the fork. `unsettled` are the calls of the
-    original, also after that step, which may have acted: the fork does not make them beside it.
+    original, also after that step, which may have acted: the fork does not make them beside it. `workspace` are the
+    files of the original before that step.
     """
 
     spec: RunSpec
@@ -132,6 +134,7 @@ class Branch(Struct, frozen=True):
     created: RunCreated
     labels: dict[str, str] = {}
     unsettled: tuple[Unsettled, ...] = ()
+    workspace: WorkspaceSnapshot | None = None
 
 
 async def branch(
@@ -169,7 +172,8 @@ async def branch(
         history, said = (*state.settled_messages(), *_told(state)), tuple(input or ())
     labels = {name: value for name, value in info.labels.items() if _is_given(name)}
     _, whole = await runs.load(run_id)
-    return Branch(changed, history, said, Fork(run_id, seq), created, labels, unsettled_of(whole))
+    fork = Fork(run_id, seq)
+    return Branch(changed, history, said, fork, created, labels, unsettled_of(whole), state.workspace)
 
 
 def _is_given(label: str) -> bool:

@@ -77,6 +77,20 @@ class Fork(Struct, frozen=True, omit_defaults=True):
     seq: int
 
 
+class WorkspaceSnapshot(Struct, frozen=True, gc=False, omit_defaults=True):
+    """The files of a run at one moment: `digest` is that of its root folder, in the content of the journal.
+
+    `number` grows with every snapshot of a run. Calls that run side by side may be recorded in another order than
+    their snapshots were taken in, so the highest number is the newest. `files` counts folders and links too; `size` is
+    in bytes.
+    """
+
+    digest: str
+    number: int
+    files: int = 0
+    size: int = 0
+
+
 class RunCreated(Fact, frozen=True, tag="run.created"):
     """Pins the run. `spec` is the digest of its `RunSpec`; `definitions` are digests of the resources behind it.
 
@@ -89,6 +103,7 @@ class RunCreated(Fact, frozen=True, tag="run.created"):
     `equality` says which calls are the same. 1: arguments that mean the same to the tool, and a call that a person
     has said to have happened counts as made; 2: also, a repeat is refused where `duplicates` is "deny", and a contract
     that only watches sends nothing back. 0, in journals of earlier versions: arguments of the same text.
+    `workspace` is what the folder of the run begins with: a fork has that of the original.
     """
 
     agent: str
@@ -109,6 +124,7 @@ class RunCreated(Fact, frozen=True, tag="run.created"):
     root: str = ""
     unsettled: tuple[Unsettled, ...] = ()
     equality: int = 0
+    workspace: WorkspaceSnapshot | None = None
 
 
 class RunClaimed(Fact, frozen=True, tag="run.claimed"):
@@ -284,7 +300,8 @@ class ToolFinished(Fact, frozen=True, tag="tool.finished"):
 
     `ends_run` is set when the result is the answer of the run, as its tool or its agent declares. `usage` is what
     delegated runs have spent, and `runs` what each of them has: a run that several calls report is paid for once.
-    `contract` is the version of the tool contract by which it was called; blank when nothing was called.
+    `contract` is the version of the tool contract by which it was called; blank when nothing was called. `workspace`
+    is the folder of the run as the call left it; None when it changed nothing there.
     """
 
     result: ToolResult
@@ -294,14 +311,15 @@ class ToolFinished(Fact, frozen=True, tag="tool.finished"):
     usage: Usage | None = None
     runs: dict[str, Usage] = {}
     contract: str = ""
+    workspace: WorkspaceSnapshot | None = None
 
 
 class ToolUnknown(Fact, frozen=True, tag="tool.unknown"):
     """The call was started, and no result came of it: it may have acted. What follows is its tool's `on_unknown`.
 
     `until` is when whatever made it had certainly ended; None: nobody can say until when it might act (a function that
-    did not stop, a process that may wake up, a server). What was sent by then may be acted on later. `usage` and `runs`
-    are those of `ToolFinished`.
+    did not stop, a process that may wake up, a server). What was sent by then may be acted on later. `usage`, `runs`
+    and `workspace` are those of `ToolFinished`.
     """
 
     call_id: str
@@ -311,6 +329,7 @@ class ToolUnknown(Fact, frozen=True, tag="tool.unknown"):
     seconds: Number | None = None
     usage: Usage | None = None
     runs: dict[str, Usage] = {}
+    workspace: WorkspaceSnapshot | None = None
 
 
 class ToolHeld(Fact, frozen=True, tag="tool.held"):

@@ -40,6 +40,7 @@ def _created(state: State, event: e.RunCreated) -> None:
     if state.spec.limits.max_tokens is not None:
         state.new_chars += sum(size_of(message) for message in state.transcript)
     state.created = event
+    state.workspace = event.workspace
     if state.transcript:
         remember_history(state)
     remember_unsettled(state, event.unsettled)
@@ -258,11 +259,21 @@ def _tool_started(state: State, event: e.ToolStarted) -> None:
 
 def _tool_finished(state: State, event: e.ToolFinished) -> None:
     state.fruitless = 0
+    if event.workspace is not None:
+        _keep_workspace(state, event.workspace)
     close_call(state, _call(state, event.result.call_id), event)
 
 
 def _tool_unknown(state: State, event: e.ToolUnknown) -> None:
+    if event.workspace is not None:
+        _keep_workspace(state, event.workspace)
     lose_call(state, event)
+
+
+def _keep_workspace(state: State, snapshot: e.WorkspaceSnapshot) -> None:
+    """Take the newest snapshot: results of calls that ran side by side come in any order."""
+    if state.workspace is None or snapshot.number > state.workspace.number:
+        state.workspace = snapshot
 
 
 def _tool_held(state: State, event: e.ToolHeld) -> None:

@@ -31,6 +31,7 @@ from foliot.kernel.run.events import (
     ToolFinished,
     ToolUnknown,
     Unsettled,
+    WorkspaceSnapshot,
 )
 from foliot.kernel.run.spec import RunSpec, ToolRule
 
@@ -191,6 +192,7 @@ class State:
         "was_delayed",
         "worker",
         "worker_name",
+        "workspace",
     )
 
     def __init__(self, spec: RunSpec, run_id: str, history: Iterable[Message] = ()) -> None:
@@ -209,6 +211,7 @@ class State:
         self.held = False
         self.worker = ""  # who took it up last
         self.worker_name = ""
+        self.workspace: WorkspaceSnapshot | None = None  # the newest files of the run; None for an empty folder
         self.retried: RunRetried | None = None
         self.busy = 0  # how often in a row it was given back because the model was busy
         self.busy_since: float | None = None  # since when the model has been nothing but busy

@@ -11,6 +11,7 @@ Invariant:   `seq` has no gaps and one writer. An append begins with one stateme
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Sequence, Set
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
@@ -27,6 +28,8 @@ TASK_LABEL = "foliot.dev/task"
 # What listings show of a run's identity, which stands in its first event. Nothing is decided by these labels.
 USER_LABEL = "foliot.dev/user"
 BY_LABEL = "foliot.dev/by"
+# Digests of other content that content names: whoever begins with the one needs the other too.
+NAMED: Final = re.compile(rb"sha256:[0-9a-f]{64}")
 # A transaction body that is run inside that of an append: both commit, or neither does.
 TransactionBody: TypeAlias = Callable[[], Tx[None]]
 
@@ -292,6 +295,10 @@ class Journal(Protocol):
 
         It stays as long as its run; without one, until a purge finds that it is old and no run refers to it.
         """
+        ...
+
+    async def put_blobs(self, contents: Sequence[bytes], *, run_id: str = "") -> Sequence[str]:
+        """Store many contents in one transaction; their digests, in the same order. As `put_blob`."""
         ...
 
     async def get_blob(self, digest: str) -> bytes:

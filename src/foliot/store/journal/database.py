@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -18,6 +17,7 @@ from foliot.store.base import Database
 from foliot.store.journal import database as large
 from foliot.store.journal.base import (
     ALL_PHASES,
+    NAMED,
     TERMINAL,
     Entry,
     JournalConflict,
@@ -111,7 +111,6 @@ def joined(data: bytes, note: str, content: Mapping[str, bytes]) -> bytes:
 NO_LIMIT = 2**62
 # Content is purged so many pieces at a time.
 BLOBS_AT_ONCE = 1000
-_NAMED = re.compile(rb"sha256:[0-9a-f]{64}")
 
 
 class SqlJournal:
@@ -238,6 +237,13 @@ class SqlJournal:
         await self._db.write(_put_blob, digest, data, self._clock(), run_id)
         return digest
 
+    async def put_blobs(self, contents: Sequence[bytes], *, run_id: str = "") -> Sequence[str]:
+        named = await unhurried(sum(map(len, contents)), _named, contents)
+        if named:
+            # Always in the same order: of two that store the same at once, neither waits for the other in turn.
+            await self._db.write(_put_blobs, dict(sorted(named)), self._clock(), run_id)
+        return [name for name, _ in named]
+
     async def get_blob(self, digest: str) -> bytes:
         found = await self._db.read("blob_get", digest=digest)
         if not found:
@@ -317,8 +323,8 @@ def create_run(
     yield from _keep(key, new.content, new.created_at)
     for name, data in new.content.items():
         if name != new.spec:  # what was said before the run may name results that were kept whole
-            for named in sorted(set(_NAMED.findall(data))):
-                yield from run("blob_use", digest=named.decode(), run=key)
+            names = sorted(set(NAMED.findall(data)))
+            yield from many("blob_use", [{"digest": each.decode(), "run": key} for each in names])
     yield from _add_events(key, first)
     return key
 
@@ -535,6 +541,17 @@ def _put_blob(digest: str, data: bytes, at: float, run_id: str) -> Tx[None]:
     yield from run("blob_put_anew", digest=digest, data=data, at=at)
     if owner is not None:
         yield from run("blob_use", digest=digest, run=owner["key"])
+
+
+def _named(contents: Sequence[bytes]) -> list[tuple[str, bytes]]:
+    return [(content_digest(data), data) for data in contents]
+
+
+def _put_blobs(contents: Mapping[str, bytes], at: float, run_id: str) -> Tx[None]:
+    owner = (yield from one("run_get", id=run_id)) if run_id else None
+    yield from many("blob_put_anew", [{"digest": name, "data": data, "at": at} for name, data in contents.items()])
+    if owner is not None:
+        yield from many("blob_use", [{"digest": name, "run": owner["key"]} for name in contents])
 
 
 def _purge(before: float, limit: int) -> Tx[int]:

@@ -13,6 +13,7 @@ import msgspec
 from foliot.errors import Conflict, NotFound
 from foliot.store.journal.base import (
     ASKING,
+    NAMED,
     TERMINAL,
     Entry,
     JournalConflict,
@@ -78,7 +79,9 @@ class MemoryJournal:
             labels=run.labels,
             summary={},
         )
-        self._runs[run.id] = _Run(info, list(first), content=set(run.content))
+        told = b" ".join(data for name, data in run.content.items() if name != run.spec)
+        named = {found.decode() for found in NAMED.findall(told)}
+        self._runs[run.id] = _Run(info, list(first), content={*run.content, *named})
         self._blobs.update(run.content)
         return _lease(info) if worker else None
 
@@ -217,6 +220,9 @@ class MemoryJournal:
             self._runs[run_id].content.add(digest)
         self._blobs[digest] = data
         return digest
+
+    async def put_blobs(self, contents: Sequence[bytes], *, run_id: str = "") -> Sequence[str]:
+        return [await self.put_blob(data, run_id=run_id) for data in contents]
 
     async def get_blob(self, digest: str) -> bytes:
         try:

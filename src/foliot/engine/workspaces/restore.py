@@ -1,0 +1,220 @@
+"""Making a folder equal to a snapshot: what is right stays, what is not is removed, written or put right.
+
+As with `look`, every step is relative to an open descriptor and no link is followed, so nothing outside of the folder
+is ever written, whatever stands in it. Files are written beside their place and moved there whole.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final, TypeAlias
+
+from foliot.engine.workspaces.scan import BATCH, FOLDER, KnownFolder, opened
+from foliot.engine.workspaces.trees import PIECE, Tree, TreeEntry, decode_pieces
+
+# Gets contents by their digests; called from the thread that writes.
+FetchMany: TypeAlias = Callable[[Sequence[str]], Mapping[str, bytes]]
+# A folder this deep is moved up before it is removed, so that no tree needs more descriptors than this.
+_SHALLOW: Final = 64
+
+
+def restore(root: int, now: KnownFolder | None, tree: Tree, fetch: FetchMany) -> None:
+    """Make the folder that `root` is a descriptor of equal to a snapshot.
+
+    `now` is what was seen in it; files of which it says nothing are written anew. Raises `OSError`, and what `fetch`
+    raises.
+    """
+    writing = _Restore(root, tree, fetch)
+    writing.shape(root, now, tree.root, ())
+    writing.write_files()
+    writing.close_folders()
+
+
+class _Restore:
+    def __init__(self, root: int, tree: Tree, fetch: FetchMany) -> None:
+        self._root = root
+        self._tree = tree
+        self._fetch = fetch
+        self._wanted: list[tuple[tuple[str, ...], TreeEntry]] = []
+        self._modes: list[tuple[tuple[str, ...], int]] = []
+
+    def shape(self, fd: int, now: KnownFolder | None, digest: str, path: tuple[str, ...]) -> None:
+        """Remove what does not belong here, make folders and links, and take note of the files to write."""
+        entries = {entry.path_name: entry for entry in self._tree.entries(digest)}
+        there: dict[str, int] = {}
+        with os.scandir(fd) as found:
+            for item in found:
+                there[item.name] = item.stat(follow_symlinks=False).st_mode
+        for name, mode in there.items():
+            entry = entries.get(name)
+            if entry is None or _kind(mode) != entry.kind:
+                remove(self._root, fd, name)
+        for name, entry in entries.items():
+            mode = there.get(name)
+            here = mode is not None and _kind(mode) == entry.kind
+            if entry.kind == "folder":
+                self._folder(fd, name, entry, here, now, path)
+            elif entry.kind == "link":
+                if here and os.readlink(name, dir_fd=fd) == entry.target:
+                    continue
+                if here:
+                    os.unlink(name, dir_fd=fd)
+                os.symlink(entry.target, name, dir_fd=fd)
+            else:
+                was = now.files.get(name) if now is not None and here else None
+                if was is None or was.entry.content != entry.content:
+                    self._wanted.append(((*path, name), entry))
+                elif was.entry.mode != entry.mode:
+                    handle = opened(fd, name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o400)
+                    try:
+                        os.fchmod(handle, entry.mode)
+                    finally:
+                        os.close(handle)
+
+    def _folder(
+        self, fd: int, name: str, entry: TreeEntry, here: bool, now: KnownFolder | None, path: tuple[str, ...]
+    ) -> None:
+        if not here:
+            os.mkdir(name, 0o700, dir_fd=fd)
+        inner = opened(fd, name, FOLDER, 0o700)
+        try:
+            mode = stat.S_IMODE(os.fstat(inner).st_mode)
+            if mode != entry.mode or mode & 0o700 != 0o700:
+                os.fchmod(inner, entry.mode | 0o700)  # until everything in it is written
+                if entry.mode & 0o700 != 0o700:
+                    self._modes.append(((*path, name), entry.mode))
+            was = now.folders.get(name) if now is not None and here else None
+            self.shape(inner, was[1] if was else None, entry.content, (*path, name))
+        finally:
+            os.close(inner)
+
+    def write_files(self) -> None:
+        """Write the files that are missing or different, in batches of contents that fit in memory."""
+        batch: list[tuple[tuple[str, ...], TreeEntry]] = []
+        size = 0
+        for path, entry in self._wanted:
+            if entry.size > PIECE:
+                self._write_large(path, entry)
+                continue
+            batch.append((path, entry))
+            size += entry.size
+            if size >= BATCH or len(batch) >= 256:
+                self._write_batch(batch)
+                batch, size = [], 0
+        self._write_batch(batch)
+
+    def _write_batch(self, batch: Sequence[tuple[tuple[str, ...], TreeEntry]]) -> None:
+        if not batch:
+            return
+        contents = self._fetch([entry.content for _, entry in batch])
+        for path, entry in batch:
+            self._write(path, entry, (contents[entry.content],))
+
+    def _write_large(self, path: tuple[str, ...], entry: TreeEntry) -> None:
+        pieces = decode_pieces(self._fetch([entry.content])[entry.content])
+        self._write(path, entry, (self._fetch([each])[each] for each in pieces))
+
+    def _write(self, path: tuple[str, ...], entry: TreeEntry, parts: Iterable[bytes]) -> None:
+        folder, name = self._parent(path), path[-1]
+        temporary = f".foliot-{secrets.token_hex(8)}"
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(temporary, flags, 0o600, dir_fd=folder)
+            try:
+                for part in parts:
+                    _write_all(descriptor, part)
+                os.fchmod(descriptor, entry.mode)
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(temporary, dir_fd=folder)
+                raise
+            finally:
+                os.close(descriptor)
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        finally:
+            os.close(folder)
+
+    def close_folders(self) -> None:
+        """Give folders that nobody may write to their permissions, the innermost first."""
+        for path, mode in reversed(self._modes):
+            folder = self._parent((*path, ""))
+            try:
+                os.fchmod(folder, mode)
+            finally:
+                os.close(folder)
+
+    def _parent(self, path: Sequence[str]) -> int:
+        """A descriptor of the folder that a path ends in."""
+        folder = os.dup(self._root)
+        for name in path[:-1]:
+            outer, folder = folder, -1
+            try:
+                folder = os.open(name, FOLDER, dir_fd=outer)
+            finally:
+                os.close(outer)
+        return folder
+
+
+def remove(root: int, folder: int, name: str) -> None:
+    """Remove a name and everything below it, however deep; what it links to stays. Nothing there is no error.
+
+    `root` is a folder on the same file system, to which the depths of a deep tree are moved before they are removed.
+    """
+    left = [(folder, name)]
+    while left:
+        where, each = left.pop()
+        try:
+            os.unlink(each, dir_fd=where)
+            continue
+        except FileNotFoundError:
+            continue
+        except (IsADirectoryError, PermissionError):
+            pass
+        inner = opened(where, each, FOLDER, 0o700)
+        try:
+            left += [(root, moved) for moved in _empty(root, inner, 0)]
+        finally:
+            os.close(inner)
+        os.rmdir(each, dir_fd=where)
+
+
+def _empty(root: int, folder: int, depth: int) -> list[str]:
+    """Remove all that is in a folder; what is too deep is moved to `root`, under the names that are returned."""
+    if stat.S_IMODE(os.fstat(folder).st_mode) & 0o700 != 0o700:
+        os.fchmod(folder, 0o700)
+    with os.scandir(folder) as found:
+        names = [(item.name, item.is_dir(follow_symlinks=False)) for item in found]
+    moved: list[str] = []
+    for name, is_folder in names:
+        if not is_folder:
+            os.unlink(name, dir_fd=folder)
+            continue
+        if depth >= _SHALLOW:
+            moved.append(f".foliot-{secrets.token_hex(8)}")
+            os.rename(name, moved[-1], src_dir_fd=folder, dst_dir_fd=root)
+            continue
+        inner = opened(folder, name, FOLDER, 0o700)
+        try:
+            moved += _empty(root, inner, depth + 1)
+        finally:
+            os.close(inner)
+        os.rmdir(name, dir_fd=folder)
+    return moved
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISREG(mode):
+        return "file"
+    if stat.S_ISDIR(mode):
+        return "folder"
+    return "link" if stat.S_ISLNK(mode) else ""

@@ -1,0 +1,606 @@
+"""The folders that runs work on: made, kept in step with their journals, and removed when they have been idle.
+
+    ROOT/NAMESPACE/RUN/files    what calls of the run see as their workspace
+    ROOT/NAMESPACE/RUN/lock     held while a call of the run works on it, in whatever process
+
+A folder is only ever a copy of what the journal says. It is compared with the journal before each call (by what is in
+memory, so that costs nothing) and made equal to it again where it is not: in a process that has not seen it, after
+another process had the run, after a call that was cut off. So a folder that nobody uses may be removed at any time.
+
+A process that lost a run may not know it yet, and what it started may still write. Whoever takes the run over finds
+its lock held then, leaves the folder to it and makes a new one: the old one is moved away as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import re
+import secrets
+import tempfile
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Coroutine, Generator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+from foliot.common.threads import on_thread
+from foliot.engine.workspaces.restore import FetchMany, remove, restore
+from foliot.engine.workspaces.scan import FOLDER, Bounds, KnownFolder, OverBounds, Seen, Store, look, opened
+from foliot.engine.workspaces.trees import EMPTY, Tree
+from foliot.errors import FoliotError, InvalidInput
+from foliot.kernel.run.codec import decode
+from foliot.kernel.run.events import RunCreated, ToolFinished, ToolUnknown, WorkspaceSnapshot
+from foliot.kernel.run.spec import decode_spec
+from foliot.sandbox.base import WorkspaceAccess
+from foliot.store.journal.base import Entry, Journal
+from foliot.tools.workspaces import (
+    WORKSPACE_RULES,
+    CallFiles,
+    WorkspaceFull,
+    WorkspaceLost,
+    FenceOwner,
+    WorkspaceReadOnly,
+    call_files,
+)
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+QUOTA: Final = 1024**3
+MOST_FILES: Final = 100_000
+# Trees of so many runs are remembered while no call works on them.
+REMEMBERED: Final = 64
+# How long a call that was told to stop may take to do so, before its folder is left to it.
+STOPS_WITHIN: Final = 10.0
+# How many contents are fetched at once.
+AT_ONCE: Final = 32
+FILES: Final = "files"
+LOCK: Final = "lock"
+NO_BOUNDS: Final = Bounds(1 << 62, 1 << 62)
+_PART: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
+# Begins the name of a folder that was left to whoever may still write to it. No run or namespace has such a name.
+_LEFT: Final = "."
+
+
+class _Base(NamedTuple):
+    """What the journal of a run says of its files: the newest snapshot, under which claim, and the agent's rules."""
+
+    at: WorkspaceSnapshot | None
+    epoch: int
+    rules: Mapping[str, Any]
+
+
+class _Use(NamedTuple):
+    """One call that may write. A task that is over, or told to stop, has no result."""
+
+    task: asyncio.Task[Any] | None
+    files: CallFiles | None
+
+
+class _RunFolder:
+    """The folder of one run as this process knows it. `sure`: it is what `tree` says, which `head` is the snapshot of.
+
+    Otherwise `tree` is what was seen last, which still tells files that have changed since from those that have not.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.turn = asyncio.Lock()
+        self.uses: dict[str, _Use] = {}
+        self.tree: KnownFolder | None = None
+        self.sure = False
+        self.head: WorkspaceSnapshot | None = None
+        self.epoch = -1
+        self.inode = 0
+        self.bounds = Bounds(QUOTA, MOST_FILES)
+        self.lock: int | None = None
+
+    @property
+    def files(self) -> Path:
+        return self.place / FILES
+
+
+class RunWorkspaces:
+    """`WorkspaceFolders` below one folder. `shared` is the one folder that runs of `namespace` share, if there is one.
+
+    Without a `root` the folders are temporary, and removed on `close`.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        root: Path | None,
+        *,
+        shared: Path | None = None,
+        namespace: str = "default",
+    ) -> None:
+        self._journal = journal
+        self._given_root = root
+        self._temporary: str | None = None
+        self._shared = shared
+        self._namespace = namespace
+        self._known: OrderedDict[str, _RunFolder] = OrderedDict()
+        self._under_way: set[asyncio.Task[Any]] = set()
+
+    async def access(self, owner: FenceOwner) -> WorkspaceAccess:
+        """The most that calls of this run may do with its folder; see `WorkspaceFolders`."""
+        base = await self._base(owner)
+        if base is None:
+            return "read_write" if self._shared_by(owner, {}) is not None else "none"
+        declared: WorkspaceAccess = base.rules.get("access", "read_write")
+        return declared
+
+    async def folder(self, owner: FenceOwner, *, writes: bool = True) -> Path | None:
+        """The folder that calls of this run work on, ready; see `WorkspaceFolders`."""
+        base = await self._base(owner)
+        rules: Mapping[str, Any] = {} if base is None else base.rules
+        access = rules.get("access", "read_write")
+        if access == "none":
+            return None
+        if writes and access == "read_only":
+            raise WorkspaceReadOnly(
+                f"agent {owner.caller.agent!r} may only read its workspace", layer="workspace", rule="spec.workspace"
+            )
+        if (shared := self._shared_by(owner, rules)) is not None or base is None:
+            return shared
+        held = self._run_folder(owner)
+        files = self._files_of(owner)
+        use = _Use(asyncio.current_task(), files)
+        async with held.turn:
+            await self._whole(self._make_ready(held, owner.run_id, base, files))
+            if writes:
+                held.uses[owner.call_id] = use
+                if use.task is not None:
+                    use.task.add_done_callback(lambda _: self._gave_up(held, owner.call_id, use))
+            self._rest(held)
+        return held.files
+
+    async def changed(self, owner: FenceOwner) -> None:
+        """Keep what a call changed that is over; see `WorkspaceFolders`."""
+        held = self._known.get(_key(owner)) if owner.run_id else None
+        use = held.uses.get(owner.call_id) if held is not None else None
+        if held is None or use is None:
+            return
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            self._gave_up(held, owner.call_id, use)
+            return
+        try:
+            async with held.turn:
+                await self._keep(held, owner, use)
+        except BaseException:
+            held.sure = False
+            raise
+        finally:
+            held.uses.pop(owner.call_id, None)
+            self._rest(held)
+
+    async def snapshot_at(self, run_id: str) -> WorkspaceSnapshot | None:
+        """The newest snapshot in the journal of a run; None when it has none."""
+        return newest(await self._journal.read(run_id))
+
+    async def tree(self, snapshot: WorkspaceSnapshot | None) -> Tree:
+        """The folders of a snapshot. Raises `NotFound` when its content is gone."""
+        return await Tree.load(self._journal.get_blob, EMPTY if snapshot is None else snapshot.digest)
+
+    async def put_back(self, namespace: str, run_id: str, snapshot: WorkspaceSnapshot | None) -> Path:
+        """Make the folder of a run that nobody drives equal to a snapshot; where it is.
+
+        Raises `InvalidInput` while a call of it works there, or for names that are none.
+        """
+        held = self._run_folder_of(namespace, run_id)
+        async with held.turn:
+            if held.uses:
+                raise InvalidInput(f"a call of run {run_id} works on its workspace now")
+            held.epoch = -1  # whoever drives it next compares it with the journal again
+            await self._whole(self._restore(held, run_id, snapshot))
+            self._rest(held)
+        return held.files
+
+    async def sweep(self, *, idle_for: float) -> int:
+        """Remove the folders on this machine that no call has worked on for so many seconds. How many that were.
+
+        A run that goes on later has its files restored from the journal.
+        """
+        return await on_thread(_sweep, self._root, time.time() - idle_for) if self._exists() else 0
+
+    async def close(self) -> None:
+        """Wait for what is being kept, and remove what is temporary."""
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=STOPS_WITHIN)
+        for held in self._known.values():
+            _unlock(held)
+        self._known.clear()
+        if self._temporary is not None:
+            place, self._temporary = self._temporary, None
+            await on_thread(_remove_all, Path(place))
+
+    # --- which folder --------------------------------------------------------------------------------------------
+
+    def _shared_by(self, owner: FenceOwner, rules: Mapping[str, Any]) -> Path | None:
+        """The folder that all runs of a namespace share. Raises `WorkspaceLost` when an agent wants one in vain."""
+        mode = rules.get("mode", "")
+        shared = self._shared if owner.caller.namespace == self._namespace else None
+        if mode == "shared" and shared is None:
+            raise WorkspaceLost(
+                f"agent {owner.caller.agent!r} works on a shared workspace, and there is none here",
+                hint="set FOLIOT_WORKSPACE, or leave spec.workspace.mode out",
+            )
+        return None if mode == "run" else shared
+
+    def _files_of(self, owner: FenceOwner) -> CallFiles | None:
+        files = call_files.get()
+        return files if files is not None and files.run_id == owner.run_id else None
+
+    async def _base(self, owner: FenceOwner) -> _Base | None:
+        """What the journal says of the files of a run; None outside of any run."""
+        if not owner.run_id:
+            return None
+        if (files := self._files_of(owner)) is not None:
+            return _Base(files.at, files.epoch, files.rules)
+        info = await self._journal.get(owner.run_id)
+        spec = decode_spec(await self._journal.get_blob(info.spec))
+        at = newest(await self._journal.read(owner.run_id))
+        return _Base(at, info.epoch, spec.extra.get(WORKSPACE_RULES, {}))
+
+    @property
+    def _root(self) -> Path:
+        if self._given_root is not None:
+            return self._given_root
+        if self._temporary is None:
+            self._temporary = tempfile.mkdtemp(prefix="foliot-workspaces-")
+        return Path(self._temporary)
+
+    def _exists(self) -> bool:
+        return self._given_root is not None or self._temporary is not None
+
+    def _run_folder(self, owner: FenceOwner) -> _RunFolder:
+        return self._run_folder_of(owner.caller.namespace, owner.run_id)
+
+    def _run_folder_of(self, namespace: str, run_id: str) -> _RunFolder:
+        key = f"{namespace}/{run_id}"
+        held = self._known.get(key)
+        if held is None:
+            for part in (namespace, run_id):
+                if not _PART.fullmatch(part):
+                    raise InvalidInput(f"{part!r} cannot be the name of a folder for the workspace of a run")
+            held = self._known[key] = _RunFolder(self._root / namespace / run_id)
+        self._known.move_to_end(key)
+        for name in [name for name, each in self._known.items() if not each.uses and not each.turn.locked()]:
+            if len(self._known) <= REMEMBERED:
+                break
+            if name != key:
+                del self._known[name]
+        return held
+
+    def _gave_up(self, held: _RunFolder, call_id: str, use: _Use) -> None:
+        """Nobody will record a result of a call: the next one begins where the last result left off."""
+        if held.uses.get(call_id) is use:
+            del held.uses[call_id]
+            held.sure = False
+            self._rest(held)
+
+    def _rest(self, held: _RunFolder) -> None:
+        """Give the folder up while no call works on it."""
+        if not held.uses:
+            _unlock(held)
+
+    # --- before a call -------------------------------------------------------------------------------------------
+
+    async def _make_ready(self, held: _RunFolder, run_id: str, base: _Base, files: CallFiles | None) -> None:
+        await self._end_of_stopped(held)
+        held.bounds = Bounds(base.rules.get("quota", QUOTA), base.rules.get("max_files", MOST_FILES))
+        # A snapshot of this claim that is newer than what the driver knew when it started the call is on its way into
+        # the journal. One of an earlier claim never arrived.
+        newer = held.epoch == base.epoch and _number(held.head) > _number(base.at)
+        wanted = held.head if newer else base.at
+        same = held.tree is not None and held.tree.digest == _digest(wanted)
+        known = same and held.sure and held.epoch == base.epoch
+        held.epoch, held.head = base.epoch, wanted
+        if known and (held.lock is not None or await on_thread(_take_as_it_was, held)):
+            return
+        if held.uses:
+            return  # another call works on it: it is put right when that is over
+        source = base.rules.get("source", "")
+        if wanted is None and source:
+            await self._seed(held, run_id, source, files)
+        else:
+            await self._restore(held, run_id, wanted)
+
+    async def _end_of_stopped(self, held: _RunFolder) -> None:
+        """Wait for calls that were told to stop. Folders of those that do not are left to them."""
+        for call_id, use in list(held.uses.items()):
+            if use.task is None or not (use.task.done() or use.task.cancelling()):
+                continue
+            if not use.task.done():
+                await asyncio.wait([use.task], timeout=STOPS_WITHIN)
+            if call_id in held.uses:
+                del held.uses[call_id]
+                held.sure = False
+                if not use.task.done():
+                    await on_thread(_leave, held)
+
+    async def _restore(self, held: _RunFolder, run_id: str, snapshot: WorkspaceSnapshot | None) -> None:
+        """Make the folder equal to a snapshot, and take its lock."""
+        held.sure = False
+        wanted = _digest(snapshot)
+        try:
+            tree = await Tree.load(self._journal.get_blob, wanted)
+            seen = await on_thread(_make_equal, held, tree, self._fetching())
+        except (OSError, FoliotError) as error:
+            if isinstance(error, FoliotError) and error.retryable:
+                raise
+            what = error.message if isinstance(error, FoliotError) else (error.strerror or type(error).__name__)
+            raise WorkspaceLost(f"the workspace of run {run_id} could not be restored: {what}") from error
+        if seen.digest != wanted:
+            raise WorkspaceLost(f"the workspace of run {run_id} changes while it is restored")
+        held.tree, held.head, held.sure = seen.root, snapshot, True
+
+    async def _seed(self, held: _RunFolder, run_id: str, source: str, files: CallFiles | None) -> None:
+        """Begin with a copy of a folder, which is in the journal before the first call that sees it has a result."""
+        held.sure = False
+        try:
+            copied = await on_thread(_look_at_source, Path(source), held.bounds, self._storing(run_id))
+        except (OverBounds, OSError) as error:
+            why = error.message if isinstance(error, OverBounds) else (error.strerror or type(error).__name__)
+            raise WorkspaceLost(f"spec.workspace.source: {source} cannot be copied: {why}") from None
+        snapshot = WorkspaceSnapshot(copied.digest, 1, copied.files, copied.size)
+        await self._restore(held, run_id, snapshot)
+        if files is not None:
+            files.keep(snapshot, lambda: _forget(held, snapshot, None))
+
+    # --- after a call --------------------------------------------------------------------------------------------
+
+    async def _keep(self, held: _RunFolder, owner: FenceOwner, use: _Use) -> None:
+        if held.lock is None:
+            return  # the folder was left to somebody else
+        try:
+            seen = await self._whole(on_thread(_look_at, held, self._storing(owner.run_id)))
+        except OverBounds as error:
+            before = "there was nothing in it before"
+            if held.head is not None:
+                before = f"before it there were {held.head.files:,} files of {held.head.size:,} bytes"
+            del held.uses[owner.call_id]
+            held.sure = False
+            if not held.uses:
+                await self._whole(self._restore(held, owner.run_id, held.head))
+            raise WorkspaceFull(
+                f"the workspace may not hold what this call left: {error.message}; what it changed was undone "
+                f"({before})",
+                hint="write less, or delete what is no longer needed; spec.workspace.quota of the agent is the limit",
+                bound=error.what,
+            ) from None
+        except OSError as error:
+            raise WorkspaceLost(
+                f"what the call changed in the workspace could not be kept: {error.strerror or error}"
+            ) from error
+        self._note(held, seen, use.files)
+        if use.files is not None:
+            use.files.left_out = seen.left_out
+
+    def _note(self, held: _RunFolder, seen: Seen, files: CallFiles | None) -> None:
+        """Remember what was seen, and have it recorded with the result of the call if it is something new."""
+        held.tree, held.sure = seen.root, True
+        before = held.head
+        if seen.digest == _digest(before):
+            return
+        held.head = snapshot = WorkspaceSnapshot(seen.digest, _number(before) + 1, seen.files, seen.size)
+        if files is not None:
+            files.keep(snapshot, lambda: _forget(held, snapshot, before))
+
+    # --- how it is done ------------------------------------------------------------------------------------------
+
+    async def _whole(self, work: Coroutine[Any, Any, T] | Awaitable[T]) -> T:
+        """Await work to its end even when whoever waits for it is cancelled: threads cannot be stopped halfway."""
+        task = asyncio.ensure_future(work)
+        self._under_way.add(task)  # type: ignore[arg-type]
+        task.add_done_callback(self._under_way.discard)  # type: ignore[arg-type]
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.done():
+                await asyncio.wait([task])
+            if not task.cancelled():
+                task.exception()  # nobody wants it any more
+            raise
+
+    def _storing(self, run_id: str) -> Store:
+        loop = asyncio.get_running_loop()
+
+        def store(contents: Sequence[bytes]) -> None:
+            asyncio.run_coroutine_threadsafe(self._journal.put_blobs(contents, run_id=run_id), loop).result()
+
+        return store
+
+    def _fetching(self) -> FetchMany:
+        loop = asyncio.get_running_loop()
+
+        async def get(digests: Sequence[str]) -> dict[str, bytes]:
+            found: dict[str, bytes] = {}
+            wanted = sorted(set(digests))
+            for begin in range(0, len(wanted), AT_ONCE):
+                some = wanted[begin : begin + AT_ONCE]
+                found.update(zip(some, await asyncio.gather(*map(self._journal.get_blob, some)), strict=True))
+            return found
+
+        def fetch(digests: Sequence[str]) -> Mapping[str, bytes]:
+            return asyncio.run_coroutine_threadsafe(get(digests), loop).result()
+
+        return fetch
+
+
+def newest(entries: Sequence[Entry]) -> WorkspaceSnapshot | None:
+    """The newest snapshot that a journal, or the beginning of one, has."""
+    found: WorkspaceSnapshot | None = None
+    for entry in entries:
+        if entry.type not in ("run.created", "tool.finished", "tool.unknown"):
+            continue
+        event = decode(entry.data)
+        if isinstance(event, RunCreated | ToolFinished | ToolUnknown) and event.workspace is not None:
+            found = event.workspace if _number(event.workspace) > _number(found) else found
+    return found
+
+
+def _number(snapshot: WorkspaceSnapshot | None) -> int:
+    return 0 if snapshot is None else snapshot.number
+
+
+def _digest(snapshot: WorkspaceSnapshot | None) -> str:
+    return EMPTY if snapshot is None else snapshot.digest
+
+
+def _forget(held: _RunFolder, snapshot: WorkspaceSnapshot, before: WorkspaceSnapshot | None) -> None:
+    """Go back behind a snapshot that is not recorded, unless a later one was taken, which holds it too."""
+    if held.head is snapshot:
+        held.head, held.sure = before, False
+
+
+def _key(owner: FenceOwner) -> str:
+    return f"{owner.caller.namespace}/{owner.run_id}"
+
+
+# --- on threads ------------------------------------------------------------------------------------------------------
+
+
+def _take_as_it_was(held: _RunFolder) -> bool:
+    """Take the lock of a folder that nobody has touched since this process gave it up. False when it is not so."""
+    try:
+        if os.stat(held.files, follow_symlinks=False).st_ino != held.inode:
+            return False
+    except OSError:
+        return False
+    return _lock(held)
+
+
+def _lock(held: _RunFolder) -> bool:
+    """Take the lock of a folder, which must be there; False when another process has it."""
+    if held.lock is not None:
+        return True
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        descriptor = os.open(held.place / LOCK, flags, 0o600)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        same = os.path.samestat(os.fstat(descriptor), os.stat(held.place / LOCK, follow_symlinks=False))
+    except OSError:
+        same = False
+    if not same:
+        os.close(descriptor)
+        return False
+    os.utime(descriptor)  # when it was last used, for whoever sweeps
+    held.lock = descriptor
+    return True
+
+
+def _unlock(held: _RunFolder) -> None:
+    if held.lock is not None:
+        os.close(held.lock)
+        held.lock = None
+
+
+def _claim(held: _RunFolder) -> None:
+    """Take the folder of a run, made if need be. One that somebody else holds is left to them."""
+    for _ in range(8):
+        held.place.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        held.place.parent.mkdir(mode=0o700, exist_ok=True)
+        held.place.mkdir(mode=0o700, exist_ok=True)
+        if _lock(held):
+            held.files.mkdir(mode=0o700, exist_ok=True)
+            return
+        _leave(held)
+    raise OSError("the folder cannot be taken")
+
+
+def _leave(held: _RunFolder) -> None:
+    """Leave the folder to whoever still writes to it, by moving it out of the way."""
+    _unlock(held)
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(held.place, held.place.parent / f"{_LEFT}{held.place.name}-{secrets.token_hex(4)}")
+
+
+@contextlib.contextmanager
+def _open_files(held: _RunFolder) -> Generator[int]:
+    """A descriptor of the files of a run, which its owner may read and write whatever a call made of that."""
+    outer = os.open(held.place, FOLDER)
+    try:
+        root = opened(outer, FILES, FOLDER, 0o700)
+    finally:
+        os.close(outer)
+    try:
+        os.fchmod(root, 0o700)
+        held.inode = os.fstat(root).st_ino
+        yield root
+    finally:
+        os.close(root)
+
+
+def _make_equal(held: _RunFolder, tree: Tree, fetch: FetchMany) -> Seen:
+    _claim(held)
+    inode = held.inode
+    with _open_files(held) as root:
+        hint = held.tree if held.inode == inode else None
+        try:
+            now = look(root, hint, held.bounds)
+        except OverBounds:  # what a call that was cut off left may be more than it may leave
+            now = None
+        if now is not None and now.digest == tree.root and not now.left_out:
+            return now
+        restore(root, None if now is None else now.root, tree, fetch)
+        return look(root, None if now is None else now.root, NO_BOUNDS)
+
+
+def _look_at(held: _RunFolder, store: Store) -> Seen:
+    with _open_files(held) as root:
+        return look(root, held.tree, held.bounds, store)
+
+
+def _look_at_source(source: Path, bounds: Bounds, store: Store) -> Seen:
+    """Look through the folder that a run begins with. Whoever chose it is trusted with what is linked there."""
+    root = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return look(root, None, bounds, store, outside_links=True)
+    finally:
+        os.close(root)
+
+
+def _sweep(root: Path, before: float) -> int:
+    """Remove folders whose lock is free and was last taken before a time."""
+    removed = 0
+    for space in _folders_in(root):
+        for place in _folders_in(space):
+            held = _RunFolder(place)
+            with contextlib.suppress(OSError):
+                used = place / LOCK if (place / LOCK).exists() else place
+                if os.stat(used, follow_symlinks=False).st_mtime >= before or not _lock(held):
+                    continue
+                # Moved away under its lock: whoever takes up the run at this moment makes a new one.
+                away = space / f"{_LEFT}swept-{secrets.token_hex(8)}"
+                os.rename(place, away)
+                _remove_all(away)
+                removed += 1
+            _unlock(held)
+    return removed
+
+
+def _folders_in(place: Path) -> list[Path]:
+    try:
+        with os.scandir(place) as found:
+            return [Path(item.path) for item in found if item.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
+def _remove_all(place: Path) -> None:
+    with contextlib.suppress(OSError):
+        outer = os.open(place.parent, FOLDER)
+        try:
+            remove(outer, outer, place.name)
+        finally:
+            os.close(outer)
