@@ -337,6 +337,8 @@ class TestShowing:
             ("wasm_folders", "", "default"),
             ("mcp_commands", "", "default"),
             ("workspace", "", "default"),
+            ("workspaces", str(tmp_path / "workspaces"), "default"),
+            ("retention_workspaces", "86400", "default"),
             ("default_tool_access", "allow", "default"),
             ("allowed_tools", "", "default"),
             ("audit_sinks", "", "default"),

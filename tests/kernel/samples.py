@@ -32,6 +32,7 @@ ANSWER = Message(
     "assistant",
     (Reasoning("hm", "sig", "opaque"), Text("I look"), ToolCall("c1", "search", '{"q": "x"}', "thought")),
 )
+SNAPSHOT = e.WorkspaceSnapshot("sha256:aa", 3, 12, 4096)
 INPUT = Message("user", (Text("hi"), Media("application/pdf", blob="sha256:aa", url=None, name="b.pdf")))
 
 SAMPLES: tuple[e.Event, ...] = (
@@ -114,4 +115,7 @@ GROWN: tuple[e.Event, ...] = (
     e.RunCreated("clerk", "sha256:00", identity=Identity("ann", via="schedule:nightly", ordered_by=("cy", "root"))),
     e.ModelDelayed(2, 17.5, "no room", "default/spare", USAGE, "overloaded"),
     e.RunClaimed(2, "worker-1", 9, "north"),
+    e.RunCreated("clerk", "sha256:00", workspace=SNAPSHOT),
+    e.ToolFinished(ToolResult("c1", "bash"), workspace=SNAPSHOT),
+    e.ToolUnknown("c1", "timeout", workspace=SNAPSHOT),
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from foliot.sandbox.base import Limits, Mount
+from foliot.sandbox.base import Limits, Mount, WorkspaceAccess
 from foliot.sandbox.egress.rules import EgressRecord, EgressRule
 from foliot.sandbox.process import ProcessSandbox
 from foliot.tools.base import Caller, ToolDenied

@@ -112,6 +112,7 @@ class RuntimeParts:
             clock=self.clock,
             wall=self.wall,
             relay=self.relay,
+            workspaces=self.workspaces,
         )
 
     @cached_property
@@ -400,10 +401,12 @@ class Tasking:
         wall: Clock | None = None,
         stream: bool = False,
         relay: Relay | None = None,
+        workspaces: RunWorkspaces | None = None,
     ) -> None:
         """`wall` is the clock of this machine, for workers to tell by how much it is off."""
         self.transport = transport
         self._relay = relay
+        self._workspaces = workspaces
         self.database = database
         bundles = Bundles(runs.journal)
         self.performer = TaskPerformer(
@@ -428,7 +431,8 @@ class Tasking:
 
         `await housekeeper.run()` beside a worker or a server.
         """
-        return Housekeeper(self.database, self._resources, Retention.of(settings), clock=self._clock)
+        rules = Retention.of(settings)
+        return Housekeeper(self.database, self._resources, rules, workspaces=self._workspaces, clock=self._clock)
 
     def worker(self, offer: Offer, *, grace: float = GRACE, once: bool = False) -> Worker:
         """A worker in this process, for `await worker.run()`. The identity of the offer must be `Runs.worker`.

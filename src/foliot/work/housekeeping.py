@@ -17,6 +17,7 @@ import msgspec
 
 from foliot.engine.audit.completion import Completion
 from foliot.engine.base import Clock
+from foliot.engine.workspaces.workspaces import RunWorkspaces
 from foliot.errors import Conflict, FoliotError
 from foliot.settings.settings import Settings
 from foliot.store.audit.log import prune_audit
@@ -48,13 +49,15 @@ _BY: Final = "retention"
 class Retention:
     """The seconds for which ended runs and tasks, and audit records, are kept; and the largest size of a store file.
 
-    None is for ever, and any size. `changes` of resources are kept for watches that resume.
+    None is for ever, and any size. `changes` of resources are kept for watches that resume. `workspaces` is for how
+    long a folder of a run that no call works on stays on this machine.
     """
 
     runs: float | None = 30 * 86_400.0
     audit: float | None = 365 * 86_400.0
     size: int | None = None
     changes: int = KEPT_CHANGES
+    workspaces: float | None = 86_400.0
 
     @classmethod
     def of(cls, settings: Settings) -> Retention:
@@ -62,6 +65,7 @@ class Retention:
             float(settings.retention_runs) if settings.retention_runs else None,
             float(settings.retention_audit) if settings.retention_audit else None,
             settings.retention_size or None,
+            workspaces=float(settings.retention_workspaces) if settings.retention_workspaces else None,
         )
 
 
@@ -95,6 +99,7 @@ class Housekeeper:
         rules: Retention,
         *,
         completion: Completion | None = None,
+        workspaces: RunWorkspaces | None = None,
         clock: Clock = time.time,
         every: float = EVERY,
     ) -> None:
@@ -102,6 +107,7 @@ class Housekeeper:
         self._resources = resources
         self._rules = rules
         self._completion = completion or Completion(database)
+        self._workspaces = workspaces
         self._clock = clock
         self._every = every
 
@@ -118,6 +124,9 @@ class Housekeeper:
 
     async def look(self) -> Forgotten | None:
         """Tidy the store, if nobody has since the last time; None when it is not yet time. Raises `Unavailable`."""
+        # Folders are on this machine: every process looks after its own, whoever has the turn at the store.
+        if self._workspaces is not None and self._rules.workspaces is not None:
+            await self._workspaces.sweep(idle_for=self._rules.workspaces)
         now = self._clock()
         last = await self._db.write(_take_turn, TURN, now, self._every)
         if last is None:

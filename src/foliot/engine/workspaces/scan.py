@@ -270,7 +270,12 @@ class _Look:
         """Whether a file has names that are not in this tree."""
         if self._names is None:
             self._names = {}
-            _count_names(self._root, self._names, 0)
+            # A descriptor of its own: the one of the root is being read, and copies of it share its place.
+            root = os.open(".", FOLDER, dir_fd=self._root)
+            try:
+                _count_names(root, self._names, 0)
+            finally:
+                os.close(root)
         return self._names.get(status.st_ino, 0) < status.st_nlink
 
     def _check_size(self) -> None:

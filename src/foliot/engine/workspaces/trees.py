@@ -191,7 +191,7 @@ async def content_of(journal: Journal, snapshot: WorkspaceSnapshot) -> dict[str,
 
 
 def differences(before: Tree, after: Tree) -> list[FileChange]:
-    """What is not the same in two snapshots, by path. Equal folders are not looked into."""
+    """Compares two snapshots; returns what differs, by path. Equal folders are not looked into."""
     found: list[FileChange] = []
     left = [("", before.root, after.root)]
     while left:

@@ -40,9 +40,9 @@ from foliot.store.journal.base import Entry, Journal
 from foliot.tools.workspaces import (
     WORKSPACE_RULES,
     CallFiles,
+    FenceOwner,
     WorkspaceFull,
     WorkspaceLost,
-    FenceOwner,
     WorkspaceReadOnly,
     call_files,
 )
