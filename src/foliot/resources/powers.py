@@ -257,6 +257,7 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
                 "execution.on_contract_violation execution.tool_use_behavior execution.on_denied "
                 "execution.on_expiry execution.budget_notes limits.max_steps "
                 "limits.max_tokens limits.max_cost_usd limits.max_tool_calls limits.timeout max_concurrency "
+                "code.runs_in code.max_calls code.timeout "
                 "output_schema",
             ),
             *_EXECUTION_POLICY,

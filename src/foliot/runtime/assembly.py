@@ -7,13 +7,25 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
+import msgspec
 from msgspec.structs import replace
 
 from foliot.engine.approval.grants import StoredGrants
 from foliot.engine.base import Clock
+from foliot.engine.code.conversation import PROGRAM, RESULT_LIMIT
 from foliot.engine.definition.backends import Backends
 from foliot.engine.definition.endpoints import RunModels
-from foliot.engine.definition.freeze import CLIENT, DECLARED, DEFERRED, ENDPOINT, LOCK, freeze, with_search
+from foliot.engine.definition.freeze import (
+    CLIENT,
+    CODE,
+    DECLARED,
+    DEFERRED,
+    ENDPOINT,
+    LOCK,
+    freeze,
+    program_of,
+    with_search,
+)
 from foliot.engine.definition.governance import ModelGate
 from foliot.engine.driver.intake import caller_for
 from foliot.errors import NotFound, NotHere, UsageError
@@ -24,8 +36,9 @@ from foliot.resources.references import qualified
 from foliot.runtime.agent import Agent, named
 from foliot.store.base import Document, Key, ResourceStore
 from foliot.tools import search
-from foliot.tools.backends.agent import PREFIX, Agents, AgentTool
+from foliot.tools.backends.agent import PREFIX, Agents, AgentTool, Program
 from foliot.tools.base import Tool, ToolDefinition
+from foliot.tools.builtin.code import Code
 from foliot.tools.builtin.questions import ClientTool
 from foliot.tools.governance.rules import Rules
 from foliot.tools.pipeline.parts import PipelineParts
@@ -236,6 +249,8 @@ class Assembly:
         await self.models.allow(endpoint, agent.namespace)
         model = spec.get("model_name") or await self.models.model_of(endpoint, agent.namespace)
         tools, declared = await self._tools_for(spec.get("tools", []), agent.namespace, agent.name)
+        if spec.get(CODE):
+            _set_program(tools, program_of(spec[CODE]))
         frozen = freeze(
             agent.document, model=model, endpoint=endpoint, tools=with_search(tool.definition for tool in tools)
         )
@@ -266,6 +281,8 @@ class Assembly:
         names = [rule.name for rule in spec.tools if rule.name not in not_looked_up]
         pinned = spec.extra.get(DECLARED, ())
         tools, _ = await self._tools_for(self._locked(spec, names), spec.namespace, spec.agent, pinned)
+        if CODE in spec.extra:
+            _set_program(tools, msgspec.convert(spec.extra[CODE], Program))
         return self._piped(spec, tools)
 
     def _piped(self, spec: RunSpec, tools: Sequence[Tool]) -> Pipeline:
@@ -274,7 +291,10 @@ class Assembly:
         every = [*tools, *(ClientTool(rule.spec) for rule in spec.tools if rule.name in brought)]
         if deferred:
             every.append(search.ToolSearch(each.definition for each in tools if each.definition.name in deferred))
-        return Pipeline(every, self._parts_in(spec.namespace))
+        parts = self._parts_in(spec.namespace)
+        if PROGRAM in spec.extra:  # no model reads what it is given
+            parts = dataclasses.replace(parts, result_limit=max(parts.result_limit, RESULT_LIMIT))
+        return Pipeline(every, parts)
 
     async def pipeline_here(self, spec: RunSpec) -> Pipeline:
         """Make the pipeline where others may do the run as well. Raises `NotHere` when this process lacks something."""
@@ -340,3 +360,9 @@ class Assembly:
     async def close(self) -> None:
         await self.backends.close()
         await self.models.close()
+
+
+def _set_program(tools: Iterable[Tool], program: Program) -> None:
+    for tool in tools:
+        if isinstance(tool, Code):
+            tool.program = program

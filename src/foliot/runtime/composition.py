@@ -20,6 +20,9 @@ from foliot.engine.audit.completion import Completion
 from foliot.engine.audit.log import AuditTrail, open_audit
 from foliot.engine.base import Clock, Settlement, Watcher
 from foliot.engine.budgets.run_budget import RunBudgets, open_budgets
+from foliot.engine.code.conversation import REFERENCE
+from foliot.engine.code.gateway import CodeGateway
+from foliot.engine.code.interpreter import Interpreter
 from foliot.engine.definition.backends import Backends, can_fence
 from foliot.engine.definition.endpoints import RunModels, stored_secrets
 from foliot.engine.definition.governance import ModelGate, governed
@@ -277,6 +280,7 @@ def _assembled(
         turns=limiting.turns if limiting is not None else None,
         circuits=limiting.circuits.of_model if limiting is not None else None,
     )
+    models.reserve(REFERENCE, CodeGateway(Interpreter))
     budgets = (
         open_budgets(
             database, resources, journal, quote=models.quote, clock=clock, told=audit.budget if audit else None

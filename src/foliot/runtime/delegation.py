@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, cast
@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from foliot.common.cancellation import stop_tasks
 from foliot.common.waits import Waits
+from foliot.engine.code.conversation import limits_of, program_spec
 from foliot.engine.definition.freeze import narrowed_by
 from foliot.engine.driver.driver import Driver
 from foliot.engine.driver.journal import signal
@@ -34,7 +35,16 @@ from foliot.resources.digest import definition_digest
 from foliot.runtime.assembly import Assembly
 from foliot.store.journal.base import TERMINAL, RunHeld, Signal
 from foliot.tools import search
-from foliot.tools.backends.agent import DELEGATING, PREFIX, SPAWNING, Delegated, DelegationOrder, child_id
+from foliot.tools.backends.agent import (
+    DELEGATING,
+    PREFIX,
+    RUNNING_CODE,
+    SPAWNING,
+    Delegated,
+    DelegationOrder,
+    Program,
+    child_id,
+)
 from foliot.tools.base import ToolArgumentsInvalid, ToolDenied, ToolError, ToolUnsupported
 from foliot.tools.pipeline.parts import spend
 
@@ -300,7 +310,7 @@ class Delegator:
         A child that outlived its parent, because the process died in between, is told to end.
         """
         if SPAWNING & state.rules.keys():
-            for run_id in _spawned_by(state):
+            for run_id in _children_by(state, SPAWNING):
                 with contextlib.suppress(FoliotError):  # whoever waits for it is told what is wrong
                     if (await self._runs.journal.get(run_id)).phase not in TERMINAL:
                         self._children.keep(run_id, state.run_id, partial(self._drive, run_id))
@@ -340,6 +350,8 @@ class Delegator:
                 layer="delegation",
                 rule="depth",
             )
+        if order.program is not None:
+            return  # it is the caller itself
         chain = await self._ancestors(order)
         if (order.namespace, order.agent) in chain:
             way = " -> ".join((*(name for _, name in reversed(chain)), order.agent))
@@ -364,21 +376,22 @@ class Delegator:
 
     async def _start(self, order: DelegationOrder) -> Driver:
         """Store the child, held by this process. Raises `Conflict` when it is there, `ToolError`."""
-        where = f"{order.namespace}/{order.agent}"
+        caller, parent = order.caller, await self._began(order.parent) if order.parent else None
+        if order.program is not None:
+            spec, definitions = await self._program(order, order.program), parent.definitions if parent else {}
+            ancestors = caller.ancestors
+        else:
+            spec, definitions = await self._frozen(order)
+            ancestors = (*caller.ancestors, caller.agent) if caller.agent else caller.ancestors
         try:
-            agent = self._assembly.known(order.namespace, order.agent) or await self._assembly.agent(where)
-            spec = await self._assembly.freeze(agent)
             tools = await self._assembly.pipeline(spec)
         except (NotFound, UsageError) as error:
             raise ToolUnsupported(f"agent {order.agent!r} cannot be run: {error.message}", hint=error.hint) from None
-        caller, parent = order.caller, await self._began(order.parent) if order.parent else None
-        spec = replace(_narrowed(spec, order), limits=narrow(self._share(order), spec.limits))
-        spec = narrowed_by(spec, caller.execution)
         return await self._runs.start(
             spec,
             (user_message(order.input),),
             run_id=order.run_id,
-            definitions={f"Agent/{agent.name}": definition_digest(agent.document)},
+            definitions=definitions,
             parent=order.parent,
             depth=order.depth,
             trace=self._trace(order),
@@ -387,9 +400,40 @@ class Delegator:
             system=caller.system,
             template=caller.template,
             root=(parent.root if parent is not None else "") or order.parent,
-            ancestors=(*caller.ancestors, caller.agent) if caller.agent else caller.ancestors,
+            ancestors=ancestors,
             tools=tools,
         )
+
+    async def _frozen(self, order: DelegationOrder) -> tuple[RunSpec, Mapping[str, str]]:
+        """The agent that is asked for, as it is defined now, with what its caller leaves to it."""
+        where = f"{order.namespace}/{order.agent}"
+        try:
+            agent = self._assembly.known(order.namespace, order.agent) or await self._assembly.agent(where)
+            spec = await self._assembly.freeze(agent)
+        except (NotFound, UsageError) as error:
+            raise ToolUnsupported(f"agent {order.agent!r} cannot be run: {error.message}", hint=error.hint) from None
+        spec = replace(_narrowed(spec, order), limits=narrow(self._share(order), spec.limits))
+        return narrowed_by(spec, order.caller.execution), {f"Agent/{agent.name}": definition_digest(agent.document)}
+
+    async def _program(self, order: DelegationOrder, program: Program) -> RunSpec:
+        """The caller as it is pinned, with a program in the place of its model."""
+        parent = self._parent(order)
+        if parent is None:
+            raise ToolUnsupported("a program belongs to a run that is driven here, and there is none")
+        left = self._share(order)
+        if left.max_tool_calls is not None:
+            calls = max(0, left.max_tool_calls - await self._called_by_programs(parent))
+            beside = sum(call.name == RUNNING_CODE and call.phase != "done" for call in parent.calls)
+            left = replace(left, max_tool_calls=calls // max(1, beside))
+        return program_spec(parent.spec, order.tools or (), program, left)
+
+    async def _called_by_programs(self, parent: State) -> int:
+        """How many calls the earlier programs of a run have made: they count as its own."""
+        made = 0
+        for run_id in _children_by(parent, (RUNNING_CODE,)):
+            with contextlib.suppress(NotFound):  # not one of ours, or not begun yet
+                made += (await self._runs.load(run_id))[1].spent.tool_calls
+        return made
 
     def _trace(self, order: DelegationOrder) -> str:
         """A child belongs to the trace of its parent, below the call that asked for it."""
@@ -405,7 +449,7 @@ class Delegator:
         parent = self._parent(order)
         if parent is None:
             return Limits(max_steps=order.max_steps)
-        left = remaining(parent.spec.limits, parent.spent, now=self._clock(), deadline=parent.deadline)
+        left = remaining(limits_of(parent.spec), parent.spent, now=self._clock(), deadline=parent.deadline)
         shares = max(1, sum(_children_of(call) for call in parent.calls if call.phase != "done"))
         unpaid = self._children.unpaid(parent)
         steps, tokens, cost = left.max_steps, left.max_tokens, left.max_cost_usd
@@ -490,15 +534,15 @@ def _narrowed(spec: RunSpec, order: DelegationOrder) -> RunSpec:
     return replace(spec, tools=tuple(rule for rule in spec.tools if rule.name in kept or rule.name == search.NAME))
 
 
-def _spawned_by(state: State) -> list[str]:
-    """The children that a run may have beside it, by what it asked for."""
-    calls = [call for message in state.transcript for call in message.calls if call.name in SPAWNING]
+def _children_by(state: State, tools: Collection[str]) -> list[str]:
+    """The children that calls of these tools may have started, by what the run asked for."""
+    calls = [call for message in state.transcript for call in message.calls if call.name in tools]
     return [child_id(state.spec.namespace, state.run_id, call.id) for call in calls]
 
 
 def _children_of(call: Call) -> int:
     """How many children an open call stands for."""
-    if call.name.startswith(PREFIX) or call.name in SPAWNING:
+    if call.name.startswith(PREFIX) or call.name in SPAWNING or call.name == RUNNING_CODE:
         return 1
     tasks = (parse_object(call.arguments)[0] or {}).get("tasks") if call.name == DELEGATING else None
     return len(cast("list[object]", tasks)) if isinstance(tasks, list) else 0
@@ -510,4 +554,5 @@ def _delegated(state: State) -> Delegated:
         return Delegated(state.run_id, "succeeded", ended.output, ended.value, usage)
     phase = "cancelled" if state.ending is not None and state.ending.cancelled is not None else "failed"
     reason = getattr(ended, "reason", "")
-    return Delegated(state.run_id, phase, usage=usage, error=getattr(ended, "message", ""), reason=reason)
+    told = getattr(ended, "message", "")
+    return Delegated(state.run_id, phase, usage=usage, error=told, reason=reason, code=getattr(ended, "code", ""))

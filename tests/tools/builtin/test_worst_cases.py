@@ -51,6 +51,7 @@ NOTHING_FOREIGN = frozenset(
             "ask_user",
             "bash",
             "decide",
+            "code",
             "delegate",
             "emit_diagnosis",
             "list_tools",

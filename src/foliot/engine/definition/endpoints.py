@@ -102,6 +102,7 @@ class RunModels:
             clock=clock,
         )
         self._direct: dict[str, Gateway] = {}
+        self._reserved: set[str] = set()
         self._declared: dict[str, PythonEndpoint] = {}
         self._found: dict[str, tuple[float, EndpointConfig]] = {}
         self._revision = -1
@@ -109,6 +110,11 @@ class RunModels:
     def serve(self, ref: str, gateway: Gateway) -> None:
         """Answer requests for `ref` with this gateway."""
         self._direct[ref] = gateway
+
+    def reserve(self, ref: str, gateway: Gateway) -> None:
+        """Answer requests of runs that Foliot itself pins to `ref`; no agent can name it."""
+        self._direct[ref] = gateway
+        self._reserved.add(ref)
 
     def declare(self, endpoint: PythonEndpoint) -> str:
         """Know an endpoint of Python from now on; return the reference that it is asked by."""
@@ -168,6 +174,8 @@ class RunModels:
         Raises a `ModelError` when nobody answered; which one, see `Router.respond`.
         """
         refs = tuple(dict.fromkeys(refs_of(spec)))
+        if refs[0] in self._reserved:  # such a spec is made here, and has no fallbacks
+            return await self._direct[refs[0]].respond(request, on_delta=on_delta)
         if len(refs) == 1:
             return await self._ask(spec.namespace, refs[0], request, on_delta)
 
@@ -185,7 +193,7 @@ class RunModels:
         self, namespace: str, ref: str, request: ModelRequest, on_delta: OnDelta | None, *, last: bool = True
     ) -> ModelResponse:
         gateway = self._direct.get(ref)
-        if gateway is not None:
+        if gateway is not None and ref not in self._reserved:
             return await _of_object(gateway, request, on_delta)
         await self._allow_asking(namespace, ref)
         before = self._found.get(ref)
@@ -272,6 +280,8 @@ class RunModels:
 
     async def allow(self, ref: str, namespace: str) -> None:
         """Raises `Denied`, `InvalidInput` for a reference that an agent of this namespace may not follow now."""
+        if ref in self._reserved:
+            raise InvalidInput(f"{ref!r} is not a model that an agent can have", hint="name a ModelEndpoint")
         await self._allow(Origin("Agent", namespace), ref)
 
     async def _allow(self, origin: Origin, ref: str) -> None:
@@ -315,6 +325,8 @@ class RunModels:
 
         A gateway object has the prices of its attribute `pricing`, if it has one.
         """
+        if refs_of(spec)[0] in self._reserved:
+            return UsageQuote(cost_usd=0.0, source="estimated")
         await self._look_again()  # a price that was declared this moment makes room this moment
         most = Usage(source="estimated")
         costs: list[float | None] = []
@@ -342,6 +354,8 @@ class RunModels:
         """The tokens of a request, and their price if it is known, at the first endpoint that is asked."""
         alone = replace(request, settings=replace(request.settings, max_output_tokens=1))
         first = refs_of(spec)[0]
+        if first in self._reserved:
+            return Usage(cost_usd=0.0, source="estimated")
         gateway = self._direct.get(first)
         if gateway is not None:
             return _quoted(gateway, alone)

@@ -23,6 +23,7 @@ from foliot.kernel.run.spec import Contract, RunSpec, ToolRule
 from foliot.resources.amounts import micros_of_text
 from foliot.resources.powers import secret_targets
 from foliot.tools import search
+from foliot.tools.backends.agent import RUNNING_CODE, Program
 from foliot.tools.base import AuthSpec, RateLimit, ToolDefinition
 from foliot.tools.pipeline.order import check_order, check_requirements
 from foliot.tools.registry import lock
@@ -42,6 +43,8 @@ CONCURRENCY = "max_concurrency"
 EXECUTION = "execution_policy"
 # Shell commands on the agent's list, for execution policies that go by one.
 COMMANDS = "allowed_commands"
+# How programs of the agent run, where it says so: `runs_in`, `max_calls`, `seconds`.
+CODE = "code"
 # Fields of a Tool that only one kind of backend understands.
 _BACKEND_OPTIONS = ("http", "grpc", "wasm", "cli")
 
@@ -82,6 +85,7 @@ def freeze(agent: Mapping[str, Any], *, model: str, endpoint: str, tools: Sequen
             **({CONCURRENCY: spec[CONCURRENCY]} if spec.get(CONCURRENCY) else {}),
             **({COMMANDS: spec[COMMANDS]} if spec.get(COMMANDS) else {}),
             **_execution(declared_policy(spec)),
+            **({CODE: msgspec.to_builtins(program_of(spec[CODE]))} if spec.get(CODE) else {}),
         },
     )
 
@@ -110,6 +114,11 @@ def _execution(*declared: ExecutionPolicy | None) -> dict[str, Any]:
     return {} if policy is None else {EXECUTION: msgspec.to_builtins(normalised(policy))}
 
 
+def program_of(given: Mapping[str, Any]) -> Program:
+    """How programs run by `spec.code` of an Agent."""
+    return Program(given["runs_in"], given["max_calls"], seconds(given["timeout"]))
+
+
 def with_search(tools: Iterable[ToolDefinition]) -> list[ToolDefinition]:
     """The tools of an agent; with the one that finds the others when there are more than a model should be shown."""
     found = list(tools)
@@ -119,11 +128,14 @@ def with_search(tools: Iterable[ToolDefinition]) -> list[ToolDefinition]:
 
 
 def _deferred(tools: Sequence[ToolDefinition], forced: str) -> dict[str, list[str]]:
-    """Name the tools that are not shown at first. One that must be called is: providers refuse a choice of others."""
+    """Name the tools that are not shown at first. One that must be called is: providers refuse a choice of others.
+
+    So is `code`, by whose description a model knows the others.
+    """
     names = [tool.name for tool in tools]
     if len(names) <= search.FIT or search.NAME not in names:
         return {}
-    return {DEFERRED: [name for name in names if name not in (search.NAME, forced)]}
+    return {DEFERRED: [name for name in names if name not in (search.NAME, forced, RUNNING_CODE)]}
 
 
 def tool_rule(tool: ToolDefinition) -> ToolRule:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
+from foliot.common.durations import seconds
 from foliot.common.suggestions import suggestion
 from foliot.kernel.messages import Effort
 from foliot.resources.base import Model, Resource, Status, given, implies, problem, says
@@ -142,6 +143,27 @@ class AgentLimits(Model):
         self.max_steps = self.max_steps or MAX_STEPS
 
 
+MOST_CALLS: Final = 1000
+LONGEST_PROGRAM: Final = 3600.0
+
+
+class AgentCode(Model):
+    """How programs run that the agent writes with the tool `code`."""
+
+    runs_in: Annotated[Literal["interpreter", "sandbox"], ANY_CASE] = Field(
+        default="interpreter",
+        description="`interpreter` has a part of Python and nothing outside; `sandbox` is all of Python, fenced.",
+    )
+    max_calls: Annotated[Positive, Field(le=MOST_CALLS)] = Field(
+        default=100, description="Calls of tools that one program may make; at most 1000."
+    )
+    timeout: Timeout = Field(default="10s", description="How long a program may compute between two calls; at most 1h.")
+
+    def problems(self) -> Iterator[Problem]:
+        if seconds(self.timeout) > LONGEST_PROGRAM:
+            yield problem("timeout", message="{field} must be at most 1h", expected="a duration up to 1h")
+
+
 def _tool_choice(value: str) -> str:
     """One of three words in any case, or the name of a tool as it is."""
     word = value.lower()
@@ -213,6 +235,7 @@ class AgentSpec(Model):
     max_concurrency: Positive | None = Field(
         default=None, description="Runs of tasks that may be at work at once, over all workers; not limited without it."
     )
+    code: AgentCode | None = Field(default=None, description="How programs of the tool `code` run.")
     output_schema: JsonSchema = Field(
         default_factory=dict[str, Any], description="A JSON Schema that the final answer must satisfy."
     )

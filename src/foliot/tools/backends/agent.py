@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -24,6 +24,7 @@ PREFIX: Final = "agent:"
 # The built-in tools that start children, by every name they go by.
 SPAWNING: Final = frozenset({"spawn_agent", "spawn"})
 DELEGATING: Final = "delegate"
+RUNNING_CODE: Final = "code"
 INPUT_SCHEMA: Final[Mapping[str, Any]] = {
     "type": "object",
     "properties": {
@@ -35,9 +36,21 @@ INPUT_SCHEMA: Final[Mapping[str, Any]] = {
 _encode = msgspec.json.Encoder().encode
 
 
+class Program(Struct, frozen=True):
+    """How a program that stands in for a model is run, and how far it may go.
+
+    `seconds` is how long it may compute between two calls of tools, `max_calls` how many of these it may make.
+    """
+
+    runs_in: Literal["interpreter", "sandbox"] = "interpreter"
+    max_calls: int = 100
+    seconds: float = 10.0
+
+
 class DelegationOrder(Struct, frozen=True):
     """One delegation. `run_id` is the child's; `deadline` is when the call ends, in seconds since 1970.
 
+    With a `program` the child is the caller itself, with `input` in the place of its model: a program of Python.
     `tools` and `max_steps` narrow what the child has anyway: only these of its tools, and no more steps. `caller` is on
     whose behalf the call is made, and so the child acts.
     """
@@ -53,6 +66,7 @@ class DelegationOrder(Struct, frozen=True):
     tools: tuple[str, ...] | None = None
     max_steps: int | None = None
     caller: Caller = Caller()
+    program: Program | None = None
 
 
 class Delegated(Struct, frozen=True):
@@ -65,6 +79,7 @@ class Delegated(Struct, frozen=True):
     usage: Usage = Usage()
     error: str = ""
     reason: str = ""
+    code: str = ""
 
     @property
     def ended(self) -> bool:

@@ -19,6 +19,7 @@ from foliot.sandbox.base import Sandbox
 from foliot.tools.backends.agent import Agents
 from foliot.tools.base import Tool, ToolDefinition
 from foliot.tools.builtin.answers import Decide, EmitDiagnosis, SubmitWork
+from foliot.tools.builtin.code import Code
 from foliot.tools.builtin.delegation import DelegateTool, SpawnAgent, WaitAgents
 from foliot.tools.builtin.files import EditFile, ReadFile, WriteFile
 from foliot.tools.builtin.find import Glob, Grep
@@ -91,6 +92,7 @@ _MAKERS: Final[Mapping[str, _Make]] = {
     "decide": lambda around, _: Decide(around.actions, around.restricted_actions),
     "submit_work": lambda around, _: SubmitWork(),
     "ask_user": lambda around, _: AskUser(),
+    "code": lambda around, definitions: Code(around.delegates, definitions, around.sandbox),
     "delegate": lambda around, _: DelegateTool(around.delegates),
     "spawn_agent": lambda around, _: SpawnAgent(around.delegates),
     "wait_agents": lambda around, _: WaitAgents(around.delegates),
