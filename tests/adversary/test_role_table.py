@@ -68,6 +68,7 @@ CALLERS: dict[str, tuple[str, ...]] = {
     "admin": ("admin",),
 }
 UNEDITED = {"ToolApproval"}
+DIGEST = "sha256:" + "5" * 64
 
 
 class Site:
@@ -109,6 +110,8 @@ async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
         "FOLIOT_OUTBOUND_ALLOW": "10.1.0.0/16, intranet.example",
         "FOLIOT_WASM_MODULES": "/srv/modules, /opt/acme/resize.wasm",
         "FOLIOT_WASM_FOLDERS": "/srv/data",
+        "FOLIOT_SANDBOX_MOUNTS": "/srv/data, /srv/out:rw",
+        "FOLIOT_CONTAINER_IMAGES": f"registry.example/team/*, tools.example/curl@{DIGEST}",
         "FOLIOT_NATS_SUBJECTS": "{namespace}.tool.execute.*, billing.tool.*, shared.>",
     }
     flags = {"home": str(tmp_path)}
@@ -410,6 +413,11 @@ LIFTED: dict[tuple[str, str], tuple[dict[str, Any] | None, dict[str, Any], dict[
             "tiers",
         )
     },
+    ("Tool", "sandbox.runtime"): (
+        {"type": "function", "function": "desk:find", "sandbox": {"runtime": "gvisor"}},
+        {"type": "function", "function": "desk:find", "runtime": {"isolation_mode": "container"}},
+        {"type": "function", "function": "desk:find", "sandbox": {"runtime": "gvisor"}, "description": "Finds."},
+    ),
     ("Task", "mode"): (None, {"agent": "a", "mode": "template"}, {"agent": "a", "mode": "run"}),
     **{
         ("Tool", field): ({**SAMPLES["Tool"], **before}, {**SAMPLES["Tool"], **after}, {**SAMPLES["Tool"], **before})
@@ -554,6 +562,21 @@ async def test_a_rule_that_is_changed_or_deleted_is_recorded_with_what_it_said(s
 MCP = {"transport": "stdio"}
 WASM: dict[str, Any] = {"digest": "sha256:" + "0" * 64}
 OPENAI = {"provider": "openai", "default_model": "m"}
+FENCED: dict[str, Any] = {"type": "function", "function": "desk:find"}
+
+
+def reaching(*hosts: str) -> dict[str, Any]:
+    return {"network": [{"hosts": list(hosts)}]}
+
+
+def sending(secret: str, *hosts: str) -> dict[str, Any]:
+    return {**reaching("*"), "secrets": [{"secretRef": secret, "hosts": list(hosts)}]}
+
+
+def showing(source: str, *, writable: bool = False) -> dict[str, Any]:
+    return {"mounts": [{"source": source, "target": "/data", "writable": writable}]}
+
+
 # What is not granted, and beside it what is.
 GRANTED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     (
@@ -596,6 +619,30 @@ GRANTED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
         "Tool",
         "cli.env",
         {"type": "cli", "cli": {"command": ["python"], "env": {"PYTHONPATH": "/tmp"}}},
+        {"type": "cli", "cli": {"command": ["python"]}},
+    ),
+    *(
+        ("Tool", f"sandbox.{field}", {**FENCED, "sandbox": refused}, {**FENCED, "sandbox": granted})
+        for field, refused, granted in (
+            ("network.hosts", reaching("127.0.0.1"), reaching("10.1.2.3")),
+            ("network.hosts", reaching("localhost"), reaching("intranet.example")),
+            ("network.hosts", reaching("api.example", "169.254.169.254"), reaching("api.example", "*.example")),
+            ("network.hosts", reaching("::1"), reaching("8.8.8.8")),
+            ("secrets.secretRef", sending("signing", "api.example"), sending("s", "api.example")),
+            ("secrets.hosts", sending("s", "evil.example"), sending("s", "api.example")),
+            ("secrets.hosts", sending("s", "api.example", "*.example"), sending("s:other", "api.example")),
+            ("mounts.source", showing("/etc"), showing("/srv/data/cities")),
+            ("mounts.source", showing("/srv/database"), showing("/srv/out")),
+            ("mounts.writable", showing("/srv/data", writable=True), showing("/srv/out/a", writable=True)),
+            ("image", {"image": f"evil.example/x@{DIGEST}"}, {"image": f"registry.example/team/x@{DIGEST}"}),
+            ("image", {"image": f"registry.example/team@{DIGEST}"}, {"image": f"tools.example/curl@{DIGEST}"}),
+            ("env", {"env": {"PYTHONPATH": "/tmp"}}, {}),
+        )
+    ),
+    (
+        "Tool",
+        "sandbox.env",
+        {"type": "cli", "cli": {"command": ["python"]}, "sandbox": {"env": {"PYTHONPATH": "/tmp"}}},
         {"type": "cli", "cli": {"command": ["python"]}},
     ),
     ("Tool", "endpoint", {"endpoint": "http://127.0.0.1:1/"}, {"endpoint": "http://10.1.2.3/"}),

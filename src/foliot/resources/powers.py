@@ -29,6 +29,8 @@ Power: TypeAlias = Literal[
     "code",
     "module",
     "files",
+    "shows",
+    "image",
     "program",
     "sends",
     "keeps",
@@ -44,6 +46,8 @@ Grant: TypeAlias = Literal[
     "tool_modules",
     "wasm_modules",
     "wasm_folders",
+    "sandbox_mounts",
+    "container_images",
     "mcp_commands",
     "cli_commands",
     "outbound_allow",
@@ -61,6 +65,8 @@ POWERS: Final[Mapping[Power, str]] = {
     "code": "Python code runs in the process of Foliot",
     "module": "a WebAssembly module runs on the machine of Foliot, fenced in",
     "files": "such a module reads files of the machine",
+    "shows": "files of the machine are seen in a sandbox",
+    "image": "an image is run as a container on the machine of Foliot",
     "program": "a program is started on the machine of Foliot",
     "sends": "the value of a Secret is sent to the address beside it",
     "keeps": "a secret value is stored, and never shown again",
@@ -76,8 +82,11 @@ GRANTS: Final[Mapping[Grant, str]] = {
     "tool_modules": "the module is in `tool_modules`, or the operator declares it",
     "wasm_modules": "the file is in `wasm_modules`, or the operator declares it",
     "wasm_folders": "the folder is in `wasm_folders`, or the operator declares it",
+    "sandbox_mounts": "it is in `sandbox_mounts`, to be changed only with `:rw` behind it, or the operator declares it",
+    "container_images": "the image is in `container_images`, or the operator declares it",
     "mcp_commands": "the command line is in `mcp_commands`",
-    "cli_commands": "the command line, with its placeholders, is in `mcp_commands`, or the operator declares it",
+    "cli_commands": "the command line, with its placeholders and variables, is in `mcp_commands`, or the operator "
+    "declares it",
     "outbound_allow": "a host inside is in `outbound_allow`; a ModelEndpoint may be declared by the operator instead",
     "outbound_allow, nats_subjects": "a host inside is in `outbound_allow`; a NATS subject other than "
     "`tool.execute.NAME`, with the name of the Tool, is in `nats_subjects`, or the operator declares it",
@@ -228,6 +237,25 @@ _AUTH: Final = (
     *_all("sends", "auth.secretRef", "Secret.spec.hosts"),
     *_all("reaches", "auth.tokenURL", "outbound_allow"),
 )
+_LIMITS: Final = (
+    "sandbox.limits.memory sandbox.limits.processes sandbox.limits.cpus sandbox.limits.cpu_seconds "
+    "sandbox.limits.file_size sandbox.limits.tmp_size sandbox.limits.open_files sandbox.limits.output "
+    "sandbox.limits.seconds"
+)
+_SANDBOX: Final = (
+    *_all("reaches", "sandbox.network.hosts", "outbound_allow"),
+    *_all("sends", "sandbox.secrets.secretRef sandbox.secrets.hosts", "Secret.spec.hosts"),
+    *_all("shows", "sandbox.mounts.source sandbox.mounts.writable", "sandbox_mounts"),
+    *_all("image", "sandbox.image", "container_images"),
+    *_all("program", "sandbox.env", "cli_commands"),
+    Field("sandbox.runtime", "judged", "admin", "it is weakened", _lowers("", "gvisor")),
+    *_all(
+        "own",
+        "sandbox.network.ports sandbox.network.methods sandbox.network.deny sandbox.secrets.ports "
+        "sandbox.secrets.variable sandbox.secrets.cleartext sandbox.mounts.target sandbox.require sandbox.workspace "
+        + _LIMITS,
+    ),
+)
 _RATE: Final = "rate_limit.requests rate_limit.per rate_limit.burst rate_limit.concurrency"
 
 # A policy only narrows what a run may do, and whoever declares the agent or the task may do so.
@@ -314,6 +342,7 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
             *_all("program", "cli.command cli.env", "cli_commands"),
             *_all("reaches", "endpoint", "outbound_allow, nats_subjects"),
             *_AUTH,
+            *_SANDBOX,
             *_all("names", "mcp_server_ref requires requires_prior after replaced_by"),
             Field("category", "judged", "admin", "it changes on a tool that exists", _changes),
             Field("capabilities", "judged", "admin", "one is taken away", _drops),
@@ -372,7 +401,9 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
         _all(
             "rule",
             "max_tokens_per_run allowed_models blocked_tools allowed_tools allowed_categories read_only ask apply_mode "
-            "target_systems target_tasks",
+            "target_systems target_tasks "
+            "sandbox.isolation sandbox.network.hosts sandbox.network.ports sandbox.network.methods "
+            f"sandbox.network.deny sandbox.workspace sandbox.mounts sandbox.require {_LIMITS}",
         ),
     ),
     "AgentRole": KindPowers(("admin",), _all("rule", "description permissions")),
@@ -556,7 +587,21 @@ def secret_targets(document: Document, addresses: Iterable[tuple[str, str]] | No
 
 
 _IN_HIS_NAME: Final[frozenset[Power]] = frozenset(
-    {"reaches", "code", "module", "files", "program", "sends", "keeps", "binds", "works", "consents", "shares"}
+    {
+        "reaches",
+        "code",
+        "module",
+        "files",
+        "shows",
+        "image",
+        "program",
+        "sends",
+        "keeps",
+        "binds",
+        "works",
+        "consents",
+        "shares",
+    }
 )
 
 

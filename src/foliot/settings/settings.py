@@ -242,6 +242,34 @@ def as_places(given: Given) -> tuple[str, ...]:
     return tuple(str(as_path(given._replace(text=entry))) for entry in entries)
 
 
+def as_mounts(given: Given) -> tuple[str, ...]:
+    """Absolute paths separated by commas, with `:rw` behind what may be changed: `/srv/data, /srv/out:rw`."""
+    entries = [part.strip() for part in given.text.split(",") if part.strip()]
+    bare = as_places(given._replace(text=",".join(entry.removesuffix(":rw") for entry in entries)))
+    return tuple(f"{path}:rw" if entry.endswith(":rw") else path for path, entry in zip(bare, entries, strict=True))
+
+
+_IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,255}@sha256:[0-9a-f]{64}")
+_IMAGES: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,255}/\*")
+
+
+def as_image(given: Given) -> str:
+    """An image by its digest: `registry.example/tools@sha256:…`."""
+    text = given.text.strip()
+    if not text or _IMAGE.fullmatch(text):
+        return text
+    raise refused(given, "an image by its digest, such as registry.example/tools@sha256: and 64 digits")
+
+
+def as_images(given: Given) -> tuple[str, ...]:
+    """Images by their digest, or all below a name, separated by commas: `registry.example/team/*`."""
+    entries = tuple(part.strip() for part in given.text.split(",") if part.strip())
+    for entry in entries:
+        if not _IMAGES.fullmatch(entry) and not _IMAGE.fullmatch(entry):
+            raise refused(given, "images by their digest, or all below a name, such as registry.example/team/*")
+    return entries
+
+
 def as_listen(given: Given) -> str:
     """`host:port`, an address of IPv6 in brackets: `127.0.0.1:8080`, `[::1]:8080`, `0.0.0.0:0`."""
     host, colon, port = given.text.strip().rpartition(":")
@@ -418,6 +446,12 @@ class Settings:
     # declares; and folders that such a module may be given to read.
     wasm_modules: tuple[str, ...] = field(metadata=rule(as_places, ""))
     wasm_folders: tuple[str, ...] = field(metadata=rule(as_places, ""))
+    # Files and folders of this machine that a fence may show which somebody else than the operator declares.
+    sandbox_mounts: tuple[str, ...] = field(metadata=rule(as_mounts, ""))
+    # Images that may be run as containers which somebody else than the operator names, and the one that is taken when a
+    # tool names none.
+    container_images: tuple[str, ...] = field(metadata=rule(as_images, ""))
+    container_image: str = field(metadata=rule(as_image, ""))
     # Programs that may be started as MCP servers; without it none is, whatever an McpServer declares. One that somebody
     # else than the operator declares needs its whole command line here, and the variables that it sets.
     mcp_commands: tuple[str, ...] = field(metadata=rule(as_commands, ""))

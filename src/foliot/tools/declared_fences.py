@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from foliot.common.sizes import bytes_of
 from foliot.resources.powers import Document, declared_by_operator, spec_of
-from foliot.sandbox.base import Limits, Mount
+from foliot.sandbox.base import Limits, Mount, WorkspaceAccess
 from foliot.sandbox.egress.rules import EgressRule
 from foliot.tools.fences import Backend, Ceiling, FenceRequest, FenceSecret
 
+# Who calls bounds the time; what is declared bounds it as well.
+_UNTIMED: Final = Limits(seconds=None)
 _SIZES: Final = frozenset({"memory", "file_size", "tmp_size", "output"})
 # The weakest backend for each weakest isolation of a policy; without a fence there is nothing to bound.
 _BACKENDS: Final[Mapping[str, Backend]] = {
@@ -22,12 +26,19 @@ _BACKENDS: Final[Mapping[str, Backend]] = {
 
 
 def fence_request(
-    sandbox: Mapping[str, Any], *, namespace: str, bound: bool, contained: bool = False, workspace: str = "none"
+    sandbox: Mapping[str, Any],
+    *,
+    namespace: str,
+    bound: bool,
+    granted_mounts: Sequence[str] = (),
+    contained: bool = False,
+    workspace: WorkspaceAccess = "none",
 ) -> FenceRequest:
-    """The fence that a `SandboxSpec` asks for.
+    """The fence that a `SandboxSpec` asks for. It has no time limit but the one that is declared.
 
-    `bound`: its secrets go only where they are bound to, because somebody else than the operator declared it.
-    `contained`: it runs in a container. `workspace` is the access that it has when it says nothing of it.
+    `bound`: its secrets go only where they are bound to, and it shows only what lies in `granted_mounts`, because
+    somebody else than the operator declared it. `contained`: it runs in a container. `workspace` is the access that it
+    has when it says nothing of it.
     """
     backend: Backend = "process"
     if contained:
@@ -49,14 +60,15 @@ def fence_request(
             for each in sandbox.get("secrets", ())
         ),
         mounts=tuple(Mount(each["source"], each["target"], each["writable"]) for each in sandbox.get("mounts", ())),
-        limits=Limits(**limits_of(sandbox.get("limits", {}))),
+        mounts_within=tuple(granted_mounts) if bound else None,
+        limits=replace(_UNTIMED, **limits_of(sandbox.get("limits", {}))),
         environment=dict(sandbox.get("env", {})),
         require=frozenset(sandbox.get("require", ())),
         namespace=namespace,
     )
 
 
-def tool_fence(document: Document) -> FenceRequest:
+def tool_fence(document: Document, granted_mounts: Sequence[str] = ()) -> FenceRequest:
     """The fence that a normalised Tool document asks for: `spec.sandbox`, with what `spec.cli` says of it."""
     spec = spec_of(document)
     cli: Mapping[str, Any] = spec.get("cli", {})
@@ -67,6 +79,7 @@ def tool_fence(document: Document) -> FenceRequest:
         sandbox,
         namespace=document["metadata"].get("namespace", "default"),
         bound=not declared_by_operator(document),
+        granted_mounts=granted_mounts,
         contained=spec["runtime"]["isolation_mode"] == "container",
         workspace=cli.get("workspace", "none"),
     )

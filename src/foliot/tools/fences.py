@@ -13,14 +13,16 @@ Nothing weaker than what was asked for ever stands in for it.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from foliot.common.threads import on_thread
 from foliot.sandbox.base import (
     Limits,
     Mount,
@@ -33,7 +35,7 @@ from foliot.sandbox.base import (
 from foliot.sandbox.egress.broker import Broker, Resolve
 from foliot.sandbox.egress.credentials import EgressSecret
 from foliot.sandbox.egress.rules import EgressRecord, EgressRule
-from foliot.tools.base import Caller, Invocation, ToolDenied
+from foliot.tools.base import Caller, Invocation, ToolDenied, ToolPolicyInvalid
 from foliot.tools.isolation import sandbox_failure
 from foliot.tools.processes import outlives_call
 from foliot.tools.workspaces import FenceOwner, WorkspaceFolders
@@ -61,13 +63,17 @@ class FenceSecret(Struct, frozen=True):
     @property
     def name(self) -> str:
         """The name as the broker and its records know it."""
-        return re.sub(r"[^A-Za-z0-9_.-]", "_", self.ref)[:64]
+        name = re.sub(r"[^A-Za-z0-9_.-]", "_", self.ref)[:64]
+        return name if name[:1].isalpha() else f"s{name}"[:64]
 
 
 class FenceRequest(Struct, frozen=True):
     """The fence that a tool declares. Without `network` there is none. `namespace` is where its secrets are.
 
     `image` is for containers. `limits`, `require`, `cwd`, `environment` and `mounts` are those of `SandboxPolicy`.
+    `mounts_within` are the folders that mounts have to lie in when links are followed, because somebody else than the
+    operator declared them; one ends with `:rw` if they may be writable. None is no bound. `parts` are mounts that
+    Foliot itself needs inside, the interpreter for example: no rule is about them.
     """
 
     backend: Backend = "process"
@@ -76,6 +82,8 @@ class FenceRequest(Struct, frozen=True):
     network: tuple[EgressRule, ...] = ()
     secrets: tuple[FenceSecret, ...] = ()
     mounts: tuple[Mount, ...] = ()
+    mounts_within: tuple[str, ...] | None = None
+    parts: tuple[Mount, ...] = ()
     limits: Limits = Limits()
     environment: Mapping[str, str] = {}
     cwd: str = ""
@@ -151,12 +159,43 @@ def _check_mounts(mounts: Sequence[Mount], ceiling: Ceiling) -> None:
         return
     allowed = [folder.rstrip("/") for folder in ceiling.mounts]
     for mount in mounts:
-        if not any(mount.source == folder or mount.source.startswith(f"{folder}/") for folder in allowed):
+        if not lies_in(mount.source, allowed):
             raise ToolDenied(
                 f"{ceiling.rule} does not allow this tool to see {mount.target} in its sandbox",
                 layer="sandbox",
                 rule=ceiling.rule,
             )
+
+
+def with_real_mounts(wanted: FenceRequest) -> FenceRequest:
+    """Returns the request with its mounts as they are on this machine now, links followed. Raises `ToolDenied`.
+
+    What a link leads to is what would be shown, so that is what grants and ceilings are held against.
+    """
+    mounts = tuple(Mount(os.path.realpath(each.source), each.target, each.writable) for each in wanted.mounts)
+    if wanted.mounts_within is not None:
+        for mount in mounts:
+            if not mount_granted(mount.source, mount.writable, wanted.mounts_within, follow=os.path.realpath):
+                raise ToolDenied(
+                    f"whoever declared this tool may not show what would be at {mount.target} in its sandbox",
+                    hint="the operator of this installation grants folders by the setting sandbox_mounts "
+                    "(FOLIOT_SANDBOX_MOUNTS)",
+                    layer="sandbox",
+                )
+    return replace(wanted, mounts=mounts)
+
+
+def mount_granted(
+    source: str, writable: bool, entries: Iterable[str], *, follow: Callable[[str], str] = os.path.normpath
+) -> bool:
+    """Whether entries of `sandbox_mounts` hold a file or folder: `/srv/data`, or `/srv/out:rw` for what is writable."""
+    folders = (each.removesuffix(":rw") for each in entries if not writable or each.endswith(":rw"))
+    return lies_in(follow(source), map(follow, folders))
+
+
+def lies_in(path: str, folders: Iterable[str]) -> bool:
+    """Whether a path is one of these, or below one that is a folder."""
+    return any(path == folder or path.startswith(f"{folder.rstrip('/')}/") for folder in folders)
 
 
 Ceilings: TypeAlias = Callable[[Caller], Awaitable[Sequence[Ceiling]]]
@@ -200,6 +239,8 @@ class Fences:
 
     async def narrowed(self, wanted: FenceRequest, caller: Caller) -> Narrowed:
         """Returns what a fence would be for this caller now. Raises `ToolDenied`."""
+        if wanted.mounts:
+            wanted = await on_thread(with_real_mounts, wanted)
         found = narrowed(wanted, await self._ceilings(caller))
         if found.request.backend != "process" and not found.request.image:
             found = replace(found, request=replace(found.request, image=self._default_image))
@@ -250,7 +291,7 @@ class Fences:
             access = _less(access, await self.workspaces.access(owner))
             folder = await self.workspaces.folder(owner, writes=access == "read_write")
         policy = SandboxPolicy(
-            mounts=wanted.mounts,
+            mounts=(*wanted.parts, *wanted.mounts),
             workspace=None if folder is None else str(folder),
             workspace_access=access,
             cwd=wanted.cwd,
@@ -275,6 +316,8 @@ class Fences:
         if self._resolve is None or self._record is None:
             raise ToolDenied("there is no network here: nothing could record what leaves", layer="sandbox")
         record, by_name = self._record, {secret.name: secret for secret in wanted.secrets}
+        if len(by_name) < len(wanted.secrets):  # the value of one would go to the hosts of the other
+            raise ToolPolicyInvalid("two secrets of this tool read alike", field="spec.sandbox.secrets")
         namespace = wanted.namespace or owner.caller.namespace
 
         async def reveal(name: str) -> str:

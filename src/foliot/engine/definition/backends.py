@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from foliot.common.waits import Waits
-from foliot.engine.definition.freeze import tool_definition
+from foliot.engine.definition.freeze import FENCED_MODES, FENCED_TYPES, tool_definition
 from foliot.engine.definition.functions import fenced_definition, function_tool
 from foliot.engine.definition.grants import NOTHING_GRANTED, OperatorGrants, not_granted
 from foliot.engine.definition.references import References
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from foliot.tools.workspaces import WorkspaceFolders
 
 OVER_HTTP = ("http", "external", "webhook-callback")
-# The types of declared tools that run in the sandbox of processes when they are `sandboxed`.
-FENCED: Final = ("function", "cli")
 
 
 def _make_sandbox(backend: Backend) -> Sandbox:
@@ -217,18 +215,25 @@ class Backends:
                 if definition.type == "cli"
                 else "set spec.runtime.isolation_mode: none to run it without one, if that is meant",
             )
-        if definition.type == "function" and definition.isolation == "sandboxed":
-            definition = fenced_definition(document, self.grants)
-        elif definition.type == "cli":
-            try:
-                self.grants.check_program(document)
-            except Denied as denied:
-                raise not_granted(document, denied) from None
+        if definition.type in FENCED_TYPES and definition.isolation in FENCED_MODES:
+            definition = self._fenced(document, definition)
 
         def never() -> Tool:
             raise AssertionError("a tool that declares an isolation has no plain backend")
 
         return self.isolations.contained(definition, never)
+
+    def _fenced(self, document: Document, definition: ToolDefinition) -> ToolDefinition:
+        """The definition with what runs, and the fence around it, as whoever declared the tool may have both."""
+        if definition.type == "function":
+            definition = fenced_definition(document, self.grants)
+        try:
+            if definition.type == "cli":
+                self.grants.check_program(document)
+            fence = self.grants.fence(document)
+        except Denied as denied:
+            raise not_granted(document, denied) from None
+        return replace(definition, options={**definition.options, "sandbox": fence})
 
     @property
     def web(self) -> Web:

@@ -25,6 +25,7 @@ from foliot.resources.powers import secret_targets
 from foliot.tools import search
 from foliot.tools.backends.agent import RUNNING_CODE, Program
 from foliot.tools.base import AuthSpec, RateLimit, ToolDefinition
+from foliot.tools.declared_fences import tool_fence
 from foliot.tools.pipeline.order import check_order, check_requirements
 from foliot.tools.registry import lock
 
@@ -47,6 +48,9 @@ COMMANDS = "allowed_commands"
 CODE = "code"
 # Fields of a Tool that only one kind of backend understands.
 _BACKEND_OPTIONS = ("http", "grpc", "wasm", "cli")
+# The types of tools whose code runs in a fence, and the isolations that are one.
+FENCED_TYPES = ("function", "cli")
+FENCED_MODES = ("sandboxed", "container")
 
 
 def freeze(agent: Mapping[str, Any], *, model: str, endpoint: str, tools: Sequence[ToolDefinition]) -> RunSpec:
@@ -199,8 +203,16 @@ def tool_definition(document: Mapping[str, Any]) -> ToolDefinition:
         rate_limit=_rate_limit(spec.get("rate_limit")),
         auth=_auth(spec.get("auth"), secret_targets(document)),
         price=micros_of_text(spec["price_usd"]) if "price_usd" in spec else 0,
-        options={name: spec[name] for name in _BACKEND_OPTIONS if name in spec},
+        options=_options(document),
     )
+
+
+def _options(document: Mapping[str, Any]) -> dict[str, Any]:
+    spec = document["spec"]
+    found = {name: spec[name] for name in _BACKEND_OPTIONS if name in spec}
+    if spec["type"] in FENCED_TYPES and spec["runtime"]["isolation_mode"] in FENCED_MODES:
+        found["sandbox"] = tool_fence(document)
+    return found
 
 
 def _retry(given: Mapping[str, Any]) -> RetryPolicy:

@@ -8,16 +8,19 @@ used, because settings, Secrets and resources change, and not everything in a st
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, TypeAlias
 
+from foliot.common.hosts import shown_host
 from foliot.errors import Denied, FoliotError, InvalidInput, NotHere
 from foliot.models.registry import Provider, default_registry
 from foliot.resources.powers import Document, declared_addresses, declared_by_operator, secret_targets, spec_of
 from foliot.settings.settings import Settings
 from foliot.tools.base import ToolDenied
+from foliot.tools.declared_fences import tool_fence
+from foliot.tools.fences import FenceRequest, lies_in, mount_granted
 from foliot.tools.mcp.process import ServerSpec, Variable, command_granted, server_spec
 from foliot.tools.nats_worker.messages import EXECUTE
 from foliot.tools.outbound.guard import Guard, Outbound, OutboundRefused, ToolUnreachable
@@ -40,6 +43,8 @@ class OperatorGrants:
     nats_subjects: tuple[str, ...] = ()
     wasm_modules: tuple[str, ...] = ()
     wasm_folders: tuple[str, ...] = ()
+    sandbox_mounts: tuple[str, ...] = ()
+    container_images: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, settings: Settings | None) -> OperatorGrants:
@@ -52,6 +57,8 @@ class OperatorGrants:
             settings.nats_subjects,
             settings.wasm_modules,
             settings.wasm_folders,
+            settings.sandbox_mounts,
+            settings.container_images,
         )
 
     # --- code ----------------------------------------------------------------------------------------------------
@@ -153,10 +160,65 @@ class OperatorGrants:
         """Raises `Denied` unless whoever declared a `cli` tool may have its command started, as it is written."""
         cli: Mapping[str, Any] = spec_of(document)["cli"]
         program, *args = cli["command"]
-        env = tuple(Variable(name) for name in cli.get("env", ()))
+        sandbox: Mapping[str, Any] = spec_of(document).get("sandbox", {})
+        env = tuple(Variable(name) for name in (*cli.get("env", ()), *sandbox.get("env", ())))
         if declared_by_operator(document):
             return
         self._check_line(document, ServerSpec("", document["metadata"]["name"], "", "stdio", program, tuple(args), env))
+
+    # --- fences --------------------------------------------------------------------------------------------------
+
+    def check_fence(self, document: Document) -> None:
+        """Raises `Denied` unless whoever declared a resource may have what its `spec.sandbox` shows and runs.
+
+        Mounts are held against the grants by their paths: whoever declares learns nothing of the files of this machine.
+        What a link leads to is held against them when the fence is opened.
+        """
+        spec = spec_of(document)
+        sandbox: Mapping[str, Any] = spec.get("sandbox", {})
+        if not sandbox or declared_by_operator(document):
+            return
+        what = f"{document['kind']}/{document['metadata']['name']}"
+        for number, mount in enumerate(sandbox.get("mounts", ())):
+            if not mount_granted(mount["source"], mount["writable"], self.sandbox_mounts):
+                raise Denied(
+                    f"{what}: this file or folder may not be shown in a sandbox here",
+                    hint=_ASK.format(
+                        "add it to the setting sandbox_mounts (FOLIOT_SANDBOX_MOUNTS), with :rw to be changed"
+                    ),
+                    field=f"spec.sandbox.mounts[{number}].source",
+                )
+        image = sandbox.get("image", "")
+        if image and not any(image_granted(image, pattern) for pattern in self.container_images):
+            raise Denied(
+                f"{what}: this image may not be run here",
+                hint=_ASK.format(f"add {image} to the setting container_images (FOLIOT_CONTAINER_IMAGES)"),
+                field="spec.sandbox.image",
+            )
+        if sandbox.get("env") and spec.get("type") == "function":
+            raise Denied(
+                f"{what}: a variable can have other code run than the function that was granted",
+                hint="leave spec.sandbox.env out, or ask the operator of this installation (admin of all namespaces) "
+                "to declare this resource",
+                field="spec.sandbox.env",
+            )
+
+    def fence(self, document: Document) -> FenceRequest:
+        """Returns the fence of a Tool as whoever declared it may have it. Raises `Denied` as `check_fence`."""
+        self.check_fence(document)
+        return tool_fence(document, self.sandbox_mounts)
+
+    async def _check_reach(self, document: Document, secret_hosts: SecretHosts) -> None:
+        """Raises `Denied` for an address inside that `spec.sandbox` names, and for a secret that is not bound."""
+        sandbox: Mapping[str, Any] = spec_of(document).get("sandbox", {})
+        for number, rule in enumerate(sandbox.get("network", ())):
+            for host in rule["hosts"]:
+                if "*" not in host and not rule["deny"]:
+                    field = f"spec.sandbox.network[{number}].hosts"
+                    await self._check_address(document, field, f"http://{shown_host(host)}/")
+        for secret in sandbox.get("secrets", ()):
+            hosts = await secret_hosts(secret["secretRef"], document["metadata"].get("namespace", "default"))
+            _check_bound(document, secret["secretRef"], secret["hosts"], hosts)
 
     # --- messages ------------------------------------------------------------------------------------------------
 
@@ -191,6 +253,9 @@ class OperatorGrants:
             self.check_subject(document)
         if kind == "Tool" and spec["type"] == "cli":
             self.check_program(document)
+        if spec.get("sandbox") and kind != "AgentPolicy":
+            self.check_fence(document)
+            await self._check_reach(document, secret_hosts)
         if kind == "ModelEndpoint":
             if provider_of(document) is None:
                 raise Denied(
@@ -249,9 +314,9 @@ def module_granted(module: str, patterns: Collection[str]) -> bool:
     )
 
 
-def lies_in(path: str, places: Iterable[str]) -> bool:
-    """Whether a path is one of these, or below one that is a folder."""
-    return any(path == place or path.startswith(f"{place.rstrip('/')}/") for place in places)
+def image_granted(image: str, pattern: str) -> bool:
+    """Whether an entry of `container_images` holds an image: the very one, or all below a name as `team.example/*`."""
+    return image == pattern or (pattern.endswith("/*") and image.startswith(pattern[:-1]))
 
 
 def not_granted(document: Document, denied: Denied) -> FoliotError:
@@ -351,7 +416,13 @@ async def check_secret(document: Document, ref: str, secret_hosts: SecretHosts) 
     """Raises `Denied` when whoever declared a resource chose an address that its Secret is not bound to."""
     targets = secret_targets(document, addresses(document))
     hosts = await secret_hosts(ref, document["metadata"].get("namespace", "default")) if targets else None
-    if targets is not None and hosts is not None and (host := unbound(targets, hosts)) is not None:
+    if targets is not None:
+        _check_bound(document, ref, targets, hosts)
+
+
+def _check_bound(document: Document, ref: str, targets: Sequence[str], hosts: Sequence[str] | None) -> None:
+    """Raises `Denied` for a Secret that is declared, and bound to other hosts than these."""
+    if hosts is not None and (host := unbound(targets, hosts)) is not None:
         raise Denied(
             f"{document['kind']}/{document['metadata']['name']}: the Secret {ref!r} is not bound to the host {host!r}, "
             "and is not sent there",

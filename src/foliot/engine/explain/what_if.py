@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from foliot.engine.approval.documents import KIND as APPROVAL
 from foliot.engine.approval.grants import standing_among
 from foliot.engine.budgets.calls import CallBudgets
-from foliot.engine.definition.backends import FENCED, can_fence
+from foliot.engine.definition.backends import can_fence
 from foliot.engine.definition.endpoints import models_reached
-from foliot.engine.definition.freeze import LOCK, freeze, tool_definition, with_search
+from foliot.engine.definition.freeze import FENCED_TYPES, LOCK, freeze, tool_definition, with_search
 from foliot.engine.definition.functions import fenced_definition, function_tool
 from foliot.engine.definition.governance import token_limits
 from foliot.engine.definition.grants import NOTHING_GRANTED, SecretHosts, check_provider, not_granted
@@ -59,7 +59,7 @@ class Declared:
         if definition.isolation == "wasm":
             contained = wasm.installed() and bool(definition.options.get("wasm"))
         else:
-            fenced = tool is not None or (definition.isolation == "sandboxed" and definition.type in FENCED)
+            fenced = tool is not None or (definition.isolation == "sandboxed" and definition.type in FENCED_TYPES)
             contained = fenced and can_fence()
         self.isolation = definition.isolation if contained else NONE
         if hasattr(tool, "callees"):

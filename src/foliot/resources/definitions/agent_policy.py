@@ -8,6 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field, WithJsonSchema
 
 from foliot.resources.base import Model, Resource, Status, problem
+from foliot.resources.definitions.sandbox import SandboxCeiling
 from foliot.resources.fields import MARK_ONE_OR_MANY, Count, WordList, one_of_words
 from foliot.resources.problems import Problem
 
@@ -37,6 +38,9 @@ class AgentPolicySpec(Model):
     read_only: bool | None = Field(default=None, description="Refuse every tool that may change something.")
     ask: Annotated[Literal["off", "on-miss", "always"], one_of_words("off", "on-miss", "always")] | None = Field(
         default=None, description="Ask a person: off, on-miss (for a tool that is not on the lists) or always."
+    )
+    sandbox: SandboxCeiling | None = Field(
+        default=None, description="The most that tools may have around them: isolation, network, files, limits."
     )
     apply_mode: Annotated[Literal["scoped", "global"], one_of_words("scoped", "global", said="unsupported")] = Field(
         default="scoped", description="For the targets only, or for all work of the namespace."

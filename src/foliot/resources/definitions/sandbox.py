@@ -208,7 +208,7 @@ class SandboxLimits(Model):
 
 
 class SandboxSpec(Model):
-    """What runs in a fence, asked of it. Policies may take away from it."""
+    """The fence that something asks for. Policies may take away from it."""
 
     network: list[NetworkRule] = Field(
         default_factory=list[NetworkRule], description="What may be reached; nothing when there is no rule."

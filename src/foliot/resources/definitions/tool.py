@@ -23,7 +23,9 @@ from foliot.resources.base import (
     present,
     problem,
     says,
+    within,
 )
+from foliot.resources.definitions.sandbox import SandboxSpec, Variables, WorkspaceAccess
 from foliot.resources.definitions.shapes import CallRetry, Dollars, OperationClass, RateLimit, ToolAuth
 from foliot.resources.fields import (
     ANY_CASE,
@@ -59,6 +61,8 @@ _SEMVER: Final = re.compile(
 _IMPORT_PATH: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _CATEGORY: Final = re.compile(r"[a-z0-9]([a-z0-9_.-]{0,61}[a-z0-9])?")
 _HOST_PORT: Final = re.compile(r"([^\s/:]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
+# The types of tools whose code runs in a fence of processes or in a container.
+_FENCED: Final = frozenset({"cli", "function"})
 _DANGEROUS: Final = frozenset({"high", "critical"})
 _CALLED_BY_URL: Final = frozenset({"http", "external", "webhook-callback"})
 _TOTAL: Final = "30s"
@@ -254,9 +258,6 @@ class WasmCode(Model):
     )
 
 
-_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-
-
 class CliCommand(Model):
     """The program that a `cli` tool starts, in a sandbox and without a shell.
 
@@ -276,10 +277,10 @@ class CliCommand(Model):
     output: Annotated[Literal["text", "json"], ANY_CASE] = Field(
         default="text", description="What the program prints: text, or JSON that is checked."
     )
-    workspace: Annotated[Literal["none", "read_only", "read_write"], ANY_CASE] = Field(
+    workspace: WorkspaceAccess = Field(
         default="none", description="Whether the program sees the workspace, at /workspace."
     )
-    env: StringMap = Field(
+    env: Variables = Field(
         default_factory=dict[str, str],
         description="Variables for the program. Never a credential: it could print them.",
     )
@@ -287,9 +288,6 @@ class CliCommand(Model):
     def problems(self) -> Iterator[Problem]:
         for place, message in command_template.wrong_elements(self.command):
             yield problem("command", place, message=message)
-        for name, value in self.env.items():
-            if not _VARIABLE.fullmatch(name) or "\0" in value:
-                yield problem("env", name, message="{field} is not the name of a variable, or its value holds a NUL")
 
 
 _CATEGORY_SCHEMA: Final = {"type": "string", "pattern": r"^\s*[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?\s*$"}
@@ -310,6 +308,8 @@ class ToolSpec(Model):
         implies(present("wasm"), says("type", "wasm")),
         implies(says("type", "cli"), present("cli")),
         implies(present("cli"), says("type", "cli")),
+        implies(present("sandbox"), says("type", "cli", "function")),
+        no(both(present("sandbox"), within("runtime", says("isolation_mode", "none", "wasm")))),
         implies(both(given("endpoint"), _BY_URL), fits("endpoint", r"^\s*[Hh][Tt][Tt][Pp][Ss]?://[^\s/:@?#]")),
         implies(both(given("endpoint"), says("type", "grpc")), fits("endpoint", _GRPC_TARGET)),
     )
@@ -331,6 +331,9 @@ class ToolSpec(Model):
     grpc: GrpcService | None = Field(default=None, description="How the service of a `grpc` tool is reached.")
     wasm: WasmCode | None = Field(default=None, description="The module of a `wasm` tool.")
     cli: CliCommand | None = Field(default=None, description="The program of a `cli` tool, which runs in a sandbox.")
+    sandbox: SandboxSpec | None = Field(
+        default=None, description="The fence around a `cli` or `function` tool: network, secrets, mounts, limits."
+    )
     input_schema: ArgumentsSchema = Field(
         default_factory=dict[str, Any], description="The JSON Schema of the arguments, given to the model."
     )
@@ -385,7 +388,9 @@ class ToolSpec(Model):
             self.operation_classes = ["write"] if dangerous else ["read"]
         if self.runtime.isolation_mode is None:
             # A module is contained by what runs it, and a program never without a fence.
-            contained = "sandboxed" if dangerous or self.type == "cli" else "none"
+            contained = "sandboxed" if dangerous or self.type == "cli" or self.sandbox is not None else "none"
+            if self.sandbox is not None and (self.sandbox.image or self.sandbox.runtime):
+                contained = "container"
             self.runtime.isolation_mode = "wasm" if self.type == "wasm" else contained
 
     def problems(self) -> Iterator[Problem]:
@@ -404,6 +409,7 @@ class ToolSpec(Model):
         if self.wasm is not None and self.type != "wasm":
             yield problem("wasm", message="{field} is only for spec.type=wasm")
         yield from self._wrong_command()
+        yield from self._wrong_sandbox()
         if self.input_schema.get("type", "object") != "object":
             yield problem("input_schema", "type", message="{field} must be object: arguments have names")
         yield from self._wrong_endpoint()
@@ -428,6 +434,27 @@ class ToolSpec(Model):
                 if isinstance(known, dict) and name not in known:
                     message = f"{{field}} names the argument {name!r}, which is not in spec.input_schema"
                     yield problem("cli", "command", place, message=message)
+
+    def _wrong_sandbox(self) -> Iterator[Problem]:
+        if self.sandbox is None:
+            return
+        mode = self.runtime.isolation_mode
+        if self.type not in _FENCED:
+            yield problem("sandbox", message="{field} is only for spec.type=cli and spec.type=function")
+        elif mode not in ("sandboxed", "container"):
+            message = f"{{field}}: a tool that runs {mode!r} has no sandbox"
+            yield problem("sandbox", message=message, hint="set spec.runtime.isolation_mode: sandboxed")
+        elif mode == "sandboxed" and (self.sandbox.image or self.sandbox.runtime):
+            field = "image" if self.sandbox.image else "runtime"
+            hint = "set spec.runtime.isolation_mode: container"
+            yield problem("sandbox", field, message="{field} is only for a tool that runs in a container", hint=hint)
+        if self.cli is None:
+            return
+        if self.sandbox.workspace and self.cli.workspace not in ("none", self.sandbox.workspace):
+            message = "{field} says something else than cli.workspace"
+            yield problem("sandbox", "workspace", message=message, hint="give one")
+        for name in self.sandbox.env.keys() & self.cli.env.keys():
+            yield problem("sandbox", "env", name, message=f"the variable {name} is given twice", hint="give one")
 
     def _wrong_endpoint(self) -> Iterator[Problem]:
         """An address may hold a password, so it is never repeated."""
