@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +12,23 @@ import pytest
 from msgspec.structs import replace
 
 from foliot import Agent, Runtime, ScriptedModel
-from foliot.engine.definition.freeze import execution_of
+from foliot.engine.definition.freeze import execution_of, isolation_needs, narrowed_by
 from foliot.errors import Conflict, InvalidInput
 from foliot.kernel.backoff import RetryPolicy
 from foliot.kernel.execution import ExecutionPolicy, execution_class_key
 from foliot.kernel.messages import ToolResult
 from foliot.kernel.run.events import ToolFinished
+from foliot.kernel.run.spec import RunSpec
 from foliot.resources.problems import ManifestError
 from foliot.resources.validate import validate_document
+from foliot.sandbox.process import ProcessSandbox
 from foliot.store.base import Put
+from foliot.store.queue.placement import Offer
+from foliot.store.queue.workers import list_workers
 from foliot.tools.base import Invocation, OnOutput, ToolDefinition
 from foliot.work.tasks.base import Command
 from foliot.work.tasks.commands import command_of, from_template, spec_of
+from foliot.work.views.worker_document import worker_document, worker_of
 
 FULL = {"security": "full"}
 SCRIPT = {
@@ -237,3 +244,78 @@ async def test_two_commands_with_other_policies_are_not_the_same_request(runtime
     await tasks.accept(command)
     with pytest.raises(Conflict):
         await tasks.accept(replace(command, execution_policy=ExecutionPolicy(security="deny")))
+
+
+# --- placement ---------------------------------------------------------------------------------------------------
+
+FENCED = RunSpec("clerk", "m", extra={"isolation": ["sandboxed"]})
+
+
+@pytest.mark.parametrize(
+    ("modes", "policy", "needs"),
+    [
+        ([], {"runtime_type": "gvisor"}, ()),
+        (["sandboxed"], None, ("process",)),
+        (["container", "sandboxed", "wasm"], None, ("container", "process", "wasm")),
+        (["sandboxed"], {"runtime_type": "runc"}, ("container",)),
+        (["sandboxed"], {"runtime_type": "gvisor"}, ("gvisor",)),
+        (["container"], {"runtime_type": "process"}, ("container",)),
+        (["sandboxed"], {"security": "deny", "runtime_type": "gvisor"}, ()),
+        (["sandboxed"], {"resources": {"memory": 1, "cpu": 2}}, ("process", "process+cpu", "process+memory")),
+        (["sandboxed"], {"runtime_type": "gvisor", "resources": {"memory": 1}}, ("gvisor", "gvisor+memory")),
+    ],
+)
+def test_what_a_worker_must_enforce_follows_from_tools_and_policy(modes: Any, policy: Any, needs: Any) -> None:
+    spec = replace(FENCED, extra={"isolation": modes})
+    declared = None if policy is None else ExecutionPolicy(**policy)
+    assert isolation_needs(narrowed_by(spec, declared)) == needs
+
+
+@asynccontextmanager
+async def working(runtime: Runtime, name: str, *isolation: str) -> AsyncIterator[None]:
+    offer = Offer(name, f"{runtime.inside.runs.worker}/{name}", capacity=4, isolation=isolation)
+    worker = runtime.inside.tasking.worker(offer, grace=0.0)
+    task = asyncio.create_task(worker.run())
+    try:
+        yield
+    finally:
+        worker.drain()
+        await asyncio.wait_for(task, 60)
+
+
+async def until(holds: Any) -> None:
+    async with asyncio.timeout(60):
+        while not await holds():
+            await asyncio.sleep(0.02)
+
+
+async def test_a_run_waits_for_a_worker_that_can_enforce_it_and_why_says_who_lacks_what(runtime: Runtime) -> None:
+    await declare(runtime, "ModelEndpoint", "script", **SCRIPT)
+    policy = {"security": "full", "runtime_type": "gvisor"}
+    await declare(runtime, "Agent", "clerk", model_ref="script", tools=["bash"], execution_policy=policy)
+    tasks = runtime.inside.tasking.tasks
+    await tasks.accept(Command("agent", "clerk", name="t1", message="go"))
+
+    async def told() -> bool:
+        causes = [cause.text for cause in (await runtime.tasks.why("t1")).causes]
+        return causes[-1:] == ["plain has region=-, no gpu, all models, cannot enforce gvisor"]
+
+    async def done() -> bool:
+        return (await tasks.get("default", "t1")).phase == "succeeded"
+
+    async with working(runtime, "plain", "process", "process+memory"):
+        await until(told)
+        assert "needs a worker with isolation gvisor" in (await runtime.tasks.why("t1")).causes[-2].text
+        async with working(runtime, "strong", "gvisor", "process"):
+            await until(done)
+
+
+async def test_a_worker_finds_out_by_itself_what_it_can_enforce(runtime: Runtime) -> None:
+    worker = runtime.inside.tasking.worker(Offer("w", f"{runtime.inside.runs.worker}/w"), grace=0.0, once=True)
+    await worker.run()
+    (known,) = await list_workers(runtime.inside.tasking.database)
+    assert known.isolation == worker.offer.isolation == await runtime.inside.tasking.enforced()
+    fence = await ProcessSandbox().enforces()
+    assert ("process" in known.isolation) is fence.available
+    assert ("process+memory" in known.isolation) is fence.enforces("memory")
+    assert worker_of(worker_document(known, known.heartbeat_at)).isolation == known.isolation

@@ -302,6 +302,11 @@ class ClaimsConformance:
             ('{"labels":{"disk":"ssd"}}', {"labels": {"disk": "ssd", "zone": "a"}}, True),
             ('{"labels":{"disk":"ssd"}}', {"labels": {"disk": "hdd"}}, False),
             ('{"labels":{"disk":"ssd"}}', {}, False),
+            ('{"isolation":["gvisor"]}', {"isolation": ("gvisor", "process")}, True),
+            ('{"isolation":["process","process+memory"]}', {"isolation": ("process",)}, False),
+            ('{"isolation":["gvisor"]}', {"isolation": ("container", "process")}, False),
+            ('{"isolation":["process"]}', {"isolation": None}, False),
+            ('{"isolation":[]}', {"isolation": ()}, True),
             ("not json", {}, False),
         ],
     )

@@ -54,6 +54,12 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "runtime_type": "gvisor",
     "workspace_access": "rw",
 }
+# The fence that each runtime_type stands for, the strongest first.
+RUNTIMES: Final[Mapping[str, Literal["gvisor", "container", "process"]]] = {
+    "gvisor": "gvisor",
+    "runc": "container",
+    "process": "process",
+}
 # The most of each resource, and what it is counted in.
 RESOURCES: Final[Mapping[str, tuple[int, str]]] = {
     "cpu": (32_000, " millicores"),

@@ -471,7 +471,9 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
     ),
     "Worker": KindPowers(
         ("admin",),
-        _all("own", "region capabilities.gpu capabilities.supported_models max_concurrent_tasks"),
+        _all(
+            "own", "region capabilities.gpu capabilities.supported_models capabilities.isolation max_concurrent_tasks"
+        ),
     ),
 }
 

@@ -426,6 +426,8 @@ class Tasking:
         )
         self.stories = Stories(self.tasks, runs, database, clock=clock)
         self._runs = runs
+        self._assembly = assembly
+        self._enforced: tuple[str, ...] | None = None
         self._resources = resources
         self._clock = clock
         self._wall = wall
@@ -437,6 +439,12 @@ class Tasking:
         """
         rules = Retention.of(settings)
         return Housekeeper(self.database, self._resources, rules, workspaces=self._workspaces, clock=self._clock)
+
+    async def enforced(self) -> tuple[str, ...]:
+        """What workers in this process can enforce around programs; see `Offer.isolation`. Never raises."""
+        if self._enforced is None:
+            self._enforced = await self._assembly.backends.enforced()
+        return self._enforced
 
     def worker(self, offer: Offer, *, grace: float = GRACE, once: bool = False) -> Worker:
         """A worker in this process, for `await worker.run()`. The identity of the offer must be `Runs.worker`.
@@ -458,6 +466,7 @@ class Tasking:
             grace=grace,
             once=once,
             lacking=self.performer.lacking,
+            enforces=self.enforced,
         )
 
     async def _timers(self, now: float) -> float | None:

@@ -182,7 +182,7 @@ async def _serve(signals: StopSignals, *, insecure: bool) -> int:
 
 
 async def _up(capacity: int, region: str, signals: StopSignals, *, insecure: bool) -> int:
-    from foliot.cli.commands.worker import mcp_kept_in_step
+    from foliot.cli.commands.worker import enforced_line, mcp_kept_in_step
     from foliot.work.triggers.scheduler import Scheduler
 
     async with _opened() as runtime, mcp_kept_in_step(runtime):
@@ -191,6 +191,7 @@ async def _up(capacity: int, region: str, signals: StopSignals, *, insecure: boo
         worker = _worker(runtime, capacity, region)
         scheduler = Scheduler(tasking.database, runtime.inside.resources, tasking.tasks, clock=runtime.inside.clock)
         async with _reachable(runtime, f"a worker with {capacity} places and the scheduler", insecure=insecure):
+            out(enforced_line(await tasking.enforced()), err=True)
             working = asyncio.create_task(worker.run())
             try:
                 housekeeper = tasking.housekeeper(current().store_settings())

@@ -101,7 +101,11 @@ def _document(info: WorkerInfo, now: float) -> Document:
         "metadata": {"name": info.name, "labels": info.labels, "createdAt": iso(info.started_at)},
         "spec": {
             "region": info.region,
-            "capabilities": {"gpu": info.gpu, "supported_models": list(info.models)},
+            "capabilities": {
+                "gpu": info.gpu,
+                "supported_models": list(info.models),
+                "isolation": list(info.isolation),
+            },
             "max_concurrent_tasks": info.capacity,
         },
         "status": {
@@ -116,7 +120,7 @@ def _document(info: WorkerInfo, now: float) -> Document:
 def _table(found: Sequence[WorkerInfo], now: float, *, wide: bool) -> str:
     headings = ["NAME", "STATE", "RUNS", "REGION", "GPU", "HEARTBEAT", "AGE"]
     if wide:
-        headings += ["MODELS", "LABELS", "PROCESS"]
+        headings += ["MODELS", "LABELS", "ISOLATION", "PROCESS"]
     moment = datetime.fromtimestamp(now, UTC)
     rows: list[list[str]] = []
     for info in found:
@@ -131,7 +135,8 @@ def _table(found: Sequence[WorkerInfo], now: float, *, wide: bool) -> str:
         ]
         if wide:
             models = cell(list(info.models), now=moment, cut=None)
-            row += [models, cell(info.labels, now=moment, cut=None, pairs=True), one_line(info.identity)]
+            fences = cell(list(info.isolation), now=moment, cut=None)
+            row += [models, cell(info.labels, now=moment, cut=None, pairs=True), fences, one_line(info.identity)]
         rows.append(row)
     return table(headings, rows)
 

@@ -177,7 +177,7 @@ async def _somebody_could(following: _Following, runtime: Runtime) -> bool:
     if not due:
         return True
     alive = [
-        Offer(each.name, each.identity, each.region, each.gpu, each.models, each.labels, each.capacity)
+        each.offer
         for each in await list_workers(tasking.database)
         if each.state(now) == "ready" and not is_gone(each.identity)
     ]

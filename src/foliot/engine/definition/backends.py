@@ -6,10 +6,15 @@ masker that hides every secret that was ever looked up. Nothing is opened for a 
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from foliot.common.waits import Waits
 from foliot.engine.definition.freeze import FENCED_MODES, FENCED_TYPES, tool_definition
@@ -19,10 +24,10 @@ from foliot.engine.definition.references import References
 from foliot.errors import Denied, NotHere
 from foliot.resources.agreed import Agreed
 from foliot.sandbox import bubblewrap
-from foliot.sandbox.base import SandboxUnavailable
+from foliot.sandbox.base import Enforcement, SandboxError, SandboxUnavailable
 from foliot.store.base import Document, Key, ResourceStore
 from foliot.tools.base import Tool, ToolDefinition, ToolIsolationMissing, ToolSecretMissing, ToolUnsupported
-from foliot.tools.fences import Backend, Fences
+from foliot.tools.fences import BACKENDS, Backend, Fences
 from foliot.tools.isolation import NONE, Isolations
 from foliot.tools.secrets.secrets import Secrets
 from foliot.tools.workspaces import SharedWorkspace
@@ -40,6 +45,10 @@ if TYPE_CHECKING:
     from foliot.tools.nats_worker.callers import Signer
     from foliot.tools.workspaces import WorkspaceFolders
 
+log = logging.getLogger(__name__)
+
+# Seconds that a sandbox may take to say what it enforces: a daemon of containers may not answer.
+LONGEST_LOOK: Final = 10.0
 OVER_HTTP = ("http", "external", "webhook-callback")
 
 
@@ -193,6 +202,27 @@ class Backends:
     def sandbox(self) -> Sandbox:
         """The sandbox of processes."""
         return self.sandbox_of("process")
+
+    async def enforced(self) -> tuple[str, ...]:
+        """What this machine can enforce around programs, in the words of `store/queue/placement.py`. Never raises."""
+        found = {mode for mode in self.isolations.offered if mode in ("container", "wasm")}
+        if find_spec("wasmtime") is not None:
+            found.add("wasm")
+        for each in await asyncio.gather(*map(self._enforcement, BACKENDS)):
+            if each is None or not each.available:
+                continue
+            bounds = (name for name in ("memory", "cpu") if each.enforces(name))
+            found.update((each.backend, *(f"{each.backend}+{name}" for name in bounds)))
+        return tuple(sorted(found))
+
+    async def _enforcement(self, backend: Backend) -> Enforcement | None:
+        """What one sandbox enforces; None when there is none, or it does not say so in time."""
+        try:
+            async with asyncio.timeout(LONGEST_LOOK):
+                return msgspec.structs.replace(await self.sandbox_of(backend).enforces(), backend=backend)
+        except (SandboxError, TimeoutError) as error:
+            log.info("there is no sandbox %s here: %s", backend, error)
+            return None
 
     def _wasm_definition(self, document: Document, definition: ToolDefinition) -> ToolDefinition:
         """The definition with the file of its module; raises what a tool without a grant is refused with."""

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from foliot.common.durations import seconds
 from foliot.errors import InvalidInput
 from foliot.kernel.backoff import RetryPolicy
-from foliot.kernel.execution import ExecutionPolicy, normalised, strictest
+from foliot.kernel.execution import RUNTIMES, ExecutionPolicy, normalised, strictest
 from foliot.kernel.messages import ModelSettings, ToolSpec
 from foliot.kernel.run.budget import Limits
 from foliot.kernel.run.spec import Contract, RunSpec, ToolRule
@@ -42,6 +42,8 @@ CLIENT = "client_tools"
 CONCURRENCY = "max_concurrency"
 # The execution policy that the run is held to, in normal form; not there when none was declared.
 EXECUTION = "execution_policy"
+# The isolations that tools of the run declare: only a worker that has them all may take it.
+ISOLATION = "isolation"
 # Shell commands on the agent's list, for execution policies that go by one.
 COMMANDS = "allowed_commands"
 # How programs of the agent run, where it says so: `runs_in`, `max_calls`, `seconds`.
@@ -90,6 +92,7 @@ def freeze(agent: Mapping[str, Any], *, model: str, endpoint: str, tools: Sequen
             **({COMMANDS: spec[COMMANDS]} if spec.get(COMMANDS) else {}),
             **_execution(declared_policy(spec)),
             **({CODE: msgspec.to_builtins(program_of(spec[CODE]))} if spec.get(CODE) else {}),
+            **({ISOLATION: modes} if (modes := sorted({tool.isolation for tool in tools} - {"none"})) else {}),
         },
     )
 
@@ -104,6 +107,29 @@ def execution_of(spec: RunSpec) -> ExecutionPolicy | None:
     """The execution policy that a run of this spec is held to. Raises `msgspec.ValidationError` for one of no shape."""
     given = spec.extra.get(EXECUTION)
     return msgspec.convert(given, ExecutionPolicy) if given is not None else None
+
+
+# The fence of each isolation that a tool can declare; and fences from the strongest to the weakest.
+_FENCES = {"sandboxed": "process", "container": "container", "wasm": "wasm"}
+_STRONGEST = tuple(RUNTIMES.values())
+
+
+def isolation_needs(spec: RunSpec) -> tuple[str, ...]:
+    """What a worker must be able to enforce to take a run of this spec, in the words of `store/queue/placement.py`."""
+    policy = execution_of(spec)
+    if policy is not None and policy.security == "deny":
+        return ()  # no program is run
+    least = RUNTIMES.get(policy.runtime_type, "process") if policy is not None else "process"
+    bounds = [name for name in ("memory", "cpu") if name in policy.resources] if policy is not None else []
+    needs: set[str] = set()
+    modes: Sequence[str] = spec.extra.get(ISOLATION, ())
+    for mode in modes:
+        fence: str = _FENCES.get(mode, mode)
+        if fence in _STRONGEST:
+            fence = min(fence, least, key=_STRONGEST.index)
+            needs.update(f"{fence}+{bound}" for bound in bounds)
+        needs.add(fence)
+    return tuple(sorted(needs))
 
 
 def narrowed_by(spec: RunSpec, policy: ExecutionPolicy | None) -> RunSpec:

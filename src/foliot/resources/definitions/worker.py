@@ -13,6 +13,9 @@ class Capabilities(Model):
 
     gpu: bool = Field(default=False, description="Whether it has a GPU.")
     supported_models: WordList = Field(default_factory=list[str], description="The models it serves; all when empty.")
+    isolation: WordList = Field(
+        default_factory=list[str], description="What it can enforce around programs: process, process+memory, gvisor, …"
+    )
 
 
 class WorkerSpec(Model):

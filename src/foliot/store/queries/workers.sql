@@ -2,11 +2,11 @@
 
 
 -- name: worker_put
-INSERT INTO worker (name, identity, region, gpu, models, labels, capacity, phase, started_at, heartbeat_at)
-VALUES (:name, :identity, :region, :gpu, :models, :labels, :capacity, 'ready', :now, :now)
+INSERT INTO worker (name, identity, region, gpu, models, labels, isolation, capacity, phase, started_at, heartbeat_at)
+VALUES (:name, :identity, :region, :gpu, :models, :labels, :isolation, :capacity, 'ready', :now, :now)
 ON CONFLICT (name) DO UPDATE
    SET identity = excluded.identity, region = excluded.region, gpu = excluded.gpu, models = excluded.models,
-       labels = excluded.labels, capacity = excluded.capacity, phase = 'ready', beats = 0, clock_off = 0,
+       labels = excluded.labels, isolation = excluded.isolation, capacity = excluded.capacity, phase = 'ready', beats = 0, clock_off = 0,
        started_at = excluded.started_at, heartbeat_at = excluded.heartbeat_at;
 
 -- name: worker_beat
@@ -15,7 +15,7 @@ UPDATE worker SET heartbeat_at = :now, phase = :phase, clock_off = :clock_off, b
 RETURNING beats, (SELECT incarnation FROM store_life) AS incarnation;
 
 -- name: worker_list
-SELECT name, identity, region, gpu, models, labels, capacity, phase, started_at, heartbeat_at, clock_off
+SELECT name, identity, region, gpu, models, labels, isolation, capacity, phase, started_at, heartbeat_at, clock_off
   FROM worker ORDER BY name;
 
 -- name: worker_loads

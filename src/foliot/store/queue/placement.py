@@ -19,6 +19,8 @@ class Needs(Struct, frozen=True, omit_defaults=True):
 
     `not_by` are processes that gave the run back because they could not read it: a newer version wrote it. `lacks` is
     what processes that gave it back have not, such as a module of one of its tools: they try again after a while.
+    `isolation` is what must be enforced around its programs: `process`, `container`, `gvisor` or `wasm`, and behind a
+    plus sign what they must bound, as in `process+memory`.
     """
 
     region: str = ""
@@ -27,12 +29,14 @@ class Needs(Struct, frozen=True, omit_defaults=True):
     labels: dict[str, str] = {}
     not_by: tuple[str, ...] = ()
     lacks: dict[str, str] = {}
+    isolation: tuple[str, ...] = ()
 
 
 class Offer(Struct, frozen=True):
     """The capabilities of a worker. `identity` names the process and stands in every lease; `name` is for people.
 
-    Without `models` it serves all of them.
+    Without `models` it serves all of them. `isolation` is what it can really enforce, in the words of `Needs`; None
+    until somebody has looked, which counts as nothing.
     """
 
     name: str
@@ -42,6 +46,7 @@ class Offer(Struct, frozen=True):
     models: tuple[str, ...] = ()
     labels: dict[str, str] = {}
     capacity: int = 1
+    isolation: tuple[str, ...] | None = None
 
 
 def fits(offer: Offer, requirements: str) -> bool:
@@ -60,7 +65,12 @@ def fits(offer: Offer, requirements: str) -> bool:
         return False
     if needs.model and offer.models and needs.model.casefold() not in {model.casefold() for model in offer.models}:
         return False
-    return needs.labels.items() <= offer.labels.items()
+    return needs.labels.items() <= offer.labels.items() and not unenforced(offer, needs)
+
+
+def unenforced(offer: Offer, needs: Needs) -> list[str]:
+    """Returns what a run demands around its programs and this worker cannot enforce."""
+    return [each for each in needs.isolation if each not in (offer.isolation or ())]
 
 
 def unread_by(requirements: str, identity: str) -> str:

@@ -27,7 +27,10 @@ State: TypeAlias = Literal["ready", "draining", "stopped", "lost"]
 
 
 class WorkerInfo(Struct, frozen=True):
-    """`current` is how many runs it holds, `clock_off` by how much the clock of its machine is ahead of the store's."""
+    """`current` is how many runs it holds, `clock_off` by how much the clock of its machine is ahead of the store's.
+
+    `isolation` is what it can enforce around programs, as `Offer` has it.
+    """
 
     name: str
     identity: str
@@ -41,6 +44,7 @@ class WorkerInfo(Struct, frozen=True):
     started_at: float
     heartbeat_at: float
     clock_off: float = 0.0
+    isolation: tuple[str, ...] = ()
 
     def state(self, now: float) -> State:
         """Returns the phase, or `lost` when a sign of life is long overdue."""
@@ -51,7 +55,16 @@ class WorkerInfo(Struct, frozen=True):
     @property
     def offer(self) -> Offer:
         """The offer by which runs are placed on it."""
-        return Offer(self.name, self.identity, self.region, self.gpu, self.models, self.labels, self.capacity)
+        return Offer(
+            self.name,
+            self.identity,
+            self.region,
+            self.gpu,
+            self.models,
+            self.labels,
+            self.capacity,
+            self.isolation,
+        )
 
 
 async def register(db: Database, offer: Offer, *, now: float, is_gone: Callable[[str | None], bool]) -> int:
@@ -107,6 +120,7 @@ def _info(row: Row, current: int) -> WorkerInfo:
     fields = dict(row)
     fields["gpu"] = bool(fields["gpu"])
     fields["models"] = tuple(msgspec.json.decode(fields["models"], type=list[str]))
+    fields["isolation"] = tuple(msgspec.json.decode(fields["isolation"], type=list[str]))
     fields["labels"] = msgspec.json.decode(fields["labels"], type=dict[str, str])
     return WorkerInfo(**fields, current=current)
 
@@ -128,6 +142,7 @@ def _register(offer: Offer, dead: Sequence[str], now: float) -> Tx[int]:
         gpu=int(offer.gpu),
         models=msgspec.json.encode(offer.models).decode(),
         labels=msgspec.json.encode(offer.labels).decode(),
+        isolation=msgspec.json.encode(offer.isolation or ()).decode(),
         capacity=offer.capacity,
         now=now,
     )

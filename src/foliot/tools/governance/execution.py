@@ -18,16 +18,15 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from foliot.kernel.execution import ExecutionPolicy, normalised, to_run_execution_resources
+from foliot.kernel.execution import RUNTIMES, ExecutionPolicy, normalised, to_run_execution_resources
 from foliot.sandbox.base import WorkspaceAccess
 from foliot.tools.base import Caller, Invocation, ToolDefinition, ToolDenied
-from foliot.tools.fences import Backend, Ceiling
+from foliot.tools.fences import Ceiling
 from foliot.tools.governance.rules import Rules, Verdict, tokens_of, tool_token
 
 EXECUTION: Final = "execution"
 RULE: Final = "execution_policy"
 
-_BACKENDS: Final[dict[str, Backend]] = {"gvisor": "gvisor", "runc": "container", "process": "process", "": "process"}
 _ACCESS: Final[dict[str, WorkspaceAccess]] = {"none": "none", "ro": "read_only", "rw": "read_write"}
 _ORDER: Final = ("none", "read_only", "read_write")
 # Isolations that are fences in the sense of `tools/fences.py`, so that a ceiling reaches them.
@@ -157,14 +156,14 @@ def ceiling_of(policy: ExecutionPolicy) -> Ceiling:
     cpu, memory, gpu = (amounts.cpu, amounts.memory, amounts.gpu) if amounts is not None else (0, 0, 0)
     if gpu:
         raise ToolDenied(f"resources.gpu is {gpu}, and no sandbox can give a program a GPU", layer=EXECUTION, rule=RULE)
-    if policy.runtime_type not in _BACKENDS:
+    if policy.runtime_type and policy.runtime_type not in RUNTIMES:
         reason = f"runtime_type {policy.runtime_type!r} is not known here"
         raise ToolDenied(reason, layer=EXECUTION, rule=RULE)
     if policy.host != "sandbox":
         raise ToolDenied(f"there is no host {policy.host!r} here", layer=EXECUTION, rule=RULE)
     return Ceiling(
         rule=RULE,
-        backend=_BACKENDS[policy.runtime_type],
+        backend=RUNTIMES[policy.runtime_type] if policy.runtime_type else "process",
         workspace=_ACCESS.get(policy.workspace_access, "none"),
         network=None if policy.network_enabled else (),
         limits={**({"memory": memory} if memory else {}), **({"cpus": cpu / 1000} if cpu else {})},

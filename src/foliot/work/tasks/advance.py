@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from foliot.bus.base import Ticket
-from foliot.engine.definition.freeze import CONCURRENCY, execution_of
+from foliot.engine.definition.freeze import CONCURRENCY, execution_of, isolation_needs
 from foliot.engine.driver.doubts import family
 from foliot.engine.driver.ids import id_from
 from foliot.engine.driver.journal import preview, signal
@@ -192,7 +192,7 @@ def begin_runs(
                 class_key=task.class_key(spec),
                 priority=task.priority,
                 due_at=now,
-                requirements=msgspec.json.encode(command.requirements).decode(),
+                requirements=requirements_of(command, spec),
                 max_running=spec.extra.get(CONCURRENCY, 0),
             )
         )
@@ -218,6 +218,14 @@ def begin_runs(
     yield from many("task_run_add", [(task.key, ticket.message_id, ticket.run_id) for ticket in tickets])
     yield from queue.enqueue(items)
     return tickets
+
+
+def requirements_of(command: Command, spec: RunSpec) -> str:
+    """What a worker must have to take a run of this spec, as the queue stores it; with what its programs need."""
+    needs = command.requirements
+    if isolation := isolation_needs(spec):
+        needs = msgspec.structs.replace(needs, isolation=tuple(sorted({*needs.isolation, *isolation})))
+    return msgspec.json.encode(needs).decode()
 
 
 def lock_live_runs(task: TaskRef) -> Tx[None]:

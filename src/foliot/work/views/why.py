@@ -23,7 +23,7 @@ from foliot.kernel.graph.events import TaskCancelled, TaskSucceeded
 from foliot.kernel.run.spec import RunSpec
 from foliot.store.database_clock import NOTABLE
 from foliot.store.queue.limits import COOL_DOWN, ClassInfo, Limit
-from foliot.store.queue.placement import Needs, fits, lacked_by, needs_of
+from foliot.store.queue.placement import Needs, fits, lacked_by, needs_of, unenforced
 from foliot.store.queue.workers import WorkerInfo
 from foliot.work.tasks.advance import deadline_of
 from foliot.work.views.story import MessageStory, RunRow, TaskStory
@@ -215,7 +215,7 @@ def _due(
     if not fitting:
         yield _cause("placement", f"{agent} needs a worker with {needs_text(row.requirements)}", each), []
         for worker in alive[:5]:
-            yield _cause("placement", f"{worker.name} has {_has(worker)}", each, depth=1), []
+            yield _cause("placement", f"{worker.name} has {_has(worker, _needs(row))}", each, depth=1), []
         return
     able = [worker for worker in fitting if not lacked_by(worker.offer, row.requirements)]
     if not able:
@@ -329,7 +329,7 @@ def _needs(row: RunRow) -> Needs:
 
 
 def needs_text(requirements: str) -> str:
-    """`region=eu, gpu, model=x, label tier=fast`."""
+    """`region=eu, gpu, model=x, label tier=fast, isolation process, process+memory`."""
     needs = needs_of(requirements or "{}")
     if needs is None:
         return "requirements that cannot be read"
@@ -337,11 +337,15 @@ def needs_text(requirements: str) -> str:
     parts += ["gpu"] if needs.gpu else []
     parts += [f"model={needs.model}"] if needs.model else []
     parts += [f"label {key}={value}" for key, value in needs.labels.items()]
+    parts += [f"isolation {', '.join(needs.isolation)}"] if needs.isolation else []
     return ", ".join(parts) or "nothing special"
 
 
-def _has(worker: WorkerInfo) -> str:
+def _has(worker: WorkerInfo, needs: Needs) -> str:
     labels = ", ".join(f"{key}={value}" for key, value in worker.labels.items())
     parts = [f"region={worker.region or '-'}", "gpu" if worker.gpu else "no gpu"]
     parts.append(f"models {', '.join(worker.models)}" if worker.models else "all models")
-    return ", ".join([*parts, *([f"labels {labels}"] if labels else [])])
+    parts += [f"labels {labels}"] if labels else []
+    if missing := unenforced(worker.offer, needs):
+        parts.append(f"cannot enforce {', '.join(missing)}")
+    return ", ".join(parts)

@@ -36,7 +36,11 @@ def worker_document(info: WorkerInfo, now: float, *, shows_process: bool = True)
         },
         "spec": {
             "region": info.region,
-            "capabilities": {"gpu": bool(info.gpu), "supported_models": [*info.models]},
+            "capabilities": {
+                "gpu": bool(info.gpu),
+                "supported_models": [*info.models],
+                **({"isolation": [*info.isolation]} if info.isolation else {}),
+            },
             "max_concurrent_tasks": info.capacity,
         },
         "status": {
@@ -69,6 +73,7 @@ def worker_of(document: Document) -> WorkerInfo:
         started_at=_seconds(metadata["createdAt"]),
         heartbeat_at=_seconds(status["lastHeartbeat"]),
         clock_off=status["clockOff"],
+        isolation=tuple(spec["capabilities"].get("isolation", ())),
     )
 
 

@@ -19,6 +19,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence, Set
 from typing import Literal, TypeAlias
 
+from msgspec.structs import replace
+
 from foliot.bus.base import Delivery, Transport
 from foliot.common.cancellation import stop_tasks
 from foliot.common.process import is_gone
@@ -75,7 +77,7 @@ class Presence:
         is_gone: Callable[[str | None], bool],
     ) -> None:
         self._db = db
-        self._offer = offer
+        self.offer = offer
         self._complaints = complaints
         self._clock = clock
         self._lease_clock = lease_clock or clock
@@ -90,20 +92,20 @@ class Presence:
         """Register, in place of a dead process of the same name whose runs are then free at once. False: try again."""
         try:
             self.incarnation = (await store_life(self._db)).incarnation
-            self._neighbours = await others(self._db, self._offer)  # one that is dying may lose its name to this one
-            freed = await register(self._db, self._offer, now=self._clock(), is_gone=self._is_gone)
+            self._neighbours = await others(self._db, self.offer)  # one that is dying may lose its name to this one
+            freed = await register(self._db, self.offer, now=self._clock(), is_gone=self._is_gone)
         except FoliotError as error:
             self._complaints.trouble("register", error)
             return False
         self._complaints.well()
-        log.info("worker %s is ready; %d runs of dead processes are free again", self._offer.name, freed)
+        log.info("worker %s is ready; %d runs of dead processes are free again", self.offer.name, freed)
         return True
 
     async def say(self, phase: Phase) -> bool:
         """A sign of life. False when another process has the name now."""
         try:
             off = 0.0 if self._wall is None else self._wall() - self._lease_clock()
-            beat_now = await beat(self._db, self._offer, now=self._clock(), phase=phase, clock_off=off)
+            beat_now = await beat(self._db, self.offer, now=self._clock(), phase=phase, clock_off=off)
             if beat_now is None:
                 return False
             await self._compare(beat_now)
@@ -120,7 +122,7 @@ class Presence:
             self.set_back = "it is another store than before, such as one that was put back from a backup"
         else:
             self.set_back = (
-                f"worker {self._offer.name} gave sign of life {last.beats}, and the store has {found.beats - 1}"
+                f"worker {self.offer.name} gave sign of life {last.beats}, and the store has {found.beats - 1}"
             )
         await self.note_set_back(self.set_back)
 
@@ -140,17 +142,17 @@ class Presence:
         """
         try:
             if look == "holders":
-                self._neighbours = await others(self._db, self._offer)
+                self._neighbours = await others(self._db, self.offer)
             elif look == "workers":
-                self._neighbours |= await others(self._db, self._offer, holders=False)
+                self._neighbours |= await others(self._db, self.offer, holders=False)
             dead = {each for each in self._neighbours if self._is_gone(each)}
-            freed = await bury(self._db, self._offer, now=self._clock(), is_gone=self._is_gone, known=dead)
+            freed = await bury(self._db, self.offer, now=self._clock(), is_gone=self._is_gone, known=dead)
         except FoliotError as error:
             self._complaints.trouble("look for dead neighbours", error)
             return False
         self._neighbours -= dead
         if freed:
-            log.info("worker %s: %d runs of processes that have died are free again", self._offer.name, freed)
+            log.info("worker %s: %d runs of processes that have died are free again", self.offer.name, freed)
         return freed > 0
 
 
@@ -278,14 +280,17 @@ class Worker:
         is_gone: Callable[[str | None], bool] = is_gone,
         once: bool = False,
         lacking: Callable[[float], Set[str]] = lambda _: frozenset(),
+        enforces: Callable[[], Awaitable[tuple[str, ...]]] | None = None,
     ) -> None:
         """`grace` is how long runs may go on after `drain`. With `once` it ends when there is nothing to take.
 
         `lease_clock` is the one by which leases are judged, by default `clock`; `wall` is that of this machine, to tell
         others by how much it is off. `lacking` says what this process has not at a time: runs that it gave back for
-        want of it are left to others.
+        want of it are left to others. `enforces` looks what this machine can enforce around programs, once, unless the
+        offer says so already.
         """
         self._lacking = lacking
+        self._enforces = enforces
         self.offer = offer
         self._db = db
         self._transport = transport
@@ -344,6 +349,8 @@ class Worker:
         """
         keeping: list[asyncio.Task[None]] = []
         try:
+            if self._enforces is not None and self.offer.isolation is None:
+                self.offer = self._presence.offer = replace(self.offer, isolation=await self._enforces())
             await self._register()
             keeping = [asyncio.create_task(self._keep_beating())]
             if self._timers is not None:
