@@ -104,7 +104,7 @@ def _document(info: WorkerInfo, now: float) -> Document:
             "capabilities": {
                 "gpu": info.gpu,
                 "supported_models": list(info.models),
-                "isolation": list(info.isolation),
+                **({"isolation": list(info.isolation)} if info.isolation else {}),
             },
             "max_concurrent_tasks": info.capacity,
         },
