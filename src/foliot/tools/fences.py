@@ -17,6 +17,7 @@ import os
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final, Literal, TypeAlias, get_args
 
 from msgspec import Struct
@@ -253,21 +254,36 @@ class Fences:
         A call that is cancelled may have acted: nothing of it is kept on purpose. Raises as `open`.
         """
         session = await self.open(wanted, owner)
+        async with self.working(session.policy, owner):
+            try:
+                yield session
+            finally:
+                await session.close()
+
+    @asynccontextmanager
+    async def working(self, policy: SandboxPolicy, owner: FenceOwner) -> AsyncGenerator[None]:
+        """Around a call that works on its folder, in a session that others use too or in none: as `opened`."""
         over = True
         try:
-            yield session
+            yield
         except asyncio.CancelledError:
             over = False
             raise
         finally:
-            await session.close()
             if over:
-                await self.changed(session.policy, owner)
+                await self.changed(policy, owner)
 
     async def changed(self, policy: SandboxPolicy, owner: FenceOwner) -> None:
         """Keep what a call changed in the workspace, if it could change anything; before its result is durable."""
         if self.workspaces is not None and policy.shows_workspace and policy.workspace_access == "read_write":
             await self.workspaces.changed(owner)
+
+    async def workspace(self, access: WorkspaceAccess, owner: FenceOwner) -> tuple[Path | None, WorkspaceAccess]:
+        """The folder that a call works on, ready, or None; and what is left of this access to it. Raises `ToolError`."""
+        if access == "none" or self.workspaces is None:
+            return None, access
+        access = _less(access, await self.workspaces.access(owner))
+        return await self.workspaces.folder(owner, writes=access == "read_write"), access
 
     async def open(self, wanted: FenceRequest, owner: FenceOwner) -> SandboxSession:
         """Open a session, which whoever asked for it closes. Nothing has run in it.
@@ -286,10 +302,7 @@ class Fences:
 
     async def _opened(self, found: Narrowed, owner: FenceOwner) -> SandboxSession:
         wanted = found.request
-        folder, access = None, wanted.workspace
-        if access != "none" and self.workspaces is not None:
-            access = _less(access, await self.workspaces.access(owner))
-            folder = await self.workspaces.folder(owner, writes=access == "read_write")
+        folder, access = await self.workspace(wanted.workspace, owner)
         policy = SandboxPolicy(
             mounts=(*wanted.parts, *wanted.mounts),
             workspace=None if folder is None else str(folder),

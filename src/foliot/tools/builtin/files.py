@@ -8,7 +8,7 @@ from typing import IO, Any, Final
 
 from foliot.tools.base import Invocation, OnOutput, ToolArgumentsInvalid, ToolDefinition
 from foliot.tools.builtin.arguments import given, object_schema, optional, text, whole_number
-from foliot.tools.builtin.workspace import UnfitFile, Workspace
+from foliot.tools.builtin.workspace import FileSource, UnfitFile, Workspace
 from foliot.tools.pipeline.running import blocking
 
 MOST_LINES: Final = 2000
@@ -23,8 +23,8 @@ _PATH: Final = text("Relative to the workspace, such as src/main.py.", minLength
 
 
 class ReadFile:
-    def __init__(self, workspace: Workspace) -> None:
-        self._workspace = workspace
+    def __init__(self, files: FileSource) -> None:
+        self._files = files
         self.definition = ToolDefinition(
             name="read",
             description=(
@@ -50,10 +50,11 @@ class ReadFile:
         path = path_of(call, "read")
         offset = whole_number(call, "offset", 1, least=1, most=2**53)
         limit = whole_number(call, "limit", MOST_LINES, least=1, most=MOST_LINES)
-        return await blocking(call, self, self._read, path, offset, limit)
+        workspace = await self._files.reading(call)
+        return await blocking(call, self, self._read, workspace, path, offset, limit)
 
-    def _read(self, path: str, offset: int, limit: int) -> str:
-        with self._workspace.open_file(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
+    def _read(self, workspace: Workspace, path: str, offset: int, limit: int) -> str:
+        with workspace.open_file(path) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
             if looks_binary(file.read(_SNIFFED)):
                 raise UnfitFile(f"read: {path} looks binary; it cannot be shown as text", path=path)
             file.seek(0)
@@ -116,8 +117,8 @@ def looks_binary(start: bytes) -> bool:
 
 
 class WriteFile:
-    def __init__(self, workspace: Workspace) -> None:
-        self._workspace = workspace
+    def __init__(self, files: FileSource) -> None:
+        self._files = files
         self.definition = ToolDefinition(
             name="write",
             description=(
@@ -142,15 +143,16 @@ class WriteFile:
         data = encoded(content, "write")
         if len(data) > LARGEST_WRITE:
             raise ToolArgumentsInvalid(f"write: content is {len(data)} bytes, more than {LARGEST_WRITE}")
-        await blocking(call, self, self._workspace.replace_file, path, data)
+        async with self._files.writing(call) as workspace:
+            await blocking(call, self, workspace.replace_file, path, data)
         return f"Wrote {path} ({len(data)} bytes)"
 
 
 class EditFile:
     """`once`: whether an edit that a crash cut off has happened cannot be seen from the file alone."""
 
-    def __init__(self, workspace: Workspace) -> None:
-        self._workspace = workspace
+    def __init__(self, files: FileSource) -> None:
+        self._files = files
         self.definition = ToolDefinition(
             name="edit",
             description=(
@@ -185,10 +187,12 @@ class EditFile:
         if old == new:
             raise ToolArgumentsInvalid("edit: old_string and new_string are the same", field="new_string")
         every = given(call, "replace_all", False) is True
-        return await blocking(call, self, self._edit, path, encoded(old, "edit"), encoded(new, "edit"), every)
+        before, after = encoded(old, "edit"), encoded(new, "edit")
+        async with self._files.writing(call) as workspace:
+            return await blocking(call, self, self._edit, workspace, path, before, after, every)
 
-    def _edit(self, path: str, old: bytes, new: bytes, every: bool) -> str:
-        with self._workspace.open_file(path) as descriptor:
+    def _edit(self, workspace: Workspace, path: str, old: bytes, new: bytes, every: bool) -> str:
+        with workspace.open_file(path) as descriptor:
             size = os.fstat(descriptor).st_size
             if size > LARGEST_EDITED:
                 raise UnfitFile(f"edit: {path} is {size} bytes, more than {LARGEST_EDITED}")
@@ -203,7 +207,7 @@ class EditFile:
         found = before.count(old)
         if len(before) + found * (len(new) - len(old)) > LARGEST_EDITED:
             raise UnfitFile(f"edit: {path} would be more than {LARGEST_EDITED} bytes", field="new_string")
-        self._workspace.replace_file(path, before.replace(old, new))
+        workspace.replace_file(path, before.replace(old, new))
         overlapping = any(after - at < len(old) for at, after in pairwise(places))
         more = "; matches overlap, and were taken from the beginning" if overlapping else ""
         return f"Edited {path}" + (f" ({found} places{more})" if len(places) > 1 else "")

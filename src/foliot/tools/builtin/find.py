@@ -21,7 +21,7 @@ import msgspec
 from foliot.tools.base import Invocation, OnOutput, ToolArgumentsInvalid, ToolDefinition, ToolError, ToolTimeout
 from foliot.tools.builtin.arguments import given, object_schema, optional, optional_text, text, whole_number
 from foliot.tools.builtin.files import encoded, looks_binary
-from foliot.tools.builtin.workspace import Workspace
+from foliot.tools.builtin.workspace import FileSource, Workspace, below
 from foliot.tools.pipeline.running import blocking
 
 # --- patterns --------------------------------------------------------------------------------------------------------
@@ -329,7 +329,7 @@ def files_below(
     """Every regular file whose path below `start` fits: its path from the workspace, and the open folder and name to
     open it by. Breadth first, each folder sorted: what is near is found, however much lies deep in a neighbour.
     """
-    base = tuple(part for part in start.split("/") if part not in ("", "."))
+    base = tuple(part for part in below(start).split("/") if part not in ("", "."))
     with workspace.open_folder(start) as folder:
         rules = _rules_above(workspace, base) if ignoring else None
         waiting: deque[_Place] = deque([_Place((), names.start if names else None, rules)])
@@ -465,8 +465,8 @@ def _is_text(name: str) -> bool:
 
 
 class Glob:
-    def __init__(self, workspace: Workspace) -> None:
-        self._workspace = workspace
+    def __init__(self, files: FileSource) -> None:
+        self._files = files
         self.definition = ToolDefinition(
             name="glob",
             description=(
@@ -494,12 +494,14 @@ class Glob:
         pattern = PathPattern(str(call.arguments.get("pattern") or ""))
         limit = whole_number(call, "limit", 200, least=1, most=MOST_FOUND)
         ignoring = given(call, "gitignore", False) is True
-        return await blocking(call, self, self._find, pattern, optional_text(call, "path") or "", ignoring, limit)
+        start = optional_text(call, "path") or ""
+        workspace = await self._files.reading(call)
+        return await blocking(call, self, self._find, workspace, pattern, start, ignoring, limit)
 
-    def _find(self, pattern: PathPattern, start: str, ignoring: bool, limit: int) -> dict[str, Any]:
+    def _find(self, workspace: Workspace, pattern: PathPattern, start: str, ignoring: bool, limit: int) -> dict[str, Any]:
         walk, found, more = Walk(), list[str](), False
         # The pattern is about what is below `path`, as in a shell that stands there.
-        for path, _, _ in files_below(self._workspace, start, walk, names=pattern, ignoring=ignoring):
+        for path, _, _ in files_below(workspace, start, walk, names=pattern, ignoring=ignoring):
             more = len(found) >= limit
             if more:
                 break
@@ -511,8 +513,8 @@ class Glob:
 class Grep:
     """The expression is matched in a process of its own, which is killed when it takes too long."""
 
-    def __init__(self, workspace: Workspace) -> None:
-        self._workspace = workspace
+    def __init__(self, files: FileSource) -> None:
+        self._files = files
         self.definition = ToolDefinition(
             name="grep",
             description=(
@@ -549,12 +551,21 @@ class Grep:
         names = PathPattern(wanted) if wanted else None
         ignoring = given(call, "gitignore", False) is True
         start = optional_text(call, "path") or ""
-        return await blocking(call, self, self._find, settings, names, start, ignoring, limit)
+        workspace = await self._files.reading(call)
+        return await blocking(call, self, self._find, workspace, settings, names, start, ignoring, limit)
 
-    def _find(self, settings: dict[str, Any], names: PathPattern | None, start: str, ignoring: bool, limit: int) -> str:
+    def _find(
+        self,
+        workspace: Workspace,
+        settings: dict[str, Any],
+        names: PathPattern | None,
+        start: str,
+        ignoring: bool,
+        limit: int,
+    ) -> str:
         walk, lines, more = Walk(), list[str](), False
         with matcher(settings) as (ask, needed):
-            for path, folder, name in files_below(self._workspace, start, walk, names=names, ignoring=ignoring):
+            for path, folder, name in files_below(workspace, start, walk, names=names, ignoring=ignoring):
                 data = _text_of(folder, name, LARGEST_SEARCHED, walk)
                 if not data or needed not in data:
                     continue

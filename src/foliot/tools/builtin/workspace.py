@@ -3,7 +3,8 @@
 Paths come from models. Each is walked one component at a time from an open descriptor of the folder: `..` goes back
 along the descriptors that were opened on the way, never to wherever the file system says a parent is, and a symbolic
 link is read and walked like a path, so it leads nowhere that its own text could not. What is opened is what was
-checked: nobody can exchange a folder for a link in between. Absolute paths and links with absolute targets are refused.
+checked: nobody can exchange a folder for a link in between. `/workspace` is this folder, as commands in a fence see it;
+any other absolute path, and a link to one, is refused.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
+from foliot.common.threads import on_thread
 from foliot.errors import InvalidInput
-from foliot.tools.base import ToolArgumentsInvalid, ToolDenied, ToolError, ToolPrecondition
+from foliot.sandbox.base import WORKSPACE, SandboxPolicy, WorkspaceAccess
+from foliot.tools.base import Invocation, ToolArgumentsInvalid, ToolDenied, ToolError, ToolPolicyInvalid, ToolPrecondition
 from foliot.tools.builtin.results import ToolNothingThere
+from foliot.tools.fences import FenceRequest, Fences, fence_of
 
 MOST_LINKS: Final = 16
 LONGEST_PATH: Final = 4096
@@ -36,6 +40,47 @@ class UnfitFile(ToolPrecondition):
     """The file is not as the call supposes: a folder, no text, another content."""
 
 
+class FileSource(Protocol):
+    """The files that file tools work on, found anew for each call."""
+
+    async def reading(self, call: Invocation) -> Workspace:
+        """The workspace of a call that only reads. Raises `ToolDenied`, `ToolPolicyInvalid`, what making it raises."""
+        ...
+
+    def writing(self, call: Invocation) -> AbstractAsyncContextManager[Workspace]:
+        """The workspace of a call that writes; what it wrote is kept when it is over. Raises as `reading`."""
+        ...
+
+
+class RunFiles:
+    """The folder of the run that calls: the one that its commands see, under the rules that hold for them."""
+
+    def __init__(self, fences: Fences) -> None:
+        self._fences = fences
+
+    async def reading(self, call: Invocation) -> Workspace:
+        return await self._opened(call, "read_only")
+
+    @asynccontextmanager
+    async def writing(self, call: Invocation) -> AsyncGenerator[Workspace]:
+        workspace = await self._opened(call, "read_write")
+        async with self._fences.working(SandboxPolicy(workspace=str(workspace.root)), fence_of(call)):
+            yield workspace
+
+    async def _opened(self, call: Invocation, access: WorkspaceAccess) -> Workspace:
+        found = await self._fences.narrowed(FenceRequest(workspace=access), call.caller)
+        folder, left = await self._fences.workspace(found.request.workspace, fence_of(call))
+        if left != access and (folder is not None or found.request.workspace == "none"):
+            what = "read the files of the workspace" if access == "read_only" else "change files of the workspace"
+            why = f": {'; '.join(found.taken)}" if found.taken else ""
+            raise ToolDenied(f"{call.tool}: this agent may not {what}{why}", layer="sandbox")
+        if folder is None:
+            raise ToolPolicyInvalid(
+                f"{call.tool} works on the workspace, and there is none here", hint="set FOLIOT_WORKSPACE to a folder"
+            )
+        return await on_thread(Workspace, folder)
+
+
 class Workspace:
     """`root` must exist. It may itself be reached through links: whoever chose it is trusted, what is in it is not."""
 
@@ -44,6 +89,15 @@ class Workspace:
         self.root = Path(root).resolve()
         if not self.root.is_dir():
             raise InvalidInput(f"the workspace {os.fspath(root)!r} is not a folder", hint="create it first")
+
+    # A folder that is the same for every call, as `FileSource`.
+
+    async def reading(self, call: Invocation) -> Workspace:
+        return self
+
+    @asynccontextmanager
+    async def writing(self, call: Invocation) -> AsyncGenerator[Workspace]:
+        yield self
 
     @contextmanager
     def open_file(self, path: str) -> Generator[int]:
@@ -114,6 +168,10 @@ def _walk(trail: list[int], path: str, *, create: bool) -> str:
     links = 0
     while left:
         part = left.pop(0)
+        if part == "/":
+            while len(trail) > 1:
+                os.close(trail.pop())
+            continue
         if part == "..":
             if len(trail) == 1:
                 raise OutsideWorkspace(f"{path} leads out of the workspace", layer="workspace")
@@ -132,15 +190,26 @@ def _walk(trail: list[int], path: str, *, create: bool) -> str:
     return ""
 
 
+def below(path: str) -> str:
+    """A path from the workspace, however it was written: commands in a fence name files by `/workspace`."""
+    return path.removeprefix(WORKSPACE) if f"{path}/".startswith(f"{WORKSPACE}/") else path
+
+
 def _parts(text: str, path: str) -> list[str]:
-    """The components of a path or of a link's target. `path` is what errors name."""
+    """The components of a path or of a link's target; `/` first when it begins at the workspace.
+
+    `path` is what errors name.
+    """
     if "\0" in text or len(text) > LONGEST_PATH:
         raise ToolArgumentsInvalid("path holds a NUL or is too long", field="path")
-    if text.startswith("/"):
+    parts = [part for part in text.split("/") if part not in ("", ".")]
+    if not text.startswith("/"):
+        return parts
+    if parts[:1] != [WORKSPACE.strip("/")]:
         raise OutsideWorkspace(
             f"{path} is or leads to an absolute path; paths are relative to the workspace", layer="workspace"
         )
-    return [part for part in text.split("/") if part not in ("", ".")]
+    return ["/", *parts[1:]]
 
 
 def _link_target(folder: int, name: str) -> str | None:
