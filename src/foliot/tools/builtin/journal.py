@@ -16,7 +16,7 @@ from foliot.errors import NotFound
 from foliot.kernel.errors import UnknownEvent
 from foliot.kernel.messages import Message, ToolCall, ToolResult
 from foliot.kernel.run.codec import decode
-from foliot.kernel.run.events import ApprovalDecided, Event, ModelResponded, RunCreated, Terminal, ToolFinished
+from foliot.kernel.run.events import ApprovalDecided, Event, ModelResponded, RunCreated, Terminal, ToolFinished, ToolStarted, ToolUnknown
 
 _messages = msgspec.json.Decoder(tuple[Message, ...])
 
@@ -76,6 +76,15 @@ class Past:
     ended_at: float = 0.0
     calls: dict[str, ToolCall] = field(default_factory=dict[str, ToolCall])
     results: dict[str, ToolResult] = field(default_factory=dict[str, ToolResult])
+    started: set[str] = field(default_factory=set[str])
+    unknown: set[str] = field(default_factory=set[str])
+
+    def may_have_acted(self, call_id: str) -> bool:
+        """Whether a call succeeded, or was started and nobody knows what came of it."""
+        if call_id in self.unknown:
+            return True
+        result = self.results.get(call_id)
+        return call_id in self.started if result is None else result.error is None
 
     def succeeded(self, tool: str) -> list[ToolCall]:
         """The calls of one tool that did what they should, in their order."""
@@ -110,6 +119,10 @@ def _take(past: Past, event: Event, at: float) -> None:
             _remember(past, event.input)
         case ModelResponded():
             _remember(past, (event.response.message,))
+        case ToolStarted():
+            past.started.add(event.call_id)
+        case ToolUnknown():
+            past.unknown.add(event.call_id)
         case ToolFinished():
             past.results[event.result.call_id] = event.result
         case ApprovalDecided(decision="edit", arguments=str(arguments)) if event.call_id in past.calls:
