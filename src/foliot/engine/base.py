@@ -65,6 +65,21 @@ class Watcher(Protocol):
         ...
 
 
+class RunProcesses(Protocol):
+    """What lives between the calls of a run, in this process; implemented by tools/builtin/run_processes.py."""
+
+    def taken(self, run_id: str, epoch: int) -> None:
+        """A run is driven here under a new claim, of this epoch."""
+        ...
+
+    async def left(self, run_id: str, epoch: int | None) -> None:
+        """A run is no longer driven here. It waits, and its row has this epoch; None: it has ended, or is lost to us.
+
+        Returns when all that has to end has ended. Never raises.
+        """
+        ...
+
+
 class Approvals(Protocol):
     """The stored approvals as the engine uses them; implemented by approval/service.py."""
 

@@ -247,6 +247,7 @@ def _assembled(
     shared, namespace = around.workspace or (settings.workspace if settings else None), "default"
     if settings is not None:
         namespace = settings.namespace
+    shared = None if shared is None else shared.absolute()
     root = settings.workspaces if settings is not None and database is not None else None
     workspaces = RunWorkspaces(journal, root, shared=shared, namespace=namespace)
     backends = Backends(
@@ -333,6 +334,7 @@ def _assembled(
     # Two circles are closed here: an agent that calls agents needs runs, and a run that is taken up its children.
     assembly.delegate = delegator = Delegator(runs, assembly, clock=clock, pause=around.pause)
     runs.taken_up = delegator.taken_up
+    runs.processes = backends.live_processes
     return RuntimeParts(
         runs,
         assembly,

@@ -68,7 +68,7 @@ class SharedWorkspace:
     """One folder for all runs of one namespace, which the operator chose: nothing of it is kept or undone."""
 
     def __init__(self, path: Path | None, namespace: str) -> None:
-        self._path = path
+        self._path = None if path is None else path.absolute()
         self._namespace = namespace
 
     async def access(self, owner: FenceOwner) -> WorkspaceAccess:

@@ -329,11 +329,13 @@ def test_every_name_can_be_made_or_says_what_it_needs(tmp_path) -> None:
         "edit",
         "edit_file",
         "http_request",
+        "python",
     }
     assert {name for name, effect in effects.items() if effect == "idempotent"} == {
         "decide", "submit_work", "emit_diagnosis", "write_todos", "scratchpad", "write", "write_file",
         "submit", "ask", "ask_user", "delegate", "spawn_agent", "spawn", "memory.write",
         "code",
+        "job",
     }  # fmt: skip
     # The description of `code` shows all others that there are.
     alone = [each.definition for each in made if each.definition.name != "code"]

@@ -11,7 +11,8 @@ from foliot.sandbox.base import Enforcement, SandboxPolicy, SandboxUnavailable
 from foliot.sandbox.process import ProcessSandbox
 from foliot.tools.base import ToolArgumentsInvalid, ToolIsolationMissing
 from foliot.tools.builtin.catalogue import builtin_tools
-from foliot.tools.builtin.shell import Bash, CommandFailed, CommandTimedOut, duration
+from foliot.tools.builtin.output import CommandFailed, CommandTimedOut, duration
+from foliot.tools.builtin.shell import Bash
 from foliot.tools.pipeline.pipeline import Pipeline
 from tests.conformance.sandbox import marked
 from tests.tools.builtin.kit import invocation
@@ -105,7 +106,7 @@ async def test_a_host_that_cannot_fence_runs_nothing(tmp_path) -> None:
         async def enforces(self) -> Enforcement:
             return Enforcement("process", False, why="no user namespaces", hint="allow them")
 
-    bash = Bash(Unable, tmp_path)
+    (bash,) = builtin_tools(["bash"], workspace=tmp_path, sandbox=Unable())
     with pytest.raises(ToolIsolationMissing, match="no user namespaces") as caught:
         await said(bash, "touch ran")
     assert caught.value.before_effect

@@ -54,11 +54,21 @@ NOTHING_FOREIGN = frozenset(
             "code",
             "delegate",
             "emit_diagnosis",
+            "job",
             "list_tools",
             "memory.list",
             "memory.read",
         ),
-        *("memory.search", "memory.write", "monitor_runs", "read_scratchpad", "read_todos", "scratchpad", "spawn"),
+        *(
+            "memory.search",
+            "memory.write",
+            "monitor_runs",
+            "python",
+            "read_scratchpad",
+            "read_todos",
+            "scratchpad",
+            "spawn",
+        ),
         *("spawn_agent", "submit", "submit_work", "wait_agents", "write_todos"),
     }
 )

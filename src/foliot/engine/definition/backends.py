@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,11 +22,12 @@ from foliot.engine.definition.freeze import FENCED_MODES, FENCED_TYPES, tool_def
 from foliot.engine.definition.functions import fenced_definition, function_tool
 from foliot.engine.definition.grants import NOTHING_GRANTED, OperatorGrants, not_granted
 from foliot.engine.definition.references import References
-from foliot.errors import Denied, NotHere
+from foliot.errors import Denied, NotFound, NotHere
 from foliot.resources.agreed import Agreed
 from foliot.sandbox import bubblewrap
 from foliot.sandbox.base import Enforcement, SandboxError, SandboxUnavailable
 from foliot.store.base import Document, Key, ResourceStore
+from foliot.store.journal.base import TERMINAL
 from foliot.tools.base import Tool, ToolDefinition, ToolIsolationMissing, ToolSecretMissing, ToolUnsupported
 from foliot.tools.fences import BACKENDS, Backend, Fences
 from foliot.tools.isolation import NONE, Isolations
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from foliot.tools.backends.grpc import GrpcChannels
     from foliot.tools.backends.http import Web
     from foliot.tools.builtin.memory import SharedMemory
+    from foliot.tools.builtin.run_processes import RunProcesses
     from foliot.tools.mcp.connections import McpConnections
     from foliot.tools.nats_worker.callers import Signer
     from foliot.tools.workspaces import WorkspaceFolders
@@ -58,6 +61,15 @@ def _make_sandbox(backend: Backend) -> Sandbox:
 
         return ProcessSandbox()
     raise SandboxUnavailable(f"there is no sandbox {backend!r} here")
+
+
+async def _epoch_of(journal: Journal, run_id: str) -> int | None:
+    """The epoch of a run; None for one that has ended or is not there."""
+    try:
+        info = await journal.get(run_id)
+    except NotFound:
+        return None
+    return None if info.phase in TERMINAL else info.epoch
 
 
 def can_fence() -> bool:
@@ -113,6 +125,7 @@ class Backends:
         self._nats: NatsLink | None = None
         self._mcp: McpConnections | None = None
         self._sandboxes: dict[str, Sandbox] = {}
+        self._processes: RunProcesses | None = None
         # What opens the fences of calls. The composition root sets one that is governed.
         self.fences = Fences(self.sandbox_of, workspaces=workspaces or SharedWorkspace(workspace, namespace))
         # The isolations of declared tools. Set up by the composition root; a tool whose mode is not in it is refused.
@@ -151,16 +164,20 @@ class Backends:
     def builtin(self, namespace: str, name: str, definitions: Callable[[], Iterable[ToolDefinition]]) -> Tool | None:
         """The built-in tool of that name; `definitions` are all tools of the run. Raises `InvalidInput`."""
         from foliot.tools.builtin.catalogue import NAMES, BuiltinServices, builtin_tool
+        from foliot.tools.builtin.workspace import RunFiles
 
         if name not in NAMES:
             return None
+        fenced = can_fence()
         around = BuiltinServices(
-            workspace=self.workspace_of(namespace),
+            call_files=RunFiles(self.fences),
             outbound=lambda: self.web.client,
             journal=self._journal,
             agents=self.agents,
             memory=self.memory,
-            sandbox=(lambda: self.sandbox) if can_fence() else None,
+            sandbox=(lambda: self.sandbox) if fenced else None,
+            fences=self.fences if fenced else None,
+            processes=self.processes if fenced else None,
         )
         return builtin_tool(name, around, definitions)
 
@@ -186,7 +203,24 @@ class Backends:
                     return f"secret {reference}"
         return ""
 
+    @property
+    def processes(self) -> RunProcesses:
+        """What lives between the calls of runs: jobs and interpreters."""
+        if self._processes is None:
+            from foliot.tools.builtin.run_processes import RunProcesses
+
+            self._processes = RunProcesses(self.fences, self._journal)
+            if self._journal is not None:
+                self._processes.watch(partial(_epoch_of, self._journal))
+        return self._processes
+
+    def live_processes(self) -> RunProcesses | None:
+        """The same; None as long as no run of this process can have any."""
+        return self._processes
+
     async def close(self) -> None:
+        if self._processes is not None:
+            await self._processes.close()
         await self.isolations.close()
         for part in (self._mcp, self._grpc, self._nats, self._web, *self._sandboxes.values()):
             if part is not None:

@@ -16,7 +16,7 @@ from foliot.common.process import identity, in_words, is_gone
 from foliot.common.threads import unhurried
 from foliot.engine.approval.records import DecisionLog
 from foliot.engine.approval.requests import ApprovalRequests
-from foliot.engine.base import Approvals, Clock, Models, Settlement, Silence, Watcher
+from foliot.engine.base import Approvals, Clock, Models, RunProcesses, Settlement, Silence, Watcher
 from foliot.engine.budgets.run_budget import RunBudgets
 from foliot.engine.definition.governance import ModelGate
 from foliot.engine.driver.appends import recorded
@@ -119,6 +119,8 @@ class Runs:
         self._set_back = set_back
         # What a run that is taken up has to be told first, by whoever knows of its parent and its children.
         self.taken_up: Callable[[State], Awaitable[Sequence[Signal]]] | None = None
+        # What lives between the calls of runs, and ends with them; None as long as there is nothing.
+        self.processes: Callable[[], RunProcesses | None] = lambda: None
         # Whether runs that begin here are traced, unless who begins one says so.
         self.traced = False
         self._last_spec: tuple[RunSpec | None, tuple[str, bytes]] = None, ("", b"")
@@ -329,16 +331,26 @@ class Runs:
         state = driver.state
         task = state.created.task if state.created is not None else ""
         where = logged_with(namespace=state.spec.namespace, agent=state.spec.agent, run=state.run_id, task=task)
+        lease, row_epoch = driver.lease, None
+        if (processes := self.processes()) is not None:
+            processes.taken(lease.run_id, lease.epoch)
         with self._keeper.keep(driver), where:
             try:
-                if self._keeper.orphans(driver.lease.run_id):
-                    await self._keeper.stand_alone(driver)
-                return await driver.drive()
+                try:
+                    if self._keeper.orphans(lease.run_id):
+                        await self._keeper.stand_alone(driver)
+                    state = await driver.drive()
+                    # Who lets a run go writes the next epoch, so that nothing more can be written under its own.
+                    row_epoch = lease.epoch + 1 if state.ended is None else None
+                    return state
+                finally:
+                    if (processes := self.processes()) is not None:
+                        await processes.left(lease.run_id, row_epoch)
             except StoreSetBack as error:
                 await self._say_set_back(error)
                 raise
             except asyncio.CancelledError:
-                await self._give_back(driver.lease)  # another process may go on with it at once
+                await self._give_back(lease)  # another process may go on with it at once
                 raise
 
     async def _held(self, claiming: Coroutine[Any, Any, Lease | None]) -> Lease:

@@ -25,7 +25,7 @@ from foliot.tools.base import (
     ToolDefinition,
     ToolPolicyInvalid,
 )
-from foliot.tools.builtin.shell import CommandFailed, CommandTimedOut
+from foliot.tools.builtin.output import CommandFailed, CommandTimedOut
 from foliot.tools.contract import ToolResponse, normalise_response, request_id, request_of
 from foliot.tools.isolation import IsolatedCall, Isolation, sandbox_failure
 from foliot.tools.processes import outlives_call

@@ -11,7 +11,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
 from foliot.errors import InvalidInput, NotFound
@@ -23,26 +24,32 @@ from foliot.tools.builtin.code import Code
 from foliot.tools.builtin.delegation import DelegateTool, SpawnAgent, WaitAgents
 from foliot.tools.builtin.files import EditFile, ReadFile, WriteFile
 from foliot.tools.builtin.find import Glob, Grep
+from foliot.tools.builtin.jobs import JobTool
 from foliot.tools.builtin.journal import History
 from foliot.tools.builtin.memory import MemoryList, MemoryRead, MemorySearch, MemoryWrite, SharedMemory
 from foliot.tools.builtin.notes import ReadScratchpad, ReadTodos, Scratchpad, WriteTodos
 from foliot.tools.builtin.overview import Definitions, ListTools, MonitorRuns
+from foliot.tools.builtin.python import PythonTool
 from foliot.tools.builtin.questions import AskUser
 from foliot.tools.builtin.results import ReadResult
+from foliot.tools.builtin.run_processes import RunProcesses
 from foliot.tools.builtin.shell import Bash
 from foliot.tools.builtin.web import HttpRequestTool
-from foliot.tools.builtin.workspace import Workspace
+from foliot.tools.builtin.workspace import FileSource, RunFiles, Workspace
+from foliot.tools.fences import Fences
 from foliot.tools.outbound.client import OutboundClient
+from foliot.tools.workspaces import SharedWorkspace
 
 
 @dataclass(frozen=True)
 class BuiltinServices:
     """The services that built-in tools use. A tool that needs one which is None cannot be used.
 
-    `workspace` is a folder that exists. `actions` and `restricted_actions` are what `decide` may choose.
+    `call_files` are what file tools work on. `fences` and `processes` are there where programs can be fenced.
+    `actions` and `restricted_actions` are what `decide` may choose.
     """
 
-    workspace: str | os.PathLike[str] | None = None
+    call_files: FileSource | None = None
     outbound: Callable[[], OutboundClient] | None = None
     journal: History | None = None
     actions: Sequence[str] = ()
@@ -50,12 +57,14 @@ class BuiltinServices:
     agents: Agents | None = None
     memory: SharedMemory | None = None
     sandbox: Callable[[], Sandbox] | None = None
+    fences: Fences | None = None
+    processes: RunProcesses | None = None
 
-    @cached_property
-    def folder(self) -> Workspace:
-        if self.workspace is None:
+    @property
+    def files(self) -> FileSource:
+        if self.call_files is None:
             raise _lacks("a workspace", "set FOLIOT_WORKSPACE to the folder that file tools may use")
-        return Workspace(self.workspace)
+        return self.call_files
 
     @property
     def client(self) -> OutboundClient:
@@ -110,12 +119,14 @@ _MAKERS: Final[Mapping[str, _Make]] = {
     "read_scratchpad": lambda around, _: ReadScratchpad(around.history),
     "http_get": lambda around, _: HttpRequestTool(around.client, reading=True),
     "http_request": lambda around, _: HttpRequestTool(around.client),
-    "read": lambda around, _: ReadFile(around.folder),
-    "write": lambda around, _: WriteFile(around.folder),
-    "edit": lambda around, _: EditFile(around.folder),
-    "glob": lambda around, _: Glob(around.folder),
-    "grep": lambda around, _: Grep(around.folder),
-    "bash": lambda around, _: Bash(around.sandbox, None if around.workspace is None else around.folder.root),
+    "read": lambda around, _: ReadFile(around.files),
+    "write": lambda around, _: WriteFile(around.files),
+    "edit": lambda around, _: EditFile(around.files),
+    "glob": lambda around, _: Glob(around.files),
+    "grep": lambda around, _: Grep(around.files),
+    "bash": lambda around, _: Bash(around.fences, around.processes and around.processes.jobs),
+    "job": lambda around, _: JobTool(around.processes and around.processes.jobs, around.journal),
+    "python": lambda around, _: PythonTool(around.processes and around.processes.interpreters),
 }
 _OTHER_NAMES: Final[Mapping[str, str]] = {
     "read_file": "read",
@@ -141,14 +152,32 @@ def builtin_tools(
     agents: Agents | None = None,
     memory: SharedMemory | None = None,
     sandbox: Sandbox | None = None,
+    fences: Fences | None = None,
+    processes: RunProcesses | None = None,
 ) -> list[Tool]:
     """Makes these tools, in this order. `definitions` are what `list_tools` lists, by default the tools made here.
 
+    `workspace` is one folder for all calls of the namespace `default`; `fences` stand for it and for `sandbox`. What
+    `processes` hold is ended by whoever gave them.
     Raises `NotFound` for a name that is none, `InvalidInput` for a tool that needs what was not given.
     """
     way_out = None if outbound is None else lambda: outbound
-    fence = None if sandbox is None else lambda: sandbox
-    around = BuiltinServices(workspace, way_out, journal, actions, restricted_actions, agents, memory, fence)
+    if fences is None and sandbox is not None:
+        folders = SharedWorkspace(None if workspace is None else Path(workspace), "default")
+        fences = Fences(lambda backend: sandbox, workspaces=folders)
+    files = RunFiles(fences) if fences is not None and workspace is None else None
+    around = BuiltinServices(
+        files if workspace is None else Workspace(workspace),
+        way_out,
+        journal,
+        actions,
+        restricted_actions,
+        agents,
+        memory,
+        None if sandbox is None else lambda: sandbox,
+        fences,
+        processes or (None if fences is None else RunProcesses(fences, journal)),
+    )
     made: list[Tool] = []
     listed = definitions or partial(_definitions, made)
     made += [builtin_tool(name, around, listed) for name in names]
@@ -185,7 +214,7 @@ def builtin_to_judge(name: str) -> Tool | None:
         return None
     # Tools keep what they are given until they are called.
     anywhere = BuiltinServices(
-        ".",
+        cast("Any", object()),
         cast("Any", lambda: None),
         cast("Any", object()),
         agents=cast("Any", object()),

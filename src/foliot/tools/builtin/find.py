@@ -498,7 +498,9 @@ class Glob:
         workspace = await self._files.reading(call)
         return await blocking(call, self, self._find, workspace, pattern, start, ignoring, limit)
 
-    def _find(self, workspace: Workspace, pattern: PathPattern, start: str, ignoring: bool, limit: int) -> dict[str, Any]:
+    def _find(
+        self, workspace: Workspace, pattern: PathPattern, start: str, ignoring: bool, limit: int
+    ) -> dict[str, Any]:
         walk, found, more = Walk(), list[str](), False
         # The pattern is about what is below `path`, as in a shell that stands there.
         for path, _, _ in files_below(workspace, start, walk, names=pattern, ignoring=ignoring):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import io
 import json
 import linecache
@@ -53,21 +54,20 @@ def main() -> None:
         number += 1
         answer = _run(request["code"], module.__dict__, f"<python call {number}>")
         for stream in (sys.stdout, sys.stderr):
-            try:
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # the code has closed or replaced it
                 stream.flush()
-            except (OSError, ValueError, AttributeError):
-                pass  # the code has closed or replaced it
         if os.getpid() != own:
             os._exit(0)  # the code has forked: this one must not answer too
-        try:
+        with contextlib.suppress(OSError):
             os.write(2, request["mark"].encode())
-        except OSError:
-            pass
-        _send(answers, answer)
+        try:
+            _send(answers, answer)
+        except OSError:  # the code has closed the way to answer
+            os._exit(1)
 
 
 def _run(code: str, names: dict[str, Any], file: str) -> dict[str, Any]:
-    """Run one piece of code. Its value is that of its last line, if that is an expression; `_` is the last such value."""
+    """Run one piece of code. Its value is that of its last line, if that is an expression; it is called `_` then."""
     # So that tracebacks show the lines.
     linecache.cache[file] = (len(code), None, code.splitlines(True), file)
     try:
@@ -82,8 +82,6 @@ def _run(code: str, names: dict[str, Any], file: str) -> dict[str, Any]:
             return {}
         names["_"] = value
         shown = repr(value)
-        if not isinstance(shown, str):
-            shown = str(type(value))
         return {"value": shown[:LONGEST_VALUE], "size": len(shown)}
     except SystemExit as error:
         return {"error": f"SystemExit: {error.code!r}"[:LONGEST_ERROR]}

@@ -16,7 +16,16 @@ from foliot.errors import NotFound
 from foliot.kernel.errors import UnknownEvent
 from foliot.kernel.messages import Message, ToolCall, ToolResult
 from foliot.kernel.run.codec import decode
-from foliot.kernel.run.events import ApprovalDecided, Event, ModelResponded, RunCreated, Terminal, ToolFinished, ToolStarted, ToolUnknown
+from foliot.kernel.run.events import (
+    ApprovalDecided,
+    Event,
+    ModelResponded,
+    RunCreated,
+    Terminal,
+    ToolFinished,
+    ToolStarted,
+    ToolUnknown,
+)
 
 _messages = msgspec.json.Decoder(tuple[Message, ...])
 

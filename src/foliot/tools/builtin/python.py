@@ -263,7 +263,7 @@ class Interpreters:
         owner, note = fence_of(call), ""
         found = await self._fences.narrowed(wanted, call.caller)
         if (used := place.interpreter) is not None:
-            folder = await self._fences.workspace(found.request.workspace, owner)
+            folder, _ = await self._fences.workspace(found.request.workspace, owner)
             if not (used.alive and used.made_for == found and used.folder == _identity(folder)):
                 await self._ended(place, "" if used.alive else " because it had ended")
         if place.interpreter is None:
@@ -307,11 +307,13 @@ class Interpreters:
                 f"python: the code took more than {seconds} seconds. The interpreter was ended, and its variables are "
                 f"gone.\n{note}{interpreter.printed(MOST_OF_FAILED)}"
             ) from None
-        except (asyncio.IncompleteReadError, ValueError):
+        except (asyncio.IncompleteReadError, ValueError) as error:
             finished = await interpreter.process.kill()
             await interpreter.drained()
             await self._ended(place, " because the code ended it")
             how = _how(finished, interpreter.session.policy.limits)
+            if isinstance(error, ValueError):
+                how = "it wrote where only answers belong"
             raise CommandFailed(
                 f"python: the interpreter was ended by its code: {how}. Its variables are gone.\n"
                 f"{note}{interpreter.printed(MOST_OF_FAILED)}",

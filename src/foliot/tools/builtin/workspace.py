@@ -21,7 +21,14 @@ from typing import Final, Protocol
 from foliot.common.threads import on_thread
 from foliot.errors import InvalidInput
 from foliot.sandbox.base import WORKSPACE, SandboxPolicy, WorkspaceAccess
-from foliot.tools.base import Invocation, ToolArgumentsInvalid, ToolDenied, ToolError, ToolPolicyInvalid, ToolPrecondition
+from foliot.tools.base import (
+    Invocation,
+    ToolArgumentsInvalid,
+    ToolDenied,
+    ToolError,
+    ToolPolicyInvalid,
+    ToolPrecondition,
+)
 from foliot.tools.builtin.results import ToolNothingThere
 from foliot.tools.fences import FenceRequest, Fences, fence_of
 
