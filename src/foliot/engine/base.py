@@ -66,7 +66,7 @@ class Watcher(Protocol):
 
 
 class RunProcesses(Protocol):
-    """What lives between the calls of a run, in this process; implemented by tools/builtin/run_processes.py."""
+    """The processes that live between the calls of runs; implemented by tools/builtin/run_processes.py."""
 
     def taken(self, run_id: str, epoch: int) -> None:
         """A run is driven here under a new claim, of this epoch."""

@@ -279,7 +279,7 @@ class Fences:
             await self.workspaces.changed(owner)
 
     async def workspace(self, access: WorkspaceAccess, owner: FenceOwner) -> tuple[Path | None, WorkspaceAccess]:
-        """The folder that a call works on, ready, or None; and what is left of this access to it. Raises `ToolError`."""
+        """The folder that a call works on, ready, or None; and what is left of this access. Raises `ToolError`."""
         if access == "none" or self.workspaces is None:
             return None, access
         access = _less(access, await self.workspaces.access(owner))

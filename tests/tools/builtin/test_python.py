@@ -99,7 +99,7 @@ async def test_code_sees_the_files_of_the_workspace_and_its_modules(python, tmp_
 async def test_a_call_that_takes_too_long_ends_the_interpreter_and_says_so(python) -> None:
     mark = f"3600.{time.time_ns() % 10**9:09d}"
     await python.run("x = 1")
-    with pytest.raises(CommandTimedOut, match="more than 1 seconds.*variables are gone") as caught:
+    with pytest.raises(CommandTimedOut, match=r"more than 1 seconds.*variables are gone") as caught:
         await python.run(
             f"import os\nprint('up', flush=True)\nos.system('setsid sleep {mark} & sleep {mark}')", timeout=1
         )
@@ -241,5 +241,5 @@ async def test_what_is_no_code_is_refused(python) -> None:
 async def test_there_is_no_network_and_no_environment_of_ours(python, monkeypatch) -> None:
     monkeypatch.setenv("FOLIOT_CANARY", "canary")
     assert await python.body("import os\n'canary' in str(os.environ)") == "False"
-    with pytest.raises(CommandFailed, match="Network is unreachable|unreachable"):
+    with pytest.raises(CommandFailed, match="unreachable"):
         await python.run("import socket\nsocket.create_connection(('192.0.2.1', 80), 5)")

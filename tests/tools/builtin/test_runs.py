@@ -255,11 +255,13 @@ async def test_a_tool_of_ones_own_is_meant_before_the_built_in_one(runtime: Runt
     assert run.output == "mine: x"
 
 
-async def test_file_tools_of_another_namespace_have_no_workspace(runtime: Runtime) -> None:
-    agent = clerk({"say": "x"}, tools=["read"], namespace="other")
+async def test_file_tools_of_another_namespace_do_not_see_the_shared_workspace(runtime: Runtime) -> None:
+    asks, tools = {"call": {"glob": {"pattern": "**"}}}, ["glob", "write"]
+    shared = clerk({"call": {"write": {"path": "a", "content": "x"}}}, asks, {"say": "{last_result}"}, tools=tools)
+    other = clerk(asks, {"say": "{last_result}"}, tools=tools, namespace="other")
 
-    with pytest.raises(InvalidInput, match="the tool 'read' cannot be used: it needs a workspace"):
-        await runtime.run(agent, "go")
+    assert '"a"' in (await runtime.run(shared, "go")).output
+    assert '"files":[]' in (await runtime.run(other, "go")).output.replace(" ", "")
 
 
 async def test_a_version_that_there_is_not_is_said(runtime: Runtime) -> None:

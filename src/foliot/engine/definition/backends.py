@@ -205,7 +205,7 @@ class Backends:
 
     @property
     def processes(self) -> RunProcesses:
-        """What lives between the calls of runs: jobs and interpreters."""
+        """The processes that live between the calls of runs: jobs and interpreters."""
         if self._processes is None:
             from foliot.tools.builtin.run_processes import RunProcesses
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -169,10 +169,9 @@ class Jobs:
         if job is not None:
             await _end(job)
 
-    async def end(self, run_id: str) -> None:
-        """End all jobs of a run, and forget them."""
-        jobs = self._of_runs.pop(run_id, {})
-        await asyncio.gather(*(_end(job) for job in jobs.values()))
+    def end(self, run_id: str) -> Coroutine[Any, Any, None]:
+        """Forget all jobs of a run at once; they have ended when what is returned was awaited."""
+        return _end_all(self._of_runs.pop(run_id, {}).values())
 
     async def close(self) -> None:
         """End all jobs."""
@@ -180,15 +179,15 @@ class Jobs:
 
     async def _run(self, job: Job, seconds: float) -> None:
         """Run the command to its end. Whatever happens, its fence is closed, and how it ended is known."""
-        job.problem = "it broke off"  # unless something else is found out
         try:
             job.finished = await job.session.exec(["sh", "-c", job.command], seconds=seconds, on_output=job.heard)
-            job.problem = ""
         except SandboxError as error:
             job.problem = error.message
         except asyncio.CancelledError:  # by `_end`
-            job.finished, job.problem = Finished(137, 9, seconds=job.seconds, ended_by="killed"), ""
+            job.finished = Finished(137, 9, seconds=job.seconds, ended_by="killed")
         finally:
+            if job.finished is None and not job.problem:
+                job.problem = "it broke off"
             await job.session.close()
 
     def _check_room(self, run_id: str) -> None:
@@ -212,6 +211,10 @@ class Jobs:
         ended = [job.id for job in jobs.values() if job.status != "running"]
         for id in ended[: max(0, len(ended) - MOST_ENDED)]:
             del jobs[id]
+
+
+async def _end_all(jobs: Iterable[Job]) -> None:
+    await asyncio.gather(*map(_end, jobs))
 
 
 async def _end(job: Job) -> None:
@@ -296,7 +299,7 @@ class JobTool:
         return () if self._jobs is None else self._jobs.of(run_id)
 
     async def _listed(self, run_id: str) -> list[KnownJob]:
-        """What the journal knows and this process does not is lost."""
+        """Lists all jobs of a run. One that the journal knows and this process does not is lost."""
         starting = self._jobs.starting(run_id) if self._jobs is not None else ()
         here = {id: KnownJob(id, "starting", "") for id in starting}
         here |= {job.id: _known(job) for job in self._here(run_id)}

@@ -18,6 +18,7 @@ import struct
 import sys
 import time
 from collections import OrderedDict
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,7 +62,7 @@ RESTARTED: Final = "[The interpreter was restarted{why}: variables, imports and 
 
 
 class _Answer(Struct, frozen=True):
-    """What an interpreter says of one piece of code: the value of its last line, or the error."""
+    """The answer to one piece of code: the value of its last line, or the error."""
 
     value: str | None = None
     size: int = 0
@@ -157,7 +158,7 @@ class _Interpreter:
 
 
 def _cut_mark(data: bytes, mark: bytes) -> int | None:
-    """Where the beginning of a mark stands at the end of `data`, of which the rest has not come yet."""
+    """Finds the beginning of a mark at the end of `data`, of which the rest has not come yet."""
     at = data.rfind(mark[:1], max(0, len(data) - len(mark) + 1))
     while at >= 0:
         if mark.startswith(data[at:]):
@@ -167,7 +168,7 @@ def _cut_mark(data: bytes, mark: bytes) -> int | None:
 
 
 class _Place:
-    """What one run has: an interpreter or none, and why the last one is gone."""
+    """The interpreter of one run, or none, and why the last one is gone."""
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
@@ -236,11 +237,9 @@ class Interpreters:
         async with self._free:
             self._free.notify_all()
 
-    async def end(self, run_id: str) -> None:
-        """End the interpreter of a run, and forget that there was one."""
-        place = self._places.pop(run_id, None)
-        if place is not None:
-            await self._ended(place, "")
+    def end(self, run_id: str) -> Coroutine[Any, Any, None]:
+        """Forget the interpreter of a run at once; it has ended when what is returned was awaited."""
+        return self._ended(self._places.pop(run_id, None) or _Place(), "")
 
     async def close(self) -> None:
         """End all of them."""

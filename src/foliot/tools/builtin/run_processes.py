@@ -27,7 +27,7 @@ EpochOf: TypeAlias = Callable[[str], Awaitable[int | None]]
 
 
 class RunProcesses:
-    """Those of one runtime. Belongs to one event loop."""
+    """The jobs and interpreters of one runtime. Belongs to one event loop."""
 
     def __init__(self, fences: Fences, history: History | None = None, *, look_every: float = LOOK_EVERY) -> None:
         self.jobs = Jobs(fences)
