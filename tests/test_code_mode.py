@@ -15,6 +15,7 @@ import pytest
 
 from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.common.cancellation import stop_tasks
+from foliot.engine.definition.backends import can_fence
 from foliot.kernel.run.events import RunCreated, ToolFinished
 from foliot.kernel.run.spec import ToolRule
 from foliot.resources.validate import validate_document
@@ -42,11 +43,15 @@ def order(id: str) -> dict[str, Any]:
 
 def coder(program: str, *tools: Any, **spec: Any) -> Agent:
     turns = [{"call": {"code": {"program": program}}}, {"say": "{last_result}"}]
+    if runs_in := spec.pop("runs_in", ""):
+        spec["code"] = {"runs_in": runs_in, **spec.get("code", {})}
     return Agent("coder", model=ScriptedModel(turns), tools=(*(tools or (add, order)), "code"), **spec)
 
 
-@pytest.fixture(params=["interpreter"])
+@pytest.fixture(params=["interpreter", "sandbox"])
 def runs_in(request: pytest.FixtureRequest) -> str:
+    if request.param == "sandbox" and not can_fence():
+        pytest.skip("bubblewrap is not here")
     return request.param
 
 
@@ -89,8 +94,10 @@ total
 """
 
 
-async def test_a_program_calls_tools_and_gives_what_it_prints_and_its_last_value(runtime: Runtime) -> None:
-    result = await runtime.run(coder(TOTAL), "Go.")
+async def test_a_program_calls_tools_and_gives_what_it_prints_and_its_last_value(
+    runtime: Runtime, runs_in: str
+) -> None:
+    result = await runtime.run(coder(TOTAL, runs_in=runs_in), "Go.")
 
     assert result.output == "added\n=> 7"
     child = await child_of(runtime, result.run_id)
@@ -99,7 +106,7 @@ async def test_a_program_calls_tools_and_gives_what_it_prints_and_its_last_value
     assert (await runtime.inside.runs.load(child.id))[1].spent.tokens == 0
 
 
-async def test_calls_that_are_gathered_are_made_at_the_same_time(runtime: Runtime) -> None:
+async def test_calls_that_are_gathered_are_made_at_the_same_time(runtime: Runtime, runs_in: str) -> None:
     together = asyncio.Barrier(3)
 
     @tool(effect="read")
@@ -111,23 +118,25 @@ async def test_calls_that_are_gathered_are_made_at_the_same_time(runtime: Runtim
 
     program = "import asyncio\nasync def one(n):\n    return await meet(n)\n"
     program += "await asyncio.gather(one(1), meet(2), one(3))"
-    assert await told(runtime, program, meet) == "=> [1,2,3]"
+    assert await told(runtime, program, meet, runs_in=runs_in) == "=> [1,2,3]"
 
 
-async def test_a_failed_call_is_an_exception_that_the_program_can_handle(runtime: Runtime) -> None:
+async def test_a_failed_call_is_an_exception_that_the_program_can_handle(runtime: Runtime, runs_in: str) -> None:
     program = 'try:\n    await order("none")\nexcept ToolError as error:\n    print("caught", error)\n'
-    assert "caught execution_failed: KeyError: 'no such order'" in await told(runtime, program)
+    assert "caught execution_failed: KeyError: 'no such order'" in await told(runtime, program, runs_in=runs_in)
 
 
-async def test_calls_with_wrong_arguments_do_not_end_the_program(runtime: Runtime) -> None:
+async def test_calls_with_wrong_arguments_do_not_end_the_program(runtime: Runtime, runs_in: str) -> None:
     program = 'for n in range(6):\n    try:\n        await add(a="x")\n'
     program += "    except ToolError as error:\n        seen = str(error)\n"
-    assert await told(runtime, program + "seen[:13]") == '=> "invalid_input"'
-    assert "TypeError: add(): it takes 2 positional" in await told(runtime, "await add(1, 2, 3)")
-    assert "the argument 'a' is set, which is not JSON" in await told(runtime, "await add({1}, 2)")
+    assert await told(runtime, program + "seen[:13]", runs_in=runs_in) == '=> "invalid_input"'
+    assert "TypeError: add(): it takes 2 positional" in await told(runtime, "await add(1, 2, 3)", runs_in=runs_in)
+    refused = await told(runtime, "await add({1}, 2)", runs_in=runs_in)
+    assert "TypeError: add(): the argument 'a' is" in refused
+    assert "not JSON" in refused
 
 
-async def test_the_same_call_twice_is_made_twice(runtime: Runtime) -> None:
+async def test_the_same_call_twice_is_made_twice(runtime: Runtime, runs_in: str) -> None:
     made = list[int]()
 
     @tool
@@ -136,31 +145,33 @@ async def test_the_same_call_twice_is_made_twice(runtime: Runtime) -> None:
         made.append(1)
         return len(made)
 
-    assert await told(runtime, "[await count(), await count()]", count) == "=> [1,2]"
+    assert await told(runtime, "[await count(), await count()]", count, runs_in=runs_in) == "=> [1,2]"
 
 
-async def test_a_result_that_no_model_would_be_shown_whole_is_whole_for_a_program(runtime: Runtime) -> None:
+async def test_a_result_that_no_model_would_be_shown_whole_is_whole_for_a_program(
+    runtime: Runtime, runs_in: str
+) -> None:
     @tool(effect="read")
     def many() -> list[int]:
         """Many numbers."""
         return list(range(100_000))
 
-    assert await told(runtime, "sum(await many())", many) == "=> 4999950000"
+    assert await told(runtime, "sum(await many())", many, runs_in=runs_in) == "=> 4999950000"
 
 
-async def test_a_call_that_is_not_awaited_is_not_made(runtime: Runtime) -> None:
-    result = await runtime.run(coder("add(1, 2)\nprint('end')"), "Go.")
+async def test_a_call_that_is_not_awaited_is_not_made(runtime: Runtime, runs_in: str) -> None:
+    result = await runtime.run(coder("add(1, 2)\nprint('end')", runs_in=runs_in), "Go.")
     assert result.output == "end\nThe call of add was not awaited, and was not made."
     assert await calls_of(runtime, (await child_of(runtime, result.run_id)).id) == []
 
 
-async def test_names_that_python_does_not_take_have_one_that_it_takes(runtime: Runtime) -> None:
+async def test_names_that_python_does_not_take_have_one_that_it_takes(runtime: Runtime, runs_in: str) -> None:
     @tool(name="memory.look", effect="read")
     def look(key: str) -> str:
         """Look."""
         return f"found {key}"
 
-    assert await told(runtime, 'f = memory_look\nawait f("x")', look) == '=> "found x"'
+    assert await told(runtime, 'f = memory_look\nawait f("x")', look, runs_in=runs_in) == '=> "found x"'
 
 
 # --- errors and bounds -----------------------------------------------------------------------------------------------
@@ -190,9 +201,9 @@ async def test_a_program_without_end_is_ended(runtime: Runtime) -> None:
     assert "time limit exceeded" in await told(runtime, "while True:\n    pass", code={"timeout": "200ms"})
 
 
-async def test_a_program_makes_no_more_calls_than_it_may(runtime: Runtime) -> None:
+async def test_a_program_makes_no_more_calls_than_it_may(runtime: Runtime, runs_in: str) -> None:
     program = "for n in range(9):\n    await add(n, n)"
-    result = await runtime.run(coder(program, code={"max_calls": 4}), "Go.")
+    result = await runtime.run(coder(program, code={"max_calls": 4}, runs_in=runs_in), "Go.")
     assert "more than 4 calls" in result.output
     assert len(await calls_of(runtime, (await child_of(runtime, result.run_id)).id)) == 4
 
@@ -255,6 +266,100 @@ async def test_a_program_says_when_it_asks_for_something_else_than_before(runtim
         answers_to([Asked(0, "add", {"a": 9})], course.batches[0])
 
 
+# --- in a sandbox ----------------------------------------------------------------------------------------------------
+
+WHOLE = """
+class Basket(list):
+    def total(self):
+        return sum(each for each in self)
+
+def prices(found):
+    for line in found["lines"]:
+        yield line["price"]
+
+import os, statistics
+before = os.getpid()
+basket = Basket(prices(await order("A-1")))
+[basket.total(), statistics.mean(basket), before == os.getpid()]
+"""
+
+
+FORGED = """
+import os
+for each in range(3, 20):
+    try:
+        os.write(each, b"\\0\\0\\0\\2{}")
+    except OSError:
+        pass
+"""
+
+
+async def sandboxed(runtime: Runtime, program: str, *tools: Any, **code: Any) -> str:
+    if not can_fence():
+        pytest.skip("bubblewrap is not here")
+    return await told(runtime, program, *tools, code={"runs_in": "sandbox", **code})
+
+
+async def test_in_a_sandbox_there_is_all_of_python_and_a_program_is_run_once(runtime: Runtime) -> None:
+    assert await sandboxed(runtime, WHOLE) == "=> [7,3.5,true]"
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("x = 1\nx.y", "Line 2, in <module>\n    x.y\nAttributeError"),
+        ("def f(:", "SyntaxError"),
+        ("print('so far')\n1 / 0", "It had printed:\nso far"),
+        ("while True:\n    print('again and again')", "printed more than 100,000 characters"),
+        ("import os\nos._exit(3)", "ended its process with the code 3"),
+        (FORGED, "out of turn"),
+        ("open('/root/.bashrc')", "FileNotFoundError"),
+        ("open('/etc/shadow')", "Error"),
+        ("import socket\nsocket.create_connection(('1.1.1.1', 53), 1)", "OSError"),
+        ("import asyncio\nawait asyncio.Event().wait()", "computed for more than 2 seconds"),
+        ("while True:\n    pass", "computed for more than 2 seconds"),
+    ],
+)
+async def test_in_a_sandbox_errors_are_told_and_nothing_outside_is_reached(
+    runtime: Runtime, program: str, said: str
+) -> None:
+    answer = await sandboxed(runtime, program, timeout="2s")
+    assert answer.startswith("Error (execution_failed): ")
+    assert said in answer
+    assert len(answer) < 10_000
+
+
+async def test_in_a_sandbox_there_is_no_variable_of_ours(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "canary-7d1")
+    answer = await sandboxed(runtime, "import os\nstr(dict(os.environ)) + open('/proc/self/environ').read()")
+    assert "PYTHONHASHSEED" in answer
+    assert "canary" not in answer
+
+
+async def test_a_program_that_depends_on_time_is_ended_when_it_has_to_be_run_again(tmp_path: Path) -> None:
+    if not can_fence():
+        pytest.skip("bubblewrap is not here")
+    begun, free = asyncio.Event(), asyncio.Event()
+
+    @tool(effect="read")
+    async def dawdle() -> str:
+        """Wait until it may go on."""
+        begun.set()
+        await free.wait()
+        return "at last"
+
+    agent = coder("import time\nawait add(time.time_ns(), 1)\nawait dawdle()", add, dawdle, runs_in="sandbox")
+    async with Runtime(tmp_path / "foliot.db") as runtime:
+        running = asyncio.create_task(runtime.run(agent, "Go.", run_id="r-1"))
+        await begun.wait()
+        await stop_tasks(running)
+    free.set()
+    async with Runtime(tmp_path / "foliot.db") as runtime:
+        told = (await runtime.resume("r-1", agent=agent)).output
+    assert "run again, the program asked for add(" in told
+    assert "must not depend on the time" in told
+
+
 # --- the same governance ---------------------------------------------------------------------------------------------
 
 
@@ -275,11 +380,11 @@ async def test_the_child_is_the_same_agent_with_the_same_tools_and_locks(runtime
     assert child.spec.model == parent.spec.model
 
 
-async def test_a_rule_about_a_tool_holds_for_the_calls_of_a_program(runtime: Runtime) -> None:
+async def test_a_rule_about_a_tool_holds_for_the_calls_of_a_program(runtime: Runtime, runs_in: str) -> None:
     rules = [{"operation_class": "*", "verdict": "deny"}]
     await declare(runtime, "ToolPermission", "no-sums", tool_ref="add", operation_rules=rules)
     program = "try:\n    await add(1, 2)\nexcept ToolError as error:\n    print(error)"
-    assert (await told(runtime, program)).startswith("permission_denied: ")
+    assert (await told(runtime, program, runs_in=runs_in)).startswith("permission_denied: ")
 
 
 async def test_a_denial_that_ends_runs_ends_the_program_and_its_agent(runtime: Runtime) -> None:
@@ -292,7 +397,7 @@ async def test_a_denial_that_ends_runs_ends_the_program_and_its_agent(runtime: R
     assert "add" in str(result.error)
 
 
-async def test_a_call_in_the_middle_waits_for_an_approval(runtime: Runtime) -> None:
+async def test_a_call_in_the_middle_waits_for_an_approval(runtime: Runtime, runs_in: str) -> None:
     await declare(
         runtime,
         "ToolPermission",
@@ -301,7 +406,7 @@ async def test_a_call_in_the_middle_waits_for_an_approval(runtime: Runtime) -> N
         conditions=[{"when": "args.a == 2", "verdict": "approval_required"}],
     )
     program = "seen = [await add(n, 0) for n in range(4)]\nseen"
-    running = asyncio.create_task(told(runtime, program))
+    running = asyncio.create_task(told(runtime, program, runs_in=runs_in))
     async with asyncio.timeout(60):
         while not (approvals := [each async for each in runtime.inside.approvals.list()]):
             await asyncio.sleep(0.01)
@@ -310,7 +415,7 @@ async def test_a_call_in_the_middle_waits_for_an_approval(runtime: Runtime) -> N
         assert await running == "=> [0,1,2,3]"
 
 
-async def test_a_call_that_is_not_approved_is_an_exception(runtime: Runtime) -> None:
+async def test_a_call_that_is_not_approved_is_an_exception(runtime: Runtime, runs_in: str) -> None:
     await declare(
         runtime,
         "ToolPermission",
@@ -319,7 +424,7 @@ async def test_a_call_that_is_not_approved_is_an_exception(runtime: Runtime) -> 
         conditions=[{"when": "true", "verdict": "approval_required"}],
     )
     program = "try:\n    await add(1, 2)\nexcept ToolError as error:\n    print(error)"
-    running = asyncio.create_task(told(runtime, program))
+    running = asyncio.create_task(told(runtime, program, runs_in=runs_in))
     async with asyncio.timeout(60):
         while not (approvals := [each async for each in runtime.inside.approvals.list()]):
             await asyncio.sleep(0.01)
@@ -327,9 +432,9 @@ async def test_a_call_that_is_not_approved_is_an_exception(runtime: Runtime) -> 
         assert "approval_denied" in await running or "permission_denied" in await running
 
 
-async def test_agents_are_called_by_programs_and_paid_for(runtime: Runtime) -> None:
+async def test_agents_are_called_by_programs_and_paid_for(runtime: Runtime, runs_in: str) -> None:
     helper = Agent("helper", model=ScriptedModel([{"say": "did {input}", "usage": {"input_tokens": 7}}]))
-    agent = coder('await agent_helper("this")', helper, limits={"max_tokens": 1000})
+    agent = coder('await agent_helper("this")', helper, limits={"max_tokens": 1000}, runs_in=runs_in)
     result = await runtime.run(agent, "Go.")
     assert result.output == '=> "did this"'
     _, state = await runtime.inside.runs.load((child := await child_of(runtime, result.run_id)).id)
@@ -367,7 +472,7 @@ async def test_outside_a_run_there_is_no_program(runtime: Runtime) -> None:
 # --- cancelling, dying, replaying, forking ---------------------------------------------------------------------------
 
 
-async def test_a_cancelled_run_ends_its_program(runtime: Runtime) -> None:
+async def test_a_cancelled_run_ends_its_program(runtime: Runtime, runs_in: str) -> None:
     begun = asyncio.Event()
 
     @tool(effect="read")
@@ -377,7 +482,9 @@ async def test_a_cancelled_run_ends_its_program(runtime: Runtime) -> None:
         await asyncio.Event().wait()
         return "never"
 
-    running = asyncio.create_task(runtime.run(coder("await dawdle()", dawdle), "Go.", run_id="r-1", check=False))
+    running = asyncio.create_task(
+        runtime.run(coder("await dawdle()", dawdle, runs_in=runs_in), "Go.", run_id="r-1", check=False)
+    )
     async with asyncio.timeout(60):
         await begun.wait()
         await runtime.inside.cancel("r-1")
@@ -455,7 +562,7 @@ async def test_after_a_kill_a_program_goes_on_and_no_finished_call_is_made_again
     assert sorted((tmp_path / "marks").read_text().split()) == ["a", "b", "c", "d"]
 
 
-async def test_a_run_that_is_let_go_in_the_middle_is_taken_up_by_another_process(tmp_path: Path) -> None:
+async def test_a_run_that_is_let_go_in_the_middle_is_taken_up_by_another_process(tmp_path: Path, runs_in: str) -> None:
     begun = asyncio.Event()
     free = asyncio.Event()
 
@@ -466,7 +573,7 @@ async def test_a_run_that_is_let_go_in_the_middle_is_taken_up_by_another_process
         await free.wait()
         return "at last"
 
-    agent = coder("print(await add(1, 2))\nawait dawdle()", add, dawdle)
+    agent = coder("print(await add(1, 2))\nawait dawdle()", add, dawdle, runs_in=runs_in)
     async with Runtime(tmp_path / "foliot.db") as runtime:
         running = asyncio.create_task(runtime.run(agent, "Go.", run_id="r-1"))
         await begun.wait()
@@ -476,8 +583,8 @@ async def test_a_run_that_is_let_go_in_the_middle_is_taken_up_by_another_process
         assert (await runtime.resume("r-1", agent=agent)).output == '3\n=> "at last"'
 
 
-async def test_a_program_is_replayed_and_forked_as_any_run(runtime: Runtime) -> None:
-    result = await runtime.run(coder(TOTAL), "Go.")
+async def test_a_program_is_replayed_and_forked_as_any_run(runtime: Runtime, runs_in: str) -> None:
+    result = await runtime.run(coder(TOTAL, runs_in=runs_in), "Go.")
     child = await child_of(runtime, result.run_id)
     for run_id in (result.run_id, child.id):
         assert (await runtime.inside.replay(run_id)).difference is None

@@ -21,6 +21,7 @@ from foliot.engine.audit.log import AuditTrail, open_audit
 from foliot.engine.base import Clock, Settlement, Watcher
 from foliot.engine.budgets.run_budget import RunBudgets, open_budgets
 from foliot.engine.code.conversation import REFERENCE
+from foliot.engine.code.fenced import FencedPython
 from foliot.engine.code.gateway import CodeGateway
 from foliot.engine.code.interpreter import Interpreter
 from foliot.engine.definition.backends import Backends, can_fence
@@ -30,6 +31,7 @@ from foliot.engine.definition.grants import OperatorGrants
 from foliot.engine.definition.references import References
 from foliot.engine.definition.task_memory import TaskMemory
 from foliot.engine.driver.doubts import Doubts
+from foliot.engine.driver.intake import caller_of
 from foliot.engine.driver.runs import Runs
 from foliot.engine.limits.shared import Limiting, open_limiting
 from foliot.engine.live.hub import RunHub
@@ -40,6 +42,7 @@ from foliot.resources.digest import definition_digest
 from foliot.resources.references import Origin
 from foliot.runtime.assembly import Assembly
 from foliot.runtime.delegation import Delegator
+from foliot.sandbox.base import SandboxSession
 from foliot.settings.settings import RULES, Given, Settings, load_settings
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import Database, Document, Key, Notices, ResourceStore
@@ -53,10 +56,11 @@ from foliot.store.open import open_when_there
 from foliot.store.queue.placement import Offer
 from foliot.store.resources.database import SqlResourceStore
 from foliot.store.secrets.keyring import load_keyring
+from foliot.tools.backends.agent import RUNNING_CODE
 from foliot.tools.backends.cli import CliFence, CliTool
 from foliot.tools.backends.fenced_function import FencedFunction, FunctionFence
 from foliot.tools.base import Tool
-from foliot.tools.fences import Fences, FenceSecret
+from foliot.tools.fences import FenceRequest, Fences, FenceSecret
 from foliot.tools.governance.layers import ceilings_of
 from foliot.tools.pipeline.pipeline import Pipeline
 from foliot.tools.secrets.secrets import Secrets
@@ -281,7 +285,6 @@ def _assembled(
         turns=limiting.turns if limiting is not None else None,
         circuits=limiting.circuits.of_model if limiting is not None else None,
     )
-    models.reserve(REFERENCE, CodeGateway(Interpreter))
     budgets = (
         open_budgets(
             database, resources, journal, quote=models.quote, clock=clock, told=audit.budget if audit else None
@@ -330,6 +333,13 @@ def _assembled(
         else Completion(database, masker=audit.masker, trail=audit).complete_run,
         set_back=partial(note_set_back, database, clock=clock) if database is not None else None,
     )
+
+    async def fence_of_program(wanted: FenceRequest, run_id: str) -> SandboxSession:
+        _, state = await runs.load(run_id)
+        return await backends.fences.open(wanted, FenceOwner(RUNNING_CODE, caller_of(state), run_id))
+
+    fenced = partial(FencedPython, fence_of_program) if can_fence() else None
+    models.reserve(REFERENCE, CodeGateway(Interpreter, fenced))
     assembly = Assembly(models, resources, around.tools, backends, clock, governance, gate)
     # Two circles are closed here: an agent that calls agents needs runs, and a run that is taken up its children.
     assembly.delegate = delegator = Delegator(runs, assembly, clock=clock, pause=around.pause)

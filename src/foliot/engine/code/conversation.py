@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
@@ -86,11 +86,15 @@ def limits_of(spec: RunSpec) -> Limits:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call that a program asks for. `number` tells it from the others of the program."""
+    """One call that a program asks for. `number` tells it from the others of the program.
+
+    Its `id` is made up: two programs that do the same are not taken for each other.
+    """
 
     number: int
     tool: str
     arguments: dict[str, Any]
+    id: str = field(default_factory=lambda: f"call_{secrets.token_hex(8)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +115,12 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of a program: what it printed, and the value of its last expression."""
+    """The end of a program: what it printed, and the value of its last expression; `shown` if that is no JSON."""
 
     printed: str
     value: Any = None
     unawaited: tuple[str, ...] = ()
+    shown: str = ""
 
 
 Turn: TypeAlias = Sequence[Call] | Ended
@@ -215,10 +220,8 @@ def message_of(turn: Turn) -> Message:
     """The turn of a program as a model would have said it."""
     if isinstance(turn, Ended):
         return Message("assistant", (Text(_last_word(turn)),))
-    # The ids are made up: two programs that do the same are not taken for each other.
-    asked = [(f"call_{secrets.token_hex(8)}", call) for call in turn]
-    encoded = [ToolCall(call_id, call.tool, msgspec.json.encode(call.arguments).decode()) for call_id, call in asked]
-    return Message("assistant", tuple(encoded))
+    calls = [ToolCall(call.id, call.tool, msgspec.json.encode(call.arguments).decode()) for call in turn]
+    return Message("assistant", tuple(calls))
 
 
 def _last_word(ended: Ended) -> str:
@@ -229,6 +232,8 @@ def _last_word(ended: Ended) -> str:
         except TypeError as error:
             value = f"{str(ended.value)[:LONGEST_ERROR]} ({error})"
         parts.append(f"=> {value}")
+    if ended.shown:
+        parts.append(f"=> {ended.shown[:LONGEST_ERROR]}")
     parts += [f"The call of {name} was not awaited, and was not made." for name in dict.fromkeys(ended.unawaited)]
     return "\n".join(parts) or NOTHING
 

@@ -55,8 +55,6 @@ class ProgramFailed(ToolError):
 class Code:
     """`definitions` are all tools of the run, this one among them."""
 
-    isolation = "none"
-
     def __init__(self, agents: Agents, definitions: Definitions, sandbox: Callable[[], Sandbox] | None = None) -> None:
         self._agents = agents
         self._definitions = definitions
@@ -71,7 +69,12 @@ class Code:
             timeout=None,  # the limits of the program and of the caller bound it
             category="orchestration",
             breaker=False,
+            executes=True,
         )
+
+    @property
+    def isolation(self) -> str:
+        return "sandboxed" if self._program.runs_in == "sandbox" and self._sandbox is not None else "none"
 
     @property
     def program(self) -> Program:
@@ -81,6 +84,8 @@ class Code:
     @program.setter
     def program(self, program: Program) -> None:
         self._program, self._shown = program, None
+        fenced = "sandboxed" if program.runs_in == "sandbox" else "none"
+        self._definition = replace(self._definition, isolation=fenced)
 
     @property
     def definition(self) -> ToolDefinition:
