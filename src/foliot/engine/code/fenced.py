@@ -65,7 +65,7 @@ class _Asked(Struct):
 
 
 class _Frame(Struct):
-    """What a process says: which calls it waits for, or how its program ended."""
+    """A message of a process: which calls it waits for, or how its program ended."""
 
     ready: bool = False
     calls: list[_Asked] | None = None
