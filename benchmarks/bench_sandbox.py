@@ -27,6 +27,7 @@ from foliot.sandbox.process import ProcessSandbox
 from foliot.sandbox.seccomp import filter_for
 from foliot.tools.backends.fenced_function import FencedCode, FencedFunction, FunctionFence, with_code
 from foliot.tools.base import Invocation, ToolDefinition
+from foliot.tools.fences import Fences
 
 PROGRAM = ["/bin/true"]
 AIM = 1.3
@@ -113,7 +114,7 @@ async def functions(rounds: int, folder: str) -> bool:
     with open(os.path.join(folder, "bench_desk.py"), "w") as file:  # noqa: ASYNC230 - nothing else is to be done
         file.write("def echo(text: str) -> str:\n    return text\n")
     sandbox = ProcessSandbox()
-    fence = FunctionFence(lambda: sandbox)
+    fence = FunctionFence(lambda: Fences(lambda backend: sandbox))
     definition = ToolDefinition("echo", isolation="sandboxed")
     tool = FencedFunction(with_code(definition, FencedCode("bench_desk:echo", folder)), fence)
     call = Invocation("run", "call", "echo", {"text": "x" * 200}, "key")

@@ -26,6 +26,7 @@ from foliot.engine.code.gateway import CodeGateway
 from foliot.engine.code.interpreter import Interpreter
 from foliot.engine.definition.backends import Backends, can_fence
 from foliot.engine.definition.endpoints import RunModels, stored_secrets
+from foliot.engine.definition.freeze import FENCED_MODES
 from foliot.engine.definition.governance import ModelGate, governed
 from foliot.engine.definition.grants import OperatorGrants
 from foliot.engine.definition.references import References
@@ -270,9 +271,9 @@ def _assembled(
         pushes=StoredPushes(database, resources.keys) if database is not None and resources is not None else None,
         waits=waits,
     )
-    if can_fence():
-        backends.isolations.register(FunctionFence(lambda: backends.sandbox), FencedFunction, type="function")
-        backends.isolations.register(CliFence(lambda: backends.sandbox, backends.workspace_of), CliTool, type="cli")
+    for mode in (mode for mode in FENCED_MODES if can_fence(mode)):
+        backends.isolations.register(FunctionFence(lambda: backends.fences, mode), FencedFunction, type="function")
+        backends.isolations.register(CliFence(lambda: backends.fences, mode), CliTool, type="cli")
     limiting = open_limiting(database, clock=clock, journal=journal) if database is not None else None
     models = RunModels(
         resources,
@@ -311,6 +312,7 @@ def _assembled(
         resolve=lambda host, port: backends.web.guard.addresses(host, port),
         record=audit.egress if audit is not None else None,
         reveal=partial(_revealed, secrets),
+        default_image=settings.container_image if settings else "",
     )
     gate = ModelGate(governance.rules, models.models_of)
     runs = Runs(

@@ -91,6 +91,7 @@ def ceiling_of(sandbox: Mapping[str, Any], rule: str) -> Ceiling:
     return Ceiling(
         rule=rule,
         backend=_BACKENDS[sandbox.get("isolation", "none")],
+        fenced=sandbox.get("isolation", "none") != "none",
         workspace=sandbox.get("workspace", "read_write"),
         network=None if network is None else network_rules(network),
         mounts=None if mounts is None else tuple(mounts),

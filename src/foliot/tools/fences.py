@@ -95,13 +95,15 @@ class FenceRequest(Struct, frozen=True):
 class Ceiling(Struct, frozen=True):
     """The most that one rule allows; None stands for no bound. `rule` is its name in refusals and explanations.
 
-    `backend` is the weakest that may be used. `network` are rules that a request must be allowed by as well: with none
-    of them there is no network. `mounts` are folders of the host: a tool may show what lies in one of them. Of `limits`
-    each that is set holds. `require` must really be enforced.
+    `backend` is the weakest that may be used; with `fenced`, code that runs in no fence at all is refused. `network`
+    are rules that a request must be allowed by as well: with none of them there is no network. `mounts` are folders of
+    the host: a tool may show what lies in one of them. Of `limits` each that is set holds. `require` must really be
+    enforced.
     """
 
     rule: str = ""
     backend: Backend = "process"
+    fenced: bool = False
     workspace: WorkspaceAccess = "read_write"
     network: tuple[EgressRule, ...] | None = None
     mounts: tuple[str, ...] | None = None
@@ -207,6 +209,10 @@ RecordEgress: TypeAlias = Callable[[FenceOwner, EgressRecord], None]
 """Keeps what a fence did on the network. When it raises, nothing more is let through."""
 
 
+Serving: TypeAlias = Callable[[], FenceOwner | None]
+"""The call that a session serves now; None between calls."""
+
+
 async def no_ceilings(caller: Caller) -> Sequence[Ceiling]:
     """The ceilings where nothing governs: none."""
     return ()
@@ -253,7 +259,13 @@ class Fences:
 
         A call that is cancelled may have acted: nothing of it is kept on purpose. Raises as `open`.
         """
-        session = await self.open(wanted, owner)
+        async with self.entered(await self.narrowed(wanted, owner.caller), owner) as session:
+            yield session
+
+    @asynccontextmanager
+    async def entered(self, found: Narrowed, owner: FenceOwner) -> AsyncGenerator[SandboxSession]:
+        """The session of a request that is narrowed already; as `opened`."""
+        session = await self.open_narrowed(found, owner)
         async with self.working(session.policy, owner):
             try:
                 yield session
@@ -291,16 +303,25 @@ class Fences:
         Raises `ToolDenied` when a ceiling forbids it, `ToolIsolationMissing` when it cannot be had here,
         `ToolPolicyInvalid` when it makes no sense.
         """
-        found = await self.narrowed(wanted, owner.caller)
+        return await self.open_narrowed(await self.narrowed(wanted, owner.caller), owner)
+
+    async def open_narrowed(
+        self, found: Narrowed, owner: FenceOwner, *, serving: Serving | None = None
+    ) -> SandboxSession:
+        """Open a session as `narrowed` found it, for calls of whoever may have such a fence.
+
+        With `serving`, the session outlives a call: what leaves is recorded for the call that is served at the time,
+        and nothing is let out while there is none. Raises as `open`, but for `ToolDenied`.
+        """
         try:
             with outlives_call():  # the sandbox itself ends what is started in it
-                return await self._opened(found, owner)
+                return await self._opened(found, owner, serving or (lambda: owner))
         except SandboxError as error:
             failure = sandbox_failure(error)
             failure.before_effect = True
             raise failure from None
 
-    async def _opened(self, found: Narrowed, owner: FenceOwner) -> SandboxSession:
+    async def _opened(self, found: Narrowed, owner: FenceOwner, serving: Serving) -> SandboxSession:
         wanted = found.request
         folder, access = await self.workspace(wanted.workspace, owner)
         policy = SandboxPolicy(
@@ -316,7 +337,7 @@ class Fences:
         sandbox = self._sandbox(wanted.backend)
         if not wanted.network:
             return await sandbox.open(policy)
-        broker = self._broker(found, owner)
+        broker = self._broker(found, owner, serving)
         await broker.__aenter__()
         try:
             return await broker.open(sandbox, policy)
@@ -324,24 +345,35 @@ class Fences:
             await broker.close()
             raise
 
-    def _broker(self, found: Narrowed, owner: FenceOwner) -> Broker:
-        wanted = found.request
+    def _broker(self, found: Narrowed, owner: FenceOwner, serving: Serving) -> Broker:
+        wanted, last = found.request, owner
         if self._resolve is None or self._record is None:
             raise ToolDenied("there is no network here: nothing could record what leaves", layer="sandbox")
-        record, by_name = self._record, {secret.name: secret for secret in wanted.secrets}
+        look_up, record = self._resolve, self._record
+        by_name = {secret.name: secret for secret in wanted.secrets}
         if len(by_name) < len(wanted.secrets):  # the value of one would go to the hosts of the other
             raise ToolPolicyInvalid("two secrets of this tool read alike", field="spec.sandbox.secrets")
         namespace = wanted.namespace or owner.caller.namespace
 
+        def served() -> FenceOwner:
+            nonlocal last
+            last = serving() or last
+            return last
+
+        async def resolve(host: str, port: int) -> Sequence[str]:
+            if serving() is None:
+                raise ToolDenied("no call is under way", layer="sandbox")
+            return await look_up(host, port)
+
         async def reveal(name: str) -> str:
             assert self._reveal is not None, "a broker with secrets has one"
-            return await self._reveal(owner, namespace, by_name[name])
+            return await self._reveal(served(), namespace, by_name[name])
 
         return Broker(
             wanted.network,
             within=found.within,
-            resolve=self._resolve,
-            record=lambda entry: record(owner, entry),
+            resolve=resolve,
+            record=lambda entry: record(served(), entry),
             secrets=[
                 EgressSecret(each.name, each.hosts, each.ports, each.variable, each.cleartext)
                 for each in wanted.secrets

@@ -28,6 +28,7 @@ from foliot.tools.base import (
     ToolPolicyInvalid,
 )
 from foliot.tools.contract import ToolRequest, ToolResponse
+from foliot.tools.workspaces import FenceOwner
 
 Mode: TypeAlias = Literal["none", "sandboxed", "container", "wasm"]
 MODES: Final[tuple[str, ...]] = get_args(Mode)
@@ -39,13 +40,15 @@ class IsolatedCall(Struct, frozen=True):
     """One call as a sandbox gets it: the contract envelope, and what must go around it.
 
     `environment` is for the code inside and never holds a credential: those are put in outside, where requests leave.
-    `seconds` is when everything in it is ended by force, None for no bound of its own.
+    `seconds` is when everything in it is ended by force, None for no bound of its own. `owner` is the call of a run
+    that it is made for.
     """
 
     definition: ToolDefinition
     request: ToolRequest
     environment: Mapping[str, str] = {}
     seconds: float | None = None
+    owner: FenceOwner | None = None
 
 
 class Isolation(Protocol):
@@ -136,6 +139,17 @@ def sandbox_failure(error: SandboxError) -> ToolError:
     else:
         failure = ToolError(error.message, hint=error.hint, retryable=False, **error.details)
     return failure
+
+
+def no_credential(definition: ToolDefinition) -> None:
+    """Raises `ToolPolicyInvalid` for a tool with `auth`: nothing that runs in a sandbox holds a credential."""
+    if definition.auth is not None:
+        raise ToolPolicyInvalid(
+            f"the tool {definition.name!r} runs in a sandbox and has auth: no credential goes inside",
+            hint="name the Secret in spec.sandbox.secrets instead: the code gets a placeholder, which is replaced on "
+            "the way to the hosts that are named there",
+            field="spec.auth",
+        )
 
 
 class RefusedTool:

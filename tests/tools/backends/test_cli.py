@@ -19,7 +19,9 @@ from foliot.resources.validate import validate_document
 from foliot.sandbox.process import ProcessSandbox
 from foliot.tools.backends.cli import CliFence, CliTool
 from foliot.tools.base import Caller, Invocation, ToolArgumentsInvalid, ToolError, ToolPolicyInvalid
+from foliot.tools.fences import Fences
 from foliot.tools.pipeline.pipeline import Pipeline
+from foliot.tools.workspaces import SharedWorkspace
 
 ROOT = Path(__file__).parents[3]
 
@@ -144,7 +146,7 @@ def test_a_command_of_others_than_the_operator_needs_a_grant() -> None:
 @pytest.fixture
 async def run(tmp_path):
     sandbox = ProcessSandbox()
-    fence = CliFence(lambda: sandbox, lambda namespace: tmp_path)
+    fence = CliFence(lambda: Fences(lambda backend: sandbox, workspaces=SharedWorkspace(tmp_path, "default")))
 
     async def run(cli: dict, spec: dict | None = None, **arguments):
         tool = CliTool(tool_definition(document(cli, **(spec or {}))), fence)
@@ -197,7 +199,7 @@ async def test_failures_say_what_happened(run) -> None:
 async def test_a_call_that_takes_too_long_is_ended(tmp_path) -> None:
     sandbox = ProcessSandbox()
     definition = tool_definition(document({"command": ["sleep", "987653"]}, runtime={"timeout": "500ms"}))
-    tool = CliTool(definition, CliFence(lambda: sandbox, lambda namespace: None))
+    tool = CliTool(definition, CliFence(lambda: Fences(lambda backend: sandbox)))
     result = await (await Pipeline([tool]).admit(call())).run()
     assert (result.error.kind, result.error.unknown) == ("timeout", "timeout")
     lines = await asyncio.to_thread(lambda: [each.read_bytes() for each in Path("/proc").glob("[0-9]*/cmdline")])

@@ -29,6 +29,7 @@ from foliot.tools.base import (
     ToolRateLimited,
     ToolTimeout,
 )
+from foliot.tools.fences import Fences
 from foliot.tools.function import tool
 from foliot.tools.pipeline.pipeline import Pipeline
 
@@ -162,7 +163,7 @@ async def sandbox():
 
 @pytest.fixture
 async def fence(sandbox):
-    fence = FunctionFence(lambda: sandbox)
+    fence = FunctionFence(lambda: Fences(lambda backend: sandbox))
     yield fence
     await fence.close()
     assert fence.size == 0
@@ -288,7 +289,7 @@ async def test_large_output_is_bounded(fence, folder) -> None:
 
 
 async def test_fifty_calls_at_once_share_few_processes(sandbox, folder) -> None:
-    fence = FunctionFence(lambda: sandbox, most=3, most_of_one=2)
+    fence = FunctionFence(lambda: Fences(lambda backend: sandbox), most=3, most_of_one=2)
     greet, pid = fenced(fence, folder, "greet"), fenced(fence, folder, "pid")
     answers = await asyncio.gather(*(greet.invoke(call("greet", name=str(n))) for n in range(50)))
     assert [each[0].text for each in answers] == [f"  warm hello {n} " for n in range(50)]
@@ -303,11 +304,11 @@ async def test_fifty_calls_at_once_share_few_processes(sandbox, folder) -> None:
 
 
 async def test_a_process_is_kept_and_made_anew_after_some_calls_or_idle_time(sandbox, folder) -> None:
-    fence = FunctionFence(lambda: sandbox, most_calls=2)
+    fence = FunctionFence(lambda: Fences(lambda backend: sandbox), most_calls=2)
     counting = fenced(fence, folder, "count")
     assert [(await counting.invoke(call("count")))[0].text for _ in range(4)] == ["1", "2", "1", "2"]
     await fence.close()
-    fence = FunctionFence(lambda: sandbox, idle_seconds=0.05)
+    fence = FunctionFence(lambda: Fences(lambda backend: sandbox), idle_seconds=0.05)
     await fenced(fence, folder, "nothing").invoke(call("nothing"))
     async with asyncio.timeout(20):
         while fence.size:

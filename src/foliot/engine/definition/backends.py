@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -72,9 +73,31 @@ async def _epoch_of(journal: Journal, run_id: str) -> int | None:
     return None if info.phase in TERMINAL else info.epoch
 
 
-def can_fence() -> bool:
-    """Whether programs can be fenced here as far as can be seen without trying: bubblewrap is there."""
+def can_fence(mode: str = "sandboxed") -> bool:
+    """Whether programs can be fenced here as far as can be seen without trying: the program that does it is there."""
+    if mode == "container":
+        return any(map(shutil.which, ("podman", "docker")))
     return bubblewrap.find() is not None
+
+
+def _not_contained(definition: ToolDefinition) -> ToolIsolationMissing:
+    """The refusal of a tool whose isolation is not here, or cannot be anywhere for its type."""
+    what = f"tool {definition.name!r} of the type {definition.type!r} must run {definition.isolation!r}"
+    if definition.type in FENCED_TYPES and definition.isolation in FENCED_MODES:
+        missing = "`foliot doctor` says what is missing"
+        if definition.isolation == "container":
+            missing = "install podman or docker where the run is driven, or set isolation_mode: sandboxed"
+        return ToolIsolationMissing(f"{what}, and there is no such sandbox here", hint=missing)
+    fenced = " and ".join(f"`{each}`" for each in sorted(FENCED_TYPES))
+    why = "its code runs elsewhere, so there is nothing here to put into a sandbox"
+    if definition.type == "mcp":
+        why = "its program is put into a sandbox by the McpServer"
+    risky = f"; it is {definition.isolation!r} by default because its risk is {definition.risk!r}"
+    return ToolIsolationMissing(
+        f"{what}, and {why}{risky if definition.risk in ('high', 'critical') else ''}",
+        hint=f"only {fenced} tools can be fenced: set spec.runtime.isolation_mode: none, and have calls approved by a "
+        "ToolPermission if they are risky",
+    )
 
 
 class Backends:
@@ -272,13 +295,7 @@ class Backends:
 
     def _contained(self, document: Document, definition: ToolDefinition) -> Tool:
         if not self.isolations.serves(definition):
-            what = f"tool {definition.name!r} of the type {definition.type!r} must run {definition.isolation!r}"
-            raise ToolIsolationMissing(
-                f"{what}, and there is no such sandbox here",
-                hint="`foliot doctor` says what is missing"
-                if definition.type == "cli"
-                else "set spec.runtime.isolation_mode: none to run it without one, if that is meant",
-            )
+            raise _not_contained(definition)
         if definition.type in FENCED_TYPES and definition.isolation in FENCED_MODES:
             definition = self._fenced(document, definition)
 

@@ -19,7 +19,7 @@ from foliot.engine.approval.grants import standing_among
 from foliot.engine.budgets.calls import CallBudgets
 from foliot.engine.definition.backends import can_fence
 from foliot.engine.definition.endpoints import models_reached
-from foliot.engine.definition.freeze import FENCED_TYPES, LOCK, freeze, tool_definition, with_search
+from foliot.engine.definition.freeze import FENCED_MODES, FENCED_TYPES, LOCK, freeze, tool_definition, with_search
 from foliot.engine.definition.functions import fenced_definition, function_tool
 from foliot.engine.definition.governance import token_limits
 from foliot.engine.definition.grants import NOTHING_GRANTED, SecretHosts, check_provider, not_granted
@@ -56,11 +56,12 @@ class Declared:
 
     def __init__(self, definition: ToolDefinition, tool: Tool | None = None) -> None:
         self._definition = definition
+        self.ours = tool is not None
         if definition.isolation == "wasm":
             contained = wasm.installed() and bool(definition.options.get("wasm"))
         else:
-            fenced = tool is not None or (definition.isolation == "sandboxed" and definition.type in FENCED_TYPES)
-            contained = fenced and can_fence()
+            fenced = tool is not None or (definition.isolation in FENCED_MODES and definition.type in FENCED_TYPES)
+            contained = fenced and can_fence(definition.isolation)
         self.isolation = definition.isolation if contained else NONE
         if hasattr(tool, "callees"):
             self.callees = cast("Delegates", tool).callees
@@ -231,7 +232,7 @@ class PolicyWorld:
                 raise not_granted(document, denied) from None
         # Modules of the operator's own tools are not imported here: they need only be there where runs are driven.
         if document is not None and document["spec"].get("function") and not declared_by_operator(document):
-            fenced = document["spec"]["runtime"]["isolation_mode"] == "sandboxed"
+            fenced = document["spec"]["runtime"]["isolation_mode"] in FENCED_MODES
             (fenced_definition if fenced else function_tool)(document, self.granted)
         return self.definition(tool)
 

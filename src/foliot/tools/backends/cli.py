@@ -1,14 +1,12 @@
 """Command line tools: a program in a sandbox of its own for each call, with arguments that no shell reads.
 
-`spec.cli` of the Tool says the command, what is on standard input, what the output is, and whether the program sees the
-workspace. There is no network and no credential inside.
+`spec.cli` of the Tool says the command, what is on standard input and what the output is, `spec.sandbox` the fence.
+Without a word there is no network and no workspace; a credential is never inside.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -16,8 +14,9 @@ from msgspec import structs
 
 from foliot.errors import InvalidInput
 from foliot.resources.command_template import filled_command, filled_input
-from foliot.sandbox.base import MIB, Finished, Limits, Sandbox, SandboxError, SandboxPolicy, SandboxStartFailed
+from foliot.sandbox.base import MIB, Finished, Limits, SandboxError, SandboxStartFailed
 from foliot.tools.base import (
+    Caller,
     Invocation,
     OnOutput,
     ToolAnswerLost,
@@ -27,10 +26,10 @@ from foliot.tools.base import (
 )
 from foliot.tools.builtin.output import CommandFailed, CommandTimedOut
 from foliot.tools.contract import ToolResponse, normalise_response, request_id, request_of
-from foliot.tools.isolation import IsolatedCall, Isolation, sandbox_failure
-from foliot.tools.processes import outlives_call
+from foliot.tools.fences import FenceRequest, Fences, fence_of
+from foliot.tools.isolation import IsolatedCall, Isolation, no_credential, sandbox_failure
+from foliot.tools.workspaces import FenceOwner
 
-LIMITS: Final = Limits()
 # How much of what a failed program said is shown.
 TAIL: Final = 4_000
 SLACK: Final = 5.0
@@ -53,82 +52,77 @@ class CliTool:
         definition = self._definition
         request = structs.replace(request_of(call, definition, mode="cli", id=request_id("cli", call)), input_raw="")
         seconds = definition.attempt_timeout or definition.timeout
-        response = await self._fence.execute(IsolatedCall(definition, request, seconds=seconds), on_output=on_output)
+        response = await self._fence.execute(
+            IsolatedCall(definition, request, seconds=seconds, owner=fence_of(call)), on_output=on_output
+        )
         return response.output["result"]
 
 
 class CliFence:
-    """Runs the programs of command line tools. `workspace` gives the folder of a namespace, if it has one."""
+    """Runs the programs of command line tools, of those that declare its `mode`."""
 
-    mode = "sandboxed"
-
-    def __init__(self, sandbox: Callable[[], Sandbox], workspace: Callable[[str], Path | None]) -> None:
-        self._sandbox = sandbox
-        self._workspace = workspace
+    def __init__(self, fences: Callable[[], Fences], mode: str = "sandboxed") -> None:
+        self._fences = fences
+        self.mode = mode
 
     def check(self, definition: ToolDefinition) -> None:
-        """Raises `ToolPolicyInvalid` for a tool that needs a credential, or a workspace that is not there."""
-        spec = definition.options.get("cli")
-        if not spec:
+        """Raises `ToolPolicyInvalid` for a tool that needs a credential."""
+        if not definition.options.get("cli"):
             raise ToolPolicyInvalid(f"the tool {definition.name!r} names no command", field="spec.cli")
-        if definition.auth is not None:
-            raise ToolPolicyInvalid(
-                f"the tool {definition.name!r} runs in a sandbox and has auth: no credential goes inside",
-                hint="remove spec.auth, or have an `http` tool, whose credentials stay outside, make the request",
-                field="spec.auth",
-            )
-        if spec.get("workspace", "none") != "none" and self._workspace(definition.namespace) is None:
-            raise ToolPolicyInvalid(
-                f"the tool {definition.name!r} works on the workspace, and there is none here",
-                hint="set FOLIOT_WORKSPACE",
-                field="spec.cli.workspace",
-            )
+        no_credential(definition)
 
     async def execute(self, call: IsolatedCall, *, on_output: OnOutput | None = None) -> ToolResponse:
         """Run the program to its end; see `Isolation`."""
-        self.check(call.definition)
-        spec: Mapping[str, Any] = call.definition.options["cli"]
+        definition, fences = call.definition, self._fences()
+        self.check(definition)
+        spec: Mapping[str, Any] = definition.options["cli"]
         arguments = call.request.input or {}
         try:
             argv = filled_command(spec["command"], arguments)
         except InvalidInput as error:
             raise ToolArgumentsInvalid(error.message, **error.details) from None
         given = filled_input(spec.get("stdin", ""), arguments)
-        access, folder = spec.get("workspace", "none"), self._workspace(call.definition.namespace)
-        policy = SandboxPolicy(
-            workspace=os.fspath(folder.absolute()) if folder is not None and access != "none" else None,
-            workspace_access=access,
-            environment=spec.get("env", {}),
-            limits=LIMITS,
-        )
+        wanted: FenceRequest = definition.options["sandbox"]
+        owner = call.owner or FenceOwner(definition.name, Caller(definition.namespace))
+        found = await fences.narrowed(wanted, owner.caller)
         try:
-            with outlives_call():  # the sandbox itself ends what is started in it
-                session = await self._sandbox().open(policy)
-                try:
-                    # Who calls has the bound that counts, and cancels; this one is for a caller that does not.
-                    bound = LIMITS.seconds if call.seconds is None else call.seconds + SLACK
-                    done = await session.exec(argv, stdin=given, seconds=bound)
-                finally:
-                    await session.close()
+            async with fences.entered(found, owner) as session:
+                policy = session.policy
+                if found.request.workspace != "none" and not policy.shows_workspace:
+                    raise _no_workspace(definition)
+                # Who calls has the bound that counts, and cancels; this one is for a caller that does not.
+                bounds = (policy.limits.seconds, None if call.seconds is None else call.seconds + SLACK)
+                bound = min((each for each in bounds if each is not None), default=None)
+                done = await session.exec(argv, stdin=given, seconds=bound)
         except SandboxError as error:
             failure = sandbox_failure(error)
             failure.before_effect = failure.before_effect or isinstance(error, SandboxStartFailed)
             raise failure from None
-        result = _result(done, spec.get("output", "text"), argv[0])
+        result = _result(done, spec.get("output", "text"), argv[0], policy.limits)
         return normalise_response(ToolResponse(status="ok", output={"result": result}), call.request)
 
     async def close(self) -> None:
         """Do nothing: each call has ended what it started."""
 
 
-def _result(done: Finished, form: str, program: str) -> Any:
+def _no_workspace(definition: ToolDefinition) -> ToolPolicyInvalid:
+    missing = ToolPolicyInvalid(
+        f"the tool {definition.name!r} works on the workspace, and there is none for this call",
+        hint="call it in a run of an agent that may use its workspace, or set FOLIOT_WORKSPACE",
+        field="spec.sandbox.workspace",
+    )
+    missing.before_effect = True
+    return missing
+
+
+def _result(done: Finished, form: str, program: str, limits: Limits) -> Any:
     """The value of a program that succeeded. Raises `CommandFailed`, `CommandTimedOut`, `ToolAnswerLost`."""
     if done.ended_by == "timeout":
         raise CommandTimedOut(f"{program} took more than {done.seconds:.0f} seconds, and was ended{_said(done)}")
     if done.exit_code or done.ended_by:
         why = f"ended with the code {done.exit_code}"
         if done.ended_by == "memory":
-            why = f"was ended because it used more than {(LIMITS.memory or 0) // MIB} MiB of memory"
+            why = f"was ended because it used more than {(limits.memory or 0) // MIB} MiB of memory"
         elif done.ended_by:
             why = "was ended"
         raise CommandFailed(f"{program} {why}{_said(done)}", exit_code=done.exit_code, ended_by=done.ended_by)

@@ -6,7 +6,11 @@ for later calls of the same tool that the same process happens to serve, and for
 there can see them.
 
 Inside are the interpreter, the installed packages, Foliot itself, and of the folder that the module lies in the Python
-files and packages: nothing else of it, no workspace, no network, no environment of ours. No credential goes inside.
+files and packages: nothing else of it, no environment of ours, and no workspace and no network unless `spec.sandbox`
+says so. No credential goes inside. In a container the interpreter and Foliot are those of the image.
+
+A process stays warm only for callers of one namespace whose ceilings leave the same fence. While it serves no call,
+nothing leaves it. One that sees a workspace serves one call: the files are those of that run, as they are then.
 """
 
 from __future__ import annotations
@@ -30,9 +34,10 @@ from msgspec import structs
 
 from foliot.common.threads import on_thread
 from foliot.kernel.messages import Media, Text
-from foliot.sandbox.base import MIB, Limits, Mount, Sandbox, SandboxError, SandboxPolicy, SandboxProcess, SandboxSession
+from foliot.sandbox.base import MIB, Mount, SandboxError, SandboxProcess, SandboxSession
 from foliot.tools.backends.function_worker import LARGEST, LENGTH, MARKS, READY
 from foliot.tools.base import (
+    Caller,
     Invocation,
     OnOutput,
     ToolAnswerLost,
@@ -50,8 +55,10 @@ from foliot.tools.contract import (
     request_of,
     response_error,
 )
-from foliot.tools.isolation import IsolatedCall, Isolation, sandbox_failure
+from foliot.tools.fences import FenceRequest, Fences, Narrowed, fence_of
+from foliot.tools.isolation import IsolatedCall, Isolation, no_credential, sandbox_failure
 from foliot.tools.processes import outlives_call
+from foliot.tools.workspaces import FenceOwner
 
 # How many processes there are at once: in all, and for one tool.
 MOST: Final = 8
@@ -61,7 +68,7 @@ MOST_CALLS: Final = 1_000
 IDLE_SECONDS: Final = 300.0
 # Importing a module may take long, above all when many do so at once.
 START_SECONDS: Final = 60.0
-LIMITS: Final = Limits()
+NO_FENCE: Final = FenceRequest()
 # How much of what the code printed last is shown when it broke its process.
 TAIL: Final = 2_000
 # More neighbours than that are not a project: then only the module itself is shown.
@@ -70,7 +77,7 @@ MOST_NEIGHBOURS: Final = 256
 CODE: Final = "/code"
 _SYSTEM: Final = ("/usr", "/bin", "/lib", "/lib64", "/sbin")
 _BOOT: Final = (
-    "import sys; sys.path[:0] = sys.argv[3].split('\\n'); "
+    "import sys; sys.path[:0] = filter(None, sys.argv[3].split('\\n')); "
     "from foliot.tools.backends.function_worker import main; main(sys.argv[1], sys.argv[2])"
 )
 _PYTHON: Final = os.path.realpath(sys.executable)
@@ -116,7 +123,9 @@ class FencedFunction:
         # The arguments once are enough.
         request = structs.replace(request, input_raw="")
         seconds = definition.attempt_timeout or definition.timeout
-        response = await self._fence.execute(IsolatedCall(definition, request, seconds=seconds), on_output=on_output)
+        response = await self._fence.execute(
+            IsolatedCall(definition, request, seconds=seconds, owner=fence_of(call)), on_output=on_output
+        )
         if (error := response_error(response)) is not None:
             for mark in MARKS:
                 setattr(error, mark, getattr(error, mark) or response.output.get(mark) is True)
@@ -130,26 +139,24 @@ class FencedFunction:
 
 
 class FunctionFence:
-    """The processes of all fenced functions of a runtime. Belongs to one event loop."""
-
-    mode = "sandboxed"
+    """The processes of all fenced functions of a runtime that declare its `mode`. Belongs to one event loop."""
 
     def __init__(
         self,
-        sandbox: Callable[[], Sandbox],
+        fences: Callable[[], Fences],
+        mode: str = "sandboxed",
         *,
         most: int = MOST,
         most_of_one: int = MOST_OF_ONE,
         most_calls: int = MOST_CALLS,
         idle_seconds: float = IDLE_SECONDS,
-        limits: Limits = LIMITS,
     ) -> None:
-        self._sandbox = sandbox
+        self._fences = fences
+        self.mode = mode
         self._most = most
         self._most_of_one = min(most, most_of_one)
         self._most_calls = most_calls
         self._idle_seconds = idle_seconds
-        self._limits = limits
         # How many places are taken by each tool: by processes, and by those that are about to be one.
         self._taken: dict[_Key, int] = {}
         # Those that wait for a call, the one that has waited longest first.
@@ -167,19 +174,18 @@ class FunctionFence:
 
     def check(self, definition: ToolDefinition) -> None:
         """Raises `ToolPolicyInvalid` for a tool that needs a credential."""
-        if definition.auth is not None:
-            raise ToolPolicyInvalid(
-                f"the tool {definition.name!r} runs in a sandbox and has auth: no credential goes inside",
-                hint="remove spec.auth, or have an `http` tool, whose credentials stay outside, make the request",
-                field="spec.auth",
-            )
+        no_credential(definition)
         if not isinstance(definition.options.get("function"), FencedCode):
             raise ToolPolicyInvalid(f"the tool {definition.name!r} names no function", field="spec.function")
 
     async def execute(self, call: IsolatedCall, *, on_output: OnOutput | None = None) -> ToolResponse:
         """Run it in a process of its tool. Raises `ToolError`; see `Isolation`."""
-        self.check(call.definition)
-        worker = await self._taken_worker(call.definition)
+        definition, fences = call.definition, self._fences()
+        self.check(definition)
+        owner = call.owner or FenceOwner(definition.name, Caller(definition.namespace))
+        wanted: FenceRequest = definition.options.get("sandbox", NO_FENCE)
+        found = await fences.narrowed(wanted, owner.caller)
+        worker = await self._taken_worker(definition, found, owner)
         # An answer that was made before this call cannot be taken for its own. Code of the tool that still runs in the
         # process can read this call, and answer it: a tool is trusted with all calls of that tool.
         request = structs.replace(call.request, request_id=secrets.token_hex(16))
@@ -195,13 +201,17 @@ class FunctionFence:
             await self._end(worker)
             raise ToolTimeout(f"the function took more than {call.seconds:g} seconds, and was ended") from None
         except asyncio.IncompleteReadError:
-            crash = await worker.crash(self._limits)
+            crash = await worker.crash()
             await self._end(worker)
             raise crash from None
         except BaseException:
             await self._end(worker)
             raise
-        self._give_back(worker)
+        if found.request.workspace != "none":
+            await self._end(worker)
+            await fences.changed(worker.policy, owner)
+        else:
+            self._give_back(worker)
         return response
 
     async def close(self) -> None:
@@ -217,9 +227,9 @@ class FunctionFence:
 
     # --- places -------------------------------------------------------------------------------------------------------
 
-    async def _taken_worker(self, definition: ToolDefinition) -> _Worker:
+    async def _taken_worker(self, definition: ToolDefinition, found: Narrowed, owner: FenceOwner) -> _Worker:
         """A process that serves the tool and nobody else uses now. Waits for one when there are as many as may be."""
-        key = _key(definition)
+        key = _key(definition, found, owner)
         while True:
             if self._closed:
                 gone = ToolError("the runtime is closing", retryable=False)
@@ -229,12 +239,13 @@ class FunctionFence:
                 if worker.key == key:
                     self._idle.remove(worker)
                     if worker.alive:
+                        worker.served.owner = owner
                         return worker
                     self._end_soon(worker)
                     break
             else:
                 if self._has_place(key):
-                    return await self._started(key, definition)
+                    return await self._started(key, definition, found, owner)
                 await self._turn()
 
     def _has_place(self, key: _Key) -> bool:
@@ -266,13 +277,22 @@ class FunctionFence:
             if not waiter.done():
                 waiter.set_result(None)
 
-    async def _started(self, key: _Key, definition: ToolDefinition) -> _Worker:
+    async def _started(self, key: _Key, definition: ToolDefinition, found: Narrowed, owner: FenceOwner) -> _Worker:
         self._taken[key] = self._taken.get(key, 0) + 1
         code: FencedCode = definition.options["function"]
         try:
-            mounts, paths = await on_thread(shown, code)
-            policy = SandboxPolicy(mounts=mounts, cwd="/tmp", limits=self._limits)
-            worker = await _Worker.start(self._sandbox(), policy, key, code, definition.name, paths)
+            own = found.request.backend == "process"
+            mounts, paths = await on_thread(shown if own else shown_in_image, code)
+            cwd = "/tmp" if found.request.workspace == "none" else ""
+            request = structs.replace(found.request, parts=mounts, cwd=cwd)
+            argv = [_PYTHON, "-I", "-S"] if own else ["python3", "-I"]
+            argv += ["-c", _BOOT, code.path, definition.name, "\n".join(paths)]
+            served = _Served(owner)
+            with outlives_call():  # the sandbox itself ends what is started in it
+                session = await self._fences().open_narrowed(
+                    structs.replace(found, request=request), owner, serving=lambda: served.owner
+                )
+            worker = await _Worker.start(session, argv, key, code, served)
         except BaseException as error:
             self._free(key)
             if isinstance(error, SandboxError):
@@ -291,6 +311,7 @@ class FunctionFence:
 
     def _give_back(self, worker: _Worker) -> None:
         worker.calls += 1
+        worker.served.owner = None
         if worker.calls >= self._most_calls or self._closed or not worker.alive:
             self._end_soon(worker)
             return
@@ -328,18 +349,32 @@ class FunctionFence:
 _Key = tuple[str, ...]
 
 
-def _key(definition: ToolDefinition) -> _Key:
-    """A process serves calls of one key: a tool, and its declaration."""
+def _key(definition: ToolDefinition, found: Narrowed, owner: FenceOwner) -> _Key:
+    """A process serves calls of one key: a tool, its declaration, and what is left of its fence for the caller."""
     code: FencedCode = definition.options["function"]
     checked = "checked" if code.check_module is not None else ""
-    return definition.namespace, definition.name, definition.version, code.path, code.root, checked
+    fence = msgspec.json.encode((found.request, found.within), order="deterministic").decode()
+    once = secrets.token_hex(8) if found.request.workspace != "none" else ""
+    tool = (definition.namespace, definition.name, definition.version)
+    return *tool, code.path, code.root, checked, owner.caller.namespace, fence, once
+
+
+class _Served:
+    """The call that a process serves now."""
+
+    __slots__ = ("owner",)
+
+    def __init__(self, owner: FenceOwner) -> None:
+        self.owner: FenceOwner | None = owner
 
 
 class _Worker:
     """One process in a fence of its own."""
 
-    def __init__(self, session: SandboxSession, process: SandboxProcess, key: _Key) -> None:
+    def __init__(self, session: SandboxSession, process: SandboxProcess, key: _Key, served: _Served) -> None:
         self._session = session
+        self.served = served
+        self.policy = session.policy
         self._process = process
         self.key = key
         self.calls = 0
@@ -349,14 +384,12 @@ class _Worker:
 
     @classmethod
     async def start(
-        cls, sandbox: Sandbox, policy: SandboxPolicy, key: _Key, code: FencedCode, name: str, paths: list[str]
+        cls, session: SandboxSession, argv: list[str], key: _Key, code: FencedCode, served: _Served
     ) -> _Worker:
         """Start it, and wait until it has imported the function. Raises `SandboxError`, `ToolError`."""
-        argv = [_PYTHON, "-I", "-S", "-c", _BOOT, code.path, name, "\n".join(paths)]
         with outlives_call():  # the sandbox itself ends what is started in it
-            session = await sandbox.open(policy)
             try:
-                worker = cls(session, await session.start(argv), key)
+                worker = cls(session, await session.start(argv), key, served)
             except BaseException:
                 await session.close()
                 raise
@@ -370,7 +403,7 @@ class _Worker:
             if code.check_module is not None:
                 code.check_module(str(ready.output.get("module")))
         except BaseException as error:
-            known = await worker._not_started(error, policy.limits)
+            known = await worker._not_started(error)
             await worker.end()
             raise known from None
         return worker
@@ -394,7 +427,7 @@ class _Worker:
             raise ToolAnswerLost(f"the process of the function answered with {size:,} bytes", retryable=False)
         return decode_response(await self._process.stdout.readexactly(size))
 
-    async def crash(self, limits: Limits) -> FunctionCrashed:
+    async def crash(self) -> FunctionCrashed:
         """Say how the process ended, with the end of what it printed."""
         try:
             async with asyncio.timeout(1.0):
@@ -405,7 +438,7 @@ class _Worker:
             async with asyncio.timeout(1.0):
                 await asyncio.wait([self._listening])
         if finished.ended_by == "memory":
-            how = f"it used more than {(limits.memory or 0) // MIB} MiB of memory"
+            how = f"it used more than {(self.policy.limits.memory or 0) // MIB} MiB of memory"
         elif finished.signal:
             names = {each.value: each.name for each in signal.Signals}
             how = f"it was ended by the signal {names.get(finished.signal, finished.signal)}"
@@ -419,9 +452,9 @@ class _Worker:
             ended_by=finished.ended_by,
         )
 
-    async def _not_started(self, error: BaseException, limits: Limits) -> BaseException:
+    async def _not_started(self, error: BaseException) -> BaseException:
         if isinstance(error, asyncio.IncompleteReadError):
-            error = await self.crash(limits)
+            error = await self.crash()
         elif isinstance(error, TimeoutError):
             error = ToolError(f"the function was not imported within {START_SECONDS:g} seconds", retryable=False)
         if isinstance(error, ToolError):
@@ -457,9 +490,19 @@ def shown(code: FencedCode) -> tuple[tuple[Mount, ...], list[str]]:
     paths = [*packages, os.path.dirname(home)]
     if not code.root or _is_below(code.root, (*_SYSTEM, *mounts)):
         return tuple(mounts.values()), paths
+    return (*mounts.values(), *_own_code(code)), [CODE, *paths]
+
+
+def shown_in_image(code: FencedCode) -> tuple[tuple[Mount, ...], list[str]]:
+    """The same for a container, whose image brings Python, Foliot and packages: the module, if it is none of them."""
+    if not code.root or os.path.basename(code.root) in ("site-packages", "dist-packages"):
+        return (), []
+    return tuple(_own_code(code)), [CODE]
+
+
+def _own_code(code: FencedCode) -> list[Mount]:
     module = code.path.partition(":")[0].partition(".")[0]
-    own = [Mount(os.fspath(each), f"{CODE}/{each.name}") for each in _python_in(code.root, module)]
-    return (*mounts.values(), *own), [CODE, *paths]
+    return [Mount(os.fspath(each), f"{CODE}/{each.name}") for each in _python_in(code.root, module)]
 
 
 def _is_below(path: str, folders: Iterable[str]) -> bool:

@@ -254,26 +254,43 @@ class CheckArguments:
 # AgentPolicy: which models may call tools, and which tools are blocked. Every policy that applies must agree.
 
 POLICY = "policy"
+# Types of tools of which nothing runs here: a service, another agent, a client. Programs of MCP servers are held to the
+# ceilings when they are started.
+_ELSEWHERE = frozenset({"http", "external", "webhook-callback", "grpc", "queue", "agent", "client", "mcp"})
 
 
 class Policies:
     layer = POLICY
 
-    def __init__(self, definition: ToolDefinition) -> None:
+    def __init__(self, definition: ToolDefinition, *, ours: bool = False) -> None:
+        """`ours`: the tool comes with Foliot, and runs no code of others."""
         self._name = definition.name
         self._names = tokens_of(definition)
+        self._isolation = "" if ours or definition.type in _ELSEWHERE else definition.isolation
 
     def __call__(self, call: Invocation, rules: Rules) -> Verdict:
         if not rules.policies and not rules.broken:
             return _NONE
         caller = call.caller
         for policy in rules.policies_for(caller):
+            if policy.ceiling is not None and (objection := self._too_weak(policy.ceiling)):
+                return Verdict("deny", POLICY, objection, policy.ceiling.rule)
             if policy.blocked and means(policy.blocked, self._names):
                 return Verdict(
                     "deny", POLICY, f'tool "{self._name}" is blocked by policy', f"AgentPolicy/{policy.name}"
                 )
         # A caller without a model is a person or a program: the list is about what models may do.
         return of_models(rules, caller, (caller.model,) if caller.model else ())
+
+    def _too_weak(self, ceiling: Ceiling) -> str:
+        """Why the isolation of the tool does not do. A fence that is too weak is made stronger when it is opened."""
+        if not ceiling.fenced or self._isolation not in ("none", "wasm"):
+            return ""
+        weakest = "sandboxed" if ceiling.backend == "process" else ceiling.backend
+        if self._isolation == "wasm" and weakest == "sandboxed":
+            return ""
+        runs = "without a sandbox" if self._isolation == "none" else "as a WebAssembly module"
+        return f'tool "{self._name}" runs {runs}, and the weakest isolation allowed is "{weakest}"'
 
 
 def of_models(rules: Rules, caller: Caller, models: Iterable[str]) -> Verdict:

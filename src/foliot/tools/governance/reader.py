@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias, cast
 from foliot.common.durations import seconds
 from foliot.errors import FoliotError
 from foliot.resources.references import Origin, ReferenceGrants, Target
+from foliot.tools.declared_fences import ceiling_of
 from foliot.tools.governance.cel import Expression
 from foliot.tools.governance.rules import (
     ASK_SECONDS,
@@ -147,6 +148,7 @@ def _policy(namespace: str, name: str, spec: Document) -> Policy:
         categories=frozenset(word.lower() for word in _words(spec, "allowed_categories")),
         read_only=bool(spec.get("read_only")),
         ask=ask,
+        ceiling=ceiling_of(spec["sandbox"], f"AgentPolicy/{name}") if spec.get("sandbox") else None,
     )
 
 

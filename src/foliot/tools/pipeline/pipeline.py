@@ -73,6 +73,9 @@ from foliot.tools.pipeline.running import CallProgress, Handler, current
 from foliot.tools.processes import forget, note_for
 from foliot.tools.registry import check_effect, schema_digest
 
+# Where the tools are written that come with Foliot.
+_OURS = ("foliot.tools.builtin.", "foliot.tools.search")
+
 log = logging.getLogger(__name__)
 
 
@@ -120,13 +123,18 @@ def layers_for(tool: Tool, parts: PipelineParts, offers: Callable[[str], bool]) 
         IsolationLayer(definition, getattr(tool, "isolation", "none")) if definition.isolation != "none" else None,
         AllowList(definition, parts.profile),
         Permissions(definition),
-        Policies(definition),
+        Policies(definition, ours=_is_ours(tool)),
         Conditions(definition),
         Execution.of(definition),
         Callees(cast("Delegates", tool), parts.profile) if hasattr(tool, "callees") else None,
         Preconditions(definition, offers) if definition.requires or definition.requires_prior else None,
     ]
     return tuple(layer for layer in layers if layer is not None)
+
+
+def _is_ours(tool: Tool) -> bool:
+    """Whether a tool comes with Foliot: its code is as trusted as the process that it runs in."""
+    return getattr(tool, "ours", False) or type(tool).__module__.startswith(_OURS)
 
 
 def gates_for(tool: Tool, parts: PipelineParts) -> tuple[Gate, ...]:
