@@ -489,3 +489,33 @@ def test_a_message_that_was_given_up_says_why(duo):
 
     assert (lines[-1]["type"], lines[-1]["status"]) == ("message.completed", "deadletter")
     assert lines[-1]["metadata"]["error"]
+
+
+def test_a_policy_of_the_command_line_narrows_what_is_declared_and_never_widens_it(duo, tmp_path):
+    held = tmp_path / "held.yaml"
+    policy = "execution_policy: {security: deny, resources: {cpu: 500}}"
+    held.write_text(f"kind: Task\nmetadata: {{name: held}}\nspec: {{mode: template, system: duo, {policy}}}\n")
+    assert duo("apply", "-f", held).code == 0
+    options = ("--policy", "security=full", "--policy", "network_enabled=false", "--policy", "resources.cpu=900")
+    said = duo("task", "run", "held", "go", "--name", "job", "-q", *options)
+    assert said.code == 0, said.err
+    spec = json.loads(duo("task", "show", "job", "-o", "json").out)["spec"]
+    expected = {"security": "deny", "network_enabled": False, "resources": {"cpu": 500}}
+    assert spec["execution_policy"] == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("security=open", "invalid policy: invalid security: open"),
+        ("resources.cpu=-1", "invalid policy: invalid resources: cpu must be non-negative, got -1"),
+        ("resources.disk=1", "has no 'resources.disk'"),
+        ("network_enabled=maybe", "Expected `bool | null`, got `str`"),
+        ("security", "is not KEY=VALUE"),
+    ],
+)
+def test_a_wrong_policy_of_the_command_line_is_refused_before_anything_is_asked(duo, given, told):
+    said = duo("task", "run", "duo", "go", "--policy", given)
+    assert said.code == 2
+    assert told in said.err
+    assert names(duo) == []

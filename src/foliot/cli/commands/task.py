@@ -37,6 +37,7 @@ from foliot.cli.watch.task_target import (
     choose_name,
     find_task,
     parse_pairs,
+    parse_policy,
     task_argument,
     understand,
 )
@@ -89,6 +90,13 @@ class TaskOptions:
     "--max-turns", type=click.IntRange(min=1), metavar="N", help="The longest chain of messages between agents."
 )
 @click.option("--timeout", metavar="TIME", help="Cancel it after this long (30s, 5m, 1h).")
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="A field of the execution policy, such as network_enabled=false; it only narrows what is declared.",
+)
 @click.option("-d", "--detach", is_flag=True, help="Only submit it, and print its name.")
 @click.option("--here/--no-here", default=None, help="Do its work in this process.  [default: when no worker is alive]")
 @json_option("text, or json: one JSON line per event on stdout.")
@@ -107,6 +115,7 @@ def task_run(
     wait: bool | None,
     labels: tuple[str, ...],
     timeout: str | None,
+    policies: tuple[str, ...],
     **options: Any,
 ) -> int:
     """Run a task of a system or an agent, and watch its graph fill in.
@@ -130,6 +139,8 @@ def task_run(
         changes["timeout"] = parse_seconds(timeout)
     if key:
         changes["idempotency_key"] = key
+    if policies:
+        changes["execution_policy"] = parse_policy(policies)
     order = TaskArguments(target, message, name, parse_pairs(inputs, "input"), parse_pairs(labels, "label"), changes)
     return run(_run(order, TaskOptions(detach, here, as_json, quiet, stays(wait))))
 

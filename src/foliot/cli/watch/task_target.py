@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import click
+import msgspec
 from msgspec.structs import replace
 
 from foliot.cli.commands.run import looks_like_files, parse_labels
@@ -20,6 +21,14 @@ from foliot.cli.reach import namespace
 from foliot.cli.terminal import out, paint
 from foliot.common.text import counted
 from foliot.errors import FoliotError, NotFound, UsageError
+from foliot.kernel.execution import (
+    RESOURCES,
+    WORDS,
+    ExecutionPolicy,
+    ExecutionRetry,
+    policy_problem,
+    strictest,
+)
 from foliot.resources.reader import Loaded
 from foliot.runtime.groups.groups import Groups, StoreGroups
 from foliot.store.base import Document
@@ -82,9 +91,12 @@ async def choose_name(work: Groups, command: Command, declared: str, order: Task
 
 
 def _changed(base: Command, order: TaskArguments) -> Command:
+    changes = {**order.changes}
+    if given := changes.get("execution_policy"):
+        changes["execution_policy"] = strictest(base.execution_policy, given)
     return replace(
         base,
-        **order.changes,
+        **changes,
         message=order.message
         or ("" if order.input else base.message),  # a Task without input begins with a word of ours
         name=order.name or base.name,
@@ -152,6 +164,45 @@ def parse_pairs(pairs: Sequence[str], what: str) -> dict[str, str]:
             raise UsageError(f"{pair[:80]!r} is not KEY=VALUE.", hint=f"Such as `--{what} topic=clocks`.")
         found[key.strip()] = value
     return found
+
+
+_POLICY_FIELDS: Final = (
+    *(name for name in ExecutionPolicy.__struct_fields__ if name not in ("resources", "retry")),
+    *(f"resources.{name}" for name in RESOURCES),
+    *(f"retry.{name}" for name in ExecutionRetry.__struct_fields__),
+)
+
+
+def parse_policy(pairs: Sequence[str]) -> ExecutionPolicy:
+    """An execution policy from `field=value` pairs, such as `resources.cpu=500`. Raises `UsageError`."""
+    given: dict[str, Any] = {}
+    for path, text in parse_pairs(pairs, "policy").items():
+        if path not in _POLICY_FIELDS:
+            raise UsageError(
+                f"The execution policy has no {path[:80]!r}.", hint=f"It has: {', '.join(_POLICY_FIELDS)}."
+            )
+        outer, dot, inner = path.partition(".")
+        if dot:
+            given.setdefault(outer, {})[inner] = _scalar(text)
+        else:
+            given[outer] = _scalar(text)
+    try:
+        policy = msgspec.convert(given, ExecutionPolicy)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"--policy: {error}") from None
+    if (wrong := policy_problem(policy)) is not None:
+        words = WORDS.get(wrong[0][0])
+        raise UsageError(f"invalid policy: {wrong[1]}", hint=f"One of {', '.join(words)}." if words else None)
+    return policy
+
+
+def _scalar(text: str) -> Any:
+    """`false` and `500` as what they are; anything else is text."""
+    try:
+        value = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+    return value if isinstance(value, bool | int | float) else text
 
 
 # --- task names ------------------------------------------------------------------------------------------------------
