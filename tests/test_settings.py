@@ -341,6 +341,7 @@ class TestShowing:
             ("mcp_commands", "", "default"),
             ("workspace", "", "default"),
             ("workspaces", str(tmp_path / "workspaces"), "default"),
+            ("workspace_sources", "", "default"),
             ("retention_workspaces", "86400", "default"),
             ("default_tool_access", "allow", "default"),
             ("allowed_tools", "", "default"),

@@ -112,6 +112,7 @@ async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
         "FOLIOT_WASM_FOLDERS": "/srv/data",
         "FOLIOT_SANDBOX_MOUNTS": "/srv/data, /srv/out:rw",
         "FOLIOT_CONTAINER_IMAGES": f"registry.example/team/*, tools.example/curl@{DIGEST}",
+        "FOLIOT_WORKSPACE_SOURCES": "/srv/data",
         "FOLIOT_NATS_SUBJECTS": "{namespace}.tool.execute.*, billing.tool.*, shared.>",
     }
     flags = {"home": str(tmp_path)}
@@ -602,6 +603,15 @@ GRANTED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
             ("wasm.entrypoint", {"module": "/srv/x.wasm", "entrypoint": "go"}, {"entrypoint": "go"}),
             ("wasm.folders", {"folders": {"/data": "/etc"}}, {"folders": {"/data": "/srv/data/cities"}}),
         )
+    ),
+    *(
+        (
+            "Agent",
+            "workspace.source",
+            {"model_ref": "m", "workspace": {"source": refused}},
+            {"model_ref": "m", "workspace": {"source": granted}},
+        )
+        for refused, granted in (("/etc", "/srv/data"), ("/srv/database", "/srv/data/cities"))
     ),
     (
         "Tool",

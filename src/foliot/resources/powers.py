@@ -48,6 +48,7 @@ Grant: TypeAlias = Literal[
     "wasm_folders",
     "sandbox_mounts",
     "container_images",
+    "workspace_sources",
     "mcp_commands",
     "cli_commands",
     "outbound_allow",
@@ -64,9 +65,9 @@ POWERS: Final[Mapping[Power, str]] = {
     "reaches": "Foliot connects to this address",
     "code": "Python code runs in the process of Foliot",
     "module": "a WebAssembly module runs on the machine of Foliot, fenced in",
-    "files": "such a module reads files of the machine",
     "shows": "files of the machine are seen in a sandbox",
     "image": "an image is run as a container on the machine of Foliot",
+    "files": "code in a fence reads files of the machine",
     "program": "a program is started on the machine of Foliot",
     "sends": "the value of a Secret is sent to the address beside it",
     "keeps": "a secret value is stored, and never shown again",
@@ -84,6 +85,7 @@ GRANTS: Final[Mapping[Grant, str]] = {
     "wasm_folders": "the folder is in `wasm_folders`, or the operator declares it",
     "sandbox_mounts": "it is in `sandbox_mounts`, to be changed only with `:rw` behind it, or the operator declares it",
     "container_images": "the image is in `container_images`, or the operator declares it",
+    "workspace_sources": "the folder is in `workspace_sources`, or the operator declares it",
     "mcp_commands": "the command line is in `mcp_commands`",
     "cli_commands": "the command line, with its placeholders and variables, is in `mcp_commands`, or the operator "
     "declares it",
@@ -286,8 +288,9 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
                 "execution.on_expiry execution.budget_notes limits.max_steps "
                 "limits.max_tokens limits.max_cost_usd limits.max_tool_calls limits.timeout max_concurrency "
                 "code.runs_in code.max_calls code.timeout "
-                "output_schema",
+                "output_schema workspace.access workspace.quota workspace.max_files workspace.mode",
             ),
+            *_all("files", "workspace.source", "workspace_sources"),
             *_EXECUTION_POLICY,
         ),
     ),

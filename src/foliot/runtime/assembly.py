@@ -245,6 +245,7 @@ class Assembly:
     async def _frozen(self, agent: Agent) -> tuple[RunSpec, list[Tool]]:
         """Pins a run of this agent, and returns the tools that it is pinned to."""
         spec = agent.document["spec"]
+        self.backends.grants.check_source(agent.document)
         endpoint = qualified(agent.model_ref, agent.namespace)
         await self.models.allow(endpoint, agent.namespace)
         model = spec.get("model_name") or await self.models.model_of(endpoint, agent.namespace)

@@ -254,11 +254,12 @@ def _assembled(
         namespace = settings.namespace
     shared = None if shared is None else shared.absolute()
     root = settings.workspaces if settings is not None and database is not None else None
-    workspaces = RunWorkspaces(journal, root, shared=shared, namespace=namespace)
+    grants = OperatorGrants.of(settings)
+    workspaces = RunWorkspaces(journal, root, shared=shared, namespace=namespace, sources=grants.workspace_sources)
     backends = Backends(
         secrets,
         resources,
-        grants=OperatorGrants.of(settings),
+        grants=grants,
         **(_over_nats(settings, waits) if settings and settings.nats else {}),
         public_url=settings.public_url if settings else None,
         environ=os.environ,

@@ -459,6 +459,8 @@ class Settings:
     workspace: Path | None = field(metadata=rule(as_path, None))
     # Where runs have folders of their own. They are copies of what the journal says: idle ones are removed.
     workspaces: Path = field(metadata=rule(as_path, "{home}/workspaces"))
+    # Folders that an agent's runs may begin with a copy of which somebody else than the operator declares.
+    workspace_sources: tuple[str, ...] = field(metadata=rule(as_places, ""))
     retention_workspaces: int = field(metadata=rule(as_age, "1d"))
     # What an agent without roles may do with a tool of which no rule speaks.
     default_tool_access: Access = field(metadata=rule(as_access, "allow"))

@@ -21,13 +21,14 @@ from foliot.kernel.messages import ModelSettings, ToolSpec
 from foliot.kernel.run.budget import Limits
 from foliot.kernel.run.spec import Contract, RunSpec, ToolRule
 from foliot.resources.amounts import micros_of_text
-from foliot.resources.powers import secret_targets
+from foliot.resources.powers import declared_by_operator, secret_targets
 from foliot.tools import search
 from foliot.tools.backends.agent import RUNNING_CODE, Program
 from foliot.tools.base import AuthSpec, RateLimit, ToolDefinition
 from foliot.tools.declared_fences import tool_fence
 from foliot.tools.pipeline.order import check_order, check_requirements
 from foliot.tools.registry import lock
+from foliot.tools.workspaces import WORKSPACE_RULES
 
 ENDPOINT = "endpoint"
 # Version and schema digest of each tool, by name: what a call is held against for as long as the run lives.
@@ -91,10 +92,20 @@ def freeze(agent: Mapping[str, Any], *, model: str, endpoint: str, tools: Sequen
             **({CONCURRENCY: spec[CONCURRENCY]} if spec.get(CONCURRENCY) else {}),
             **({COMMANDS: spec[COMMANDS]} if spec.get(COMMANDS) else {}),
             **_execution(declared_policy(spec)),
+            **_workspace(agent),
             **({CODE: msgspec.to_builtins(program_of(spec[CODE]))} if spec.get(CODE) else {}),
             **({ISOLATION: modes} if (modes := sorted({tool.isolation for tool in tools} - {"none"})) else {}),
         },
     )
+
+
+def _workspace(agent: Mapping[str, Any]) -> dict[str, Any]:
+    """What an agent declares of its workspace. Whose word it is decides which folders its runs may begin with."""
+    declared: Mapping[str, Any] = agent["spec"].get("workspace") or {}
+    if not declared:
+        return {}
+    trusted = {"trusted": True} if declared.get("source") and declared_by_operator(agent) else {}
+    return {WORKSPACE_RULES: {**declared, **trusted}}
 
 
 def declared_policy(spec: Mapping[str, Any]) -> ExecutionPolicy | None:

@@ -45,6 +45,7 @@ class OperatorGrants:
     wasm_folders: tuple[str, ...] = ()
     sandbox_mounts: tuple[str, ...] = ()
     container_images: tuple[str, ...] = ()
+    workspace_sources: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, settings: Settings | None) -> OperatorGrants:
@@ -59,6 +60,7 @@ class OperatorGrants:
             settings.wasm_folders,
             settings.sandbox_mounts,
             settings.container_images,
+            settings.workspace_sources,
         )
 
     # --- code ----------------------------------------------------------------------------------------------------
@@ -152,6 +154,22 @@ class OperatorGrants:
             f"Tool/{document['metadata']['name']}: modules may not read this folder here",
             hint=_ASK.format("add it to the setting wasm_folders (FOLIOT_WASM_FOLDERS)"),
             field="spec.wasm.folders",
+        )
+
+    # --- files ---------------------------------------------------------------------------------------------------
+
+    def check_source(self, document: Document) -> None:
+        """Raises `Denied` unless runs of an agent may begin with the folder that it names, by its path.
+
+        No file is looked at. Where a link on the way leads is held against the same folders when a run begins.
+        """
+        source = str(spec_of(document).get("workspace", {}).get("source", ""))
+        if not source or declared_by_operator(document) or lies_in(source, self.workspace_sources):
+            return
+        raise Denied(
+            f"Agent/{document['metadata']['name']}: runs may not begin with a copy of this folder here",
+            hint=_ASK.format("add it to the setting workspace_sources (FOLIOT_WORKSPACE_SOURCES)"),
+            field="spec.workspace.source",
         )
 
     # --- programs ------------------------------------------------------------------------------------------------
@@ -256,6 +274,8 @@ class OperatorGrants:
         if spec.get("sandbox") and kind != "AgentPolicy":
             self.check_fence(document)
             await self._check_reach(document, secret_hosts)
+        if kind == "Agent":
+            self.check_source(document)
         if kind == "ModelEndpoint":
             if provider_of(document) is None:
                 raise Denied(

@@ -62,6 +62,7 @@ AT_ONCE: Final = 32
 FILES: Final = "files"
 LOCK: Final = "lock"
 NO_BOUNDS: Final = Bounds(1 << 62, 1 << 62)
+_PROC: Final = os.path.isdir("/proc/self/fd")
 _PART: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 # Begins the name of a folder that was left to whoever may still write to it. No run or namespace has such a name.
 _LEFT: Final = "."
@@ -118,12 +119,15 @@ class RunWorkspaces:
         *,
         shared: Path | None = None,
         namespace: str = "default",
+        sources: Sequence[str] = (),
     ) -> None:
+        """`sources` are the folders that runs may begin with a copy of, besides those that the operator declares."""
         self._journal = journal
         self._given_root = root
         self._temporary: str | None = None
         self._shared = shared
         self._namespace = namespace
+        self._sources = sources
         self._known: OrderedDict[str, _RunFolder] = OrderedDict()
         self._under_way: set[asyncio.Task[Any]] = set()
 
@@ -308,7 +312,7 @@ class RunWorkspaces:
             return  # another call works on it: it is put right when that is over
         source = base.rules.get("source", "")
         if wanted is None and source:
-            await self._seed(held, run_id, source, files)
+            await self._seed(held, run_id, source, bool(base.rules.get("trusted")), files)
         else:
             await self._restore(held, run_id, wanted)
 
@@ -341,11 +345,12 @@ class RunWorkspaces:
             raise WorkspaceLost(f"the workspace of run {run_id} changes while it is restored")
         held.tree, held.head, held.sure = seen.root, snapshot, True
 
-    async def _seed(self, held: _RunFolder, run_id: str, source: str, files: CallFiles | None) -> None:
+    async def _seed(self, held: _RunFolder, run_id: str, source: str, trusted: bool, files: CallFiles | None) -> None:
         """Begin with a copy of a folder, which is in the journal before the first call that sees it has a result."""
         held.sure = False
         try:
-            copied = await on_thread(_look_at_source, Path(source), held.bounds, self._storing(run_id))
+            granted = None if trusted else self._sources
+            copied = await on_thread(_look_at_source, source, granted, held.bounds, self._storing(run_id))
         except (OverBounds, OSError) as error:
             why = error.message if isinstance(error, OverBounds) else (error.strerror or type(error).__name__)
             raise WorkspaceLost(f"spec.workspace.source: {source} cannot be copied: {why}") from None
@@ -561,10 +566,17 @@ def _look_at(held: _RunFolder, store: Store) -> Seen:
         return look(root, held.tree, held.bounds, store)
 
 
-def _look_at_source(source: Path, bounds: Bounds, store: Store) -> Seen:
-    """Look through the folder that a run begins with. Whoever chose it is trusted with what is linked there."""
+def _look_at_source(source: str, granted: Sequence[str] | None, bounds: Bounds, store: Store) -> Seen:
+    """Look through the folder that a run begins with, which must lie in a granted one; None for any.
+
+    Whoever granted it is trusted with what is hard-linked there.
+    """
     root = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        if granted is not None:
+            place = Path(os.path.realpath(f"/proc/self/fd/{root}") if _PROC else os.path.realpath(source))
+            if not any(place.is_relative_to(os.path.realpath(each)) for each in granted):
+                raise PermissionError(0, "it does not lie in a folder that is granted (workspace_sources)")
         return look(root, None, bounds, store, outside_links=True)
     finally:
         os.close(root)

@@ -203,6 +203,41 @@ class ModelSettings(Model):
     extra: dict[str, Any] = Field(default_factory=dict[str, Any], description="The provider's own settings.")
 
 
+def _source(value: str) -> str:
+    """An absolute path without `..`, in one form."""
+    if not value:
+        return value
+    if not value.startswith("/") or ".." in value.split("/") or not value.isprintable():
+        raise refusal(f'invalid path "{value[:80]}": expected an absolute path', expected="an absolute path")
+    return "/" + "/".join(part for part in value.split("/") if part not in ("", "."))
+
+
+class AgentWorkspace(Model):
+    """The folder that runs of the agent work on. Each has its own, kept with its journal."""
+
+    access: Annotated[Literal["read_write", "read_only", "none"], ANY_CASE] = Field(
+        default="read_write", description="What its tools may do with files there."
+    )
+    source: Annotated[str, AfterValidator(_source)] = Field(
+        default="", description="A folder on the worker's machine that is copied when a run begins."
+    )
+    quota: Annotated[int, Field(gt=0, le=1024**4)] | None = Field(
+        default=None, description="The most that its files may have, in bytes; 1 GiB when not given."
+    )
+    max_files: Annotated[int, Field(gt=0, le=1_000_000)] | None = Field(
+        default=None, description="The most files and folders; 100,000 when not given."
+    )
+    mode: Annotated[Literal["run", "shared"], ANY_CASE] | None = Field(
+        default=None,
+        description="`run` for a folder of each run, `shared` for that of FOLIOT_WORKSPACE, of which nothing is kept; "
+        "when not given, the shared one where there is one.",
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        if self.source and self.mode == "shared":
+            yield problem("source", message="{field} is for a folder of each run, and spec.workspace.mode is shared")
+
+
 class AgentSpec(Model):
     """The specification of an agent."""
 
@@ -238,6 +273,10 @@ class AgentSpec(Model):
     code: AgentCode | None = Field(default=None, description="How programs of the tool `code` run.")
     output_schema: JsonSchema = Field(
         default_factory=dict[str, Any], description="A JSON Schema that the final answer must satisfy."
+    )
+    workspace: AgentWorkspace | None = Field(
+        default=None,
+        description="The files that its runs work on: access, what they begin with, how much there may be.",
     )
     execution_policy: ExecutionPolicy | None = Field(
         default=None, description="How programs of its runs are executed: what they may reach, and who is asked."
