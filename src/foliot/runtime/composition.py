@@ -456,7 +456,7 @@ class Tasking:
         return Housekeeper(self.database, self._resources, rules, workspaces=self._workspaces, clock=self._clock)
 
     async def enforced(self) -> tuple[str, ...]:
-        """What workers in this process can enforce around programs; see `Offer.isolation`. Never raises."""
+        """Returns what workers in this process can enforce around programs; see `Offer.isolation`. Never raises."""
         if self._enforced is None:
             self._enforced = await self._assembly.backends.enforced()
         return self._enforced

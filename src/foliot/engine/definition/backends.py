@@ -261,7 +261,7 @@ class Backends:
         return self.sandbox_of("process")
 
     async def enforced(self) -> tuple[str, ...]:
-        """What this machine can enforce around programs, in the words of `store/queue/placement.py`. Never raises."""
+        """Returns what can be enforced around programs here, in the words of `Needs.isolation`. Never raises."""
         found = {mode for mode in self.isolations.offered if mode in ("container", "wasm")}
         if find_spec("wasmtime") is not None:
             found.add("wasm")
@@ -273,7 +273,7 @@ class Backends:
         return tuple(sorted(found))
 
     async def _enforcement(self, backend: Backend) -> Enforcement | None:
-        """What one sandbox enforces; None when there is none, or it does not say so in time."""
+        """Returns what one sandbox enforces; None when there is none, or it does not say so in time."""
         try:
             async with asyncio.timeout(LONGEST_LOOK):
                 return msgspec.structs.replace(await self.sandbox_of(backend).enforces(), backend=backend)

@@ -126,7 +126,7 @@ _STRONGEST = tuple(RUNTIMES.values())
 
 
 def isolation_needs(spec: RunSpec) -> tuple[str, ...]:
-    """What a worker must be able to enforce to take a run of this spec, in the words of `store/queue/placement.py`."""
+    """Returns what a worker must be able to enforce to take a run of this spec, in the words of `Needs.isolation`."""
     policy = execution_of(spec)
     if policy is not None and policy.security == "deny":
         return ()  # no program is run

@@ -221,7 +221,7 @@ def begin_runs(
 
 
 def requirements_of(command: Command, spec: RunSpec) -> str:
-    """What a worker must have to take a run of this spec, as the queue stores it; with what its programs need."""
+    """Returns what a worker must have to take a run of this spec, as the queue stores it."""
     needs = command.requirements
     if isolation := isolation_needs(spec):
         needs = msgspec.structs.replace(needs, isolation=tuple(sorted({*needs.isolation, *isolation})))
