@@ -17,6 +17,7 @@ import os
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, get_args
 
@@ -213,6 +214,10 @@ Serving: TypeAlias = Callable[[], FenceOwner | None]
 """The call that a session serves now; None between calls."""
 
 
+# The call that a connection of a broker was made for, in the task of that connection: it may end after the call.
+_CONNECTED: Final[ContextVar[FenceOwner | None]] = ContextVar("connected", default=None)
+
+
 async def no_ceilings(caller: Caller) -> Sequence[Ceiling]:
     """The ceilings where nothing governs: none."""
     return ()
@@ -357,12 +362,13 @@ class Fences:
 
         def served() -> FenceOwner:
             nonlocal last
-            last = serving() or last
+            last = _CONNECTED.get() or serving() or last
             return last
 
         async def resolve(host: str, port: int) -> Sequence[str]:
-            if serving() is None:
+            if (owner := serving()) is None:
                 raise ToolDenied("no call is under way", layer="sandbox")
+            _CONNECTED.set(owner)
             return await look_up(host, port)
 
         async def reveal(name: str) -> str:

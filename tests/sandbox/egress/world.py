@@ -60,7 +60,7 @@ class World:
             self._recorded.clear()
             await asyncio.wait_for(self._recorded.wait(), 60)
 
-    async def serve(self, answer: Answer | None = None, *, tls: str = "") -> int:
+    async def serve(self, answer: Answer | None = None, *, tls: str = "", host: str = "127.0.0.1") -> int:
         """Start a server, with TLS as the host `tls`; its port."""
 
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -83,7 +83,7 @@ class World:
         context = self.authority.context(tls) if tls else None
         if context is not None:
             context.sni_callback = None  # a server that answers for any name, as most do
-        server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=context, limit=1 << 26)
+        server = await asyncio.start_server(connected, host, 0, ssl=context, limit=1 << 26)
         self._servers.append(server)
         return server.sockets[0].getsockname()[1]
 
