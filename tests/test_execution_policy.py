@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from foliot import Agent, Runtime, ScriptedModel
+from foliot.engine.definition.backends import can_fence
 from foliot.engine.definition.freeze import execution_of, isolation_needs, narrowed_by
 from foliot.errors import Conflict, InvalidInput
 from foliot.kernel.backoff import RetryPolicy
@@ -22,10 +23,12 @@ from foliot.kernel.run.spec import RunSpec
 from foliot.resources.problems import ManifestError
 from foliot.resources.validate import validate_document
 from foliot.sandbox.process import ProcessSandbox
+from foliot.settings.settings import load_settings
 from foliot.store.base import Put
 from foliot.store.queue.placement import Offer
 from foliot.store.queue.workers import list_workers
 from foliot.tools.base import Invocation, OnOutput, ToolDefinition
+from foliot.tools.builtin.catalogue import NAMES, builtin_definition
 from foliot.work.tasks.base import Command
 from foliot.work.tasks.commands import command_of, from_template, spec_of
 from foliot.work.views.worker_document import worker_document, worker_of
@@ -319,3 +322,45 @@ async def test_a_worker_finds_out_by_itself_what_it_can_enforce(runtime: Runtime
     assert ("process" in known.isolation) is fence.available
     assert ("process+memory" in known.isolation) is fence.enforces("memory")
     assert worker_of(worker_document(known, known.heartbeat_at)).isolation == known.isolation
+
+
+# --- in the fence ------------------------------------------------------------------------------------------------
+
+needs_fence = pytest.mark.skipif(not can_fence(), reason="bubblewrap is not installed")
+
+
+async def shell(folder: Path, command: str, **policy: Any) -> str:
+    """What a shell says to a model whose run has this policy."""
+    settings = load_settings({"store": "memory:", "workspace": str(folder)})
+    turns = [{"call": {"bash": {"command": command}}}, {"say": "{last_result}"}]
+    async with Runtime(settings=settings) as runtime:
+        agent = Agent("desk", model=ScriptedModel(turns), tools=["bash"], execution_policy={**FULL, **policy})
+        return (await runtime.run(agent, "go")).output
+
+
+@needs_fence
+@pytest.mark.parametrize(
+    ("access", "told"), [("rw", "kept"), ("ro", "Read-only file system"), ("none", "no workspace")]
+)
+async def test_a_shell_finds_of_the_workspace_what_the_policy_leaves(tmp_path: Path, access: str, told: str) -> None:
+    (tmp_path / "note").write_text("here")
+    command = "test -e /workspace/note || { echo no workspace; exit; }; touch /workspace/new && echo kept"
+    assert told in await shell(tmp_path, f"({command}) 2>&1 || true", workspace_access=access)
+
+
+@needs_fence
+async def test_a_bound_on_memory_holds_or_the_call_is_refused(tmp_path: Path) -> None:
+    hog = "head -c 200000000 /dev/zero | tail | wc -c"
+    said = await shell(tmp_path, hog, resources={"memory": 64 * 1024 * 1024})
+    assert "200000000" not in said
+
+
+@needs_fence
+async def test_a_runtime_that_is_not_here_refuses_the_call_and_nothing_weaker_runs(tmp_path: Path) -> None:
+    said = await shell(tmp_path, "echo ran; touch /workspace/ran", runtime_type="gvisor")
+    assert said.startswith("Error") is not (tmp_path / "ran").exists()
+
+
+def test_every_built_in_tool_that_runs_programs_says_so() -> None:
+    found = [definition for name in NAMES if (definition := builtin_definition(name)) is not None]
+    assert {each.name for each in found if each.runs_programs} == {"bash", "python", "code"}
