@@ -370,6 +370,7 @@ async def test_a_tool_that_a_rule_names_is_not_declared_anew_by_somebody_whom_it
 
 # --- fields that lift a rule -----------------------------------------------------------------------------------------
 
+PROGRAM: dict[str, Any] = {"command": ["uvx", "acme-time"]}
 LIFTED: dict[tuple[str, str], tuple[dict[str, Any] | None, dict[str, Any], dict[str, Any]]] = {
     # (kind, field): what is there, what lifts, what does not
     ("Agent", "model_settings.extra"): (
@@ -388,6 +389,16 @@ LIFTED: dict[tuple[str, str], tuple[dict[str, Any] | None, dict[str, Any], dict[
         {"model_ref": "m", "roles": ["careful"]},
         {"model_ref": "m"},
         {"model_ref": "other", "roles": ["careful"]},
+    ),
+    ("Agent", "runner.turn_cost_usd"): (
+        {"runner": {**PROGRAM, "turn_cost_usd": 2}},
+        {"runner": {**PROGRAM, "turn_cost_usd": 0.01}},
+        {"runner": {**PROGRAM, "turn_cost_usd": 2}, "description": "Tells the time."},
+    ),
+    ("Agent", "runner.sandbox.runtime"): (
+        {"runner": {**PROGRAM, "sandbox": {"runtime": "gvisor"}}},
+        {"runner": {**PROGRAM, "sandbox": None}},
+        {"runner": {**PROGRAM, "sandbox": {"runtime": "gvisor"}}, "description": "Tells the time."},
     ),
     ("Secret", "hosts"): (
         {"stringData": {"value": "sesame"}, "hosts": ["api.example"]},
@@ -578,6 +589,22 @@ def showing(source: str, *, writable: bool = False) -> dict[str, Any]:
     return {"mounts": [{"source": source, "target": "/data", "writable": writable}]}
 
 
+# The fence of a tool or of the program of an agent.
+FENCES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("network.hosts", reaching("127.0.0.1"), reaching("10.1.2.3")),
+    ("network.hosts", reaching("localhost"), reaching("intranet.example")),
+    ("network.hosts", reaching("api.example", "169.254.169.254"), reaching("api.example", "*.example")),
+    ("network.hosts", reaching("::1"), reaching("8.8.8.8")),
+    ("secrets.secretRef", sending("signing", "api.example"), sending("s", "api.example")),
+    ("secrets.hosts", sending("s", "evil.example"), sending("s", "api.example")),
+    ("secrets.hosts", sending("s", "api.example", "*.example"), sending("s:other", "api.example")),
+    ("mounts.source", showing("/etc"), showing("/srv/data/cities")),
+    ("mounts.source", showing("/srv/database"), showing("/srv/out")),
+    ("mounts.writable", showing("/srv/data", writable=True), showing("/srv/out/a", writable=True)),
+    ("image", {"image": f"evil.example/x@{DIGEST}"}, {"image": f"registry.example/team/x@{DIGEST}"}),
+    ("image", {"image": f"registry.example/team@{DIGEST}"}, {"image": f"tools.example/curl@{DIGEST}"}),
+    ("env", {"env": {"PYTHONPATH": "/tmp"}}, {}),
+]
 # What is not granted, and beside it what is.
 GRANTED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     (
@@ -633,20 +660,18 @@ GRANTED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ),
     *(
         ("Tool", f"sandbox.{field}", {**FENCED, "sandbox": refused}, {**FENCED, "sandbox": granted})
+        for field, refused, granted in FENCES
+    ),
+    *(
+        ("Agent", f"runner.{field}", {"runner": {**PROGRAM, **refused}}, {"runner": {**PROGRAM, **granted}})
         for field, refused, granted in (
-            ("network.hosts", reaching("127.0.0.1"), reaching("10.1.2.3")),
-            ("network.hosts", reaching("localhost"), reaching("intranet.example")),
-            ("network.hosts", reaching("api.example", "169.254.169.254"), reaching("api.example", "*.example")),
-            ("network.hosts", reaching("::1"), reaching("8.8.8.8")),
-            ("secrets.secretRef", sending("signing", "api.example"), sending("s", "api.example")),
-            ("secrets.hosts", sending("s", "evil.example"), sending("s", "api.example")),
-            ("secrets.hosts", sending("s", "api.example", "*.example"), sending("s:other", "api.example")),
-            ("mounts.source", showing("/etc"), showing("/srv/data/cities")),
-            ("mounts.source", showing("/srv/database"), showing("/srv/out")),
-            ("mounts.writable", showing("/srv/data", writable=True), showing("/srv/out/a", writable=True)),
-            ("image", {"image": f"evil.example/x@{DIGEST}"}, {"image": f"registry.example/team/x@{DIGEST}"}),
-            ("image", {"image": f"registry.example/team@{DIGEST}"}, {"image": f"tools.example/curl@{DIGEST}"}),
-            ("env", {"env": {"PYTHONPATH": "/tmp"}}, {}),
+            *((f"sandbox.{name}", {"sandbox": wrong}, {"sandbox": right}) for name, wrong, right in FENCES),
+            ("type", {"type": "claude_code", "command": []}, {"type": "command"}),
+            ("command", {"command": ["sh", "-c", "id"]}, {"command": ["uvx", "acme-time", "--zone={model}"]}),
+            ("command", {"command": ["uvx", "other"]}, {}),
+            ("resume", {"command": ["python"], "resume": ["-c", "import os"]}, {"resume": ["--resume={session}"]}),
+            ("resume_latest", {"command": ["python"], "resume_latest": ["evil.py"]}, {"resume_latest": ["--again"]}),
+            ("env", {"command": ["python"], "env": {"PYTHONPATH": "/tmp"}}, {"command": ["python"]}),
         )
     ),
     (

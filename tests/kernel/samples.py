@@ -118,4 +118,5 @@ GROWN: tuple[e.Event, ...] = (
     e.RunCreated("clerk", "sha256:00", workspace=SNAPSHOT),
     e.ToolFinished(ToolResult("c1", "bash"), workspace=SNAPSHOT),
     e.ToolUnknown("c1", "timeout", workspace=SNAPSHOT),
+    e.ModelResponded(3, ModelResponse(Message("assistant", (Text("done"),))), workspace=SNAPSHOT),
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol, TypeAlias, runtime_checkable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextvars import ContextVar
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from foliot.kernel.messages import Delta, ModelRequest, ModelResponse, Usage
 from foliot.kernel.run.events import ApprovalRequested, Event, RunRetried, Terminal
@@ -39,6 +40,20 @@ class EstimatesQuestions(Protocol):
     async def question(self, spec: RunSpec, request: ModelRequest) -> Usage:
         """The tokens of a request, and their price if it is known. Never raises a `FoliotError`."""
         ...
+
+
+class AskingRun(NamedTuple):
+    """The run whose model is asked. What a gateway keeps for it beyond an answer is given up with the lease.
+
+    `on_release` are called, in any order, when whoever drives the run lets it go, for whatever reason.
+    """
+
+    state: State
+    on_release: list[Callable[[], Awaitable[None]]]
+
+
+ASKING: ContextVar[AskingRun | None] = ContextVar("foliot_asking", default=None)
+"""For gateways of Foliot's own, which answer differently for each run; None outside of any."""
 
 
 class Watcher(Protocol):

@@ -14,7 +14,7 @@ operator declaring the resource himself. Declaring is not granting.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias, cast
 from urllib.parse import urlsplit
 
@@ -292,6 +292,16 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
             ),
             *_all("files", "workspace.source", "workspace_sources"),
             *_EXECUTION_POLICY,
+            *_all(
+                "program", "runner.type runner.command runner.resume runner.resume_latest runner.env", "cli_commands"
+            ),
+            *_all(
+                "own",
+                "runner.provider runner.protocol runner.config runner.env_prefix runner.workspace runner.workspace_dir "
+                "runner.interactive runner.timeout runner.idle",
+            ),
+            *(replace(field, path=f"runner.{field.path}") for field in _SANDBOX),
+            Field("runner.turn_cost_usd", "judged", "admin", "it changes", _differs),
         ),
     ),
     "AgentSystem": KindPowers(

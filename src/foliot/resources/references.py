@@ -72,6 +72,7 @@ FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
         ("execution.tool_sequence", "Tool", "name"),
         ("roles", "AgentRole", "ref"),
         ("memory.ref", "Memory", "name"),
+        ("runner.sandbox.secrets.secretRef", "Secret", "secret"),
     ),
     "AgentSystem": (("agents", "Agent", "name"),),
     "ModelEndpoint": (("fallbacks", "ModelEndpoint", "ref"), _SECRET),

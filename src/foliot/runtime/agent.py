@@ -49,7 +49,7 @@ class Agent(Generic[Value]):
         self,
         name: str,
         *,
-        model: str | ModelEndpoint | Gateway,
+        model: str | ModelEndpoint | Gateway = "",
         prompt: str = "",
         tools: Tools = (),
         output: type[Value],
@@ -61,7 +61,7 @@ class Agent(Generic[Value]):
         self: Agent[Any],
         name: str,
         *,
-        model: str | ModelEndpoint | Gateway,
+        model: str | ModelEndpoint | Gateway = "",
         prompt: str = "",
         tools: Tools = (),
         output: Any = None,
@@ -72,7 +72,7 @@ class Agent(Generic[Value]):
         self,
         name: str,
         *,
-        model: str | ModelEndpoint | Gateway,
+        model: str | ModelEndpoint | Gateway = "",
         prompt: str = "",
         tools: Tools = (),
         output: Any = None,
@@ -130,7 +130,8 @@ class Agent(Generic[Value]):
 
     @property
     def model_ref(self) -> str:
-        return self.document["spec"]["model_ref"]
+        """The endpoint that it asks; blank for an agent that is a program."""
+        return self.document["spec"].get("model_ref", "")
 
     @property
     def is_of_python(self) -> bool:
@@ -162,7 +163,8 @@ def _document(name: str, namespace: str, ref: str, spec: dict[str, Any]) -> Docu
     document, problems = validate_document(raw)
     if document is None:
         raise ManifestError([Finding(problem, f"Agent({name!r})") for problem in problems])
-    document["spec"]["model_ref"] = ref
+    if ref:
+        document["spec"]["model_ref"] = ref
     return document
 
 

@@ -28,6 +28,8 @@ from foliot.engine.definition.freeze import (
 )
 from foliot.engine.definition.governance import ModelGate
 from foliot.engine.driver.intake import caller_for
+from foliot.engine.runners.adapters import resolved_runner, with_questions
+from foliot.engine.runners.profile import REFERENCE, RUNNER
 from foliot.errors import NotFound, NotHere, UsageError
 from foliot.kernel.identity import NOBODY
 from foliot.kernel.run.events import RunCreated
@@ -233,7 +235,7 @@ class Assembly:
     def _is_fixed(self, agent: Agent, given: ToolRegistry) -> bool:
         """Whether nothing but rules can change what `agent` runs with: tools and endpoints that are looked up can."""
         names = [split_request(request)[0] for request in agent.document["spec"].get("tools", [])]
-        refs = [agent.model_ref, *agent.document["spec"].get("fallbacks", ())]
+        refs = [agent.model_ref, *agent.document["spec"].get("fallbacks", ())] if agent.model_ref else []
         return all(name in given for name in names) and all(
             self.models.is_fixed(qualified(ref, agent.namespace)) for ref in refs
         )
@@ -244,17 +246,22 @@ class Assembly:
 
     async def _frozen(self, agent: Agent) -> tuple[RunSpec, list[Tool]]:
         """Pins a run of this agent, and returns the tools that it is pinned to."""
-        spec = agent.document["spec"]
+        spec, runner = agent.document["spec"], resolved_runner(agent.document)
         self.backends.grants.check_source(agent.document)
-        endpoint = qualified(agent.model_ref, agent.namespace)
-        await self.models.allow(endpoint, agent.namespace)
-        model = spec.get("model_name") or await self.models.model_of(endpoint, agent.namespace)
-        tools, declared = await self._tools_for(spec.get("tools", []), agent.namespace, agent.name)
+        requests: Sequence[str] = spec.get("tools", [])
+        if runner is not None:
+            self.backends.grants.check_runner(runner, agent.name)
+            endpoint, model = REFERENCE, spec.get("model_name") or f"{RUNNER}:{runner.type}"
+            requests = with_questions(runner, requests)
+        else:
+            endpoint = qualified(agent.model_ref, agent.namespace)
+            await self.models.allow(endpoint, agent.namespace)
+            model = spec.get("model_name") or await self.models.model_of(endpoint, agent.namespace)
+        tools, declared = await self._tools_for(requests, agent.namespace, agent.name)
         if spec.get(CODE):
             _set_program(tools, program_of(spec[CODE]))
-        frozen = freeze(
-            agent.document, model=model, endpoint=endpoint, tools=with_search(tool.definition for tool in tools)
-        )
+        definitions = with_search(tool.definition for tool in tools)
+        frozen = freeze(agent.document, model=model, endpoint=endpoint, tools=definitions, runner=runner)
         names = [tool.definition.name for tool in tools]
         callees = [name for name in names if name.startswith(PREFIX)]
         declared += [name for name in callees if self.known(agent.namespace, name.removeprefix(PREFIX)) is None]

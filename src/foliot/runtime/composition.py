@@ -36,6 +36,8 @@ from foliot.engine.driver.intake import caller_of
 from foliot.engine.driver.runs import Runs
 from foliot.engine.limits.shared import Limiting, open_limiting
 from foliot.engine.live.hub import RunHub
+from foliot.engine.runners.gateway import RunnerGateway
+from foliot.engine.runners.profile import REFERENCE as RUNNER_MODEL
 from foliot.engine.workspaces.workspaces import RunWorkspaces
 from foliot.errors import UsageError
 from foliot.kernel.run.spec import RunSpec
@@ -287,6 +289,7 @@ def _assembled(
         turns=limiting.turns if limiting is not None else None,
         circuits=limiting.circuits.of_model if limiting is not None else None,
     )
+    models.reserve(RUNNER_MODEL, RunnerGateway(lambda: backends.fences, grants=backends.grants))
     budgets = (
         open_budgets(
             database, resources, journal, quote=models.quote, clock=clock, told=audit.budget if audit else None

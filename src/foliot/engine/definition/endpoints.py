@@ -112,7 +112,10 @@ class RunModels:
         self._direct[ref] = gateway
 
     def reserve(self, ref: str, gateway: Gateway) -> None:
-        """Answer requests of runs that Foliot itself pins to `ref`; no agent can name it."""
+        """Answer requests of runs that Foliot itself pins to `ref`; no agent can name it.
+
+        A gateway with a method `quote` says itself what a question is expected to take; else it takes nothing.
+        """
         self._direct[ref] = gateway
         self._reserved.add(ref)
 
@@ -175,7 +178,7 @@ class RunModels:
         """
         refs = tuple(dict.fromkeys(refs_of(spec)))
         if refs[0] in self._reserved:  # such a spec is made here, and has no fallbacks
-            return await self._direct[refs[0]].respond(request, on_delta=on_delta)
+            return await _of_reserved(self._direct[refs[0]], request, on_delta)
         if len(refs) == 1:
             return await self._ask(spec.namespace, refs[0], request, on_delta)
 
@@ -325,8 +328,8 @@ class RunModels:
 
         A gateway object has the prices of its attribute `pricing`, if it has one.
         """
-        if refs_of(spec)[0] in self._reserved:
-            return UsageQuote(cost_usd=0.0, source="estimated")
+        if (first := refs_of(spec)[0]) in self._reserved:
+            return _reserved_quote(self._direct[first], spec, request)
         await self._look_again()  # a price that was declared this moment makes room this moment
         most = Usage(source="estimated")
         costs: list[float | None] = []
@@ -355,7 +358,7 @@ class RunModels:
         alone = replace(request, settings=replace(request.settings, max_output_tokens=1))
         first = refs_of(spec)[0]
         if first in self._reserved:
-            return Usage(cost_usd=0.0, source="estimated")
+            return _reserved_quote(self._direct[first], spec, alone)
         gateway = self._direct.get(first)
         if gateway is not None:
             return _quoted(gateway, alone)
@@ -513,6 +516,25 @@ async def models_reached(
             if (fallback := await find(other, Origin("ModelEndpoint", ref.partition("/")[0]))) is not None:
                 models.append(fallback[0])
     return tuple(dict.fromkeys(models))
+
+
+async def _of_reserved(gateway: Gateway, request: ModelRequest, on_delta: OnDelta | None) -> ModelResponse:
+    """The answer of a gateway of Foliot's own; what it used without giving one is counted."""
+    try:
+        return await gateway.respond(request, on_delta=on_delta)
+    except ModelError as error:
+        if (paying := account()) is not None:
+            await paying.book(error)
+        raise
+    except asyncio.CancelledError as cut:
+        if (paying := account()) is not None:
+            paying.add(cut_usage(cut))
+        raise
+
+
+def _reserved_quote(gateway: Gateway, spec: RunSpec, request: ModelRequest) -> UsageQuote:
+    quote = getattr(gateway, "quote", None)
+    return UsageQuote(cost_usd=0.0, source="estimated") if quote is None else quote(spec, request)
 
 
 async def _of_object(gateway: Gateway, request: ModelRequest, on_delta: OnDelta | None) -> ModelResponse:

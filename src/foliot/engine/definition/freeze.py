@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from foliot.common.durations import seconds
+from foliot.engine.runners.profile import RUNNER, SYSTEM_PROMPT, RunnerSpec
 from foliot.errors import InvalidInput
 from foliot.kernel.backoff import RetryPolicy
 from foliot.kernel.execution import RUNTIMES, ExecutionPolicy, normalised, strictest
@@ -56,10 +57,18 @@ FENCED_TYPES = ("function", "cli")
 FENCED_MODES = ("sandboxed", "container")
 
 
-def freeze(agent: Mapping[str, Any], *, model: str, endpoint: str, tools: Sequence[ToolDefinition]) -> RunSpec:
+def freeze(
+    agent: Mapping[str, Any],
+    *,
+    model: str,
+    endpoint: str,
+    tools: Sequence[ToolDefinition],
+    runner: RunnerSpec | None = None,
+) -> RunSpec:
     """The run spec of a normalised Agent document.
 
     `model` is the model's own name and `endpoint` where it is asked; `tools` are the definitions of `spec.tools`.
+    `runner` is the program that stands in for the model.
     Raises `InvalidInput` for tools that need what is not among them, or wait for each other.
     """
     if any(tool.requires or tool.after or tool.requires_prior for tool in tools):
@@ -71,7 +80,7 @@ def freeze(agent: Mapping[str, Any], *, model: str, endpoint: str, tools: Sequen
         agent=agent["metadata"]["name"],
         namespace=agent["metadata"].get("namespace", "default"),
         model=model,
-        system=spec.get("prompt", ""),
+        system=spec.get("prompt") or (SYSTEM_PROMPT if runner is not None else ""),
         tools=tuple(tool_rule(tool) for tool in tools),
         settings=_settings(spec.get("model_settings", {})),
         fallbacks=tuple(spec.get("fallbacks", ())),
@@ -95,6 +104,7 @@ def freeze(agent: Mapping[str, Any], *, model: str, endpoint: str, tools: Sequen
             **_workspace(agent),
             **({CODE: msgspec.to_builtins(program_of(spec[CODE]))} if spec.get(CODE) else {}),
             **({ISOLATION: modes} if (modes := sorted({tool.isolation for tool in tools} - {"none"})) else {}),
+            **({RUNNER: msgspec.to_builtins(runner)} if runner is not None else {}),
         },
     )
 

@@ -8,12 +8,15 @@ used, because settings, Secrets and resources change, and not everything in a st
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 from foliot.common.hosts import shown_host
+from foliot.engine.runners.adapters import resolved_runner
+from foliot.engine.runners.profile import RunnerSpec
 from foliot.errors import Denied, FoliotError, InvalidInput, NotHere
 from foliot.models.registry import Provider, default_registry
 from foliot.resources.powers import Document, declared_addresses, declared_by_operator, secret_targets, spec_of
@@ -184,6 +187,18 @@ class OperatorGrants:
             return
         self._check_line(document, ServerSpec("", document["metadata"]["name"], "", "stdio", program, tuple(args), env))
 
+    def check_runner(self, runner: RunnerSpec, agent: str) -> None:
+        """Raises `Denied` unless whoever declared the agent may have its program started in its fence, as declared."""
+        if runner.operator:
+            return
+        document = _fenced_agent(runner, agent)
+        env = tuple(Variable(name) for name in runner.env)
+        for more in dict.fromkeys(((), runner.resume, runner.resume_latest)):
+            program, *args = (*runner.command, *more)
+            self._check_line(document, ServerSpec("", agent, "", "stdio", program, tuple(args), env))
+        with _of_runner():
+            self.check_fence(document)
+
     # --- fences --------------------------------------------------------------------------------------------------
 
     def check_fence(self, document: Document) -> None:
@@ -276,6 +291,10 @@ class OperatorGrants:
             await self._check_reach(document, secret_hosts)
         if kind == "Agent":
             self.check_source(document)
+        if kind == "Agent" and (runner := resolved_runner(document)) is not None:
+            self.check_runner(runner, document["metadata"]["name"])
+            with _of_runner():
+                await self._check_reach(_fenced_agent(runner, **_place(document)), secret_hosts)
         if kind == "ModelEndpoint":
             if provider_of(document) is None:
                 raise Denied(
@@ -304,7 +323,7 @@ class OperatorGrants:
         raise Denied(
             f"{document['kind']}/{server.name}: this command line, with these variables, may not be started here",
             hint=_ASK.format(f"add `{line[:200]}` to the setting mcp_commands (FOLIOT_MCP_COMMANDS)"),
-            field="spec.cli.command" if document["kind"] == "Tool" else "spec.command",
+            field={"Tool": "spec.cli.command", "Agent": "spec.runner.command"}.get(document["kind"], "spec.command"),
         )
 
     async def _check_address(self, document: Document, field: str, url: str) -> None:
@@ -325,6 +344,28 @@ class OperatorGrants:
 
 
 NOTHING_GRANTED: Final = OperatorGrants()
+
+
+def _fenced_agent(runner: RunnerSpec, name: str, namespace: str = "default") -> Document:
+    """An agent of somebody else than the operator, with its fence where other kinds have theirs."""
+    metadata = {"name": name, "namespace": namespace, "uid": name}
+    return {"kind": "Agent", "metadata": metadata, "spec": {"sandbox": runner.sandbox}}
+
+
+def _place(document: Document) -> dict[str, str]:
+    metadata: Mapping[str, Any] = document["metadata"]
+    return {"name": metadata["name"], "namespace": metadata.get("namespace", "default")}
+
+
+@contextmanager
+def _of_runner() -> Generator[None]:
+    """Names the fields of a runner's fence in a refusal as they are declared."""
+    try:
+        yield
+    except Denied as denied:
+        if field := str(denied.details.get("field", "")):
+            denied.details["field"] = field.replace("spec.sandbox", "spec.runner.sandbox")
+        raise
 
 
 def module_granted(module: str, patterns: Collection[str]) -> bool:

@@ -29,7 +29,7 @@ from foliot.common.waits import Waits
 from foliot.engine.approval.questions import answer_id
 from foliot.engine.approval.records import SYSTEM, DecisionLog, DecisionRecord, call_document
 from foliot.engine.approval.requests import ApprovalRequests
-from foliot.engine.base import Clock, EstimatesQuestions, KeepsPlaces, Models, Settlement, Watcher
+from foliot.engine.base import ASKING, AskingRun, Clock, EstimatesQuestions, KeepsPlaces, Models, Settlement, Watcher
 from foliot.engine.budgets.declared import BudgetRule
 from foliot.engine.budgets.run_budget import Asked, RunBudget
 from foliot.engine.definition.governance import ModelGate, token_limits
@@ -38,6 +38,7 @@ from foliot.engine.driver.doubts import Doubts, both, doubts_of, noting
 from foliot.engine.driver.effects import ask_model, call_tool, given_up, in_place_of, left_behind
 from foliot.engine.driver.intake import admit_calls, caller_of, check_output, give_up_compacting, mistaken_calls
 from foliot.engine.driver.journal import phase_of, summary_of
+from foliot.engine.runners.profile import RUNNER
 from foliot.errors import FoliotError, Unavailable
 from foliot.kernel.errors import IllegalEvent, NewerEvent, Unencodable, UnknownEvent
 from foliot.kernel.messages import Usage
@@ -59,6 +60,7 @@ from foliot.kernel.run.events import (
     BudgetExceeded,
     Event,
     ModelFailed,
+    ModelResponded,
     QuestionAnswered,
     RunClaimed,
     RunDeadLettered,
@@ -189,6 +191,7 @@ class Driver:
         self._cancelled: set[asyncio.Task[None]] = set()
         self._inquiry: asyncio.Task[None] | None = None
         self._right = _Right(self._holds, self._may_act)
+        self._asker = AskingRun(state, [])
         self._lost = ""  # why the lease is gone
         self._released = False  # it was given back: the run has ended, or waits
         self._unreadable: NewerEvent | None = None  # a signal for whoever knows its type
@@ -225,6 +228,8 @@ class Driver:
                 await stop_tasks(self._inquiry)
             self._tenure.close()
             await self._stop_effects()
+            for release in self._asker.on_release:
+                await release()
             if self._purse is not None:
                 self._purse.close()
 
@@ -519,6 +524,7 @@ class Driver:
             return
         run_id = self.lease.run_id
         ASKER.set((run_id, self.state.was_delayed))
+        ASKING.set(self._asker)
         shown = self._stream or self._watcher.wanted(run_id)
         heard = partial(self._watcher.streamed, run_id, action.step) if shown else None
         models, spec, clock = self._models, self.state.spec, self._clock
@@ -534,18 +540,23 @@ class Driver:
             self._asking = None
             self._post(ModelFailed(action.step, "tokens", message, usage=account.usage))
             return
+        files = self._files() if RUNNER in spec.extra else None
         free = self._purse is None or self._purse.is_free
         if free and (self._gate is None or self._gate.is_open(spec.namespace)):
-            asking = ask_model(models, spec, action, on_delta=heard, clock=clock, account=account)
+            asking = ask_model(models, spec, action, on_delta=heard, clock=clock, account=account, files=files)
         else:
-            ask = partial(ask_model, models, spec, action, on_delta=heard, clock=clock, account=account)
+            ask = partial(ask_model, models, spec, action, on_delta=heard, clock=clock, account=account, files=files)
             asking = self._ask_governed(action, ask)
         try:
             fact = await asking
         except asyncio.CancelledError:
+            if files is not None:
+                files.drop()
             if (used := account.usage).total_tokens:
                 self._post(ModelFailed(action.step, "cancelled", "the question was given up", usage=used))
             raise
+        if files is not None and not isinstance(fact, ModelResponded):
+            files.drop()
         self._asking = None
         self._post(fact)
 
@@ -636,9 +647,6 @@ class Driver:
         definition = self._tools.definition(intent.name)
         first = self.state.spec.tool_use_behavior == "stop_on_first_tool"
         ends_run = first or (definition is not None and definition.ends_run)
-        state = self.state
-        rules = state.spec.extra.get(WORKSPACE_RULES, _NOTHING_ELSE)
-        files = CallFiles(run_id, self.lease.epoch, state.workspace, rules)
         fact = await call_tool(
             intent,
             call,
@@ -648,10 +656,15 @@ class Driver:
             ends_run=ends_run,
             may_act=self._right,
             here=_is_here(definition),
-            files=files,
+            files=self._files(),
         )
         self._calling.pop(intent.call_id, None)
         self._post(fact)
+
+    def _files(self) -> CallFiles:
+        state = self.state
+        rules = state.spec.extra.get(WORKSPACE_RULES, _NOTHING_ELSE)
+        return CallFiles(self.lease.run_id, self.lease.epoch, state.workspace, rules)
 
     def _holds(self) -> bool:
         """Whether the lease is certainly in force."""

@@ -44,9 +44,14 @@ async def ask_model(
     on_delta: OnDelta | None,
     clock: Clock,
     account: AnswerUsage | None = None,
+    files: CallFiles | None = None,
 ) -> ModelResponded | ModelFailed | Delayed:
-    """The answer, or that there was none. What attempts used that gave no answer is on the account, and in the fact."""
+    """The answer, or that there was none. What attempts used that gave no answer is on the account, and in the fact.
+
+    `files` is what a program that stands in for the model has to do with the files of its run.
+    """
     started = clock()
+    call_files.set(files)
     account = account or spending.count()
     limit = None if action.deadline is None else asyncio.timeout(max(0.0, action.deadline - started))
     request = action.request
@@ -81,7 +86,8 @@ async def ask_model(
         return ModelFailed(
             action.step, "garbage", message, retryable=True, provider=response.provider, usage=account.usage
         )
-    return ModelResponded(action.step, response, clock() - started, account.usage)
+    left = None if files is None else files.kept
+    return ModelResponded(action.step, response, clock() - started, account.usage, left)
 
 
 def not_answered(step: int, error: ModelError, account: AnswerUsage | None = None) -> ModelFailed:

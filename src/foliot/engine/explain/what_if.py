@@ -25,6 +25,8 @@ from foliot.engine.definition.governance import token_limits
 from foliot.engine.definition.grants import NOTHING_GRANTED, SecretHosts, check_provider, not_granted
 from foliot.engine.definition.grants import OperatorGrants as Granted
 from foliot.engine.driver.intake import caller_for
+from foliot.engine.runners.adapters import resolved_runner, with_questions
+from foliot.engine.runners.profile import REFERENCE, RUNNER
 from foliot.errors import Denied, FoliotError, NotFound
 from foliot.kernel.identity import Identity, Person
 from foliot.kernel.run.events import RunCreated
@@ -203,11 +205,17 @@ class PolicyWorld:
         if document is None:
             return RunSpec(asked.agent, asked.model, self.namespace)
         spec = document["spec"]
-        endpoint = qualified(str(spec.get("model_ref", "")), self.namespace)
-        own = await self._model_of(endpoint)
+        requests: Sequence[str] = spec.get("tools", ())
+        if (runner := resolved_runner(document)) is not None:
+            self.granted.check_runner(runner, asked.agent)
+            endpoint, own = REFERENCE, f"{RUNNER}:{runner.type}"
+            requests = with_questions(runner, requests)
+        else:
+            endpoint = qualified(str(spec.get("model_ref", "")), self.namespace)
+            own = await self._model_of(endpoint)
         model = asked.model or spec.get("model_name") or own
-        tools = [self._to_freeze(split_request(request)[0]) for request in spec.get("tools", ())]
-        return freeze(document, model=model, endpoint=endpoint, tools=with_search(tools))
+        tools = [self._to_freeze(split_request(request)[0]) for request in requests]
+        return freeze(document, model=model, endpoint=endpoint, tools=with_search(tools), runner=runner)
 
     async def _model_of(self, endpoint: str) -> str:
         """The model that an agent's endpoint answers with. Raises `Denied`, `NotFound`, `InvalidInput`."""

@@ -33,7 +33,7 @@ from foliot.engine.workspaces.scan import FOLDER, Bounds, KnownFolder, OverBound
 from foliot.engine.workspaces.trees import EMPTY, Tree
 from foliot.errors import FoliotError, InvalidInput
 from foliot.kernel.run.codec import decode
-from foliot.kernel.run.events import RunCreated, ToolFinished, ToolUnknown, WorkspaceSnapshot
+from foliot.kernel.run.events import ModelResponded, RunCreated, ToolFinished, ToolUnknown, WorkspaceSnapshot
 from foliot.kernel.run.spec import decode_spec
 from foliot.sandbox.base import WorkspaceAccess
 from foliot.store.journal.base import Entry, Journal
@@ -443,10 +443,10 @@ def newest(entries: Sequence[Entry]) -> WorkspaceSnapshot | None:
     """The newest snapshot that a journal, or the beginning of one, has."""
     found: WorkspaceSnapshot | None = None
     for entry in entries:
-        if entry.type not in ("run.created", "tool.finished", "tool.unknown"):
+        if entry.type not in ("run.created", "tool.finished", "tool.unknown", "model.responded"):
             continue
         event = decode(entry.data)
-        if isinstance(event, RunCreated | ToolFinished | ToolUnknown) and event.workspace is not None:
+        if isinstance(event, RunCreated | ToolFinished | ToolUnknown | ModelResponded) and event.workspace is not None:
             found = event.workspace if _number(event.workspace) > _number(found) else found
     return found
 

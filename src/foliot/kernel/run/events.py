@@ -227,12 +227,14 @@ class ModelResponded(Fact, frozen=True, tag="model.responded"):
     """The answer as the provider gave it. `seconds` is how long it took.
 
     `wasted` is what attempts at it had used before, that failed or were cut: retries, and endpoints that fell back.
+    `workspace` is the folder of the run as a program left it that stands in for the model; None when nothing changed.
     """
 
     step: int
     response: ModelResponse
     seconds: Number | None = None
     wasted: Usage = Usage()
+    workspace: WorkspaceSnapshot | None = None
 
 
 class ModelFailed(Fact, frozen=True, tag="model.failed"):

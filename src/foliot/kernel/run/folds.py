@@ -142,6 +142,8 @@ def inputs_due(state: State) -> list[e.InputReceived]:
 
 def _model_responded(state: State, event: e.ModelResponded) -> None:
     response = event.response
+    if event.workspace is not None:
+        _keep_workspace(state, event.workspace)
     state.fruitless = 0
     state.was_delayed = False
     state.asking, state.lost_asks = False, 0

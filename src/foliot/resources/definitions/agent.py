@@ -10,8 +10,9 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 from foliot.common.durations import seconds
 from foliot.common.suggestions import suggestion
 from foliot.kernel.messages import Effort
-from foliot.resources.base import Model, Resource, Status, given, implies, problem, says
+from foliot.resources.base import Model, Resource, Status, either, given, implies, no, present, problem, says
 from foliot.resources.definitions.execution_policy import ExecutionPolicy
+from foliot.resources.definitions.runner import AgentRunner
 from foliot.resources.fields import (
     ANY_CASE,
     MARK_ANY_CASE,
@@ -242,7 +243,9 @@ class AgentSpec(Model):
     """The specification of an agent."""
 
     required: ClassVar = {"model_ref": ""}
+    excused: ClassVar = {"model_ref": present("runner")}
     removed: ClassVar = {"model": "spec.model_ref"}
+    rules: ClassVar = (implies(present("runner"), no(either(given("model_ref"), given("fallbacks")))),)
 
     model_ref: Ref = Field(default="", description="The ModelEndpoint to ask: name or namespace/name.")
     model_name: str = Field(default="", description="A model of that endpoint other than its default.")
@@ -271,6 +274,9 @@ class AgentSpec(Model):
         default=None, description="Runs of tasks that may be at work at once, over all workers; not limited without it."
     )
     code: AgentCode | None = Field(default=None, description="How programs of the tool `code` run.")
+    runner: AgentRunner | None = Field(
+        default=None, description="A program that does the work of the agent, in the place of a model."
+    )
     output_schema: JsonSchema = Field(
         default_factory=dict[str, Any], description="A JSON Schema that the final answer must satisfy."
     )
@@ -282,7 +288,14 @@ class AgentSpec(Model):
         default=None, description="How programs of its runs are executed: what they may reach, and who is asked."
     )
 
+    def _missing(self) -> Iterator[Problem]:
+        return iter(()) if self.runner is not None else super()._missing()
+
     def problems(self) -> Iterator[Problem]:
+        for field in ("model_ref", "fallbacks") if self.runner is not None else ():
+            if getattr(self, field):
+                hint = "leave one of the two out; spec.model_name is the model that the program is told to use"
+                yield problem(field, message="{field} and spec.runner exclude each other", hint=hint)
         choice = self.model_settings.tool_choice
         names = [tool.partition("@")[0] for tool in self.tools]
         if choice is None or choice in TOOL_CHOICES or choice in names:
