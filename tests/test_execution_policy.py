@@ -331,7 +331,9 @@ needs_fence = pytest.mark.skipif(not can_fence(), reason="bubblewrap is not inst
 
 async def shell(folder: Path, command: str, **policy: Any) -> str:
     """What a shell says to a model whose run has this policy."""
-    settings = load_settings({"store": "memory:", "workspace": str(folder)})
+    place = folder / "workspace"
+    place.mkdir(exist_ok=True)
+    settings = load_settings({"store": str(folder / "foliot.db"), "workspace": str(place)})
     turns = [{"call": {"bash": {"command": command}}}, {"say": "{last_result}"}]
     async with Runtime(settings=settings) as runtime:
         agent = Agent("desk", model=ScriptedModel(turns), tools=["bash"], execution_policy={**FULL, **policy})
@@ -343,7 +345,8 @@ async def shell(folder: Path, command: str, **policy: Any) -> str:
     ("access", "told"), [("rw", "kept"), ("ro", "Read-only file system"), ("none", "no workspace")]
 )
 async def test_a_shell_finds_of_the_workspace_what_the_policy_leaves(tmp_path: Path, access: str, told: str) -> None:
-    (tmp_path / "note").write_text("here")
+    (tmp_path / "workspace").mkdir()
+    (tmp_path / "workspace" / "note").write_text("here")
     command = "test -e /workspace/note || { echo no workspace; exit; }; touch /workspace/new && echo kept"
     assert told in await shell(tmp_path, f"({command}) 2>&1 || true", workspace_access=access)
 
@@ -358,7 +361,7 @@ async def test_a_bound_on_memory_holds_or_the_call_is_refused(tmp_path: Path) ->
 @needs_fence
 async def test_a_runtime_that_is_not_here_refuses_the_call_and_nothing_weaker_runs(tmp_path: Path) -> None:
     said = await shell(tmp_path, "echo ran; touch /workspace/ran", runtime_type="gvisor")
-    assert said.startswith("Error") is not (tmp_path / "ran").exists()
+    assert said.startswith("Error") is not (tmp_path / "workspace" / "ran").exists()
 
 
 def test_every_built_in_tool_that_runs_programs_says_so() -> None:

@@ -312,3 +312,37 @@ async def test_what_is_said_to_a_run_that_is_not_there_is_not_heard(http: httpx.
         assert (await http.post(f"/v1/runs/nobody/{verb}", json=body)).status_code == 404
     assert (await http.get("/v1/runs/nobody/events")).status_code == 404
     assert (await http.get("/v1/runs?phase=nonsense")).status_code == 400
+
+
+# --- execution policy --------------------------------------------------------------------------------------------
+
+
+async def test_a_task_is_posted_with_an_execution_policy_in_both_ways(http: httpx.AsyncClient) -> None:
+    policy = {"security": "deny", "network_enabled": False, "resources": {"cpu": 500}}
+    order = {"target_kind": "agent", "target": "greeter", "message": "Hi", "execution_policy": policy}
+    submitted = await http.post("/v1/tasks/submit", json={**order, "name": "one"})
+    spec = {"agent": "greeter", "input": {"topic": "Hi"}, "executionPolicy": {**policy, "security": "DENY"}}
+    declared = await http.post("/v1/tasks", json={"kind": "Task", "metadata": {"name": "two"}, "spec": spec})
+    for answer in (submitted, declared):
+        assert answer.status_code == 201, answer.text
+        assert answer.json()["spec"]["execution_policy"] == policy
+
+
+@pytest.mark.parametrize(
+    ("policy", "told"),
+    [
+        ({"security": "open"}, "invalid policy: invalid security: open"),
+        ({"retry": {"max_attempts": 21}}, "invalid policy: invalid retry.max_attempts: 21"),
+        ({"resources": {"memory": True}}, "invalid policy: invalid resources: memory must be a number, got true"),
+        ({"networkEnabled": False}, "networkEnabled"),
+        ({"network_enabled": "no"}, "execution_policy.network_enabled"),
+    ],
+)
+async def test_a_wrong_execution_policy_is_refused_and_nothing_is_accepted(
+    http: httpx.AsyncClient, policy: Any, told: str
+) -> None:
+    order = {"target_kind": "agent", "target": "greeter", "message": "Hi", "execution_policy": policy}
+    answer = await http.post("/v1/tasks/submit", json=order)
+    assert answer.status_code in (400, 422)
+    assert told in answer.text
+    assert (await http.get("/v1/tasks")).json()["items"] == []

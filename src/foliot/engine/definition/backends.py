@@ -262,9 +262,7 @@ class Backends:
 
     async def enforced(self) -> tuple[str, ...]:
         """Returns what can be enforced around programs here, in the words of `Needs.isolation`. Never raises."""
-        found = {mode for mode in self.isolations.offered if mode in ("container", "wasm")}
-        if find_spec("wasmtime") is not None:
-            found.add("wasm")
+        found = {"wasm"} if find_spec("wasmtime") is not None else set[str]()
         for each in await asyncio.gather(*map(self._enforcement, BACKENDS)):
             if each is None or not each.available:
                 continue
