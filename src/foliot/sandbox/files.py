@@ -50,8 +50,11 @@ def read(policy: SandboxPolicy, path: str, limit: int) -> bytes:
             return data
 
 
-def write(policy: SandboxPolicy, path: str, data: bytes) -> None:
-    """Raises `SandboxPathRefused`."""
+def write(policy: SandboxPolicy, path: str, data: bytes, owner: int | None = None) -> None:
+    """Write a file, with the folders on the way; as the property of `owner` when one is given, who is not this user.
+
+    Raises `SandboxPathRefused`.
+    """
     root, rest, writable = _place(policy, path)
     if not writable:
         raise SandboxPathRefused(f"{path} is read-only", hint="only a workspace with read_write access can be written")
@@ -59,12 +62,12 @@ def write(policy: SandboxPolicy, path: str, data: bytes) -> None:
     if name in ("", "."):
         raise SandboxPathRefused(f"{path} is a folder")
     with _explained(path), _opened(root) as folder:
-        parent = _made(folder, folders)
+        parent = _made(folder, folders, owner)
         try:
             with suppress(FileNotFoundError):
                 if not stat.S_ISREG(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
                     raise SandboxPathRefused(f"{path} exists and is not a regular file")
-            _replace(parent, name, data)
+            _replace(parent, name, data, owner)
         finally:
             os.close(parent)
 
@@ -104,7 +107,7 @@ def open_beneath(folder: int, path: str, flags: int) -> int:
     return made
 
 
-def _made(folder: int, names: list[str]) -> int:
+def _made(folder: int, names: list[str], owner: int | None) -> int:
     """An open folder below another, with the folders on the way made."""
     for count in range(1, len(names) + 1):
         path = "/".join(names[:count])
@@ -115,17 +118,21 @@ def _made(folder: int, names: list[str]) -> int:
             try:
                 with suppress(FileExistsError):
                     os.mkdir(names[count - 1], 0o755, dir_fd=parent)
+                    if owner is not None:
+                        os.chown(names[count - 1], owner, owner, dir_fd=parent, follow_symlinks=False)
             finally:
                 os.close(parent)
     return open_beneath(folder, "/".join(names) or ".", _FOLDER)
 
 
-def _replace(parent: int, name: str, data: bytes) -> None:
+def _replace(parent: int, name: str, data: bytes, owner: int | None) -> None:
     temporary = f".foliot-{secrets.token_hex(8)}"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644, dir_fd=parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
+            if owner is not None:
+                os.fchown(descriptor, owner, owner)
         os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
     except BaseException:
         with suppress(OSError):

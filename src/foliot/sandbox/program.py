@@ -29,10 +29,12 @@ from foliot.common.threads import on_thread
 from foliot.sandbox.base import EndedBy, OnOutput, Stream
 
 _CHUNK: Final = 65536
-# Makes standard input the terminal of the session that it leads, and becomes bubblewrap. Nothing can do this between
-# `fork` and `exec` without running Python there, beside the threads of this process.
-_ON_TERMINAL: Final = (
-    "import fcntl, os, sys, termios\nfcntl.ioctl(0, termios.TIOCSCTTY, 0)\nos.execve(sys.argv[1], sys.argv[1:], {})"
+# Makes standard input the terminal of the session that it leads, and becomes another program (bubblewrap, podman).
+# Nothing can do this between `fork` and `exec` without running Python there, beside the threads of this process.
+# Python sets a variable of its own where there is no locale.
+ON_TERMINAL: Final = (
+    "import fcntl, os, sys, termios\nfcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+    "os.environ.pop('LC_CTYPE', None)\nos.execv(sys.argv[1], sys.argv[1:])"
 )
 
 
@@ -103,7 +105,7 @@ class Program:
             os.lseek(words, 0, os.SEEK_SET)
             line = [*command, "--args", str(words), "--", *argv]
             if terminal:
-                line = [sys.executable, "-I", "-S", "-c", _ON_TERMINAL, *line]
+                line = [sys.executable, "-I", "-S", "-c", ON_TERMINAL, *line]
             self._outside = subprocess.Popen(
                 line,
                 # Nothing of the environment is left: LD_PRELOAD of a policy would be loaded before the fence is there.
