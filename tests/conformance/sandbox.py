@@ -289,8 +289,10 @@ class SandboxConformance:
         await process.kill()
 
     async def test_a_program_can_have_a_terminal(self, session: SandboxSession) -> None:
+        # A change may take a moment to arrive.
+        waiting = "until [ \"$(stty size)\" = '33 44' ]; do sleep 0.05; done"
         process = await session.start(
-            ["sh", "-c", "stty -echo; stty size; read x; stty size"], pty=True, rows=11, columns=22
+            ["sh", "-c", f"stty -echo; stty size; read x; {waiting}; stty size"], pty=True, rows=11, columns=22
         )
         assert await asyncio.wait_for(process.stdout.readline(), SOON) == b"11 22\r\n"
         process.resize(33, 44)

@@ -104,15 +104,21 @@ class ContainerSandbox:
         self.owner = identity()
 
     async def enforces(self) -> Enforcement:
-        """Say what this machine really enforces: a container is made and looked at from inside. Never raises."""
+        """Say what this machine really enforces: a container is made and looked at from inside. Never raises.
+
+        Remembered once it works: an engine may be started later.
+        """
         if self._looking is None:
             self._looking = asyncio.Lock()
         async with self._looking:
             if self._enforcement is None:
                 try:
-                    self._enforcement = await self._look()
+                    found = await self._look()
                 except SandboxError as error:
-                    self._enforcement = Enforcement(self.name, False, why=error.message, hint=error.hint or "")
+                    return Enforcement(self.name, False, why=error.message, hint=error.hint or "")
+                if not found.available:
+                    return found
+                self._enforcement = found
         return self._enforcement
 
     async def check(self, policy: SandboxPolicy) -> None:
@@ -258,7 +264,7 @@ class ContainerSandbox:
                 raise SandboxUnavailable(f"{self.cli.kind} cannot make the image of the probe: {made.said}")
         seen = await self._probed()
         if seen.exit_code != 0:
-            said = seen.stderr.decode(errors="replace").strip()[-300:]
+            said = seen.stderr.decode(errors="replace").strip()[-300:] or f"it ended with {seen.exit_code}"
             raise SandboxUnavailable(f"a first container failed: {said}", hint=self._hint(said))
         return self._judged(info, seen.stdout.decode(errors="replace"))
 

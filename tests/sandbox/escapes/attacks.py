@@ -2,6 +2,7 @@
 
     python -m tests.sandbox.escapes.attacks            run them all and print what became of each, as JSON
     python -m tests.sandbox.escapes.attacks --user N   the same as the ordinary user N, started as root
+    python -m tests.sandbox.escapes.attacks --engine podman container|gvisor   the same in containers
     python -m tests.sandbox.escapes.attacks --write    put the table of docs/sandbox.md together anew
 
 No attack does harm where it succeeds: it opens what could be written and writes nothing.
@@ -26,8 +27,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from foliot.sandbox.base import Limits, Mount, Sandbox, SandboxPathRefused, SandboxPolicy, SandboxSession
+from foliot.sandbox.container import ContainerSandbox
 from foliot.sandbox.process import ProcessSandbox
 from tests.conformance.sandbox import marked
+from tests.sandbox.containers.engines import REAL, folders_for_all, sandbox_of, usable
+from tests.sandbox.containers.images import system_image
 
 MIB = 1024 * 1024
 PAGE = Path(__file__).parents[3] / "docs" / "sandbox.md"
@@ -54,7 +58,8 @@ class World:
         self.abstract.bind(f"\0{self.canary}")
         self.abstract.listen()
         self.workspace = self.folder / "workspace"
-        self.workspace.mkdir(exist_ok=True)
+        with folders_for_all():
+            self.workspace.mkdir(exist_ok=True)
         self.secret = self.folder / "secret.txt"
         self.secret.write_text(self.canary)
         os.environ["FOLIOT_CANARY"] = self.canary
@@ -180,7 +185,9 @@ async def _environment(world: World, attack: Attack) -> str:
         await process.kill()
     finally:
         await session.close()
-    return "empty" if found == {b""} else f"not empty: {found}"
+    if found == {b""}:
+        return "empty"
+    return "without it" if found and b"evil" not in b"".join(found) else f"with it: {found}"
 
 
 def _is_outside(pid: int) -> bool:
@@ -193,9 +200,12 @@ def _is_outside(pid: int) -> bool:
 OWNER = """
 import asyncio, sys
 from foliot.sandbox.base import SandboxPolicy
+from foliot.sandbox.container import ContainerSandbox
 from foliot.sandbox.process import ProcessSandbox
 async def main():
-    session = await ProcessSandbox().open(SandboxPolicy())
+    cli, runtime, image = sys.argv[2:]
+    sandbox = ContainerSandbox(cli=cli, runtime=runtime, image=image) if image else ProcessSandbox()
+    session = await sandbox.open(SandboxPolicy())
     script = "(setsid sh -c 'sleep %s & sleep %s' &); echo up; sleep %s" % ((sys.argv[1],) * 3)
     await session.exec(["sh", "-c", script], on_output=lambda *_: print("up", flush=True))
 asyncio.run(main())
@@ -204,19 +214,38 @@ asyncio.run(main())
 
 async def _killed(world: World, attack: Attack) -> str:
     """Kill the owner of a sandbox while programs run in it."""
+    made = ("", "", "")
+    if isinstance(world.sandbox, ContainerSandbox):
+        cli = world.sandbox.cli
+        made = (cli.path, cli.runtime, system_image(cli.path))
     owner = await asyncio.create_subprocess_exec(
-        "/proc/self/exe", "-c", OWNER, world.mark, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": _path()}
+        "/proc/self/exe",
+        "-c",
+        OWNER,
+        world.mark,
+        *made,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": _path()},
     )
     assert owner.stdout is not None
     await asyncio.wait_for(owner.stdout.readline(), SOON)
-    before = len(marked(world.mark, own=True))
+    before = await _left(world)
     owner.send_signal(signal.SIGKILL)
     await owner.wait()
     until = time.monotonic() + SOON
-    while (left := marked(world.mark, own=True)) and time.monotonic() < until:
+    while (left := await _left(world)) and time.monotonic() < until:
         await asyncio.sleep(0.01)
     await world.sandbox.sweep()
-    return "all gone" if before > 3 and not left else f"{before} before, {len(left)} left"
+    return "all gone" if len(before) > 1 and not left else f"{len(before)} before, {len(left)} left"
+
+
+async def _left(world: World) -> list[str]:
+    """Processes with the mark, and containers of owners other than this one: those of gVisor are not seen otherwise."""
+    found = [str(pid) for pid in marked(world.mark, own=True)]
+    if isinstance(world.sandbox, ContainerSandbox):
+        own = world.sandbox.owner
+        found += [each.name for each in await world.sandbox.cli.containers() if each.owner != own]
+    return found
 
 
 def _path() -> str:
@@ -449,12 +478,14 @@ def judged(attack: Attack, said: str, backend: str) -> str:
 
 
 def name_of(sandbox: Sandbox) -> str:
+    if isinstance(sandbox, ContainerSandbox):
+        return sandbox.cli.kind if sandbox.name == "container" else f"{sandbox.cli.kind}, gVisor"
     return f"{sandbox.name}, {'as root' if os.geteuid() == 0 else 'ordinary user'}"
 
 
-def outcomes(user: int | None) -> tuple[str, dict[str, str]]:
-    """Run all attacks in a process of their own; as another user when one is given."""
-    words = [sys.executable, "-m", "tests.sandbox.escapes.attacks", *(["--user", str(user)] if user else [])]
+def outcomes(*how: str) -> tuple[str, dict[str, str]]:
+    """Run all attacks in a process of their own: as another user, or on an engine of containers, when `how` says so."""
+    words = [sys.executable, "-m", "tests.sandbox.escapes.attacks", *how]
     done = subprocess.run(words, capture_output=True, text=True, timeout=280, cwd=PAGE.parents[1])
     if done.returncode:
         raise AssertionError(f"the attacks could not be run: {done.stderr[-2000:]}")
@@ -466,20 +497,29 @@ def table(found: dict[str, dict[str, str]]) -> str:
     """The table of the page: attacks, and what became of them in each backend."""
     rows = ["| attack | tried | " + " | ".join(found) + " |", "|---|---|" + "---|" * len(found)]
     for attack in ATTACKS:
-        told = " | ".join(each[attack.name] for each in found.values())
+        told = " | ".join(each.get(attack.name, "not tried") for each in found.values())
         rows.append(f"| {attack.name} | {attack.tried} | {told} |")
     return "\n".join(rows) + "\n"
 
 
 def everywhere() -> dict[str, dict[str, str]]:
     """Outcomes by backend: as this user, and as root also as an ordinary one."""
-    users = (None, ORDINARY) if os.geteuid() == 0 else (None,)
+    ways = [(), ("--user", str(ORDINARY))] if os.geteuid() == 0 else [()]
     with ThreadPoolExecutor() as threads:
-        return dict(threads.map(outcomes, users))
+        return dict(threads.map(lambda how: outcomes(*how), ways))
+
+
+def in_containers() -> dict[str, dict[str, str]]:
+    """Outcomes on the engines of containers that are here."""
+    ways = [("--engine", cli, backend) for cli, backend, _ in REAL if usable(cli, backend)[0] != "-"]
+    return dict(outcomes(*how) for how in ways)
 
 
 async def _main(folder: Path) -> dict[str, object]:
-    sandbox = ProcessSandbox()
+    sandbox: Sandbox = ProcessSandbox()
+    if "--engine" in sys.argv:
+        at = sys.argv.index("--engine")
+        sandbox = await asyncio.to_thread(sandbox_of, *sys.argv[at + 1 : at + 3])
     world = World(sandbox, folder)
     try:
         return {"backend": name_of(sandbox), "outcomes": await attacked(world)}
@@ -491,7 +531,9 @@ async def _main(folder: Path) -> dict[str, object]:
 def main() -> None:
     if "--write" in sys.argv:
         text = PAGE.read_text()
-        PAGE.write_text(text[: text.index(HEADING) + len(HEADING)] + f"\n{INTRODUCTION}\n{table(everywhere())}")
+        # Engines that are not here keep what was found where they were.
+        found = {**shown(text), **everywhere(), **in_containers()}
+        PAGE.write_text(text[: text.index(HEADING) + len(HEADING)] + f"\n{INTRODUCTION}\n{table(found)}")
         return
     with tempfile.TemporaryDirectory() as folder:
         if "--user" in sys.argv:
