@@ -338,6 +338,8 @@ class TestShowing:
             ("sandbox_mounts", "", "default"),
             ("container_images", "", "default"),
             ("container_image", "", "default"),
+            ("container_cli", "", "default"),
+            ("container_runtime", "", "default"),
             ("mcp_commands", "", "default"),
             ("workspace", "", "default"),
             ("workspaces", str(tmp_path / "workspaces"), "default"),

@@ -273,6 +273,8 @@ def _assembled(
         memory=TaskMemory(database, clock=clock) if database is not None else None,
         pushes=StoredPushes(database, resources.keys) if database is not None and resources is not None else None,
         waits=waits,
+        container_cli=settings.container_cli if settings else "",
+        container_runtime=settings.container_runtime if settings else "",
     )
     for mode in (mode for mode in FENCED_MODES if can_fence(mode)):
         backends.isolations.register(FunctionFence(lambda: backends.fences, mode), FencedFunction, type="function")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import platform
 import re
 import secrets
 import signal
@@ -21,13 +22,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec import DecodeError, Struct, json, structs
 
 from foliot.common.process import host, identity, is_gone
 from foliot.common.threads import on_thread
-from foliot.sandbox import container_cli, files
+from foliot.sandbox import container_cli, files, seccomp_profile
 from foliot.sandbox.base import (
     FEATURES,
     KIB,
@@ -76,24 +78,14 @@ done
 class ContainerSandbox:
     """Programs in containers. Must be used from the thread of one event loop, which lives as long as they do."""
 
-    def __init__(
-        self,
-        *,
-        cli: str = "",
-        runtime: str = "",
-        runtime_flags: Sequence[str] = (),
-        image: str = "",
-        unpinned: bool = False,
-    ) -> None:
+    def __init__(self, *, cli: str = "", runtime: str = "", runtime_flags: Sequence[str] = (), image: str = "") -> None:
         """`cli` is podman or docker, by name or path: whichever there is, when empty. `runtime` is the OCI runtime that
-        must run them: with `runsc` this is the sandbox `gvisor`. `image` is for policies that name none; `unpinned`
-        lets images be named without their digest.
+        must run them: with `runsc` this is the sandbox `gvisor`. `image` is for policies that name none.
         """
         self.name = "gvisor" if runtime == RUNSC else "container"
         self._wanted = cli
         self._runtime, self._runtime_flags = runtime, tuple(runtime_flags)
         self._image = image
-        self._unpinned = unpinned
         self._cli: ContainerCli | None = None
         self._info: EngineInfo | None = None
         self._enforcement: Enforcement | None = None
@@ -101,6 +93,7 @@ class ContainerSandbox:
         self._images: dict[str, tuple[str, ...]] = {}
         self._sessions: set[ContainerSession] = set()
         self._watchdog: subprocess.Popen[bytes] | None = None
+        self._filter: int | None = None
         self.owner = identity()
 
     async def enforces(self) -> Enforcement:
@@ -155,6 +148,9 @@ class ContainerSandbox:
     async def close(self) -> None:
         for session in list(self._sessions):
             await session.close()
+        if self._filter is not None:
+            os.close(self._filter)
+            self._filter = None
         watchdog, self._watchdog = self._watchdog, None
         if watchdog is not None:
             assert watchdog.stdin is not None
@@ -196,9 +192,20 @@ class ContainerSandbox:
 
     def _opened(self, policy: SandboxPolicy, volumes: Sequence[str]) -> ContainerSession:
         assert self._info is not None
-        session = ContainerSession(self, policy, container_cli.walls(self.cli, self._info, policy, volumes))
+        session = ContainerSession(
+            self, policy, container_cli.walls(self.cli, self._info, policy, self._profile(), volumes)
+        )
         self._sessions.add(session)
         return session
+
+    def _profile(self) -> str:
+        """The path of the filter of system calls, which is only in memory. The engine reads it with its program."""
+        if self._filter is None:
+            made = seccomp_profile.profile()
+            assert made is not None, "looked at before the first container"
+            self._filter = os.memfd_create("seccomp", os.MFD_CLOEXEC)
+            os.write(self._filter, made)
+        return f"/proc/{os.getpid()}/fd/{self._filter}"
 
     def _is_orphan(self, container: container_cli.Container) -> bool:
         if is_gone(container.owner):
@@ -213,9 +220,7 @@ class ContainerSandbox:
     def _check_image(self, image: str) -> None:
         if not image:
             raise SandboxPolicyRefused("image", "a container needs an image", hint="name it, as NAME@sha256:DIGEST")
-        if not container_cli.is_image(image):
-            raise SandboxPolicyRefused("image", f"{image[:200]!r} is not the name of an image")
-        if not self._unpinned and not container_cli.is_pinned(image):
+        if not container_cli.is_pinned(image):
             raise SandboxPolicyRefused(
                 "image",
                 f"{image[:200]} names no digest, so what it is can change",
@@ -251,6 +256,9 @@ class ContainerSandbox:
     async def _look(self) -> Enforcement:
         if not sys.platform.startswith("linux"):
             raise SandboxUnavailable("it needs Linux", hint="run workers on Linux, or in a Linux VM")
+        if seccomp_profile.profile() is None:
+            why = f"there is no filter of system calls for {platform.machine()}"
+            raise SandboxUnavailable(why, hint="it runs on x86-64 and arm64")
         self._info = info = await self.cli.info()
         if self.cli.kind == "docker" and self._runtime and self._runtime not in info.runtimes:
             raise SandboxUnavailable(
@@ -274,13 +282,30 @@ class ContainerSandbox:
         )
         session = self._opened(policy, ())
         try:
-            return await session.exec(["/bin/sh", "-c", _PROBE, "sh", *(f"/sys/fs/cgroup/{path}" for path in _GROUPS)])
+            seen = await session.exec(["/bin/sh", "-c", _PROBE, "sh", *(f"/sys/fs/cgroup/{path}" for path in _GROUPS)])
+            if self.name == "gvisor" and not seen.exit_code:  # which shows its own groups inside, not those of the host
+                waiting = await session.start(["/bin/cat"])
+                found = await on_thread(_groups_of, await self._pid())
+                await waiting.kill()
+                seen = structs.replace(seen, stdout=seen.stdout + found.encode())
+            return seen
         except SandboxError as error:
             raise SandboxUnavailable(
                 f"a first container failed: {error.message}", hint=self._hint(error.message)
             ) from None
         finally:
             await session.close()
+
+    async def _pid(self) -> int:
+        """The first process of the container of this owner that runs now."""
+        for _ in range(_KILLS):
+            own = [each.name for each in await self.cli.containers() if each.owner == self.owner]
+            for name in own:
+                state = await self.cli.state(name)
+                if state is not None and state.pid:
+                    return state.pid
+            await asyncio.sleep(_BETWEEN_KILLS)
+        return 0
 
     def _hint(self, said: str) -> str:
         if self.name == "gvisor":
@@ -319,7 +344,7 @@ class ContainerSandbox:
             ),
             "seccomp": Enforced(
                 gvisor or status.get("Seccomp") == "2",
-                "calls are answered by gVisor, not by the kernel" if gvisor else f"the filter of {self.cli.kind}",
+                "calls are answered by gVisor, not by the kernel" if gvisor else "a filter of system calls of our own",
                 "the engine loaded no filter of system calls",
             ),
         }
@@ -347,6 +372,8 @@ class ContainerSandbox:
 
     def _counted(self, feature: str, can: bool, seen: str) -> Enforced:
         """Whether a limit of the whole container is in the files of its control group, as they are seen inside."""
+        if feature == "pids" and self.name == "gvisor":
+            return Enforced(False, why="gVisor has threads of its own among them; memory bounds what can be started")
         if can and _PROBED_GROUPS[feature].search(seen):
             return Enforced(True, "control group of the container")
         weaker = "; only the memory of each process is bounded" if feature == "memory" and not can else ""
@@ -392,6 +419,26 @@ _PROBED_GROUPS: Final = {
     "pids": re.compile(rf"^{_PROBED.processes}$", re.MULTILINE),
     "cpu": re.compile(r"^73000(?: 100000)?$", re.MULTILINE),
 }
+
+
+def _groups_of(pid: int) -> str:
+    """The limits of the control groups that a process is in, and of those above them, as the host has them."""
+    found: list[str] = []
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+            _, names, path = line.split(":", 2)
+            for name in names.split(",") if names else [""]:
+                root = Path("/sys/fs/cgroup", name)
+                for folder in (root / path.lstrip("/"), *(root / path.lstrip("/")).parents):
+                    if folder.is_relative_to(root):
+                        found += [text for group in _GROUPS if (text := _text(folder / group.rpartition("/")[2]))]
+    return "\n".join(["", *found, ""])
+
+
+def _text(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_text().strip()
+    return ""
 
 
 def _system() -> list[str]:

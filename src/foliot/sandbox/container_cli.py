@@ -35,8 +35,7 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
 }
 # All that the engine's program needs to find its settings, its storage and its daemon.
 _KEPT: Final = re.compile(r"PATH|HOME|USER|TMPDIR|XDG_\w+|DBUS_SESSION_BUS_ADDRESS|DOCKER_\w+|CONTAINERS?_\w+")
-_PINNED: Final = re.compile(r"(?:[a-z0-9][a-z0-9._:/-]*@)?sha256:[0-9a-f]{64}")
-_NAMED: Final = re.compile(r"[a-z0-9][a-z0-9._/:-]*")
+_PINNED: Final = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9._:/-]{0,255}@)?sha256:[0-9a-f]{64}")
 RUNSC: Final = "runsc"
 
 
@@ -62,6 +61,8 @@ class State(Struct, frozen=True, rename="pascal"):
     oom_killed: bool = False
     started_at: str = ""
     error: str = ""
+    # The first process, as the host sees it.
+    pid: int = 0
 
     @property
     def started(self) -> bool:
@@ -202,11 +203,6 @@ def is_pinned(image: str) -> bool:
     return _PINNED.fullmatch(image) is not None
 
 
-def is_image(image: str) -> bool:
-    """Whether it can be the name of an image at all; nothing that begins with a dash is."""
-    return is_pinned(image) or _NAMED.fullmatch(image) is not None
-
-
 # --- what an engine says of itself ------------------------------------------------------------------------------------
 
 
@@ -274,15 +270,19 @@ def user_inside() -> tuple[int, int]:
     return (os.getuid(), os.getgid()) if os.geteuid() else (NOBODY, NOBODY)
 
 
-def walls(cli: ContainerCli, info: EngineInfo, policy: SandboxPolicy, volumes: Sequence[str] = ()) -> list[str]:
-    """The arguments of `run` that make the fence. `volumes` are folders that the image would write to disk."""
+def walls(
+    cli: ContainerCli, info: EngineInfo, policy: SandboxPolicy, profile: str, volumes: Sequence[str] = ()
+) -> list[str]:
+    """The arguments of `run` that make the fence.
+
+    `profile` is the file with the filter of system calls; `volumes` are folders that the image would write to disk.
+    """
     limits = policy.limits
     user, group = user_inside()
     words = [
         "--network=none", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--read-only", "--ipc=private",
-        "--init", "--hostname=fence", "--pull=never", "--log-driver=none", "--no-healthcheck",
-        f"--user={user}:{group}", f"--shm-size={limits.tmp_size}", *_tmpfs("/tmp", limits.tmp_size),
-        *(word for place in volumes for word in _tmpfs(place, limits.tmp_size)),
+        f"--security-opt=seccomp={profile}", "--init", "--hostname=fence", "--pull=never", "--log-driver=none", "--no-healthcheck",
+        f"--user={user}:{group}", f"--shm-size={limits.tmp_size}", *(_tmpfs(cli, place, limits.tmp_size) for place in ("/tmp", *volumes)),
         *_bounds(cli, info, policy),
     ]  # fmt: skip
     if cli.kind == "podman":
@@ -302,8 +302,10 @@ def walls(cli: ContainerCli, info: EngineInfo, policy: SandboxPolicy, volumes: S
     return words
 
 
-def _tmpfs(place: str, size: int) -> Iterator[str]:
-    yield f"--tmpfs={place}:rw,exec,nosuid,nodev,mode=1777,size={size}"
+def _tmpfs(cli: ContainerCli, place: str, size: int) -> str:
+    # podman would copy what the image has there, with its rights.
+    empty = ",notmpcopyup" if cli.kind == "podman" else ""
+    return f"--tmpfs={place}:rw,exec,nosuid,nodev,mode=1777,size={size}{empty}"
 
 
 def _mount(source: str, target: str, writable: bool) -> list[str]:
@@ -321,7 +323,8 @@ def _bounds(cli: ContainerCli, info: EngineInfo, policy: SandboxPolicy) -> Itera
             yield f"--memory-swap={limits.memory}b"
         else:
             yield f"--ulimit=data={limits.memory}:{limits.memory}"
-    if limits.processes is not None and info.pids:
+    # gVisor has threads of its own in the control group, and ends when it may not have them.
+    if limits.processes is not None and info.pids and cli.runtime != RUNSC:
         yield f"--pids-limit={limits.processes}"
     if limits.cpus is not None and info.cpu:
         yield f"--cpus={limits.cpus:g}"

@@ -37,14 +37,20 @@ _X32: Final = 0x40000000
 # The newest call that was looked at (mseal, Linux 6.10). What comes later is refused until somebody has.
 NEWEST: Final = 462
 
-_NEW_NAMESPACES: Final = 0x7E020000
-_SET_ID_BITS: Final = 0o6000
+NEW_NAMESPACES: Final = 0x7E020000
+SET_ID_BITS: Final = 0o6000
 # Of all that mknod makes, only devices have this bit in their type.
-_DEVICE_BIT: Final = 0o020000
-_CREATES: Final = 0o100 | 0o20000000  # O_CREAT, O_TMPFILE
-_TIOCSTI: Final = 0x5412
+DEVICE_BIT: Final = 0o020000
+CREATES: Final = 0o100 | 0o20000000  # O_CREAT, O_TMPFILE
+TIOCSTI: Final = 0x5412
 _TIOCLINUX: Final = 0x541C
-_UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
+UNIX, _INET, _INET6, NETLINK = 1, 2, 10, 16
+# The families of sockets that are part of a network namespace, or of none.
+FAMILIES: Final = (UNIX, _INET, _INET6)
+# What `personality` may be: the usual one, with fixed addresses, and asking for it.
+PERSONALITIES: Final = (0, 8, 0xFFFFFFFF)
+# Which argument is the mode of a file, where it is not the second.
+MODES: Final[Mapping[str, int]] = {"fchmodat": 2, "mknodat": 2}
 
 
 class Architecture(NamedTuple):
@@ -160,36 +166,36 @@ def _program(architecture: Architecture) -> Sequence[Instruction]:
 
 def _examined(name: str) -> list[Instruction]:
     if name == "clone":
-        return _without_bits(0, _NEW_NAMESPACES)
+        return _without_bits(0, NEW_NAMESPACES)
     if name == "ioctl":  # both put text into a terminal as if a person had typed it
-        return _without(1, (_TIOCSTI, _TIOCLINUX))
+        return _without(1, (TIOCSTI, _TIOCLINUX))
     if name == "personality":
-        return _only(0, (0, 8, 0xFFFFFFFF), errno.EPERM)
+        return _only(0, PERSONALITIES, errno.EPERM)
     if name == "socket":
         # Other families are no part of a network namespace (vsock reaches the host of a virtual machine), or have no
         # use here. Netlink of the protocol 0 lists the interfaces.
         return [
             _argument(0),
-            Instruction(_JUMP_EQUAL, _NETLINK, passed=4),
+            Instruction(_JUMP_EQUAL, NETLINK, passed=4),
             _argument(2),
             Instruction(_JUMP_EQUAL, 0, passed=1),
             Instruction(_RETURN, ALLOW),
             _refuse(errno.EPROTONOSUPPORT),
-            *_only(0, (_UNIX, _INET, _INET6), errno.EAFNOSUPPORT),
+            *_only(0, FAMILIES, errno.EAFNOSUPPORT),
         ]
     if name == "socketpair":
-        return _only(0, (_UNIX,), errno.EAFNOSUPPORT)
+        return _only(0, (UNIX,), errno.EAFNOSUPPORT)
     if name in ("open", "openat"):
         flags = 1 if name == "open" else 2
         return [
             _argument(flags),
-            Instruction(_JUMP_BITS, _CREATES, taken=1),
+            Instruction(_JUMP_BITS, CREATES, taken=1),
             Instruction(_RETURN, ALLOW),
-            *_without_bits(flags + 1, _SET_ID_BITS),
+            *_without_bits(flags + 1, SET_ID_BITS),
         ]
     # A file that runs with its owner's rights would do so outside, too.
-    mode = {"fchmodat": 2, "mknodat": 2}.get(name, 1)
-    return _without_bits(mode, _SET_ID_BITS | (_DEVICE_BIT if name.startswith("mknod") else 0))
+    mode = MODES.get(name, 1)
+    return _without_bits(mode, SET_ID_BITS | (DEVICE_BIT if name.startswith("mknod") else 0))
 
 
 def _argument(index: int) -> Instruction:

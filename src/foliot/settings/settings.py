@@ -452,6 +452,9 @@ class Settings:
     # tool names none.
     container_images: tuple[str, ...] = field(metadata=rule(as_images, ""))
     container_image: str = field(metadata=rule(as_image, ""))
+    # podman or docker, by name or path, and the OCI runtime that must run containers; what there is when not set.
+    container_cli: str = field(metadata=rule(as_text, ""))
+    container_runtime: str = field(metadata=rule(as_text, ""))
     # Programs that may be started as MCP servers; without it none is, whatever an McpServer declares. One that somebody
     # else than the operator declares needs its whole command line here, and the variables that it sets.
     mcp_commands: tuple[str, ...] = field(metadata=rule(as_commands, ""))

@@ -26,7 +26,7 @@ from foliot.engine.definition.references import References
 from foliot.errors import Denied, NotFound, NotHere
 from foliot.resources.agreed import Agreed
 from foliot.sandbox import bubblewrap
-from foliot.sandbox.base import Enforcement, SandboxError, SandboxUnavailable
+from foliot.sandbox.base import Enforcement, SandboxError
 from foliot.store.base import Document, Key, ResourceStore
 from foliot.store.journal.base import TERMINAL
 from foliot.tools.base import Tool, ToolDefinition, ToolIsolationMissing, ToolSecretMissing, ToolUnsupported
@@ -56,12 +56,15 @@ LONGEST_LOOK: Final = 10.0
 OVER_HTTP = ("http", "external", "webhook-callback")
 
 
-def _make_sandbox(backend: Backend) -> Sandbox:
+def _make_sandbox(backend: Backend, container_cli: str, container_runtime: str) -> Sandbox:
     if backend == "process":
         from foliot.sandbox.process import ProcessSandbox
 
         return ProcessSandbox()
-    raise SandboxUnavailable(f"there is no sandbox {backend!r} here")
+    from foliot.sandbox.container import ContainerSandbox
+    from foliot.sandbox.container_cli import RUNSC
+
+    return ContainerSandbox(cli=container_cli, runtime=RUNSC if backend == "gvisor" else container_runtime)
 
 
 async def _epoch_of(journal: Journal, run_id: str) -> int | None:
@@ -124,6 +127,8 @@ class Backends:
         memory: SharedMemory | None = None,
         pushes: Shared | None = None,
         waits: Waits | None = None,
+        container_cli: str = "",
+        container_runtime: str = "",
     ) -> None:
         """`memory` is what the agents of one task share, `pushes` what tools push to any process of the installation.
 
@@ -149,6 +154,7 @@ class Backends:
         self._mcp: McpConnections | None = None
         self._sandboxes: dict[str, Sandbox] = {}
         self._processes: RunProcesses | None = None
+        self._containers = container_cli, container_runtime
         # What opens the fences of calls. The composition root sets one that is governed.
         self.fences = Fences(self.sandbox_of, workspaces=workspaces or SharedWorkspace(workspace, namespace))
         # The isolations of declared tools. Set up by the composition root; a tool whose mode is not in it is refused.
@@ -250,9 +256,9 @@ class Backends:
                 await part.close()
 
     def sandbox_of(self, backend: Backend) -> Sandbox:
-        """The sandbox of one kind, one for all tools of this runtime. Raises `SandboxUnavailable`."""
+        """The sandbox of one kind, one for all tools of this runtime. Whether it can be used, it says itself."""
         if backend not in self._sandboxes:
-            self._sandboxes[backend] = _make_sandbox(backend)
+            self._sandboxes[backend] = _make_sandbox(backend, *self._containers)
         return self._sandboxes[backend]
 
     @property
