@@ -158,6 +158,11 @@ class SandboxConformance:
             await session.close()
         assert done.exit_code != 0
 
+    async def test_each_program_has_an_empty_folder_of_its_own_for_passing_files(self, session: SandboxSession) -> None:
+        for _ in range(2):
+            done = await session.exec(["sh", "-c", "ls -A /tmp; cd /tmp && echo mine > a && cat a"])
+            assert (done.exit_code, done.stdout) == (0, b"mine\n"), done.stderr
+
     async def test_mounts_are_where_they_should_be(self, sandbox: Sandbox, tmp_path: Path) -> None:
         for name in ("data", "out"):
             (tmp_path / name).mkdir()

@@ -280,9 +280,10 @@ def walls(
     limits = policy.limits
     user, group = user_inside()
     words = [
-        "--network=none", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--read-only", "--ipc=private",
-        f"--security-opt=seccomp={profile}", "--init", "--hostname=fence", "--pull=never", "--log-driver=none", "--no-healthcheck",
-        f"--user={user}:{group}", f"--shm-size={limits.tmp_size}", *(_tmpfs(cli, place, limits.tmp_size) for place in ("/tmp", *volumes)),
+        "--network=none", "--cap-drop=ALL", "--security-opt=no-new-privileges", f"--security-opt=seccomp={profile}",
+        "--read-only", "--ipc=private", "--init", "--hostname=fence", "--pull=never", "--log-driver=none",
+        "--no-healthcheck", f"--user={user}:{group}", f"--shm-size={limits.tmp_size}",
+        *(_tmpfs(cli, place, limits.tmp_size) for place in ("/tmp", *volumes)),
         *_bounds(cli, info, policy),
     ]  # fmt: skip
     if cli.kind == "podman":
@@ -303,8 +304,8 @@ def walls(
 
 
 def _tmpfs(cli: ContainerCli, place: str, size: int) -> str:
-    # podman would copy what the image has there, with its rights.
-    empty = ",notmpcopyup" if cli.kind == "podman" else ""
+    # podman would copy what the image has there; and some runtimes give the folder the rights that it has in the image.
+    empty = ",notmpcopyup,U" if cli.kind == "podman" else ""
     return f"--tmpfs={place}:rw,exec,nosuid,nodev,mode=1777,size={size}{empty}"
 
 

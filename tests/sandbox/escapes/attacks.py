@@ -253,6 +253,8 @@ def _path() -> str:
 
 
 SMALL = Limits(memory=128 * MIB, processes=64, file_size=8 * MIB, tmp_size=8 * MIB, output=64 * 1024, seconds=SOON)
+P, G = "podman", "podman, gVisor"
+OWN_KERNEL = "only in gVisor's own kernel"
 # fmt: off
 ATTACKS = [
     Attack("fork bomb", "fork without end", "stopped below 65", "stopped at the limit of processes", """
@@ -266,7 +268,7 @@ while True:
         time.sleep(3600)
     n += 1
 print("stopped below 65" if n < 65 else n)
-""", limits=SMALL),
+""", limits=SMALL, otherwise={G: ("signal 9", "ended: out of memory, told as a signal")}),
     Attack("memory hog", "take 4 GiB", "memory", "ended: out of memory", """
 held = []
 try:
@@ -277,7 +279,11 @@ except MemoryError:
     print("no memory")
 else:
     print("got it all")
-""", limits=SMALL, otherwise={"process, ordinary user": ("no memory", "refused to each process (no control group)")}),
+""", limits=SMALL, otherwise={
+    "process, ordinary user": ("no memory", "refused to each process (no control group)"),
+    P: ("signal 9", "ended: out of memory, told as a signal"),
+    G: ("signal 9", "ended: out of memory, told as a signal"),
+}),
     Attack("disk filler", "fill /tmp and /dev/shm", "ENOSPC ENOSPC", "stopped at the size of /tmp", """
 def fill(path):
     with open(path, "wb", buffering=0) as file:
@@ -335,12 +341,14 @@ print("left")
 def make(path):
     return tried(os.open, path, os.O_CREAT | os.O_WRONLY)
 print(make("/new"), make("/usr/bin/new"), make("/etc/new"), make("/dev/new"))
-"""),
+""", otherwise={P: ("EROFS EROFS EROFS EACCES", "read-only; /dev refused"),
+                G: ("EACCES EACCES EACCES EACCES", "refused")}),
     Attack("host files", "read /etc/shadow, /root, /home, /var, /sys, /run",
            "ENOENT ENOENT ENOENT ENOENT ENOENT ENOENT", "not there", """
 places = ("/etc/shadow", "/root", "/home", "/var", "/sys", "/run")
-print(*(tried(os.stat, path) for path in places))
-"""),
+print(*("there" if os.path.exists(path) else "ENOENT" for path in places))
+""", otherwise=dict.fromkeys((P, G), ("ENOENT ENOENT ENOENT ENOENT there there",
+                                      "not there; /sys read-only, /run that of the image"))),
     Attack("/proc of the machine", "open core_pattern, sysctls and sysrq for writing", "no no no", "read-only", """
 for path in ("/proc/sys/kernel/core_pattern", "/proc/sys/vm/overcommit_memory", "/proc/sysrq-trigger"):
     said = writing(path)
@@ -355,12 +363,13 @@ print(len(seen) + 1, "known,", tried(os.stat, f"/proc/{OWNER}/environ"), "no" if
 """),
     Attack("/proc of its own", "change its own maps of users, and how it is chosen when memory ends", "EROFS EROFS",
            "read-only",
-           'print(writing("/proc/self/uid_map"), writing("/proc/self/oom_score_adj"))'),
+           'print(writing("/proc/self/uid_map"), writing("/proc/self/oom_score_adj"))',
+           otherwise=dict.fromkeys((P, G), ("did it: 3 did it: 4", "can be opened; gives it no rights"))),
     Attack("device nodes", "make one, open memory, disks, kvm and the kernel's log",
            "EPERM ENOENT ENOENT ENOENT ENOENT ENOENT", "refused", """
 paths = ("/dev/mem", "/dev/sda", "/dev/vda", "/dev/kvm", "/dev/kmsg")
 print(tried(os.mknod, "/tmp/null", 0o20666, os.makedev(1, 3)), *(tried(os.stat, path) for path in paths))
-"""),
+""", otherwise={G: ("did it: None ENOENT ENOENT ENOENT ENOENT ENOENT", OWN_KERNEL)}),
     Attack("signals", "signal the owner, and everything", "ESRCH alive", "reaches only its own", """
 found = tried(os.kill, OWNER, 0) if OWNER > 9 else "ESRCH"
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -370,7 +379,7 @@ print(found, "alive")
     Attack("tracing", "trace process 1, read its memory, take its descriptors", "EPERM EPERM EPERM", "refused", """
 numbers = {"x86_64": (101, 310), "aarch64": (117, 270)}[os.uname().machine]
 print(call(numbers[0], 16, 1, 0, 0), call(numbers[1], 1, 0, 0, 0, 0, 0), call(438, 1, 0, 0))
-"""),
+""", otherwise={G: ("EPERM ENOSYS ENOSYS", "refused")}),
     Attack("abstract sockets", "connect to one of the host", "ECONNREFUSED", "not there", """
 print(tried(socket.socket(socket.AF_UNIX).connect, "\\0" + CANARY))
 """),
@@ -379,7 +388,7 @@ print(tried(socket.socket(socket.AF_UNIX).connect, "\\0" + CANARY))
     Attack("internet", "connect to 1.1.1.1, send a packet", "ENETUNREACH ENETUNREACH", "no network", """
 packet = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 print(tried(socket.socket().connect, ("1.1.1.1", 443)), tried(packet.sendto, b"x", ("1.1.1.1", 443)))
-"""),
+""", otherwise={G: ("EHOSTUNREACH EHOSTUNREACH", "no network")}),
     Attack("DNS", "look a name up, ask a server of names", "no name ENETUNREACH", "no network", """
 try:
     found = socket.getaddrinfo("example.com", 80)
@@ -387,13 +396,15 @@ except socket.gaierror:
     found = "no name"
 packet = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 print(found, tried(packet.sendto, b"x", ("8.8.8.8", 53)))
-"""),
+""", otherwise={G: ("no name EHOSTUNREACH", "no network")}),
     Attack("metadata address", "ask 169.254.169.254 for credentials", "ENETUNREACH", "no network",
-           'print(tried(socket.socket().connect, ("169.254.169.254", 80)))'),
+           'print(tried(socket.socket().connect, ("169.254.169.254", 80)))',
+           otherwise={G: ("EHOSTUNREACH", "no network")}),
     Attack("other families of sockets", "vsock to the host of a virtual machine, raw packets, crypto, audit log",
            "EAFNOSUPPORT EAFNOSUPPORT EAFNOSUPPORT EPROTONOSUPPORT", "refused", """
 print(*(tried(socket.socket, *given) for given in ((40, 1), (17, 3), (38, 5), (16, 3, 9))))
-"""),
+""", otherwise={P: ("ENOSYS ENOSYS ENOSYS ENOSYS", "refused"),
+                G: ("EAFNOSUPPORT EPERM EAFNOSUPPORT EPROTONOSUPPORT", "refused")}),
     Attack("credentials", "search environment, /proc, descriptors and all files for a secret of the owner", "nothing",
            "nothing found", """
 found = [key for key, value in os.environ.items() if CANARY in value]
@@ -424,17 +435,17 @@ print(*kept)
     Attack("new namespaces", "unshare, setns, clone3", "EPERM EPERM EPERM ENOSYS", "refused", """
 numbers = {"x86_64": (272, 308, 56), "aarch64": (97, 268, 220)}[os.uname().machine]
 print(call(numbers[0], 0x10000000), call(numbers[1], 0, 0), call(numbers[2], 0x10000011, 0, 0, 0, 0), call(435, 0, 0))
-"""),
+""", otherwise={G: ("did it: 0 ENOTSUP EPERM ENOSYS", OWN_KERNEL)}),
     Attack("mounting", "mount, unmount, chroot, the new calls for that", "EPERM EPERM EPERM EPERM EPERM", "refused", """
 numbers = {"x86_64": (165, 166, 161), "aarch64": (40, 39, 51)}[os.uname().machine]
 print(call(numbers[0], b"x", b"/tmp", b"tmpfs", 0, 0), call(numbers[1], b"/tmp", 0), call(numbers[2], b"/tmp"),
       call(430, b"tmpfs", 0), call(428, -100, b"/", 0))
-"""),
+""", otherwise={G: ("EPERM EPERM EPERM ENOSYS ENOSYS", "refused")}),
     Attack("kernel", "bpf, perf, userfaultfd, keys, modules, kexec, io_uring",
            "EPERM EPERM EPERM EPERM EPERM EPERM ENOSYS", "refused", """
 numbers = {"x86_64": (321, 298, 323, 250, 313, 246), "aarch64": (280, 241, 282, 219, 273, 104)}[os.uname().machine]
 print(*(call(number, 0, 0, 0, 0, 0) for number in numbers), call(425, 1, 0))
-"""),
+""", otherwise={G: ("EPERM ENODEV ENOSYS EACCES EPERM EPERM EFAULT", "refused, or there only in gVisor's own kernel")}),
     Attack("other ways to call", "system calls of x32 and of 32 bits", "ENOSYS signal 31",
            "do not exist; the program is killed", """
 import mmap, platform
@@ -446,20 +457,22 @@ if platform.machine() == "x86_64":
     print("did it:", ctypes.CFUNCTYPE(ctypes.c_int)(address)())
 else:
     os.kill(os.getpid(), 31)
-"""),
+""", otherwise={P: ("signal 31", "the program is killed"), G: ("ENOSYS\ndid it: -9", OWN_KERNEL)}),
     Attack("rights of an administrator", "become root, leave a program that runs as its owner", "EINVAL EPERM EPERM",
            "refused", """
 def leave():
     os.close(os.open("/workspace/suid", os.O_CREAT | os.O_WRONLY, 0o755))
     os.chmod("/workspace/suid", 0o4755)
 print(tried(os.setuid, 0), tried(leave), tried(os.open, "/workspace/suid2", os.O_CREAT | os.O_WRONLY, 0o4755))
-"""),
+""", otherwise={P: ("EPERM EPERM ENOSYS", "refused"),
+                G: ("EPERM did it: None did it: 3", "not root; such a program can be left in the workspace")}),
     Attack("terminal", "type into the terminal of its owner", "EPERM", "refused", """
 import fcntl
 print(tried(fcntl.ioctl, 0, 0x5412, b"x"))
-"""),
+""", otherwise={P: ("ENOSYS", "refused"), G: ("ENOTTY", "it has none")}),
     Attack("loader", "have a library loaded into bubblewrap, by LD_PRELOAD of a policy", "empty",
-           "bubblewrap has no environment", around=_environment),
+           "bubblewrap has no environment", around=_environment,
+           otherwise=dict.fromkeys((P, G), ("without it", "podman sees nothing of the policy's environment"))),
     Attack("kill -9 of the owner", "survive it, in sessions of its own", "all gone", "nothing survives",
            around=_killed),
 ]
