@@ -11,7 +11,8 @@ from foliot.sandbox import bubblewrap, landlock, process
 from foliot.sandbox.base import FEATURES, Enforced, Enforcement, SandboxPolicy
 from foliot.sandbox.process import ProcessSandbox
 from foliot.sandbox.seccomp import ALLOW
-from tests.sandbox.escapes.attacks import ATTACKS, PAGE, World, carried_out, everywhere, shown
+from tests.sandbox.containers.engines import REAL, usable
+from tests.sandbox.escapes.attacks import ATTACKS, PAGE, World, carried_out, everywhere, outcomes, shown
 
 
 @pytest.mark.fence
@@ -23,6 +24,17 @@ def test_no_attack_gets_out_and_the_page_says_what_became_of_each() -> None:
     assert out == {}
     page = shown(PAGE.read_text())
     assert {backend: page[backend] for backend in found} == found, "python -m tests.sandbox.escapes.attacks --write"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("engine", [pytest.param(each[:2], id=each[2]) for each in REAL])
+def test_no_attack_gets_out_of_a_container(engine: tuple[str, str]) -> None:
+    runtime, why = usable(*engine)
+    if runtime == "-":
+        pytest.skip(f"not run on a real engine: {why}")
+    backend, found = outcomes("--engine", *engine)
+    assert {name: said for name, said in found.items() if "NOT HELD" in said} == {}
+    assert shown(PAGE.read_text())[backend] == found, "python -m tests.sandbox.escapes.attacks --write"
 
 
 class Unaware(ProcessSandbox):

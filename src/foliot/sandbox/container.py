@@ -386,7 +386,7 @@ class _Config(Struct, frozen=True, rename="pascal"):
 
 
 class _Image(Struct, frozen=True, rename="pascal"):
-    """What an engine says of an image."""
+    """The description of an image, as engines give it."""
 
     repo_digests: tuple[str, ...] | None = None
     config: _Config | None = None

@@ -40,7 +40,7 @@ RUNSC: Final = "runsc"
 
 
 class Answer(Struct, frozen=True):
-    """What the engine answered to one question."""
+    """The answer of the engine to one question."""
 
     code: int
     stdout: bytes
@@ -48,13 +48,13 @@ class Answer(Struct, frozen=True):
 
     @property
     def said(self) -> str:
-        """What it complained of, in one line."""
+        """The complaint of the engine, in one line."""
         lines = self.stderr.decode(errors="replace").strip().splitlines()
         return (lines[-1] if lines else f"it ended with {self.code}").removeprefix("Error: ")[:500]
 
 
 class State(Struct, frozen=True, rename="pascal"):
-    """What became of a container, as the engine tells it. One that was never started has no time of start."""
+    """The state of a container, as the engine says it. One that was never started has no time of start."""
 
     status: str = ""
     exit_code: int = 0
@@ -74,7 +74,7 @@ class State(Struct, frozen=True, rename="pascal"):
 
 
 class EngineInfo(Struct, frozen=True):
-    """What the engine says of itself: which of the limits it can set, and whether it runs without root."""
+    """The description of an engine by itself: which of the limits it can set, and whether it runs without root."""
 
     version: str = ""
     rootless: bool = False
@@ -154,7 +154,7 @@ class ContainerCli:
         raise SandboxUnavailable(f"{self.kind} cannot be used: {said}", hint=hint)
 
     async def state(self, name: str) -> State | None:
-        """What became of a container; None when there is none of this name."""
+        """The state of a container; None when there is none of this name."""
         answer = await self.ask("container", "inspect", "--format", "{{json .State}}", name)
         if answer.code:
             return None
@@ -266,7 +266,7 @@ def _docker_info(found: _Docker) -> EngineInfo:
 
 
 def user_inside() -> tuple[int, int]:
-    """Who runs inside: the user of the worker, so that the workspace is theirs on both sides; never root."""
+    """The user and the group inside: those of the worker, so that the workspace is theirs on both sides; never root."""
     return (os.getuid(), os.getgid()) if os.geteuid() else (NOBODY, NOBODY)
 
 
@@ -339,7 +339,7 @@ def _bounds(cli: ContainerCli, info: EngineInfo, policy: SandboxPolicy) -> Itera
 
 
 def _most_processes() -> int:
-    """As many processes as this user, or the machine, can have anyway."""
+    """The number of processes that this user, or the machine, can have anyway."""
     hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
     with open("/proc/sys/kernel/pid_max", encoding="ascii") as file:
         most = int(file.read())

@@ -67,7 +67,7 @@ def profile(machine: str | None = None) -> bytes | None:
 
 
 def _refused() -> set[str]:
-    """What is refused with EPERM; those that are to be taken for absent are not named at all."""
+    """Names the calls that are refused with EPERM; those that are to be taken for absent are not named at all."""
     known = {name for each in seccomp.ARCHITECTURES.values() for name in each.numbers}
     return known - seccomp.EXAMINED - seccomp.ABSENT
 

@@ -1,4 +1,4 @@
-"""What sessions of all backends that start programs do alike: streams, terminals, time limits, cancelling, files.
+"""The part of a session that is alike for all backends: streams, terminals, time limits, cancelling, files.
 
 A backend says how one program is started (`Session._started`), and gives a `Running` for it: something that can be
 killed, and that has ended when all that the program started is gone.

@@ -181,7 +181,11 @@ async def _environment(world: World, attack: Attack) -> str:
     session = await world.sandbox.open(policy)
     try:
         process = await session.start(["sleep", world.mark])
-        found = {Path(f"/proc/{pid}/environ").read_bytes() for pid in marked(world.mark, own=True) if _is_outside(pid)}
+        found, until = set[bytes](), time.monotonic() + SOON
+        while not found and time.monotonic() < until:
+            outside = [pid for pid in marked(world.mark, own=True) if _is_outside(pid)]
+            found = {Path(f"/proc/{pid}/environ").read_bytes() for pid in outside}
+            await asyncio.sleep(0.01)
         await process.kill()
     finally:
         await session.close()
@@ -268,7 +272,7 @@ while True:
         time.sleep(3600)
     n += 1
 print("stopped below 65" if n < 65 else n)
-""", limits=SMALL, otherwise={G: ("signal 9", "ended: out of memory, told as a signal")}),
+""", limits=SMALL, otherwise={G: ("signal 9", "ended: out of memory, by signal 9")}),
     Attack("memory hog", "take 4 GiB", "memory", "ended: out of memory", """
 held = []
 try:
@@ -281,8 +285,8 @@ else:
     print("got it all")
 """, limits=SMALL, otherwise={
     "process, ordinary user": ("no memory", "refused to each process (no control group)"),
-    P: ("signal 9", "ended: out of memory, told as a signal"),
-    G: ("signal 9", "ended: out of memory, told as a signal"),
+    P: ("signal 9", "ended: out of memory, by signal 9"),
+    G: ("signal 9", "ended: out of memory, by signal 9"),
 }),
     Attack("disk filler", "fill /tmp and /dev/shm", "ENOSPC ENOSPC", "stopped at the size of /tmp", """
 def fill(path):

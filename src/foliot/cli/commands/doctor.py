@@ -123,6 +123,9 @@ async def _findings(settings: Settings) -> AsyncIterator[Finding]:
                 yield finding
     async for finding in guarded("sandbox", "sandbox.process", surroundings.look_at_sandbox):
         yield finding
+    looking = partial(surroundings.look_at_containers, settings)
+    async for finding in guarded("sandbox", "sandbox.container", looking):
+        yield finding
     async for finding in guarded("packages", "packages.extras", surroundings.look_at_packages):
         yield finding
 

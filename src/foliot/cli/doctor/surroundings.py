@@ -255,6 +255,28 @@ async def _contained(resources: ResourceStore) -> Finding:
     )
 
 
+async def look_at_containers(settings: Settings) -> Findings:
+    """Make a container and tell what holds it, by the engine that is set and by gVisor."""
+    from foliot.sandbox.container import ContainerSandbox
+    from foliot.sandbox.container_cli import RUNSC
+
+    for runtime in (settings.container_runtime, RUNSC):
+        sandbox = ContainerSandbox(cli=settings.container_cli, runtime=runtime)
+        check = f"sandbox.{sandbox.name}"
+        try:
+            found = await sandbox.enforces()
+            engine = f"{sandbox.cli.kind}{f' with {runtime}' if runtime else ''}" if found.available else ""
+        finally:
+            await sandbox.close()
+        if not found.available:
+            what = f"tools that ask for the sandbox {sandbox.name} are refused: {found.why}"
+            yield Finding("sandbox", check, "note", what, found.hint)
+            continue
+        missing = [name for name, each in found.features.items() if not each.enforced]
+        told = f"; not enforced: {listed(missing)}" if missing else ""
+        yield Finding("sandbox", check, "ok", f"containers are made by {engine}{told}")
+
+
 async def look_at_sandbox() -> Findings:
     """Fence a program and tell what holds it: each wall and each limit, and why one is missing."""
     from foliot.sandbox.process import ProcessSandbox
