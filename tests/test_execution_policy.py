@@ -16,12 +16,14 @@ from foliot.engine.definition.backends import can_fence
 from foliot.engine.definition.freeze import execution_of, isolation_needs, narrowed_by
 from foliot.errors import Conflict, InvalidInput
 from foliot.kernel.backoff import RetryPolicy
-from foliot.kernel.execution import ExecutionPolicy, execution_class_key
+from foliot.kernel.execution import ExecutionPolicy, execution_class_key, normalised
+from foliot.kernel.identity import Identity
 from foliot.kernel.messages import ToolResult
 from foliot.kernel.run.events import ToolFinished
 from foliot.kernel.run.spec import RunSpec
 from foliot.resources.problems import ManifestError
 from foliot.resources.validate import validate_document
+from foliot.runtime.local.groups import LocalGroups
 from foliot.sandbox.process import ProcessSandbox
 from foliot.settings.settings import load_settings
 from foliot.store.base import Put
@@ -29,6 +31,7 @@ from foliot.store.queue.placement import Offer
 from foliot.store.queue.workers import list_workers
 from foliot.tools.base import Invocation, OnOutput, ToolDefinition
 from foliot.tools.builtin.catalogue import NAMES, builtin_definition
+from foliot.tools.governance.judge import PolicyQuestion
 from foliot.work.tasks.base import Command
 from foliot.work.tasks.commands import command_of, from_template, spec_of
 from foliot.work.views.worker_document import worker_document, worker_of
@@ -367,3 +370,31 @@ async def test_a_runtime_that_is_not_here_refuses_the_call_and_nothing_weaker_ru
 def test_every_built_in_tool_that_runs_programs_says_so() -> None:
     found = [definition for name in NAMES if (definition := builtin_definition(name)) is not None]
     assert {each.name for each in found if each.runs_programs} == {"bash", "python", "code"}
+
+
+# --- other ways in -----------------------------------------------------------------------------------------------
+
+
+async def test_what_would_become_of_a_call_is_told_by_the_same_judgement(runtime: Runtime) -> None:
+    await declare(runtime, "ModelEndpoint", "script", **SCRIPT)
+    agent = {"model_ref": "script", "tools": ["bash"], "allowed_commands": ["git log *"]}
+    await declare(runtime, "Agent", "clerk", **agent, execution_policy={"security": "allowlist"})
+    outcomes: dict[str, tuple[str, str]] = {}
+    here = LocalGroups(runtime.inside, caller=Identity("ann"))
+    for command in ("git log -3", "git log -3; id"):
+        told = await here.policies.explain(PolicyQuestion("clerk", "bash", {"command": command}))
+        (said,) = [each for each in told.judgement.verdicts if each.layer == "execution"]
+        outcomes[command] = said.outcome, said.rule
+    assert outcomes == {"git log -3": ("allow", ""), "git log -3; id": ("deny", "execution_policy")}
+
+
+async def test_a_call_in_the_name_of_an_agent_outside_of_a_run_is_held_to_its_policy(runtime: Runtime) -> None:
+    await declare(runtime, "ModelEndpoint", "script", **SCRIPT)
+    agent = {"model_ref": "script", "tools": ["bash"], "allowed_commands": ["git log *"]}
+    await declare(runtime, "Agent", "clerk", **agent, execution_policy={"security": "deny"})
+    rights = await runtime.inside.tools.rights_of("default", "clerk")
+    assert rights is not None
+    assert rights.execution == normalised(ExecutionPolicy(security="deny"))
+    assert rights.allowed_commands == ("git log *",)
+    result = await runtime.tools.call("bash", {"command": "true"}, agent="clerk")
+    assert "security is" in str(result)

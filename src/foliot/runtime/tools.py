@@ -147,7 +147,8 @@ class ToolCatalog:
             caller, tools = await self._caller(ToolCaller(namespace, agent))
         except NotFound:
             return None
-        return AgentRights(caller.roles, caller.allowed_tools, frozenset(split_request(each)[0] for each in tools))
+        named = frozenset(split_request(each)[0] for each in tools)
+        return AgentRights(caller.roles, caller.allowed_tools, named, caller.execution, caller.allowed_commands)
 
     async def call(
         self,

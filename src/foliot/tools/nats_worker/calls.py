@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol, TypeAlias, cast
 from msgspec import Struct, structs
 
 from foliot.errors import Unavailable
+from foliot.kernel.execution import ExecutionPolicy
 from foliot.kernel.messages import ToolResult
 from foliot.tools.base import (
     Admitted,
@@ -99,6 +100,8 @@ class AgentRights(Struct, frozen=True):
     roles: tuple[str, ...] = ()
     allowed_tools: tuple[str, ...] = ()
     tools: frozenset[str] | None = None
+    execution: ExecutionPolicy | None = None
+    allowed_commands: tuple[str, ...] = ()
 
 
 AgentLookup: TypeAlias = Callable[[str, str], Awaitable[AgentRights | None]]
@@ -383,7 +386,14 @@ class Handler:
         if rights.tools is not None:
             advertised = rights.tools if advertised is None else advertised & rights.tools
         roles = tuple(dict.fromkeys((*rights.roles, *caller.roles)))
-        return structs.replace(caller, roles=roles, allowed_tools=rights.allowed_tools, advertised=advertised)
+        return structs.replace(
+            caller,
+            roles=roles,
+            allowed_tools=rights.allowed_tools,
+            advertised=advertised,
+            execution=rights.execution,
+            allowed_commands=rights.allowed_commands,
+        )
 
     # --- what comes after the call -------------------------------------------------------------------------------
 

@@ -1,0 +1,40 @@
+"""Runs of one agent under two execution policies are two classes: one that keeps failing does not hold up the other."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from foliot import Runtime
+from foliot.kernel.execution import ExecutionPolicy, execution_class_key, normalised
+from foliot.resources.validate import validate_document
+from foliot.settings.settings import load_settings
+from foliot.store.base import Put
+from foliot.store.queue.limits import list_classes
+from foliot.store.queue.placement import Offer
+from foliot.work.tasks.base import Command
+
+FAILING: dict[str, Any] = {
+    "provider": "scripted",
+    "default_model": "scripted",
+    "script": {"turns": [{"fail": "request"}], "loop": True},
+}
+DENY = ExecutionPolicy(security="deny")
+
+
+async def test_a_failure_counts_for_the_class_of_its_policy_alone(store_url: str) -> None:
+    async with Runtime(settings=load_settings({"store": store_url})) as runtime:
+        for kind, name, spec in (("ModelEndpoint", "script", FAILING), ("Agent", "clerk", {"model_ref": "script"})):
+            document, _ = validate_document({"kind": kind, "metadata": {"name": name}, "spec": spec})
+            assert document is not None
+            await runtime.inside.resources.write([Put(document)])
+        tasking = runtime.inside.tasking
+        for name, policy in (("plain", None), ("held", DENY)):
+            await tasking.tasks.accept(Command("agent", "clerk", name=name, message="go", execution_policy=policy))
+        worker = tasking.worker(Offer("w", runtime.inside.runs.worker, capacity=2), once=True)
+        await asyncio.wait_for(worker.run(), 60)
+        failures = {each.key: each.failures for each in await list_classes(tasking.database)}
+    plain = execution_class_key("default", "clerk", "")
+    held = execution_class_key("default", "clerk", "", normalised(DENY))
+    assert plain != held
+    assert failures == {plain: 1, held: 1}
