@@ -575,6 +575,7 @@ MCP = {"transport": "stdio"}
 WASM: dict[str, Any] = {"digest": "sha256:" + "0" * 64}
 OPENAI = {"provider": "openai", "default_model": "m"}
 FENCED: dict[str, Any] = {"type": "function", "function": "desk:find"}
+AGENT: dict[str, Any] = {"model_ref": "m"}
 
 
 def reaching(*hosts: str) -> dict[str, Any]:
@@ -672,6 +673,17 @@ GRANTED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
             ("resume", {"command": ["python"], "resume": ["-c", "import os"]}, {"resume": ["--resume={session}"]}),
             ("resume_latest", {"command": ["python"], "resume_latest": ["evil.py"]}, {"resume_latest": ["--again"]}),
             ("env", {"command": ["python"], "env": {"PYTHONPATH": "/tmp"}}, {"command": ["python"]}),
+        )
+    ),
+    *(
+        ("Agent", f"sandbox.{field}", {**AGENT, "sandbox": refused}, {**AGENT, "sandbox": granted})
+        for field, refused, granted in (
+            ("network.hosts", reaching("127.0.0.1"), reaching("10.1.2.3")),
+            ("network.hosts", reaching("169.254.169.254"), reaching("*.example")),
+            ("secrets.secretRef", sending("signing", "api.example"), sending("s", "api.example")),
+            ("secrets.hosts", sending("s", "evil.example"), sending("s", "api.example")),
+            ("mounts.source", showing("/etc"), showing("/srv/data/cities")),
+            ("mounts.writable", showing("/srv/data", writable=True), showing("/srv/out/a", writable=True)),
         )
     ),
     (

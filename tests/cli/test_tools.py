@@ -101,7 +101,8 @@ class TestList:
         assert "no_such_module" in tools["lost"]["problem"]
         assert "container" in tools["boxed"]["problem"]
         assert tools["write_todos"]["from"] == "builtin"
-        assert "workspace" in tools["read"]["problem"]
+        assert tools["python"]["available"]
+        assert tools["read"]["available"]
         assert (tools["bash"]["isolation"], tools["bash"]["available"]) == ("sandboxed", True)
 
     def test_the_snapshot_says_what_this_deployment_offers_and_lacks(self, foliot: Foliot) -> None:

@@ -17,6 +17,10 @@ SPECS: dict[str, dict[str, Any]] = {
         "tools": ["search", "fetch"],
         "allowed_tools": ["search"],
         "allowed_commands": ["git log *"],
+        "sandbox": {
+            "network": [{"hosts": ["api.example"], "ports": [443], "methods": ["GET"], "deny": False}],
+            "limits": {"memory": "256Mi"},
+        },
         "roles": ["reader"],
         "memory": {"ref": "notes", "allow": ["read", "write"]},
         "execution": {

@@ -244,19 +244,23 @@ _LIMITS: Final = (
     "sandbox.limits.file_size sandbox.limits.tmp_size sandbox.limits.open_files sandbox.limits.output "
     "sandbox.limits.seconds"
 )
-_SANDBOX: Final = (
+_COMMANDS_SANDBOX: Final = (
     *_all("reaches", "sandbox.network.hosts", "outbound_allow"),
     *_all("sends", "sandbox.secrets.secretRef sandbox.secrets.hosts", "Secret.spec.hosts"),
     *_all("shows", "sandbox.mounts.source sandbox.mounts.writable", "sandbox_mounts"),
-    *_all("image", "sandbox.image", "container_images"),
-    *_all("program", "sandbox.env", "cli_commands"),
-    Field("sandbox.runtime", "judged", "admin", "it is weakened", _lowers("", "gvisor")),
     *_all(
         "own",
         "sandbox.network.ports sandbox.network.methods sandbox.network.deny sandbox.secrets.ports "
         "sandbox.secrets.variable sandbox.secrets.cleartext sandbox.mounts.target sandbox.require sandbox.workspace "
         + _LIMITS,
     ),
+)
+_SANDBOX: Final = (
+    *_COMMANDS_SANDBOX,
+    *_all("image", "sandbox.image", "container_images"),
+    # A variable can have another program run than the one that was granted.
+    *_all("program", "sandbox.env", "cli_commands"),
+    Field("sandbox.runtime", "judged", "admin", "it is weakened", _lowers("", "gvisor")),
 )
 _RATE: Final = "rate_limit.requests rate_limit.per rate_limit.burst rate_limit.concurrency"
 
@@ -302,6 +306,9 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
             ),
             *(replace(field, path=f"runner.{field.path}") for field in _SANDBOX),
             Field("runner.turn_cost_usd", "judged", "admin", "it changes", _differs),
+            *_COMMANDS_SANDBOX,
+            # Whoever writes the agent has any command run anyway; there is no agent with an image or a runtime.
+            *_all("own", "sandbox.env sandbox.image sandbox.runtime"),
         ),
     ),
     "AgentSystem": KindPowers(

@@ -248,6 +248,7 @@ class Assembly:
         """Pins a run of this agent, and returns the tools that it is pinned to."""
         spec, runner = agent.document["spec"], resolved_runner(agent.document)
         self.backends.grants.check_source(agent.document)
+        self.backends.grants.check_fence(agent.document)
         requests: Sequence[str] = spec.get("tools", [])
         if runner is not None:
             self.backends.grants.check_runner(runner, agent.name)

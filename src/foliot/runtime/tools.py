@@ -16,7 +16,7 @@ from foliot.common.pages import read_all
 from foliot.common.suggestions import suggestion
 from foliot.engine.base import Clock
 from foliot.engine.definition.backends import can_fence
-from foliot.engine.definition.freeze import COMMANDS, declared_policy, tool_definition
+from foliot.engine.definition.freeze import COMMANDS, asked_sandbox, declared_policy, tool_definition
 from foliot.errors import FoliotError, InvalidDefinition, NotFound, OutcomeUnknown
 from foliot.kernel.arguments import canonical
 from foliot.kernel.execution import normalised
@@ -227,7 +227,9 @@ class ToolCatalog:
             return Caller(asker.namespace, user=who.user, by=who.by, via=who.via), []
         if self._store is None:
             raise NotFound(f"there is no agent {asker.agent!r}: this runtime has no store")
-        spec = (await self._store.get(Key("Agent", asker.namespace, asker.agent)))["spec"]
+        document = await self._store.get(Key("Agent", asker.namespace, asker.agent))
+        self._backends.grants.check_fence(document)
+        spec = document["spec"]
         tools: list[str] = spec.get("tools", [])
         caller = Caller(
             asker.namespace,
@@ -239,6 +241,7 @@ class ToolCatalog:
             by=who.by,
             via=who.via,
             allowed_commands=tuple(spec.get(COMMANDS, ())),
+            sandbox=asked_sandbox(document),
             execution=normalised(policy) if (policy := declared_policy(spec)) is not None else None,
         )
         return caller, tools

@@ -45,7 +45,8 @@ class Caller(Struct, frozen=True, gc=False):
     outermost first. `told_by` have told the run what to do since it began.
     It is done under a `task` and its `template` (the Task it was made after), as `namespace/name`, and a `system`.
     `execution` is the execution policy of the run, in normal form; None where none was declared. `allowed_commands` are
-    commands for shells that are on the agent's list besides its `allowed_tools`.
+    commands for shells that are on the agent's list besides its `allowed_tools`. `sandbox` is what the agent asks of
+    the fence around commands and code that it writes; see tools/declared_fences.py.
     """
 
     namespace: str = "default"
@@ -66,6 +67,7 @@ class Caller(Struct, frozen=True, gc=False):
     ordered_by: tuple[str, ...] = ()
     execution: ExecutionPolicy | None = None
     allowed_commands: tuple[str, ...] = ()
+    sandbox: Mapping[str, Any] = {}
 
     @property
     def identity(self) -> Identity:

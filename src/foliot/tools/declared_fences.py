@@ -11,10 +11,13 @@ from foliot.common.sizes import bytes_of
 from foliot.resources.powers import Document, declared_by_operator, spec_of
 from foliot.sandbox.base import Limits, Mount, WorkspaceAccess
 from foliot.sandbox.egress.rules import EgressRule
+from foliot.tools.base import Caller
 from foliot.tools.fences import Backend, Ceiling, FenceRequest, FenceSecret
 
 # Who calls bounds the time; what is declared bounds it as well.
 _UNTIMED: Final = Limits(seconds=None)
+# Beside the fields of the `sandbox` of an agent: whether somebody else than the operator declared it.
+BOUND: Final = "bound"
 _SIZES: Final = frozenset({"memory", "file_size", "tmp_size", "output"})
 # The weakest backend for each weakest isolation of a policy; without a fence there is nothing to bound.
 _BACKENDS: Final[Mapping[str, Backend]] = {
@@ -83,6 +86,22 @@ def tool_fence(document: Document, granted_mounts: Sequence[str] = ()) -> FenceR
         contained=spec["runtime"]["isolation_mode"] == "container",
         workspace=cli.get("workspace", "none"),
     )
+
+
+def agent_fence(caller: Caller, limits: Limits, granted_mounts: Sequence[str] = ()) -> FenceRequest:
+    """The fence of commands and code that an agent writes: the workspace of its run, and what the agent asks for.
+
+    `limits` are those that hold where the agent says nothing.
+    """
+    asked = caller.sandbox
+    request = fence_request(
+        asked,
+        namespace=caller.namespace,
+        bound=asked.get(BOUND, True),
+        granted_mounts=granted_mounts,
+        workspace="read_write",
+    )
+    return replace(request, limits=replace(limits, **limits_of(asked.get("limits", {}))))
 
 
 def ceiling_of(sandbox: Mapping[str, Any], rule: str) -> Ceiling:

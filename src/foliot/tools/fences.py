@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -294,6 +294,11 @@ class Fences:
         """Keep what a call changed in the workspace, if it could change anything; before its result is durable."""
         if self.workspaces is not None and policy.shows_workspace and policy.workspace_access == "read_write":
             await self.workspaces.changed(owner)
+
+    def keeps_writing(self, policy: SandboxPolicy, owner: FenceOwner, task: asyncio.Task[Any]) -> None:
+        """A program that this call started works on the folder until the task is over; see `WorkspaceFolders`."""
+        if self.workspaces is not None and policy.shows_workspace and policy.workspace_access == "read_write":
+            self.workspaces.keeps_writing(owner, task)
 
     async def workspace(self, access: WorkspaceAccess, owner: FenceOwner) -> tuple[Path | None, WorkspaceAccess]:
         """The folder that a call works on, ready, or None; and what is left of this access. Raises `ToolError`."""

@@ -13,6 +13,7 @@ does with what a call spends, and takes from it what the call left.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
@@ -63,6 +64,14 @@ class WorkspaceFolders(Protocol):
         """
         ...
 
+    def keeps_writing(self, owner: FenceOwner, task: asyncio.Task[Any]) -> None:
+        """A program that this call started goes on when the call is over, until `task` is: a job in the background.
+
+        Said between `folder` and `changed`. What it writes is kept by the calls that follow; as long as it runs,
+        nothing in the folder is undone.
+        """
+        ...
+
 
 class SharedWorkspace:
     """One folder for all runs of one namespace, which the operator chose: nothing of it is kept or undone."""
@@ -80,6 +89,9 @@ class SharedWorkspace:
         return self._path if owner.caller.namespace == self._namespace else None
 
     async def changed(self, owner: FenceOwner) -> None:
+        """Do nothing."""
+
+    def keeps_writing(self, owner: FenceOwner, task: asyncio.Task[Any]) -> None:
         """Do nothing."""
 
 

@@ -207,6 +207,7 @@ class Backends:
             sandbox=(lambda: self.sandbox) if fenced else None,
             fences=self.fences if fenced else None,
             processes=self.processes if fenced else None,
+            mounts=self.grants.sandbox_mounts,
         )
         return builtin_tool(name, around, definitions)
 

@@ -26,7 +26,7 @@ from foliot.resources.powers import declared_by_operator, secret_targets
 from foliot.tools import search
 from foliot.tools.backends.agent import RUNNING_CODE, Program
 from foliot.tools.base import AuthSpec, RateLimit, ToolDefinition
-from foliot.tools.declared_fences import tool_fence
+from foliot.tools.declared_fences import BOUND, tool_fence
 from foliot.tools.pipeline.order import check_order, check_requirements
 from foliot.tools.registry import lock
 from foliot.tools.workspaces import WORKSPACE_RULES
@@ -50,6 +50,8 @@ ISOLATION = "isolation"
 COMMANDS = "allowed_commands"
 # How programs of the agent run, where it says so: `runs_in`, `max_calls`, `seconds`.
 CODE = "code"
+# What the agent asks of the fence around its commands and code, and whether grants hold for it.
+SANDBOX = "sandbox"
 # Fields of a Tool that only one kind of backend understands.
 _BACKEND_OPTIONS = ("http", "grpc", "wasm", "cli")
 # The types of tools whose code runs in a fence, and the isolations that are one.
@@ -100,6 +102,7 @@ def freeze(
             **_deferred(tools, spec.get("model_settings", {}).get("tool_choice", "")),
             **({CONCURRENCY: spec[CONCURRENCY]} if spec.get(CONCURRENCY) else {}),
             **({COMMANDS: spec[COMMANDS]} if spec.get(COMMANDS) else {}),
+            **({SANDBOX: asked} if (asked := asked_sandbox(agent)) else {}),
             **_execution(declared_policy(spec)),
             **_workspace(agent),
             **({CODE: msgspec.to_builtins(program_of(spec[CODE]))} if spec.get(CODE) else {}),
@@ -116,6 +119,12 @@ def _workspace(agent: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     trusted = {"trusted": True} if declared.get("source") and declared_by_operator(agent) else {}
     return {WORKSPACE_RULES: {**declared, **trusted}}
+
+
+def asked_sandbox(agent: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns `Caller.sandbox` of an agent: what it asks of the fence of its commands; nothing when it asks nothing."""
+    asked = agent["spec"].get(SANDBOX)
+    return {**asked, BOUND: not declared_by_operator(agent)} if asked else {}
 
 
 def declared_policy(spec: Mapping[str, Any]) -> ExecutionPolicy | None:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from foliot.engine.budgets.calls import shortage_of
-from foliot.engine.definition.freeze import CLIENT, COMMANDS, LOCK, execution_of
+from foliot.engine.definition.freeze import CLIENT, COMMANDS, LOCK, SANDBOX, execution_of
 from foliot.engine.driver.effects import failed
 from foliot.errors import Unavailable
 from foliot.kernel.arguments import parse_object, repeated_name
@@ -251,6 +251,7 @@ def caller_for(spec: RunSpec, created: RunCreated, identity: Identity) -> Caller
         ordered_by=identity.ordered_by,
         execution=execution_of(spec),
         allowed_commands=tuple(spec.extra.get(COMMANDS, ())),
+        sandbox=spec.extra.get(SANDBOX, {}),
     )
 
 

@@ -93,6 +93,8 @@ class _RunFolder:
         self.place = place
         self.turn = asyncio.Lock()
         self.uses: dict[str, _Use] = {}
+        # Jobs in the background that work on it between calls.
+        self.writers: set[asyncio.Task[Any]] = set()
         self.tree: KnownFolder | None = None
         self.sure = False
         self.head: WorkspaceSnapshot | None = None
@@ -104,6 +106,10 @@ class _RunFolder:
     @property
     def files(self) -> Path:
         return self.place / FILES
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.uses and not self.writers and not self.turn.locked()
 
 
 class RunWorkspaces:
@@ -184,6 +190,18 @@ class RunWorkspaces:
             held.uses.pop(owner.call_id, None)
             self._rest(held)
 
+    def keeps_writing(self, owner: FenceOwner, task: asyncio.Task[Any]) -> None:
+        """A job of the run works on its folder until the task is over; see `WorkspaceFolders`."""
+        held = self._known.get(_key(owner)) if owner.run_id else None
+        if held is not None:
+            held.writers.add(task)
+            task.add_done_callback(lambda _: self._stopped(held, task))
+
+    def _stopped(self, held: _RunFolder, task: asyncio.Task[Any]) -> None:
+        held.writers.discard(task)
+        if not held.turn.locked():  # whoever has the turn looks at its end
+            self._rest(held)
+
     async def snapshot_at(self, run_id: str) -> WorkspaceSnapshot | None:
         """The newest snapshot in the journal of a run; None when it has none."""
         return newest(await self._journal.read(run_id))
@@ -199,7 +217,7 @@ class RunWorkspaces:
         """
         held = self._run_folder_of(namespace, run_id)
         async with held.turn:
-            if held.uses:
+            if held.uses or held.writers:
                 raise InvalidInput(f"a call of run {run_id} works on its workspace now")
             held.epoch = -1  # whoever drives it next compares it with the journal again
             await self._whole(self._restore(held, run_id, snapshot))
@@ -275,7 +293,7 @@ class RunWorkspaces:
                     raise InvalidInput(f"{part!r} cannot be the name of a folder for the workspace of a run")
             held = self._known[key] = _RunFolder(self._root / namespace / run_id)
         self._known.move_to_end(key)
-        for name in [name for name, each in self._known.items() if not each.uses and not each.turn.locked()]:
+        for name in [name for name, each in self._known.items() if each.is_idle]:
             if len(self._known) <= REMEMBERED:
                 break
             if name != key:
@@ -291,7 +309,7 @@ class RunWorkspaces:
 
     def _rest(self, held: _RunFolder) -> None:
         """Give the folder up while no call works on it."""
-        if not held.uses:
+        if not held.uses and not held.writers:
             _unlock(held)
 
     # --- before a call -------------------------------------------------------------------------------------------
@@ -306,6 +324,10 @@ class RunWorkspaces:
         same = held.tree is not None and held.tree.digest == _digest(wanted)
         known = same and held.sure and held.epoch == base.epoch
         held.epoch, held.head = base.epoch, wanted
+        if held.writers and held.lock is not None:
+            if same:
+                return  # what a job wrote since is kept with the next call that changes something
+            await self._end_of_writers(held)
         if known and (held.lock is not None or await on_thread(_take_as_it_was, held)):
             return
         if held.uses:
@@ -328,6 +350,14 @@ class RunWorkspaces:
                 held.sure = False
                 if not use.task.done():
                     await on_thread(_leave, held)
+
+    async def _end_of_writers(self, held: _RunFolder) -> None:
+        """Wait for jobs of a run that others had meanwhile: they are being ended. The folder is left to one that stays."""
+        _, left = await asyncio.wait(held.writers, timeout=STOPS_WITHIN)
+        held.sure = False
+        if left:
+            held.writers -= left
+            await on_thread(_leave, held)
 
     async def _restore(self, held: _RunFolder, run_id: str, snapshot: WorkspaceSnapshot | None) -> None:
         """Make the folder equal to a snapshot, and take its lock."""

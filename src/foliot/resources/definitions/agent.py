@@ -13,6 +13,7 @@ from foliot.kernel.messages import Effort
 from foliot.resources.base import Model, Resource, Status, either, given, implies, no, present, problem, says
 from foliot.resources.definitions.execution_policy import ExecutionPolicy
 from foliot.resources.definitions.runner import AgentRunner
+from foliot.resources.definitions.sandbox import SandboxSpec
 from foliot.resources.fields import (
     ANY_CASE,
     MARK_ANY_CASE,
@@ -284,6 +285,10 @@ class AgentSpec(Model):
         default=None,
         description="The files that its runs work on: access, what they begin with, how much there may be.",
     )
+    sandbox: SandboxSpec | None = Field(
+        default=None,
+        description="What is around commands and code that the agent writes (bash, python): network, mounts, limits.",
+    )
     execution_policy: ExecutionPolicy | None = Field(
         default=None, description="How programs of its runs are executed: what they may reach, and who is asked."
     )
@@ -296,6 +301,10 @@ class AgentSpec(Model):
             if getattr(self, field):
                 hint = "leave one of the two out; spec.model_name is the model that the program is told to use"
                 yield problem(field, message="{field} and spec.runner exclude each other", hint=hint)
+        for field in ("image", "runtime"):
+            if self.sandbox is not None and getattr(self.sandbox, field):
+                hint = "spec.execution_policy.runtime_type has commands of an agent run in a container"
+                yield problem("sandbox", field, message="{field} is only for Tools that run in a container", hint=hint)
         choice = self.model_settings.tool_choice
         names = [tool.partition("@")[0] for tool in self.tools]
         if choice is None or choice in TOOL_CHOICES or choice in names:

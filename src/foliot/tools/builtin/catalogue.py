@@ -46,7 +46,8 @@ class BuiltinServices:
     """The services that built-in tools use. A tool that needs one which is None cannot be used.
 
     `call_files` are what file tools work on. `fences` and `processes` are there where programs can be fenced.
-    `actions` and `restricted_actions` are what `decide` may choose.
+    `mounts` are folders that agents of others than the operator may show in them. `actions` and `restricted_actions`
+    are what `decide` may choose.
     """
 
     call_files: FileSource | None = None
@@ -59,6 +60,7 @@ class BuiltinServices:
     sandbox: Callable[[], Sandbox] | None = None
     fences: Fences | None = None
     processes: RunProcesses | None = None
+    mounts: Sequence[str] = ()
 
     @property
     def files(self) -> FileSource:
@@ -124,9 +126,9 @@ _MAKERS: Final[Mapping[str, _Make]] = {
     "edit": lambda around, _: EditFile(around.files),
     "glob": lambda around, _: Glob(around.files),
     "grep": lambda around, _: Grep(around.files),
-    "bash": lambda around, _: Bash(around.fences, around.processes and around.processes.jobs),
+    "bash": lambda around, _: Bash(around.fences, around.processes and around.processes.jobs, around.mounts),
     "job": lambda around, _: JobTool(around.processes and around.processes.jobs, around.journal),
-    "python": lambda around, _: PythonTool(around.processes and around.processes.interpreters),
+    "python": lambda around, _: PythonTool(around.processes and around.processes.interpreters, around.mounts),
 }
 _OTHER_NAMES: Final[Mapping[str, str]] = {
     "read_file": "read",

@@ -151,6 +151,7 @@ class Jobs:
         self._forget_oldest(run_id)
         try:
             # The call is over: from now on the job works on the folder beside the calls that follow.
+            self._fences.keeps_writing(session.policy, owner, job.running)
             await self._fences.changed(session.policy, owner)
         except BaseException:
             await _end(job)

@@ -18,7 +18,7 @@ import struct
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +29,6 @@ from foliot.errors import NotFound
 from foliot.sandbox.base import MIB, Finished, Limits, Mount, SandboxError, SandboxProcess, SandboxSession
 from foliot.sandbox.program import Tail
 from foliot.tools.base import (
-    Caller,
     Invocation,
     OnOutput,
     ToolArgumentsInvalid,
@@ -41,7 +40,8 @@ from foliot.tools.builtin.arguments import object_schema, optional, text, whole_
 from foliot.tools.builtin.files import MOST_BYTES, encoded
 from foliot.tools.builtin.journal import History, past_of
 from foliot.tools.builtin.output import MOST_OF_FAILED, CommandFailed, CommandTimedOut, Heard, duration, tail_of
-from foliot.tools.builtin.shell import LONGEST, bash_fence
+from foliot.tools.builtin.shell import LIMITS, LONGEST
+from foliot.tools.declared_fences import agent_fence
 from foliot.tools.fences import FenceRequest, Fences, Narrowed, fence_of
 from foliot.tools.isolation import sandbox_failure
 from foliot.tools.processes import outlives_call
@@ -348,7 +348,7 @@ class Interpreters:
 
     async def _started(self, call: Invocation, wanted: FenceRequest, found: Narrowed) -> _Interpreter:
         python, mounts = _python(found.request.backend)
-        session = await self._fences.open(replace(wanted, mounts=(*wanted.mounts, *mounts)), fence_of(call))
+        session = await self._fences.open(replace(wanted, parts=mounts), fence_of(call))
         interpreter = None
         try:
             with outlives_call():  # the sandbox itself ends what is started in it
@@ -478,8 +478,10 @@ class PythonTool:
         resource_keys=("file:*",),
     )
 
-    def __init__(self, interpreters: Interpreters | None = None) -> None:
+    def __init__(self, interpreters: Interpreters | None = None, granted_mounts: Sequence[str] = ()) -> None:
+        """`granted_mounts` are the folders of the machine that agents of others than the operator may show."""
         self._interpreters = interpreters
+        self._mounts = granted_mounts
         self.isolation = "none" if interpreters is None else "sandboxed"
 
     async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
@@ -494,9 +496,5 @@ class PythonTool:
             missing.before_effect = True
             raise missing
         seconds = whole_number(call, "timeout", LONGEST, least=1, most=LONGEST)
-        return await self._interpreters.run(call, python_fence(call.caller), code, seconds, on_output)
-
-
-def python_fence(caller: Caller) -> FenceRequest:
-    """The fence of an interpreter: that of the commands of the same agent."""
-    return bash_fence(caller)
+        wanted = agent_fence(call.caller, LIMITS, self._mounts)
+        return await self._interpreters.run(call, wanted, code, seconds, on_output)

@@ -5,12 +5,11 @@ A command with `background: true` becomes a job of its run, which goes on betwee
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
-from msgspec.structs import replace
-
 from foliot.sandbox.base import MIB, Finished, Limits, SandboxError
-from foliot.tools.base import Caller, Invocation, OnOutput, ToolArgumentsInvalid, ToolDefinition, ToolIsolationMissing
+from foliot.tools.base import Invocation, OnOutput, ToolArgumentsInvalid, ToolDefinition, ToolIsolationMissing
 from foliot.tools.builtin.arguments import given, object_schema, optional, text, whole_number
 from foliot.tools.builtin.files import MOST_BYTES
 from foliot.tools.builtin.jobs import JOB_SECONDS, LONGEST_JOB, Jobs
@@ -23,7 +22,8 @@ from foliot.tools.builtin.output import (
     duration,
     tail_of,
 )
-from foliot.tools.fences import FenceRequest, Fences, fence_of
+from foliot.tools.declared_fences import agent_fence
+from foliot.tools.fences import Fences, fence_of
 from foliot.tools.isolation import sandbox_failure
 from foliot.tools.processes import outlives_call
 
@@ -66,9 +66,13 @@ class Bash:
         resource_keys=("file:*",),
     )
 
-    def __init__(self, fences: Fences | None = None, jobs: Jobs | None = None) -> None:
+    def __init__(
+        self, fences: Fences | None = None, jobs: Jobs | None = None, granted_mounts: Sequence[str] = ()
+    ) -> None:
+        """`granted_mounts` are the folders of the machine that agents of others than the operator may show."""
         self._fences = fences
         self._jobs = jobs
+        self._mounts = granted_mounts
         # The pipeline refuses a tool that does not run in the isolation which it declares.
         self.isolation = "none" if fences is None else "sandboxed"
 
@@ -85,7 +89,7 @@ class Bash:
             return await self._begun(call, command)
         seconds = whole_number(call, "timeout", LONGEST, least=1, most=LONGEST)
         heard = Heard(on_output)
-        async with self._fences.opened(bash_fence(call.caller), fence_of(call)) as session:
+        async with self._fences.opened(agent_fence(call.caller, LIMITS, self._mounts), fence_of(call)) as session:
             try:
                 with outlives_call():  # the sandbox itself ends what is started in it
                     done = await session.exec(["sh", "-c", command], seconds=seconds, on_output=heard)
@@ -100,13 +104,9 @@ class Bash:
                 "bash: a background job belongs to a run, and this call is made outside of any", field="background"
             )
         seconds = whole_number(call, "timeout", JOB_SECONDS, least=1, most=LONGEST_JOB)
-        job = await self._jobs.start(call, bash_fence(call.caller), command, float(seconds))
+        fence = agent_fence(call.caller, LIMITS, self._mounts)
+        job = await self._jobs.start(call, fence, command, float(seconds))
         return f"Started {job}. It may take {seconds} seconds, and ends with this run at the latest."
-
-
-def bash_fence(caller: Caller) -> FenceRequest:
-    """The fence of commands that an agent makes up: the workspace of its run, and what the agent declares."""
-    return replace(FenceRequest(), workspace="read_write", limits=LIMITS)
 
 
 def _answer(done: Finished, heard: Heard, seconds: int, limits: Limits) -> str:
