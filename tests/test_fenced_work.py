@@ -28,7 +28,7 @@ def mark() -> str:
 
 @pytest.fixture
 async def runtime(tmp_path):
-    settings = load_settings({"home": str(tmp_path / "home"), "store": f"sqlite:///{tmp_path}/foliot.db"}, {})
+    settings = load_settings({"home": str(tmp_path / "home")}, {})
     async with Runtime(settings=settings) as rt:
         yield rt
 
@@ -75,7 +75,7 @@ async def test_all_tools_see_the_same_files(runtime) -> None:
 async def test_what_commands_made_leads_file_tools_nowhere(runtime) -> None:
     made = (
         "ln -s /etc/passwd leak; ln -s ../../../../../etc up; ln -s /proc/self/environ env; mkfifo pipe; echo in > a; "
-        "ln -s /workspace/a inside; ln a hard; truncate -s 3G huge; head -c 100 /dev/zero > zeros"
+        "ln -s /workspace/a inside; ln a hard; truncate -s 60M huge; head -c 100 /dev/zero > zeros"
     )
     paths = ("leak", "up/passwd", "env", "pipe", "inside", "hard", "huge", "zeros", "/etc/passwd", "/workspace/../etc")
     found = await played(
@@ -138,9 +138,7 @@ async def test_a_run_that_waits_for_a_person_keeps_its_job_and_its_variables(run
         model=ScriptedModel(
             [
                 does(
-                    "bash",
-                    command=f"until [ -e go ]; do sleep 0.01; done; echo 1 > made; sleep {name}",
-                    background=True,
+                    "bash", command=f"until [ -e go ]; do sleep 0.1; done; echo 1 > made; sleep {name}", background=True
                 ),
                 does("python", code="x = 41"),
                 asks,
@@ -157,11 +155,10 @@ async def test_a_run_that_waits_for_a_person_keeps_its_job_and_its_variables(run
     (folder,) = (tmp_path / "home" / "workspaces" / "default").glob("*/files")
     (folder / "go").write_text("")
     for _ in range(3000):
-        if (folder / "made").exists() and marked(name):
+        if (folder / "made").exists():
             break
         await asyncio.sleep(0.01)
-    (question,) = await runtime.inside.questions.open(run_id=run.run_id)
-    await runtime.inside.questions.answer(question, "yes")
+    await runtime.inside.questions.answer(run.run_id, None, "yes", by="ann")
     run = await runtime.resume(run.run_id)
     found = await results(runtime, run.run_id)
     assert run.output == "done"
@@ -225,13 +222,17 @@ async def test_after_kill_9_nothing_lives_and_the_next_process_says_what_is_gone
 
 
 async def test_a_fork_says_that_variables_and_jobs_of_the_past_are_not_its_own(runtime) -> None:
-    script = [does("bash", command="sleep 3600", background=True), does("python", code="x = 1"), {"say": "done"}]
-    run = await runtime.run(Agent("worker", model=ScriptedModel(script), tools=TOOLS), "go")
-    more = [does("job", action="list"), does("python", code="1"), {"say": "done"}]
-    again = Agent("worker", model=ScriptedModel([*script[:2], *more]), tools=TOOLS)
-    async with Runtime(runtime.inside.settings.store) as other:
-        other.inside._assembly.know(again)
-        forked = await other.inside.fork(run.run_id, step=3)
-        found = await results(other, forked.run_id)
+    run = await runtime.run(
+        worker(
+            does("bash", command="sleep 3600", background=True),
+            does("python", code="x = 1"),
+            does("job", action="list"),
+            does("python", code="'x' in globals()"),
+        ),
+        "go",
+    )
+    forked = await runtime.inside.fork(run.run_id, at=3)
+    found = await results(runtime, forked.run_id)
     assert '"lost"' in found[-2]
     assert found[-1].startswith("[The interpreter was restarted")
+    assert "\nFalse\n" in found[-1]

@@ -352,7 +352,7 @@ class RunWorkspaces:
                     await on_thread(_leave, held)
 
     async def _end_of_writers(self, held: _RunFolder) -> None:
-        """Wait for jobs of a run that others had meanwhile: they are being ended. The folder is left to one that stays."""
+        """Wait for jobs of a run that others had meanwhile, which are being ended. One that stays keeps the folder."""
         _, left = await asyncio.wait(held.writers, timeout=STOPS_WITHIN)
         held.sure = False
         if left:
