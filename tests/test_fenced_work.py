@@ -19,6 +19,7 @@ from tests.conformance.sandbox import marked
 
 pytestmark = pytest.mark.fence
 
+BACKGROUND = {"background": True}
 TOOLS = ["bash", "job", "python", "read", "write", "edit", "glob", "grep"]
 
 
