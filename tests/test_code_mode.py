@@ -591,3 +591,22 @@ async def test_a_program_is_replayed_and_forked_as_any_run(runtime: Runtime, run
     forked = await runtime.inside.fork(child.id, at=3)
     assert forked.output == "added\n=> 7"
     assert await calls_of(runtime, forked.run_id) == ["7"]
+
+
+async def test_a_program_works_on_the_files_of_its_agent(runtime: Runtime, runs_in: str) -> None:
+    turns = [
+        {"call": {"write": {"path": "a.txt", "content": "one"}}},
+        {"call": {"code": {"program": FILES}}},
+        {"call": {"read": {"path": "b.txt"}}},
+        {"say": "{last_result}"},
+    ]
+    code = {"runs_in": runs_in}
+    agent = Agent("coder", model=ScriptedModel(turns), tools=("read", "write", "code"), code=code)
+    result = await runtime.run(agent, "Go.")
+    assert "one and two" in result.output
+
+
+FILES = """
+text = await read("a.txt")
+await write("b.txt", ("one" if "one" in text else "nothing") + " and two")
+"""

@@ -24,6 +24,7 @@ from foliot.engine.definition.freeze import narrowed_by
 from foliot.engine.driver.driver import Driver
 from foliot.engine.driver.journal import signal
 from foliot.engine.driver.runs import Runs, user_message
+from foliot.engine.workspaces.trees import content_of
 from foliot.errors import Conflict, FoliotError, NotFound, UsageError
 from foliot.kernel.arguments import parse_object
 from foliot.kernel.run.budget import Limits, Spent, narrow, remaining
@@ -47,6 +48,7 @@ from foliot.tools.backends.agent import (
 )
 from foliot.tools.base import ToolArgumentsInvalid, ToolDenied, ToolError, ToolUnsupported
 from foliot.tools.pipeline.parts import spend
+from foliot.tools.workspaces import call_files
 
 # --- children --------------------------------------------------------------------------------------------------------
 
@@ -261,6 +263,8 @@ class Delegator:
             raise ToolError(f"agent {order.agent!r} cannot be run: {error.message}", retryable=False) from error
         finally:
             await self._account(order)
+        if order.program is not None:
+            await self._bring_files_back(order, state)
         return _delegated(state)
 
     async def spawn(self, order: DelegationOrder) -> str:
@@ -379,10 +383,12 @@ class Delegator:
         caller, parent = order.caller, await self._began(order.parent) if order.parent else None
         if order.program is not None:
             spec, definitions = await self._program(order, order.program), parent.definitions if parent else {}
-            ancestors = caller.ancestors
+            ancestors, driven = caller.ancestors, self._parent(order)
+            workspace = driven.workspace if driven is not None else None
         else:
             spec, definitions = await self._frozen(order)
             ancestors = (*caller.ancestors, caller.agent) if caller.agent else caller.ancestors
+            workspace = None
         try:
             tools = await self._assembly.pipeline(spec)
         except (NotFound, UsageError) as error:
@@ -401,6 +407,7 @@ class Delegator:
             template=caller.template,
             root=(parent.root if parent is not None else "") or order.parent,
             ancestors=ancestors,
+            workspace=workspace,
             tools=tools,
         )
 
@@ -426,6 +433,18 @@ class Delegator:
             beside = sum(call.name == RUNNING_CODE and call.phase != "done" for call in parent.calls)
             left = replace(left, max_tool_calls=calls // max(1, beside))
         return program_spec(parent.spec, order.tools or (), program, left)
+
+    async def _bring_files_back(self, order: DelegationOrder, program: State) -> None:
+        """Have the call leave the files as its program left them, which had begun with those of its agent."""
+        files, left = call_files.get(), program.workspace
+        if files is None or files.run_id != order.parent or left is None:
+            return
+        if files.at is not None and left.number <= files.at.number:
+            return
+        # They are content of this run from now on, and stay as long as it.
+        content = await content_of(self._runs.journal, left)
+        await self._runs.journal.put_blobs(list(content.values()), run_id=order.parent)
+        files.keep(left, lambda: None)
 
     async def _called_by_programs(self, parent: State) -> int:
         """How many calls the earlier programs of a run have made: they count as its own."""

@@ -18,11 +18,12 @@ from foliot.cli.show.trace import WIDTH, as_data, tree_of
 from foliot.cli.terminal import emit, out, paint
 from foliot.cli.watch.task_target import find_task
 from foliot.common.text import one_line
-from foliot.engine.explain.trace import trace_of
+from foliot.engine.explain.trace import Trace, trace_of
 from foliot.engine.explain.why import Explanation, Hint
 from foliot.errors import Conflict, NotFound
 from foliot.runtime.groups.groups import Groups
 from foliot.store.journal.base import TASK_LABEL, RunInfo
+from foliot.tools.backends.agent import RUNNING_CODE, child_id
 from foliot.tools.builtin.results import CallResult, ResultPage
 from foliot.work.tasks.base import TaskInfo
 from foliot.work.views.run_document import interrupted
@@ -50,14 +51,26 @@ async def _trace(word: str | None, output: str, full: bool) -> int:
     async with reached() as client:
         info = await run_of(client, word)
         found = trace_of(info.id, await client.runs.events(info.id))
+        programs = await _programs(client, found)
     if output == "json":
-        out(as_json(as_data(found, info.phase)))
+        out(as_json(as_data(found, info.phase, programs)))
         return 0
     width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else WIDTH
     phase = "interrupted" if interrupted(info, time.time()) else info.phase
-    for line in tree_of(found, phase, full=full, width=width).lines():
+    for line in tree_of(found, phase, full=full, width=width, programs=programs).lines():
         out(line)
     return 0
+
+
+async def _programs(client: Groups, trace: Trace) -> dict[str, Trace]:
+    """The runs of the programs that a run has written, by the calls that began them."""
+    found: dict[str, Trace] = {}
+    for call in trace.calls:
+        if call.name == RUNNING_CODE and call.starts:
+            program = child_id(trace.namespace, trace.run_id, call.id)
+            with suppress(NotFound):  # it was cut off before it began, or is not the built-in tool
+                found[call.id] = trace_of(program, await client.runs.events(program))
+    return found
 
 
 # --- why -------------------------------------------------------------------------------------------------------------

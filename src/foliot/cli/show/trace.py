@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from foliot.kernel.run.codec import type_of
 from foliot.kernel.run.events import RunCancelled, RunDeadLettered, RunFailed, RunSucceeded
 
 WIDTH = 100
+NO_PROGRAMS: Mapping[str, Trace] = {}
 GUTTER = "┊ "
 """Stands before each row of a text that is shown whole: a row that looks like a branch of the tree is none."""
 
@@ -42,12 +43,15 @@ class TraceNode:
             yield from child.lines(rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "))
 
 
-def tree_of(trace: Trace, phase: str, *, full: bool, width: int = WIDTH) -> TraceNode:
+def tree_of(
+    trace: Trace, phase: str, *, full: bool, width: int = WIDTH, programs: Mapping[str, Trace] = NO_PROGRAMS
+) -> TraceNode:
     """The whole run. `full` shows texts as they are; otherwise each is one line of at most `width` characters.
 
-    `phase` is how it stands; `interrupted` when whoever drove it is gone, which its journal cannot know.
+    `programs` are the runs of programs that it wrote, by the calls that began them. `phase` is how it stands;
+    `interrupted` when whoever drove it is gone, which its journal cannot know.
     """
-    texts = _Texts(full, max(20, width - 12))
+    texts = _Texts(full, max(20, width - 12), programs)
     gone = phase == "interrupted"
     calls = counted(len(trace.calls), "call")
     head = " · ".join((phase, counted(len(trace.steps), "step"), calls, *spent(trace.usage), duration(trace.seconds)))
@@ -71,6 +75,7 @@ def tree_of(trace: Trace, phase: str, *, full: bool, width: int = WIDTH) -> Trac
 class _Texts:
     full: bool
     width: int
+    programs: Mapping[str, Trace]
 
     def of(self, prefix: str, text: str) -> list[str]:
         if not text.strip():
@@ -143,8 +148,15 @@ def _call(call: CallTrace, texts: _Texts, *, gone: bool) -> TraceNode:
         facts.append("waits for an answer" if call.question is not None else "waits for an approval")
     elif call.running:
         facts.append("cut off: whoever ran it is gone" if gone else "under way")
-    given = texts.arguments(call.arguments)
+    program = texts.programs.get(call.id)
+    given = texts.arguments(call.arguments) if program is None else counted(len(program.calls), "call")
     node = TraceNode(f"{mark} {one_line(call.name, 64)} {given}  {_dim(' · '.join((*facts, call.id)))}")
+    if program is not None:
+        node.texts += texts.of("› ", program.input)
+        items = [*program.before, *(item for step in program.steps for item in step.items)]
+        node.children += [
+            _call(each, texts, gone=gone) if isinstance(each, CallTrace) else _mark(each, texts) for each in items
+        ]
     node.texts += texts.of("", call.error.message if call.error else call.result)
     return node
 
@@ -174,8 +186,8 @@ def _end(trace: Trace, texts: _Texts, *, gone: bool) -> TraceNode:
             return TraceNode(paint("… not ended", fg="yellow"))
 
 
-def as_data(trace: Trace, phase: str) -> dict[str, Any]:
-    """The trace for programs: the same tree, nothing shortened."""
+def as_data(trace: Trace, phase: str, programs: Mapping[str, Trace] = NO_PROGRAMS) -> dict[str, Any]:
+    """The trace for other programs: the same tree, nothing shortened. A call of `code` has its run as `program`."""
     data = msgspec.to_builtins(trace)
     ended = trace.ended
     data["phase"] = phase
@@ -185,6 +197,10 @@ def as_data(trace: Trace, phase: str) -> dict[str, Any]:
             {"item": "call" if isinstance(item, CallTrace) else "mark", **msgspec.to_builtins(item)}
             for item in step.items
         ]
+        for item in raw["items"]:
+            if (program := programs.get(item.get("id", ""))) is not None:
+                how = "" if program.ended is None else type_of(program.ended).removeprefix("run.")
+                item["program"] = as_data(program, how or ("waiting" if program.waiting is not None else "running"))
     return data
 
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 from msgspec.structs import replace
@@ -38,6 +39,7 @@ from foliot.store.journal.memory import MemoryJournal
 from foliot.store.ledger.doubts import DoubtPage, LateDecision, page_of, position_of
 from foliot.store.queue.queue import unattended
 from foliot.store.tasks import ENDED
+from foliot.tools.backends.agent import RUNNING_CODE, child_id
 from foliot.tools.builtin.results import RESULT_PAGE, CallResult, ResultPage, result_page, results_of
 from foliot.work.tasks.base import Accepted, Command, TaskInfo, TaskRecord
 from foliot.work.views.events import Batch
@@ -173,7 +175,16 @@ class LocalRuns(_Waking, RunGroup):
     async def why(self, run_id: str) -> Explanation:
         info, state, facts = await read_run(self._inside.runs.journal, run_id)
         standing = RunLiveness(info.phase, _holder(info, self._inside.runs.lease_clock()))
-        return explain(trace_of(run_id, facts), standing, state.spec, self._inside.clock())
+        told = explain(trace_of(run_id, facts), standing, state.spec, self._inside.clock())
+        # What a program does that is under way is what its agent does.
+        for call in state.calls:
+            if call.name == RUNNING_CODE and call.phase == "running":
+                program = child_id(state.spec.namespace, run_id, call.id)
+                with suppress(NotFound):
+                    inner = await self.why(program)
+                    told.chain += [f"its program, run {program}: {inner.headline}", *inner.chain]
+                    told.next = [*inner.next, *told.next]
+        return told
 
     async def results(self, run_id: str) -> Rows[CallResult]:
         return await results_of(self._inside.runs.journal, run_id)

@@ -95,7 +95,11 @@ class Code:
         usable = self._usable()
         if usable != self._shown:
             self._shown = usable
-            self._definition = replace(self._definition, description=described(usable, self._program))
+            # A program takes the files of its agent along and brings them back: nobody else works on them meanwhile.
+            touched = [key for each in usable for key in each.resource_keys if key.startswith("file:")]
+            keys = ("file:*",) if touched else ()
+            said = described(usable, self._program)
+            self._definition = replace(self._definition, description=said, resource_keys=keys)
         return self._definition
 
     def _usable(self) -> list[ToolDefinition]:
