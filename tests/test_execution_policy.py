@@ -316,6 +316,44 @@ async def test_a_run_waits_for_a_worker_that_can_enforce_it_and_why_says_who_lac
             await until(done)
 
 
+@pytest.mark.parametrize("once", [True, False])
+async def test_containers_are_tried_when_a_run_waits_for_them_and_not_before(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, once: bool
+) -> None:
+    tried: list[bool] = []
+    tasking = runtime.inside.tasking
+
+    async def enforced(containers: bool = False) -> tuple[str, ...]:
+        tried.append(containers)
+        return ("gvisor", "process") if containers else ("process",)
+
+    monkeypatch.setattr(tasking, "enforced", enforced)
+    await declare(runtime, "ModelEndpoint", "script", **SCRIPT)
+    await declare(runtime, "Agent", "plain", model_ref="script")
+    policy = {"security": "full", "runtime_type": "gvisor"}
+    await declare(runtime, "Agent", "clerk", model_ref="script", tools=["bash"], execution_policy=policy)
+    worker = tasking.worker(Offer("w", runtime.inside.runs.worker, capacity=4), grace=0.0, once=once)
+    await tasking.tasks.accept(Command("agent", "plain", name="t0", message="go"))
+    running = asyncio.create_task(worker.run())
+
+    async def done(name: str) -> bool:
+        return (await tasking.tasks.get("default", name)).phase == "succeeded"
+
+    await until(lambda: done("t0"))
+    assert tried == [False]
+    if once:
+        await running  # it has nothing more to do
+    await tasking.tasks.accept(Command("agent", "clerk", name="t1", message="go"))
+    if once:
+        worker = tasking.worker(Offer("w2", runtime.inside.runs.worker, capacity=4), grace=0.0, once=True)
+        running = asyncio.create_task(worker.run())
+    await until(lambda: done("t1"))
+    assert tried[-1] is True
+    worker.drain()
+    await running
+    assert "gvisor" in (await list_workers(tasking.database))[-1].isolation
+
+
 async def test_a_worker_finds_out_by_itself_what_it_can_enforce(runtime: Runtime) -> None:
     worker = runtime.inside.tasking.worker(Offer("w", f"{runtime.inside.runs.worker}/w"), grace=0.0, once=True)
     await worker.run()

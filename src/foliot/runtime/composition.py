@@ -447,7 +447,6 @@ class Tasking:
         self.stories = Stories(self.tasks, runs, database, clock=clock)
         self._runs = runs
         self._assembly = assembly
-        self._enforced: tuple[str, ...] | None = None
         self._resources = resources
         self._clock = clock
         self._wall = wall
@@ -460,11 +459,12 @@ class Tasking:
         rules = Retention.of(settings)
         return Housekeeper(self.database, self._resources, rules, workspaces=self._workspaces, clock=self._clock)
 
-    async def enforced(self) -> tuple[str, ...]:
-        """Returns what workers in this process can enforce around programs; see `Offer.isolation`. Never raises."""
-        if self._enforced is None:
-            self._enforced = await self._assembly.backends.enforced()
-        return self._enforced
+    async def enforced(self, containers: bool = False) -> tuple[str, ...]:
+        """Returns what workers in this process can enforce around programs; see `Offer.isolation`. Never raises.
+
+        With `containers` one of each kind is started to see, which takes seconds.
+        """
+        return await self._assembly.backends.enforced(containers=containers)
 
     def worker(self, offer: Offer, *, grace: float = GRACE, once: bool = False) -> Worker:
         """A worker in this process, for `await worker.run()`. The identity of the offer must be `Runs.worker`.

@@ -192,6 +192,7 @@ async def _up(capacity: int, region: str, signals: StopSignals, *, insecure: boo
         scheduler = Scheduler(tasking.database, runtime.inside.resources, tasking.tasks, clock=runtime.inside.clock)
         async with _reachable(runtime, f"a worker with {capacity} places and the scheduler", insecure=insecure):
             out(enforced_line(await tasking.enforced()), err=True)
+            worker.probe()
             working = asyncio.create_task(worker.run())
             try:
                 housekeeper = tasking.housekeeper(current().store_settings())

@@ -12,7 +12,6 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 import click
-from msgspec.structs import replace
 
 from foliot.cli.invocation import current
 from foliot.cli.logs import configure
@@ -105,12 +104,13 @@ async def _work(offer: Offer, grace: float, signals: StopSignals, *, once: bool,
     configure(settings, service=True)
     check_keys(settings)
     async with opened(store_wait=inf) as runtime, mcp_kept_in_step(runtime, wanted=not once):
-        offer = replace(offer, isolation=await runtime.inside.tasking.enforced())
         worker = runtime.inside.tasking.worker(offer, grace=grace, once=once)
         async with _measured(runtime, worker, metrics_port):
             places = counted(offer.capacity, "place")
             out(f"Worker {offer.name} has {places} on {mask_password(settings.store)}. Ctrl-C stops it.", err=True)
-            out(enforced_line(offer.isolation or ()), err=True)
+            out(enforced_line(await runtime.inside.tasking.enforced()), err=True)
+            if not once:
+                worker.probe()
             keeping = None if once else asyncio.create_task(runtime.inside.tasking.housekeeper(settings).run())
             try:
                 signals.told(partial(_drain, worker))
@@ -125,7 +125,7 @@ def enforced_line(isolation: Sequence[str]) -> str:
     """Says what a worker that starts can enforce around programs."""
     if not isolation:
         return "It can fence in no programs: runs whose tools need that are left to others (see `foliot doctor`)."
-    return f"It can enforce {', '.join(isolation)}."
+    return f"It can enforce {', '.join(isolation)}; what containers can, `foliot workers -o wide` shows in a moment."
 
 
 @contextlib.asynccontextmanager

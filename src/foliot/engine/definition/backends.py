@@ -267,10 +267,10 @@ class Backends:
         """The sandbox of processes."""
         return self.sandbox_of("process")
 
-    async def enforced(self) -> tuple[str, ...]:
+    async def enforced(self, *, containers: bool = True) -> tuple[str, ...]:
         """Returns what can be enforced around programs here, in the words of `Needs.isolation`. Never raises."""
         found = {"wasm"} if find_spec("wasmtime") is not None else set[str]()
-        for each in await asyncio.gather(*map(self._enforcement, BACKENDS)):
+        for each in await asyncio.gather(*map(self._enforcement, BACKENDS if containers else BACKENDS[:1])):
             if each is None or not each.available:
                 continue
             bounds = (name for name in ("memory", "cpu") if each.enforces(name))

@@ -10,7 +10,7 @@ ON CONFLICT (name) DO UPDATE
        started_at = excluded.started_at, heartbeat_at = excluded.heartbeat_at;
 
 -- name: worker_beat
-UPDATE worker SET heartbeat_at = :now, phase = :phase, clock_off = :clock_off, beats = beats + 1
+UPDATE worker SET heartbeat_at = :now, phase = :phase, clock_off = :clock_off, isolation = :isolation, beats = beats + 1
  WHERE name = :name AND identity = :identity
 RETURNING beats, (SELECT incarnation FROM store_life) AS incarnation;
 

@@ -152,7 +152,13 @@ def _register(offer: Offer, dead: Sequence[str], now: float) -> Tx[int]:
 
 def _beat(offer: Offer, now: float, phase: str, clock_off: float) -> Tx[Beat | None]:
     row = yield from one(
-        "worker_beat", name=offer.name, identity=offer.identity, now=now, phase=phase, clock_off=clock_off
+        "worker_beat",
+        name=offer.name,
+        identity=offer.identity,
+        now=now,
+        phase=phase,
+        clock_off=clock_off,
+        isolation=msgspec.json.encode(offer.isolation or ()).decode(),
     )
     return None if row is None else Beat(row["beats"], row["incarnation"])
 

@@ -280,17 +280,18 @@ class Worker:
         is_gone: Callable[[str | None], bool] = is_gone,
         once: bool = False,
         lacking: Callable[[float], Set[str]] = lambda _: frozenset(),
-        enforces: Callable[[], Awaitable[tuple[str, ...]]] | None = None,
+        enforces: Callable[[bool], Awaitable[tuple[str, ...]]] | None = None,
     ) -> None:
         """`grace` is how long runs may go on after `drain`. With `once` it ends when there is nothing to take.
 
         `lease_clock` is the one by which leases are judged, by default `clock`; `wall` is that of this machine, to tell
         others by how much it is off. `lacking` says what this process has not at a time: runs that it gave back for
-        want of it are left to others. `enforces` looks what this machine can enforce around programs, once, unless the
-        offer says so already.
+        want of it are left to others. `enforces` says what can be enforced around programs on this machine, asked once
+        unless the offer says so already: without containers, which take seconds to try, and with them by `probe`.
         """
         self._lacking = lacking
-        self._enforces = enforces
+        self._enforces = enforces if offer.isolation is None else None
+        self._probing: asyncio.Task[None] | None = None
         self.offer = offer
         self._db = db
         self._transport = transport
@@ -342,6 +343,19 @@ class Worker:
         self._drained.set()
         self._changed.set()
 
+    def probe(self) -> None:
+        """Try containers too, once, in the background. A run that waits for another sort of worker has it done."""
+        if self._enforces is not None and self._probing is None:
+            self._probing = asyncio.create_task(self._probe(self._enforces))
+
+    async def _probe(self, enforces: Callable[[bool], Awaitable[tuple[str, ...]]]) -> None:
+        self._offers(await enforces(True))
+        await self._presence.say(self._phase)  # others see it, and `why` tells the truth
+        self._look_again()
+
+    def _offers(self, isolation: tuple[str, ...]) -> None:
+        self.offer = self._presence.offer = replace(self.offer, isolation=isolation)
+
     async def run(self) -> None:
         """Work until drained. When this is cancelled, what is at work is handed back at once.
 
@@ -350,7 +364,7 @@ class Worker:
         keeping: list[asyncio.Task[None]] = []
         try:
             if self._enforces is not None and self.offer.isolation is None:
-                self.offer = self._presence.offer = replace(self.offer, isolation=await self._enforces())
+                self._offers(await self._enforces(False))
             await self._register()
             keeping = [asyncio.create_task(self._keep_beating())]
             if self._timers is not None:
@@ -475,7 +489,10 @@ class Worker:
             await self._settle(claims, deliveries)
             self._round.looked(claims)
             wait = self._pace.found(claims, now)
-            if self._once and was_idle and not claims.leases and not claims.more:
+            if claims.refused.get("placement"):
+                self.probe()
+            is_probing = self._probing is not None and not self._probing.done()
+            if self._once and was_idle and not claims.leases and not claims.more and not is_probing:
                 self.drain()
         # What happened while this look was under way it may not have seen.
         self._look_at = 0.0 if self._again else asyncio.get_running_loop().time() + wait
@@ -639,6 +656,8 @@ class Worker:
         stopped: list[asyncio.Task[object]] = [*self._at_work, *keeping]  # type: ignore[list-item]  # Task is invariant
         if self._receiving is not None:
             stopped.append(self._receiving)  # type: ignore[arg-type]  # as above
+        if self._probing is not None:
+            stopped.append(self._probing)  # type: ignore[arg-type]  # as above
         await stop_tasks(*stopped, again=30.0)
         await _each(delivery.again(delay=0.0) for delivery in heard)
         with contextlib.suppress(TimeoutError):  # others see that it is gone
