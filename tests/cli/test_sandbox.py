@@ -92,3 +92,76 @@ def test_a_module_is_called_explained_and_refused_where_wasmtime_is_missing(foli
     assert "must run 'wasm'" in foliot("policy", "explain", "caller", "resize").out
     found = {each["check"]: each for each in json.loads(foliot("doctor", "-o", "json").out)["findings"]}
     assert (found["sandbox.wasm"]["level"], found["sandbox.wasm"]["hint"]) == ("note", "pip install 'foliot[wasm]'")
+
+
+FENCED = """
+kind: Tool
+metadata: {name: fetch}
+spec:
+  type: cli
+  effect: read
+  cli: {command: [curl, -sS, "https://api.example/{path}"], workspace: read_write}
+  sandbox:
+    network: [{hosts: [api.example], methods: [GET]}]
+    secrets: [{secretRef: token, hosts: [api.example], variable: TOKEN}]
+    mounts: [{source: /srv/data, target: /data}]
+    limits: {memory: 1Gi}
+---
+kind: AgentPolicy
+metadata: {name: tight}
+spec:
+  apply_mode: global
+  sandbox: {network: [{hosts: ["*.example"]}], workspace: read_only, limits: {memory: 256Mi}, require: [filesystem]}
+---
+kind: AgentPolicy
+metadata: {name: closed}
+spec: {target_systems: [desk], sandbox: {network: [], mounts: []}}
+---
+kind: AgentPolicy
+metadata: {name: walls}
+spec: {target_systems: [strict], sandbox: {isolation: sandboxed}}
+---
+kind: Tool
+metadata: {name: open}
+spec: {type: function, function: "textwrap:dedent"}
+---
+kind: ModelEndpoint
+metadata: {name: brain}
+spec: {provider: mock}
+---
+kind: Agent
+metadata: {name: caller}
+spec: {model_ref: brain, tools: [fetch, open], execution_policy: {network_enabled: false}}
+"""
+
+
+@pytest.mark.fence
+def test_what_policies_leave_of_a_fence_is_explained(foliot, tmp_path) -> None:
+    (tmp_path / "t.yaml").write_text(FENCED)
+    assert foliot("apply", "-f", tmp_path / "t.yaml").code == 0
+
+    said = json.loads(foliot("sandbox", "explain", "fetch", "-o", "json").out)
+    assert (said["asked"]["workspace"], said["left"]["workspace"]) == ("read_write", "read_only")
+    assert (said["asked"]["limits"]["memory"], said["left"]["limits"]["memory"]) == ("1Gi", "256Mi")
+    assert said["left"]["within"] == [[{"hosts": ["*.example"], "ports": [443], "deny": False}]]
+    assert any("memory" in line and "AgentPolicy/tight" in line for line in said["taken"])
+    assert (said["left"]["require"], said["lacking"]) == (["filesystem"], [])
+    text = foliot("sandbox", "explain", "fetch").out
+    for part in ("GET api.example:443", "token to api.example", "/srv/data at /data", "(AgentPolicy/tight)", "seccomp"):
+        assert part in text, part
+
+    said = json.loads(foliot("sandbox", "explain", "fetch", "--agent", "caller", "-o", "json").out)
+    assert "network" in said["asked"]
+    assert "network" not in said["left"]
+    refused = foliot("sandbox", "explain", "fetch", "--system", "desk").out
+    assert "refused by AgentPolicy/closed" in refused
+    assert "refused by AgentPolicy/walls" in foliot("sandbox", "explain", "open", "--system", "strict").out
+    table = foliot("policy", "explain", "caller", "fetch", "--system", "desk").out
+    assert "AgentPolicy/closed does not allow this tool to see /data" in table
+    (tmp_path / "p.yaml").write_text(
+        "kind: AgentPolicy\nmetadata: {name: tight}\nspec: {apply_mode: global, sandbox: {mounts: []}}"
+    )
+    (tmp_path / "calls").write_text('{"agent": "other", "tool": "fetch", "args": {"path": "x"}}')
+    fate = foliot("policy", "simulate", "-f", tmp_path / "p.yaml", "--calls", tmp_path / "calls", "-o", "json").out
+    assert "AgentPolicy/tight" in fate
+    assert '"changed": true' in fate

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from foliot.common.sizes import bytes_of
+from foliot.common.sizes import bytes_of, canonical
 from foliot.resources.powers import Document, declared_by_operator, spec_of
 from foliot.sandbox.base import Limits, Mount, WorkspaceAccess
 from foliot.sandbox.egress.rules import EgressRule
 from foliot.tools.base import Caller
-from foliot.tools.fences import Backend, Ceiling, FenceRequest, FenceSecret
+from foliot.tools.fences import Backend, Ceiling, FenceRequest, FenceSecret, Narrowed
 
 # Who calls bounds the time; what is declared bounds it as well.
 _UNTIMED: Final = Limits(seconds=None)
@@ -135,3 +135,28 @@ def network_rules(declared: Iterable[Mapping[str, Any]]) -> tuple[EgressRule, ..
 def limits_of(declared: Mapping[str, Any]) -> dict[str, Any]:
     """Each limit that is given, in the units of `Limits`."""
     return {name: bytes_of(value) if name in _SIZES else value for name, value in declared.items()}
+
+
+def fence_facts(found: Narrowed) -> dict[str, Any]:
+    """A fence as people are told of it, in the words of manifests. What it does not have is left out."""
+    wanted, limits = found.request, found.request.limits
+    bounds = {name: getattr(limits, name) for name in limits.__struct_fields__}
+    facts: dict[str, Any] = {
+        "backend": wanted.backend,
+        "image": wanted.image,
+        "workspace": wanted.workspace,
+        "network": [*map(_rule_facts, wanted.network)],
+        "within": [[*map(_rule_facts, rules)] for rules in found.within],
+        "secrets": [{"secretRef": each.ref, "hosts": list(each.hosts)} for each in wanted.secrets],
+        "mounts": [{"source": each.source, "target": each.target, "writable": each.writable} for each in wanted.mounts],
+        "limits": {
+            name: canonical(value) if name in _SIZES else value for name, value in bounds.items() if value is not None
+        },
+        "require": sorted(wanted.require),
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def _rule_facts(rule: EgressRule) -> dict[str, Any]:
+    methods = {"methods": list(rule.methods)} if rule.methods else {}
+    return {"hosts": list(rule.hosts), "ports": list(rule.ports), **methods, "deny": rule.verdict == "deny"}

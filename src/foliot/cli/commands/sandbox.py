@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 
@@ -92,30 +93,56 @@ async def _fenced(policy: SandboxPolicy, command: tuple[str, ...], given: bytes)
 
 @sandbox.command()
 @click.argument("tool")
+@click.option("--agent", metavar="NAME", default="", help="As this agent would call it, with its execution policy.")
+@click.option("--task", metavar="NAME", default="", help="Under this task, with the policies that target it.")
+@click.option("--system", metavar="NAME", default="", help="Under this AgentSystem, with the policies that target it.")
 @output_option("table", "json", default="table", help="table or json.")
-def explain(tool: str, output: str) -> int:
-    """Explain how a tool is fenced: its isolation mode, what is inside, and what this machine enforces of it."""
-    return run(_explain(tool, output))
+def explain(tool: str, agent: str, task: str, system: str, output: str) -> int:
+    """Explain how a tool is fenced: what it asks for, what policies leave of that, what this machine enforces.
+
+    Policies that target tasks or systems count with --task and --system. The machine is the one that this runs on.
+    """
+    return run(_explain(tool, agent, task, system, output))
 
 
-async def _explain(tool: str, output: str) -> int:
+async def _explain(tool: str, agent: str, task: str, system: str, output: str) -> int:
     from foliot.sandbox.process import ProcessSandbox
     from foliot.sandbox.wasm import Wasm
+    from foliot.tools.governance.judge import PolicyQuestion
 
     async with reached() as client:
         found = await client.tools.get(tool, namespace=namespace())
+        question = PolicyQuestion(agent, tool, task=task, system=system)
+        if agent:
+            judgement = (await client.policies.explain(question, namespace=namespace())).judgement
+        else:
+            (fate,) = await client.policies.simulate([], [question], namespace=namespace())
+            judgement = fate.after
+    around = next((each.details for each in judgement.verdicts if each.layer == "sandbox"), dict[str, Any]())
+    refusal = judgement.decided if judgement.outcome == "deny" else None
     mode = str(found.get("isolation", "none"))
     fence = Wasm() if mode == "wasm" else ProcessSandbox()
     try:
         enforcement = await fence.enforces()
     finally:
         await fence.close()
+    left = around.get("left", {})
+    lacking = [name for name in left.get("require", ()) if not enforcement.enforces(name)]
     if output == "json":
-        out(as_json(_data(tool, mode, found, enforcement)))
+        told = {"refused": f"{refusal.rule or refusal.layer}: {refusal.reason}"} if refusal else {}
+        out(as_json({**_data(tool, mode, found, enforcement), **around, **told, "lacking": lacking}))
         return 0
     out(f"{tool} runs with isolation {mode!r}; it can{'' if found.get('available') else 'not'} be called here.")
     if problem := found.get("problem"):
         out(f"  {problem}")
+    if refusal is not None:
+        out(f"  A call would be refused by {refusal.rule or f'the layer {refusal.layer}'}: {refusal.reason}")
+    if around:
+        out(table(("FIELD", "ASKED FOR", "LEFT BY POLICIES"), [*_fields(around["asked"], left)]))
+        for line in around["taken"]:
+            out(f"  taken away: {line}")
+    for name in lacking:
+        out(f"  It would be refused here: {name} must be enforced, and is not.")
     if mode not in _FENCED:
         out("  Nothing is fenced: it has the rights of the worker." if mode == "none" else "  Not by processes.")
         return 0
@@ -128,6 +155,38 @@ async def _explain(tool: str, output: str) -> int:
     ]
     out(table(("FEATURE", "ENFORCED", "BY, OR WHY NOT"), rows))
     return 0
+
+
+def _fields(asked: dict[str, Any], left: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """The rows of what is around a tool: as it asks for it, and as it gets it."""
+    for name in dict.fromkeys((*asked, *left)):
+        if name == "limits":
+            for bound in asked[name] | left[name]:
+                yield f"limits.{bound}", str(asked[name].get(bound, "-")), str(left[name].get(bound, "-"))
+        elif name == "within":
+            yield "network, within", "-", " and ".join(_shown(rules) for rules in left[name])
+        else:
+            yield name, _shown(asked.get(name, "none")), _shown(left.get(name, "none"))
+
+
+def _shown(value: Any) -> str:
+    """One field in a line: hosts with their ports, secrets with their hosts, mounts as source and target."""
+    if not isinstance(value, list):
+        return str(value)
+    return ", ".join(map(_shown_part, cast("list[Any]", value)))
+
+
+def _shown_part(part: Any) -> str:
+    match part:
+        case {"source": source, "target": target, "writable": writable}:
+            return f"{source} at {target}{', writable' if writable else ''}"
+        case {"secretRef": secret, "hosts": hosts}:
+            return f"{secret} to {' '.join(hosts)}"
+        case {"hosts": hosts, "ports": ports}:
+            methods = f"{' '.join(part['methods'])} " if part.get("methods") else ""
+            return f"{'not ' if part.get('deny') else ''}{methods}{' '.join(hosts)}:{'/'.join(map(str, ports))}"
+        case _:
+            return str(part)
 
 
 def _data(tool: str, mode: str, found: dict[str, Any], enforcement: Enforcement) -> dict[str, Any]:

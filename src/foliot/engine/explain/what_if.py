@@ -36,10 +36,13 @@ from foliot.resources.references import Origin, ReferenceGrants, Target, qualifi
 from foliot.sandbox import wasm
 from foliot.store.base import Document
 from foliot.tools.backends.agent import PREFIX, agent_definition
-from foliot.tools.base import Asks, Caller, Invocation, OnOutput, Tool, ToolDefinition, ToolError
+from foliot.tools.base import Asks, Caller, Invocation, OnOutput, Tool, ToolDefinition, ToolDenied, ToolError
 from foliot.tools.builtin.catalogue import builtin_to_judge
+from foliot.tools.declared_fences import fence_facts
+from foliot.tools.fences import FenceRequest, Narrowed
+from foliot.tools.fences import narrowed as under_ceilings
 from foliot.tools.governance.judge import Judgement, PolicyQuestion, narrowed, refused_by
-from foliot.tools.governance.layers import Profile, of_models
+from foliot.tools.governance.layers import Profile, ceilings_of, of_models
 from foliot.tools.governance.permissions import Delegates
 from foliot.tools.governance.reader import read_rules
 from foliot.tools.governance.rules import Access, FixedRules, Rules, Verdict, placed
@@ -49,6 +52,8 @@ from foliot.tools.pipeline.parts import PipelineParts
 from foliot.tools.pipeline.pipeline import Pipeline
 from foliot.tools.registry import split_request
 
+# The layer that speaks of what is around a tool.
+FENCE = "sandbox"
 # What cannot be judged without arguments.
 _ON_ARGUMENTS = ("arguments", "conditions", "delegation", "asking")
 
@@ -168,6 +173,7 @@ class PolicyWorld:
         )
         judged = await Pipeline([self._tool(name) for name in names], self.parts).judge(call)
         whole = Judgement.of((*await self._of_model(spec, caller), *judged.verdicts))
+        whole = Judgement.of((*whole.verdicts, *await self._of_fence(asked.tool, caller)))
         if whole.outcome == "allow":
             whole = Judgement.of((*whole.verdicts, *await self._of_powers(asked.tool)))
         return whole if asked.arguments is not None else narrowed(whole, _ON_ARGUMENTS)
@@ -184,6 +190,19 @@ class PolicyWorld:
         except ToolError as error:
             said.append(refused_by("budget", error))
         return said
+
+    async def _of_fence(self, tool: str, caller: Caller) -> list[Verdict]:
+        """Returns what the rules leave of the fence of a declared tool, as they do when it is opened."""
+        wanted = self._tool(tool).definition.options.get("sandbox")
+        if not isinstance(wanted, FenceRequest):
+            return []
+        try:
+            found = under_ceilings(wanted, await ceilings_of(FixedRules(self.rules), caller))
+        except ToolDenied as denied:
+            return [Verdict("deny", FENCE, denied.message, str(denied.details.get("rule", "")))]
+        said = "; ".join(found.taken) or "no rule takes anything away from its sandbox"
+        facts = {"asked": fence_facts(Narrowed(wanted)), "left": fence_facts(found), "taken": list(found.taken)}
+        return [Verdict("allow", FENCE, said, details=facts)]
 
     async def _of_powers(self, tool: str) -> list[Verdict]:
         """Returns the verdicts of a tool's backend before it connects: addresses and secrets that are not granted.
