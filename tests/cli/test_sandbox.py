@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 
+from foliot import Runtime
 from foliot.sandbox import landlock, wasm
 from foliot.sandbox.base import FEATURES
+from foliot.sandbox.egress.rules import EgressRecord
+from foliot.settings.settings import load_settings
+from foliot.tools.base import Caller
+from foliot.tools.workspaces import FenceOwner
 from tests.sandbox.modules import answering, stored
 
 
@@ -165,3 +171,28 @@ def test_what_policies_leave_of_a_fence_is_explained(foliot, tmp_path) -> None:
     fate = foliot("policy", "simulate", "-f", tmp_path / "p.yaml", "--calls", tmp_path / "calls", "-o", "json").out
     assert "AgentPolicy/tight" in fate
     assert '"changed": true' in fate
+
+
+async def _recorded(home) -> None:
+    settings = load_settings({}, {"FOLIOT_HOME": str(home)})
+    async with Runtime(settings=settings) as runtime:
+        owner = FenceOwner("fetch", Caller("default", "caller"), "run-1", "call-1")
+        for record in (
+            EgressRecord("api.example", 443, "GET", "allowed", "", 4096, 312, 0.1),
+            EgressRecord("2001:db8::1", 80, "CONNECT", "denied", "policy"),
+        ):
+            runtime.inside.audit.egress(owner, record)
+        await runtime.inside.audit.flush()
+
+
+def test_connections_of_sandboxes_are_listed_for_people(foliot, home) -> None:
+    asyncio.run(_recorded(home))
+
+    said = foliot("audit", "list", "--moment", "egress").out
+
+    assert "fetch: GET api.example:443" in said
+    assert "312 bytes out, 4,096 in" in said
+    assert "fetch: CONNECT [2001:db8::1]:80" in said
+    assert "policy, 0 bytes out, 0 in" in said
+    assert "api.example" not in foliot("audit", "list", "--moment", "egress", "--outcome", "denied").out
+    assert foliot("audit", "list", "--moment", "act").out == ""

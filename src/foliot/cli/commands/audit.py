@@ -16,6 +16,7 @@ from foliot.cli.show.output import as_json, output_option
 from foliot.cli.show.tables import table
 from foliot.cli.terminal import confirm, out, paint
 from foliot.common.durations import seconds
+from foliot.common.hosts import shown_host
 from foliot.common.text import counted, one_line, safe_json
 from foliot.errors import UsageError
 from foliot.resources.syntax.yaml_text import dump_yaml
@@ -200,6 +201,12 @@ async def _prune(before: float, yes: bool) -> int:
 @click.option(
     "--outcome", metavar="OUTCOME", help="Only these, such as ok, failed, denied, approved, created, deleted."
 )
+@click.option(
+    "--moment",
+    default="",
+    metavar="WHAT",
+    help="Only these: admitted, refused, finished, decided, act, budget, egress.",
+)
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, metavar="N", help="At most N.")
 @output_option("table", "json", default="table", help="table or json.")
 def list_command(
@@ -210,12 +217,16 @@ def list_command(
     all_namespaces: bool,
     call_id: str,
     outcome: str | None,
+    moment: str,
     limit: int,
     output: str,
 ) -> int:
-    """List records, newest first."""
+    """List records, newest first.
+
+    Each connection of a sandbox is a record of its own: --moment egress.
+    """
     space = "" if all_namespaces else namespace()
-    wanted = AuditFilter(space, agent, tool, run_id, call_id, outcome=outcome or "", since=since)
+    wanted = AuditFilter(space, agent, tool, run_id, call_id, moment, outcome or "", since=since)
     return run(_list(wanted, limit, output))
 
 
@@ -235,7 +246,7 @@ async def _list(wanted: AuditFilter, limit: int, output: str) -> int:
 def _row(record: AuditRecord) -> tuple[str, ...]:
     body = record.body
     at = datetime.fromtimestamp(body["at"], UTC).strftime("%Y-%m-%d %H:%M:%S")
-    names = [one_line(each) or "-" for each in (body["agent"], body["tool"] or _resource(body), body["outcome"])]
+    names = [one_line(each) or "-" for each in (body["agent"], _about(body), body["outcome"])]
     return (
         str(record.seq),
         at,
@@ -244,6 +255,13 @@ def _row(record: AuditRecord) -> tuple[str, ...]:
         one_line(body["run_id"]) or "-",
         one_line(body["call_id"]),
     )
+
+
+def _about(body: dict[str, Any]) -> str:
+    """Returns what a record is about: the tool, with where it connected to; else the resource."""
+    if (egress := cast("dict[str, Any]", body.get("egress") or {})) and "host" in egress:
+        return f"{body['tool']}: {egress['method']} {shown_host(egress['host'])}:{egress['port']}"
+    return body["tool"] or _resource(body)
 
 
 def _resource(body: dict[str, Any]) -> str:
@@ -255,6 +273,9 @@ def _resource(body: dict[str, Any]) -> str:
 def _by(body: dict[str, Any]) -> str:
     """The person or the rule that decided, else the layer; for a failure its code."""
     decision = body["decision"]
+    if (egress := cast("dict[str, Any]", body.get("egress") or {})) and "bytes_out" in egress:
+        reason = f"{decision['message']}, " if decision.get("message") else ""
+        return f"{reason}{egress['bytes_out']:,} bytes out, {egress['bytes_in']:,} in"
     if "by" in decision:
         actor = body.get("caller", {}).get("by")
         return f"{decision['by']} (by {actor})" if actor else decision["by"]
