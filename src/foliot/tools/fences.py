@@ -372,7 +372,7 @@ class Fences:
 
         async def resolve(host: str, port: int) -> Sequence[str]:
             if (owner := serving()) is None:
-                raise ToolDenied("no call is under way", layer="sandbox")
+                raise ToolDenied("no call is in progress", layer="sandbox")
             _CONNECTED.set(owner)
             return await look_up(host, port)
 

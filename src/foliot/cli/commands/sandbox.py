@@ -16,6 +16,7 @@ from foliot.cli.show.tables import table
 from foliot.cli.terminal import out
 from foliot.errors import UsageError
 from foliot.sandbox.base import MIB, Enforcement, Finished, Limits, SandboxPolicy, WorkspaceAccess
+from foliot.tools.governance.judge import PolicyQuestion
 
 if TYPE_CHECKING:
     from foliot.sandbox.base import Stream
@@ -108,7 +109,6 @@ def explain(tool: str, agent: str, task: str, system: str, output: str) -> int:
 async def _explain(tool: str, agent: str, task: str, system: str, output: str) -> int:
     from foliot.sandbox.process import ProcessSandbox
     from foliot.sandbox.wasm import Wasm
-    from foliot.tools.governance.judge import PolicyQuestion
 
     async with reached() as client:
         found = await client.tools.get(tool, namespace=namespace())
