@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -79,7 +78,9 @@ async def _epoch_of(journal: Journal, run_id: str) -> int | None:
 def can_fence(mode: str = "sandboxed") -> bool:
     """Whether programs can be fenced here as far as can be seen without trying: the program that does it is there."""
     if mode == "container":
-        return any(map(shutil.which, ("podman", "docker")))
+        from foliot.sandbox import container_cli
+
+        return container_cli.find() is not None
     return bubblewrap.find() is not None
 
 
