@@ -436,3 +436,32 @@ async def test_a_call_in_the_name_of_an_agent_outside_of_a_run_is_held_to_its_po
     assert rights.allowed_commands == ("git log *",)
     result = await runtime.tools.call("bash", {"command": "true"}, agent="clerk")
     assert "security is" in str(result)
+
+
+# --- an agent that is a program ----------------------------------------------------------------------------------
+
+
+@needs_fence
+@pytest.mark.parametrize("held_by", ["its own policy", "its parent"])
+async def test_an_agent_that_is_a_program_does_not_run_where_none_may(runtime: Runtime, held_by: str) -> None:
+    deny = {"security": "deny"}
+    own = {"execution_policy": deny} if held_by == "its own policy" else {}
+    worker = Agent("worker", runner={"command": ["echo", "it ran"]}, **own)
+    if held_by == "its own policy":
+        done = await runtime.run(worker, "go", check=False)
+        assert done.phase == "failed"
+    else:
+        turns = [{"call": {"agent:worker": {"input": "go"}}}, {"say": "{last_result}"}]
+        boss = Agent("boss", model=ScriptedModel(turns), tools=[worker], execution_policy=deny)
+        done = await runtime.run(boss, "go")
+    said = f"{done.output} {done.error}"
+    assert "its agent is a program" in said
+    assert "it ran" not in said
+
+
+async def test_a_run_of_a_program_waits_for_a_worker_with_a_fence(runtime: Runtime) -> None:
+    await declare(runtime, "Agent", "worker", runner={"command": ["true"]})
+    await runtime.inside.tasking.tasks.accept(Command("agent", "worker", name="t1", message="go"))
+    (message,) = (await runtime.tasks.story("t1")).messages.values()
+    assert message.run is not None
+    assert '"isolation":["process"]' in message.run.requirements

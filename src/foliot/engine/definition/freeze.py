@@ -106,10 +106,16 @@ def freeze(
             **_execution(declared_policy(spec)),
             **_workspace(agent),
             **({CODE: msgspec.to_builtins(program_of(spec[CODE]))} if spec.get(CODE) else {}),
-            **({ISOLATION: modes} if (modes := sorted({tool.isolation for tool in tools} - {"none"})) else {}),
+            **({ISOLATION: modes} if (modes := _isolations(tools, runner)) else {}),
             **({RUNNER: msgspec.to_builtins(runner)} if runner is not None else {}),
         },
     )
+
+
+def _isolations(tools: Sequence[ToolDefinition], runner: RunnerSpec | None) -> list[str]:
+    """The isolations that a run needs: those of its tools, and a fence for a program in the place of the model."""
+    modes = {tool.isolation for tool in tools} - {"none"}
+    return sorted(modes | {"sandboxed"} if runner is not None else modes)
 
 
 def _workspace(agent: Mapping[str, Any]) -> dict[str, Any]:

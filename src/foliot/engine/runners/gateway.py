@@ -265,6 +265,12 @@ class _Work:
             self._go_on(program)
             return await self._done(program, turn)
         gateway.check(self._runner, self._state.spec.agent)
+        policy = self._owner.caller.execution
+        if policy is not None and policy.security not in ("allowlist", "full"):
+            raise ModelRequestError(
+                f'the execution policy of the run: security is "{policy.security}", and its agent is a program',
+                hint="let an agent with a model do it, or allow programs in its execution_policy",
+            )
         ways = self._ways()
         for place, arguments in enumerate(ways):
             try:
