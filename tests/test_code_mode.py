@@ -610,3 +610,31 @@ FILES = """
 text = await read("a.txt")
 await write("b.txt", ("one" if "one" in text else "nothing") + " and two")
 """
+
+
+async def test_without_the_package_it_is_said_what_to_install(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foliot.tools.builtin.code.PACKAGE", "no_such_package")
+    agent = coder("1")
+    result = await runtime.run(agent, "Go.")
+    (refused,) = await calls_of(runtime, result.run_id)
+    assert (refused.code, "pydantic-monty" in refused.message) == ("unsupported_tool", True)
+    assembly = runtime.inside._assembly
+    pipeline = await assembly.pipeline(await assembly.freeze(agent))
+    entry = pipeline.entry("code")
+    assert entry is not None
+    assert await assembly.backends.lacks(entry.tool) == "package pydantic-monty"
+
+
+async def test_an_execution_policy_that_denies_programs_denies_code(runtime: Runtime) -> None:
+    agent = coder("1", add, execution_policy={"security": "deny"})
+    result = await runtime.run(agent, "Go.")
+    (refused,) = await calls_of(runtime, result.run_id)
+    assert refused.code == "permission_denied"
+
+
+async def test_the_execution_policy_of_an_agent_holds_for_the_calls_of_its_programs(runtime: Runtime) -> None:
+    policy = {"security": "allowlist"}
+    agent = coder("await bash('id')", "bash", execution_policy=policy, allowed_tools=["code"])
+    assert "permission_denied: the execution policy of the run" in (await runtime.run(agent, "Go.")).output

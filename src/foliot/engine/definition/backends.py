@@ -214,6 +214,10 @@ class Backends:
 
     async def lacks(self, tool: Tool) -> str:
         """Name what the tool needs, others may have, and this process has not: a program or a secret. Else nothing."""
+        from foliot.tools.builtin.code import Code
+
+        if isinstance(tool, Code) and (lacks := tool.lacks):
+            return lacks
         needed, by, space, auth = list[str](), "Tool", tool.definition.namespace, tool.definition.auth
         if self._mcp is not None:
             from foliot.tools.mcp.process import missing_program

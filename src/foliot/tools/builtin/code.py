@@ -119,19 +119,26 @@ class Code:
         order = order_for(call, call.agent, required_text(call, "program"), tools=tools)
         return _answer(await self._agents(structs.replace(order, program=self._program)))
 
-    def _check_here(self) -> None:
+    @property
+    def lacks(self) -> str:
+        """What programs of this agent need and is not here; empty when all is."""
         if self._program.runs_in == "sandbox":
-            if self._sandbox is None:
-                missing: ToolError = ToolIsolationMissing(
-                    "programs of this agent run in a sandbox, and there is none here", wanted="sandboxed"
-                )
-                missing.before_effect = True
-                raise missing
-        elif importlib.util.find_spec(PACKAGE) is None:
-            raise ToolUnsupported(
-                "programs need the package pydantic-monty, which is not installed here",
-                hint="pip install 'foliot[code]'",
+            return "" if self._sandbox is not None else "sandbox of processes"
+        return "" if importlib.util.find_spec(PACKAGE) is not None else "package pydantic-monty"
+
+    def _check_here(self) -> None:
+        if not self.lacks:
+            return
+        if self._program.runs_in == "sandbox":
+            missing: ToolError = ToolIsolationMissing(
+                "programs of this agent run in a sandbox, and there is none here", wanted="sandboxed"
             )
+            missing.before_effect = True
+            raise missing
+        raise ToolUnsupported(
+            "programs need the package pydantic-monty, which is not installed here",
+            hint="pip install 'foliot[code]'",
+        )
 
 
 def _answer(done: Delegated) -> str:
