@@ -145,7 +145,7 @@ async def test_an_mcp_server_is_synced_and_its_tool_is_called(runtime, tmp_path:
     from foliot.catalog.mcp import opened_connections
 
     store = runtime.inside._assembly.resources
-    async with opened_connections(store, runtime.inside.settings) as connections:
+    async with opened_connections(store, runtime.inside.settings, fences=runtime.inside.fences) as connections:
         await sync_server(store, await store.get(Key("McpServer", "default", "maths")), connections)
     await agent_with(runtime, [{"call": {"maths--add": {"a": 2, "b": 40}}}, {"say": "{last_result}"}], ["maths--add"])
 

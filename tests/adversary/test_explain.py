@@ -619,7 +619,7 @@ async def test_what_is_explained_is_what_happens_to_signed_calls_over_nats(tmp_p
             user, id = case.user or "desk", secrets.token_hex(8)
             entry = BusCallerEntry(key=base64.b64encode(key).decode(), user=user, agent="worker")
             document = await play.runtime.inside.resources.get(Key("Tool", "default", "pay"))
-            tools, client = play.runtime.inside.tools.served([document], "default"), await link.reached()
+            tools, client = await play.runtime.inside.tools.served([document], "default"), await link.reached()
             heard: list[Any] = []
 
             async def hear(message: Any) -> None:

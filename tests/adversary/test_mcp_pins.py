@@ -31,6 +31,7 @@ from foliot.settings.settings import load_settings
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import DeclaredBy, Delete, Key, Put
 from foliot.tools.mcp.connections import McpConnections
+from tests.tools.mcp.conftest import fenced_connections
 
 # A server whose tools are as a file says, whenever it is asked.
 PROGRAM = """
@@ -105,9 +106,10 @@ async def desk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         app = create_app(runtime, settings=settings, auth=TokenAuth(runtime.inside.tasking.database, local=True))
         server = await stack.enter_async_context(HttpServer(app, Listen("127.0.0.1", 0), grace=5))
         http = await stack.enter_async_context(httpx.AsyncClient(base_url=server.url, timeout=110))
-        connections = await stack.enter_async_context(McpConnections(allowed_commands=[sys.executable]))
+        connections = await stack.enter_async_context(fenced_connections())
         made = Desk(runtime, connections, http, held, offer)
-        spec = {"transport": "stdio", "command": sys.executable, "args": [str(program), str(offer)]}
+        seen = {"mounts": [{"source": str(offer.parent), "target": str(offer.parent)}]}
+        spec = {"transport": "stdio", "command": sys.executable, "args": [str(program), str(offer)], "sandbox": seen}
         await made.store.write([Put(declared("McpServer", "desk", {**spec, "reconnect": {"max_attempts": 0}}))])
         made.announce("wipes the desk", destructiveHint=True)
         yield made

@@ -36,8 +36,8 @@ from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import DeclaredBy, Filter, Key, Put
 from foliot.store.resources.database import SqlResourceStore
 from foliot.tools.base import ToolError
-from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.process import server_spec
+from tests.tools.mcp.conftest import fenced_connections
 
 SPACE = "team"
 SAMPLES: dict[str, dict[str, Any]] = {
@@ -1036,12 +1036,16 @@ async def test_a_program_that_was_not_granted_is_not_started_wherever_its_server
 ) -> None:
     canary = tmp_path / "canary"
     script = f"open({str(canary)!r}, 'w').close()"
+    seen = {"mounts": [{"source": str(tmp_path), "target": str(tmp_path), "writable": True}]}
     spec = {"transport": "stdio", "command": sys.executable, "args": ["-c", script], "reconnect": {"max_attempts": 0}}
+    spec |= {"sandbox": seen}
     for operator in (False, True):
         made = document("McpServer", "m", spec, uid="1", declaredBy={"user": "mallory", "operator": operator})
-        async with McpConnections(allowed_commands=[sys.executable]) as connections:
+        valid, problems = validate_document(made)
+        assert valid is not None, problems
+        async with fenced_connections() as connections:
             with pytest.raises(ToolError):
-                await connections.tools(server_spec(made))
+                await connections.tools(server_spec(valid))
         assert canary.exists() == operator
 
 

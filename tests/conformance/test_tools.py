@@ -21,11 +21,10 @@ from foliot.tools.backends.http import ExternalTool, HttpTool, WebhookCallbackTo
 from foliot.tools.backends.nats import NatsTool
 from foliot.tools.base import Invocation, ToolDefinition, ToolError
 from foliot.tools.function import tool
-from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.tool import McpTool
 from tests.conformance.tool_counterparts import External, InAnotherProcess, PlainHttp, Pushing, answered, over_nats
 from tests.tools.backends.grpc_service import serving as grpc_serving
-from tests.tools.mcp.conftest import agreeing
+from tests.tools.mcp.conftest import agreeing, fenced_connections
 from tests.tools.serving.bus import linked
 from tests.tools.web_service import serving, way_out
 
@@ -125,7 +124,12 @@ class TestMcp(WireConformance):
             {
                 "kind": "McpServer",
                 "metadata": {"name": "program"},
-                "spec": {"transport": "stdio", "command": sys.executable, "args": [script, str(tmp_path)]},
+                "spec": {
+                    "transport": "stdio",
+                    "command": sys.executable,
+                    "args": [script, str(tmp_path)],
+                    "sandbox": {"mounts": [{"source": str(tmp_path), "target": str(tmp_path), "writable": True}]},
+                },
             }
         )
         assert server is not None, problems
@@ -141,6 +145,6 @@ class TestMcp(WireConformance):
         async def find(namespace: str, name: str) -> dict[str, Any]:
             return server
 
-        async with McpConnections(allowed_commands=[sys.executable]) as connections:
+        async with fenced_connections() as connections:
             made = McpTool(tool_definition(declared), declared, connections, find, agreeing(connections, server))
             yield Subject(made, InAnotherProcess(tmp_path))

@@ -17,7 +17,7 @@ import pytest
 
 from foliot.tools.function import tool
 from foliot.tools.mcp.process import Launch
-from foliot.tools.mcp.session import ServerProcess, start
+from foliot.tools.mcp.stdio import UnfencedProcess, start_unfenced
 from foliot.tools.pipeline.pipeline import Pipeline
 from foliot.tools.pipeline.running import going_on
 from foliot.tools.processes import outlives_call
@@ -220,11 +220,11 @@ async def test_processes_outside_calls_are_nobodys() -> None:
 
 
 async def test_a_server_whose_connection_is_kept_outlives_the_call_that_needed_it_first() -> None:
-    started: list[ServerProcess] = []
+    started: list[UnfencedProcess] = []
 
     @tool(effect="read")
     async def first() -> None:
-        started.append(await start(Launch(("sleep", "600"), {"PATH": os.environ["PATH"]})))
+        started.append(await start_unfenced(Launch(("sleep", "600"), {"PATH": os.environ["PATH"]})))
 
     await Pipeline([first]).call(call("first"))
     try:

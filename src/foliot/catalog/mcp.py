@@ -24,13 +24,14 @@ from foliot.common.pages import read_all
 from foliot.common.text import one_line
 from foliot.common.times import iso
 from foliot.common.waits import Waits
-from foliot.engine.definition.endpoints import stored_secrets
+from foliot.engine.definition.endpoints import bound_hosts, stored_secrets
 from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound
 from foliot.resources.references import target_of
 from foliot.settings.settings import Settings
 from foliot.store.base import DeclaredBy, Delete, Document, Filter, Key, Put, ResourceStore
 from foliot.store.resources.mcp_pins import keep_agreed
 from foliot.tools.base import ToolError
+from foliot.tools.fences import Fences
 from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.pins import Announced
 from foliot.tools.mcp.process import ServerSpec, auth_headers, secret_values, server_spec
@@ -256,13 +257,21 @@ async def opened_connections(
     allow: Collection[str] = (),
     environ: Mapping[str, str] = os.environ,
     patient: bool = True,
+    fences: Fences | None = None,
 ) -> AsyncGenerator[McpConnections]:
-    """Connections for one command, closed at its end. `allow`: what may be started besides the settings' commands."""
+    """Connections for one command, closed at its end. `allow`: what may be started besides the settings' commands.
+
+    Servers that are programs are started in sandboxes of `fences`; without it none is started.
+    """
     secrets = stored_secrets(store, environ)
     client = OutboundClient(Guard(Outbound(allow_hosts=settings.outbound_allow)), waits=Waits(settings.lease))
     connections = McpConnections(
         allowed_commands={*settings.mcp_commands, *allow},
+        fences=fences,
+        granted_mounts=settings.sandbox_mounts,
+        granted_images=settings.container_images,
         resolve_secret=secret_values(secrets),
+        secret_hosts=partial(bound_hosts, store),
         authorize=auth_headers(CallAuth(secrets, TokenCache(client, secrets.masker))),
         guard=client.guard.addresses,
         environ=environ,

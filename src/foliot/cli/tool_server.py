@@ -51,7 +51,9 @@ async def serve_tools(order: Serving, signals: StopSignals) -> int:
     config = ServerConfig(shared=order.shared, create_stream=order.create_stream, concurrency=order.concurrency)
     async with Runtime(settings=settings, store_wait=inf) as runtime:
         documents = await _documents(order, runtime.inside.resources)
-        tools = runtime.inside.tools.served(documents, namespace(), None if order.files or order.names else _not_served)
+        tools = await runtime.inside.tools.served(
+            documents, namespace(), None if order.files or order.names else _not_served
+        )
         if not tools.definitions:
             raise NotFound("None of these tools can be served.")
         link = NatsLink(nats_options(replace(settings, nats=url), name="foliot-tools"))

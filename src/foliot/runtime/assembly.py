@@ -51,7 +51,7 @@ from foliot.tools.registry import GLOBAL, ToolRegistry, parse_version, split_req
 
 # The tools behind the names that an agent lists: given in Python, declared in the store, or built in.
 
-MakeTool: TypeAlias = Callable[[Document], Tool]
+MakeTool: TypeAlias = Callable[[Document], Awaitable[Tool]]
 """The backend of a declared tool; see backends.py."""
 BuiltinTools: TypeAlias = Callable[[str, str, Callable[[], Iterable[ToolDefinition]]], Tool | None]
 """A built-in tool by namespace and name, given all tools of its run; None when there is none of that name."""
@@ -104,7 +104,7 @@ async def tools_of(
             else:
                 missing.append(f"{request} (there is {version})")
         elif constraint.allows(parse_version(version := document["spec"]["version"])):
-            found.append(make(document))
+            found.append(await make(document))
             declared.append(name)
         else:
             missing.append(f"{request} (there is {version})")
@@ -338,7 +338,15 @@ class Assembly:
         given = self._agent_tools.get((namespace, agent), self.given)
         backends = self.backends
         return await tools_of(
-            requests, namespace, given, self.resources, agent, backends.tool, self._agent_tool, backends.builtin, pinned
+            requests,
+            namespace,
+            given,
+            self.resources,
+            agent,
+            backends.looked_up,
+            self._agent_tool,
+            backends.builtin,
+            pinned,
         )
 
     async def _agent_tool(self, namespace: str, name: str) -> Tool | None:

@@ -319,6 +319,7 @@ def _assembled(
         record=audit.egress if audit is not None else None,
         reveal=partial(_revealed, secrets),
         default_image=settings.container_image if settings else "",
+        unfenced=audit.unfenced if audit is not None else None,
     )
     gate = ModelGate(governance.rules, models.models_of)
     runs = Runs(
@@ -373,7 +374,7 @@ def _assembled(
 async def _revealed(secrets: Secrets, owner: FenceOwner, namespace: str, secret: FenceSecret) -> str:
     """The value that an egress broker sends. Raises `ToolSecretMissing`."""
     hosts = secret.hosts if secret.bound else None
-    return await secrets.value(secret.ref, namespace=namespace, tool=owner.tool, hosts=hosts)
+    return await secrets.value(secret.ref, namespace=namespace, tool=owner.tool, hosts=hosts, by=secret.by)
 
 
 # --- tasking ---------------------------------------------------------------------------------------------------------

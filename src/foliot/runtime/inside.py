@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from foliot.runtime.composition import Tasking
     from foliot.runtime.tools import ToolCatalog
     from foliot.tools.backends.callbacks import Callbacks
+    from foliot.tools.fences import Fences
 
 
 # --- runtime ---------------------------------------------------------------------------------------------------------
@@ -181,6 +182,11 @@ class Inside:
     def grants(self) -> OperatorGrants:
         """The operator's grants to resources that others declare."""
         return self._assembly.backends.grants
+
+    @property
+    def fences(self) -> Fences:
+        """The sandboxes of tool calls and of MCP servers that are programs."""
+        return self._assembly.backends.fences
 
     @property
     def approvals(self) -> ApprovalService:

@@ -95,7 +95,7 @@ class ToolCatalog:
         """
         found = {name: CatalogTool(name, "builtin", *self._built_in(namespace, name)) for name in NAMES}
         for document in await self._documents(namespace):
-            declared = self._declared(document)
+            declared = await self._declared(document)
             found[declared.name] = declared
         for name, why in (await self._quarantined(namespace)).items():
             known = found.get(name)
@@ -123,7 +123,7 @@ class ToolCatalog:
         broken = [f"{which}: {why}" for which, why in rules.broken.items() if which in (token, EVERY_TOOL)]
         return [*permissions, *policies, *grants, *broken]
 
-    def served(self, documents: Iterable[Document], namespace: str, refused: Refused | None = None) -> Pipeline:
+    async def served(self, documents: Iterable[Document], namespace: str, refused: Refused | None = None) -> Pipeline:
         """The tools of these documents in one pipeline, for whoever serves them to others.
 
         `refused` hears of one that cannot be called here; without it, it is raised.
@@ -134,7 +134,7 @@ class ToolCatalog:
                 if document["spec"]["type"] == "queue":
                     name = document["metadata"]["name"]
                     raise InvalidDefinition(f"{name} is itself called over NATS: serving it would call it in a circle")
-                tools.append(self._backends.tool(document))
+                tools.append(await self._backends.looked_up(document))
             except FoliotError as error:
                 if refused is None:
                     raise
@@ -256,11 +256,11 @@ class ToolCatalog:
         held = await held_tools(self._store, namespace) if self._store is not None else []
         return {row.name: f"quarantined: {row.held}; look at it, then {row.way()}" for row in held if row.name}
 
-    def _declared(self, document: Document) -> CatalogTool:
+    async def _declared(self, document: Document) -> CatalogTool:
         definition = tool_definition(document)
         source: Source = "mcp" if definition.type == "mcp" else "declared"
         try:
-            made = self._backends.tool(document)
+            made = await self._backends.looked_up(document)
         except ImportError as error:
             extra = NEEDS.get(definition.type, "")
             hint = f"; install foliot[{extra}]" if extra else ""

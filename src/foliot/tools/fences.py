@@ -52,7 +52,7 @@ class FenceSecret(Struct, frozen=True):
     """A Secret that code in a fence may use and never sees: it holds a placeholder, the broker sends the value.
 
     `ref` is `[namespace/]name[:key]`. `hosts` and `ports` are where it is sent. `bound`: only if the Secret itself is
-    bound to these hosts, because somebody else than the operator chose them.
+    bound to these hosts, because somebody else than the operator chose them. `by` is the kind that names it.
     """
 
     ref: str
@@ -61,6 +61,7 @@ class FenceSecret(Struct, frozen=True):
     variable: str = ""
     cleartext: bool = False
     bound: bool = True
+    by: str = "Tool"
 
     @property
     def name(self) -> str:
@@ -202,12 +203,20 @@ def lies_in(path: str, folders: Iterable[str]) -> bool:
     return any(path == folder or path.startswith(f"{folder.rstrip('/')}/") for folder in folders)
 
 
+def image_granted(image: str, pattern: str) -> bool:
+    """Whether an entry of `container_images` holds an image: the very one, or all below a name as `team.example/*`."""
+    return image == pattern or (pattern.endswith("/*") and image.startswith(pattern[:-1]))
+
+
 Ceilings: TypeAlias = Callable[[Caller], Awaitable[Sequence[Ceiling]]]
 """The ceilings that hold for whoever calls now."""
 RevealSecret: TypeAlias = Callable[[FenceOwner, str, FenceSecret], Awaitable[str]]
 """The value of a secret, by whose fence it is and the namespace that its reference is read in."""
 RecordEgress: TypeAlias = Callable[[FenceOwner, EgressRecord], None]
 """Keeps what a fence did on the network. When it raises, nothing more is let through."""
+
+RecordUnfenced: TypeAlias = Callable[[FenceOwner, Sequence[str]], Awaitable[None]]
+"""Keeps that a program is about to run without a fence, by its command line. When it raises, it is not started."""
 
 
 Serving: TypeAlias = Callable[[], FenceOwner | None]
@@ -239,6 +248,7 @@ class Fences:
         resolve: Resolve | None = None,
         record: RecordEgress | None = None,
         reveal: RevealSecret | None = None,
+        unfenced: RecordUnfenced | None = None,
         default_image: str = "",
     ) -> None:
         self._sandbox = sandbox
@@ -247,6 +257,7 @@ class Fences:
         self._resolve = resolve
         self._record = record
         self._reveal = reveal
+        self._unfenced = unfenced
         self._default_image = default_image
 
     async def narrowed(self, wanted: FenceRequest, caller: Caller) -> Narrowed:
@@ -331,6 +342,12 @@ class Fences:
             failure.before_effect = True
             raise failure from None
 
+    async def record_unfenced(self, owner: FenceOwner, command: Sequence[str]) -> None:
+        """Keep that a program is started without a fence, before it is. Raises `ToolDenied` when nothing keeps it."""
+        if self._unfenced is None:
+            raise ToolDenied("no program runs without a sandbox here: nothing could record it", layer="sandbox")
+        await self._unfenced(owner, command)
+
     async def _opened(self, found: Narrowed, owner: FenceOwner, serving: Serving) -> SandboxSession:
         wanted = found.request
         folder, access = await self.workspace(wanted.workspace, owner)
@@ -361,7 +378,7 @@ class Fences:
             raise ToolDenied("there is no network here: nothing could record what leaves", layer="sandbox")
         look_up, record = self._resolve, self._record
         by_name = {secret.name: secret for secret in wanted.secrets}
-        if len(by_name) < len(wanted.secrets):  # the value of one would go to the hosts of the other
+        if any(by_name[each.name].ref != each.ref for each in wanted.secrets):  # one would go where the other may
             raise ToolPolicyInvalid("two secrets of this tool read alike", field="spec.sandbox.secrets")
         namespace = wanted.namespace or owner.caller.namespace
 

@@ -11,10 +11,9 @@ from foliot.kernel.messages import Text
 from foliot.kernel.traces import new_trace, under_call
 from foliot.resources.validate import validate_document
 from foliot.tools.base import Invocation
-from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.tool import McpTool
 from foliot.tools.pipeline.pipeline import Pipeline
-from tests.tools.mcp.conftest import agreeing
+from tests.tools.mcp.conftest import agreeing, fenced_connections
 
 PROGRAM = """\
 import json, sys
@@ -56,7 +55,7 @@ async def test_the_context_of_a_call_reaches_an_mcp_server(tmp_path: Path) -> No
         return server
 
     context = under_call(str(new_trace("r1")), "r1", "c1")
-    async with McpConnections(allowed_commands=[sys.executable]) as connections:
+    async with fenced_connections() as connections:
         tool = McpTool(tool_definition(document), document, connections, find, agreeing(connections, server))
         pipeline = Pipeline([tool])
         told = await pipeline.call(Invocation("r1", "c1", "tell", {}, "key-1", trace=context))

@@ -12,22 +12,27 @@ import socket
 import subprocess
 import sys
 import venv
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
+from uuid import uuid4
 
 import pytest
 
 from foliot.dev.service import free_port
 from foliot.resources.agreed import Agreed, Levels
+from foliot.sandbox.egress.rules import EgressRecord
+from foliot.sandbox.process import ProcessSandbox
 from foliot.settings.settings import load_settings
 from foliot.store.open import open_database
 from foliot.store.resources.database import SqlResourceStore
 from foliot.store.secrets.keyring import load_keyring
+from foliot.tools.fences import Fences
 from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.process import ServerSpec, server_spec
 from foliot.tools.mcp.tool import FindAgreed
+from foliot.tools.workspaces import FenceOwner
 
 SERVERS = Path(__file__).parent / "servers"
 EVERYTHING = "@modelcontextprotocol/server-everything@2026.8.31"
@@ -77,10 +82,71 @@ def agreeing(connections: McpConnections, server: dict[str, Any], **changes: Any
     return find
 
 
+class Recorded:
+    """What left a fence, and what was started without one."""
+
+    def __init__(self) -> None:
+        self.left: list[tuple[FenceOwner, EgressRecord]] = []
+        self.started: list[tuple[FenceOwner, list[str]]] = []
+
+    def egress(self, owner: FenceOwner, record: EgressRecord) -> None:
+        self.left.append((owner, record))
+
+    async def unfenced(self, owner: FenceOwner, command: Sequence[str]) -> None:
+        self.started.append((owner, list(command)))
+
+
+@contextlib.asynccontextmanager
+async def real_fences(recorded: Recorded | None = None, **parts: Any) -> AsyncIterator[Fences]:
+    recorded, sandbox = recorded or Recorded(), ProcessSandbox()
+    try:
+        yield Fences(lambda backend: sandbox, record=recorded.egress, unfenced=recorded.unfenced, **parts)
+    finally:
+        await sandbox.close()
+
+
+@contextlib.asynccontextmanager
+async def fenced_connections(recorded: Recorded | None = None, **given: Any) -> AsyncIterator[McpConnections]:
+    """Connections whose servers run in real fences. `given` is for them; `ceilings`, `resolve`, `reveal` for fences."""
+    parts = {name: given.pop(name) for name in ("ceilings", "resolve", "reveal", "workspaces") if name in given}
+    async with (
+        real_fences(recorded, **parts) as fences,
+        McpConnections(**{"allowed_commands": [sys.executable], "fences": fences, **given}) as made,
+    ):
+        yield made
+
+
 @pytest.fixture
 async def connections() -> AsyncIterator[McpConnections]:
-    async with McpConnections(allowed_commands=[sys.executable]) as made:
+    async with fenced_connections() as made:
         yield made
+
+
+@pytest.fixture
+def mark() -> str:
+    """A word that only the processes of one test have in their command line or environment."""
+    return f"mark-{uuid4().hex}"
+
+
+def processes(mark: str) -> list[int]:
+    """The processes with that word, wherever they are: servers, what they started, and what fences them."""
+    found: list[int] = []
+    for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):
+        with contextlib.suppress(OSError):
+            about = Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/environ").read_bytes()
+            if mark.encode() in about and pid != os.getpid() and is_running(pid):
+                found.append(pid)
+    return found
+
+
+def servers(mark: str) -> list[int]:
+    """Those of them that run Python for the server: no fence, no warden."""
+    found: list[int] = []
+    for pid in processes(mark):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if b"python" in os.path.basename(words[0]) and b"warden.py" not in b" ".join(words):
+            found.append(pid)
+    return found
 
 
 @pytest.fixture

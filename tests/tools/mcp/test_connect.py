@@ -15,7 +15,7 @@ from foliot.catalog.mcp import opened_connections
 from foliot.settings.settings import load_settings
 from foliot.store.base import Put
 from foliot.tools.base import ToolPolicyInvalid, ToolSecretMissing
-from tests.tools.mcp.conftest import spec_of
+from tests.tools.mcp.conftest import real_fences, spec_of
 
 
 def secret(name: str, value: str) -> Put:
@@ -28,18 +28,24 @@ def settings(tmp_path: Path, **environ: str) -> Any:
     return load_settings({"home": str(tmp_path / "home")}, given)
 
 
-async def test_a_stored_secret_reaches_the_environment_of_the_server_it_is_declared_for(store, tmp_path):
+async def test_a_stored_secret_reaches_the_environment_of_a_server_without_a_fence(store, tmp_path):
     await store.write([secret("api", "sesame-123")])
-    server = spec_of("sample", "stdio", env=[{"name": "TOKEN", "secretRef": "api"}])
-    allowed = settings(tmp_path, mcp_commands=sys.executable)
-    async with opened_connections(store, allowed, environ={"PATH": os.environ["PATH"]}) as connections:
+    server = spec_of("sample", "stdio", env=[{"name": "TOKEN", "secretRef": "api"}], isolation="none")
+    allowed, environ = settings(tmp_path, mcp_commands=sys.executable), {"PATH": os.environ["PATH"]}
+    async with (
+        real_fences() as fences,
+        opened_connections(store, allowed, environ=environ, fences=fences) as connections,
+    ):
         found = (await connections.call(server, "environment", {})).structured_content
     assert found["TOKEN"] == "sesame-123"
 
 
 async def test_a_secret_of_another_namespace_is_out_of_reach(store, tmp_path):
     server = spec_of("sample", "stdio", env=[{"name": "TOKEN", "secretRef": "team-b/api"}])
-    async with opened_connections(store, settings(tmp_path), allow=[sys.executable]) as connections:
+    async with (
+        real_fences() as fences,
+        opened_connections(store, settings(tmp_path), allow=[sys.executable], fences=fences) as connections,
+    ):
         with pytest.raises(ToolSecretMissing, match="a Secret of namespace 'team-b'"):
             await connections.tools(server)
 

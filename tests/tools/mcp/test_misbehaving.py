@@ -12,12 +12,11 @@ import sys
 import pytest
 
 from foliot.tools.base import ToolArgumentsInvalid, ToolError, ToolTimeout, ToolUnreachable
-from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.results import parts_of
 from foliot.tools.mcp.session import McpSession
 from foliot.tools.outbound.client import ToolAnswerTooLarge
 from tests.loop_watch import watched_steps
-from tests.tools.mcp.conftest import SERVERS, eventually, is_running, spec_of
+from tests.tools.mcp.conftest import eventually, fenced_connections, is_running, processes, servers, spec_of
 
 
 def words(result: object) -> str:
@@ -51,14 +50,14 @@ async def test_a_flood_of_a_hundred_megabytes_fails_its_own_call_and_is_not_kept
     server = spec_of("rogue")
     await connections.tools(server)
     other = asyncio.create_task(connections.call(server, "quiet", {}))
-    pid = words(await connections.call(server, "pid", {}))
+    who = words(await connections.call(server, "who", {}))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(ToolAnswerTooLarge, match="more than 10485760 bytes") as caught:
         await connections.call(server, "flood", {"size": 100_000_000, "text": shape}, timeout=60)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 60_000  # kilobytes; the limit is ten megabytes, and a few copies of it exist for a moment
     assert not caught.value.retryable
-    assert words(await connections.call(server, "pid", {})) == pid
+    assert words(await connections.call(server, "who", {})) == who
     assert not other.done()
     other.cancel()
     await asyncio.wait({other})
@@ -66,11 +65,11 @@ async def test_a_flood_of_a_hundred_megabytes_fails_its_own_call_and_is_not_kept
 
 async def test_an_answer_of_millions_of_values_fails_its_own_call_and_holds_nobody(connections):
     server = spec_of("rogue")
-    pid = words(await connections.call(server, "pid", {}))
+    who = words(await connections.call(server, "who", {}))
     with watched_steps() as steps:
         with pytest.raises(ToolAnswerTooLarge, match="too many values"):
             await connections.call(server, "values", {"size": 2_000_000}, timeout=60)
-        assert words(await connections.call(server, "pid", {})) == pid
+        assert words(await connections.call(server, "who", {})) == who
     assert steps.longest < 1.0, f"one step of the event loop took {steps.longest:.2f} s"
 
 
@@ -82,47 +81,49 @@ async def test_a_pattern_that_takes_for_ever_holds_nobody(connections):
     assert words(await connections.call(server, "echo", {"text": "next"})) == "next"
 
 
-async def test_a_server_that_hangs_is_pinged_and_replaced(monkeypatch):
+async def test_a_server_that_hangs_is_pinged_and_replaced(monkeypatch, mark):
     monkeypatch.setattr(McpSession.answers, "__defaults__", (0.3,))
-    server = spec_of("rogue")
-    async with McpConnections(allowed_commands=[sys.executable]) as connections:
-        first = words(await connections.call(server, "pid", {}))
+    server = spec_of("rogue", mark)
+    async with fenced_connections(allowed_commands=[sys.executable]) as connections:
+        first = words(await connections.call(server, "who", {}))
         with pytest.raises(ToolTimeout):
             await connections.call(server, "hang", {}, timeout=1.0)
-        await eventually(lambda: not is_running(int(first)))
-        assert words(await connections.call(server, "pid", {}, timeout=60)) != first
+        await eventually(lambda: not processes(mark))
+        assert words(await connections.call(server, "who", {}, timeout=60)) != first
 
 
 async def test_a_call_right_after_one_that_hangs_waits_for_the_ping_and_gets_another_server(monkeypatch):
     monkeypatch.setattr(McpSession.answers, "__defaults__", (0.3,))
     server = spec_of("rogue")
-    async with McpConnections(allowed_commands=[sys.executable]) as connections:
-        first = words(await connections.call(server, "pid", {}))
+    async with fenced_connections(allowed_commands=[sys.executable]) as connections:
+        first = words(await connections.call(server, "who", {}))
         with pytest.raises(ToolTimeout):
             await connections.call(server, "hang", {}, timeout=1.0)
-        assert words(await connections.call(server, "pid", {}, timeout=60)) != first
+        assert words(await connections.call(server, "who", {}, timeout=60)) != first
 
 
 async def test_a_call_that_takes_too_long_at_a_server_that_lives_costs_nobody_else_anything(monkeypatch):
     monkeypatch.setattr(McpSession.answers, "__defaults__", (5.0,))
     server = spec_of("rogue")
-    async with McpConnections(allowed_commands=[sys.executable]) as connections:
-        first = words(await connections.call(server, "pid", {}))
+    async with fenced_connections(allowed_commands=[sys.executable]) as connections:
+        first = words(await connections.call(server, "who", {}))
         with pytest.raises(ToolTimeout):
             await connections.call(server, "quiet", {}, timeout=0.2)
         await eventually(lambda: not connections._suspected)
-        assert words(await connections.call(server, "pid", {})) == first
+        assert words(await connections.call(server, "who", {})) == first
 
 
-async def test_a_server_that_hangs_while_nobody_needs_it_is_ended(monkeypatch):
+async def test_a_server_that_hangs_while_nobody_needs_it_is_ended(monkeypatch, mark):
     patient, hasty = (10.0,), (0.3,)
     monkeypatch.setattr(McpSession.answers, "__defaults__", patient)
-    server = spec_of("rogue")
-    async with McpConnections(allowed_commands=[sys.executable], ping_seconds=0.2) as connections:
-        first = int(words(await connections.call(server, "pid", {})))
-        os.kill(first, signal.SIGSTOP)
+    server = spec_of("rogue", mark)
+    async with fenced_connections(ping_seconds=0.2) as connections:
+        await connections.tools(server)
+        inside = servers(mark)
+        for pid in inside:
+            os.kill(pid, signal.SIGSTOP)
         monkeypatch.setattr(McpSession.answers, "__defaults__", hasty)
-        await eventually(lambda: not is_running(first))
+        await eventually(lambda: not any(is_running(pid) for pid in inside))
         monkeypatch.setattr(McpSession.answers, "__defaults__", patient)  # a healthy one may be slow on a busy machine
         assert words(await connections.call(server, "echo", {"text": "again"}, timeout=60)) == "again"
 
@@ -145,16 +146,16 @@ async def test_all_calls_under_way_fail_when_their_server_crashes(connections):
     assert all(isinstance(result, ToolUnreachable) for result in results)
 
 
-async def test_closing_ends_a_server_that_does_not_want_to_go_and_what_it_left_behind():
-    server = spec_of("rogue", env=[{"name": "STUBBORN", "value": "1"}])
-    async with McpConnections(allowed_commands=[sys.executable]) as connections:
-        pids = [int(pid) for pid in words(await connections.call(server, "fork", {})).split()]
-        assert all(is_running(pid) for pid in pids)
-    assert not any(is_running(pid) for pid in pids)
+@pytest.mark.parametrize("isolation", ["sandboxed", "none"])
+async def test_closing_ends_a_server_that_does_not_want_to_go_and_what_it_left_behind(isolation, mark):
+    server = spec_of("rogue", env=[{"name": "STUBBORN", "value": mark}], isolation=isolation)
+    async with fenced_connections() as connections:
+        await connections.call(server, "fork", {})
+        assert len(servers(mark)) == 2
+    assert not processes(mark)
 
 
-async def test_closing_fails_calls_under_way():
-    connections = McpConnections(allowed_commands=[sys.executable])
+async def test_closing_fails_calls_under_way(connections):
     call = asyncio.create_task(connections.call(spec_of("rogue"), "quiet", {}))
     await eventually(lambda: any(health.in_flight for health in connections.health()))
     await connections.close()
@@ -164,38 +165,43 @@ async def test_closing_fails_calls_under_way():
         await connections.tools(spec_of("rogue"))
 
 
-async def test_closing_while_a_server_starts_leaves_nothing():
-    connections = McpConnections(allowed_commands=[sys.executable])
-    opening = asyncio.create_task(connections.tools(spec_of("sample", args=["-c", "import time; time.sleep(600)"])))
-    await eventually(lambda: bool(connections.health()))
+async def test_closing_while_a_server_starts_leaves_nothing(connections, mark):
+    server = spec_of("sample", args=["-c", "import time; time.sleep(600)", mark])
+    opening = asyncio.create_task(connections.tools(server))
+    await eventually(lambda: bool(processes(mark)))
     await connections.close()
     with pytest.raises((ToolUnreachable, asyncio.CancelledError)):
         await opening
+    assert not processes(mark)
 
 
 OWNER = """
 import asyncio, sys
-from foliot.tools.mcp.connections import McpConnections
-from foliot.tools.mcp.process import ServerSpec, Variable
+from tests.tools.mcp.conftest import fenced_connections, spec_of
 
 async def main():
-    connections = McpConnections(allowed_commands=[sys.executable])
-    stubborn = (Variable("STUBBORN", "1"),)
-    server = ServerSpec("default", "rogue", "d", "stdio", command=sys.executable, args=(sys.argv[1],), env=stubborn)
-    result = await connections.call(server, "fork", {})
-    print(result.content[0].text, flush=True)
-    await asyncio.Event().wait()
+    isolation, mark = sys.stdin.readline().split()
+    server = spec_of("rogue", env=[{"name": "STUBBORN", "value": mark}], isolation=isolation)
+    async with fenced_connections() as connections:
+        await connections.call(server, "fork", {})
+        print("forked", flush=True)
+        await asyncio.Event().wait()
 
 asyncio.run(main())
 """
 
 
-async def test_nothing_is_left_when_the_owner_is_killed():
-    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(SERVERS / "rogue.py")], stdout=subprocess.PIPE)
-    with owner:
-        assert owner.stdout is not None
-        pids = [int(pid) for pid in (await asyncio.to_thread(owner.stdout.readline)).split()]
-        assert len(pids) == 2
-        assert all(is_running(pid) for pid in pids)
-        os.kill(owner.pid, signal.SIGKILL)
-        await eventually(lambda: not any(is_running(pid) for pid in pids))
+@pytest.mark.parametrize("isolation", ["sandboxed", "none"])
+async def test_nothing_is_left_when_the_owner_is_killed(isolation, mark):
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", OWNER], stdin=pipe, stdout=pipe) as owner:
+        try:
+            assert owner.stdin is not None
+            assert owner.stdout is not None
+            owner.stdin.write(f"{isolation} {mark}\n".encode())
+            owner.stdin.flush()
+            assert await asyncio.to_thread(owner.stdout.readline) == b"forked\n"
+            assert len(servers(mark)) == 2
+        finally:
+            owner.kill()
+    await eventually(lambda: not processes(mark))

@@ -17,7 +17,7 @@ from foliot.tools.base import Invocation
 from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.tool import McpTool
 from foliot.tools.pipeline.pipeline import Pipeline
-from tests.tools.mcp.conftest import document, running
+from tests.tools.mcp.conftest import document, fenced_connections, running
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +61,7 @@ class TestFilesystem:
         node, folder = str(node_tools / "node"), tmp_path / "files"
         folder.mkdir()
         script = str(node_servers / "server-filesystem" / "dist" / "index.js")
-        async with McpConnections(allowed_commands=[node]) as connections:
+        async with fenced_connections(allowed_commands=[node]) as connections:
             files = await deploy(store, connections, "files", command=node, args=[script, str(folder)])
             await files.call("write_file", path=str(folder / "a.txt"), content="héllo")
             assert (folder / "a.txt").read_text() == "héllo"
@@ -73,7 +73,7 @@ class TestFilesystem:
     async def test_its_hints_decide_what_may_be_repeated(self, store, node_tools, node_servers, tmp_path):
         node = str(node_tools / "node")
         script = str(node_servers / "server-filesystem" / "dist" / "index.js")
-        async with McpConnections(allowed_commands=[node]) as connections:
+        async with fenced_connections(allowed_commands=[node]) as connections:
             await deploy(store, connections, "files", command=node, args=[script, str(tmp_path)])
         reading = (await store.get(Key("Tool", "default", "files--read-text-file")))["spec"]
         writing = (await store.get(Key("Tool", "default", "files--write-file")))["spec"]
@@ -99,7 +99,7 @@ class TestEverything:
     async def test_over_stdio(self, store, node_tools, node_servers):
         node = str(node_tools / "node")
         script = str(node_servers / "server-everything" / "dist" / "index.js")
-        async with McpConnections(allowed_commands=[node]) as connections:
+        async with fenced_connections(allowed_commands=[node]) as connections:
             everything = await deploy(store, connections, "everything", command=node, args=[script, "stdio"])
             await use_everything(everything)
             assert everything.heard
@@ -114,7 +114,7 @@ class TestEverything:
 
 
 async def test_a_python_server_from_pypi(store, time_server: Path):
-    async with McpConnections(allowed_commands=[str(time_server)]) as connections:
+    async with fenced_connections(allowed_commands=[str(time_server)]) as connections:
         clock = await deploy(
             store, connections, "clock", command=str(time_server), args=["--local-timezone", "Europe/Oslo"]
         )

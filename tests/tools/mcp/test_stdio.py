@@ -8,9 +8,8 @@ import sys
 import pytest
 
 from foliot.tools.base import ToolDenied, ToolPolicyInvalid, ToolSecretMissing, ToolTimeout, ToolUnreachable
-from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.results import parts_of
-from tests.tools.mcp.conftest import eventually, is_running, spec_of
+from tests.tools.mcp.conftest import eventually, fenced_connections, processes, servers, spec_of
 
 
 def words(result: object) -> str:
@@ -83,23 +82,23 @@ class TestTalking:
 
 class TestStarting:
     async def test_a_command_that_is_not_listed_is_not_started(self):
-        async with McpConnections(allowed_commands=["npx", "uvx"]) as connections:
+        async with fenced_connections(allowed_commands=["npx", "uvx"]) as connections:
             with pytest.raises(ToolDenied, match=r"may not be started here; allowed commands: npx, uvx") as caught:
                 await connections.tools(spec_of("sample", "stdio"))
         assert "FOLIOT_MCP_COMMANDS" in (caught.value.hint or "")
 
     async def test_without_a_list_nothing_is_started(self):
-        async with McpConnections() as connections:
+        async with fenced_connections(allowed_commands=[]) as connections:
             with pytest.raises(ToolDenied, match="allowed commands: none"):
                 await connections.tools(spec_of("sample", "stdio"))
 
     async def test_a_relative_path_is_refused_even_if_listed(self):
-        async with McpConnections(allowed_commands=["bin/server"]) as connections:
+        async with fenced_connections(allowed_commands=["bin/server"]) as connections:
             with pytest.raises(ToolPolicyInvalid, match="relative path"):
                 await connections.tools(spec_of("sample", command="bin/server"))
 
     async def test_a_program_that_is_not_there_is_named(self):
-        async with McpConnections(allowed_commands=["no-such-program"]) as connections:
+        async with fenced_connections(allowed_commands=["no-such-program"]) as connections:
             with pytest.raises(ToolPolicyInvalid, match="no program 'no-such-program'"):
                 await connections.tools(spec_of("sample", command="no-such-program"))
 
@@ -107,17 +106,16 @@ class TestStarting:
         server = spec_of("rogue", command=f"{sys.executable} -X dev")
         assert words(await connections.call(server, "echo", {"text": "hi"})) == "hi"
 
-    async def test_the_environment_is_clean_but_for_what_is_declared(self):
+    async def test_without_a_fence_the_environment_is_clean_but_for_what_is_declared(self):
         async def resolve(reference: str, namespace: str) -> str:
             assert (reference, namespace) == ("api:key", "default")
             return "sesame-123"
 
         environ = {"PATH": "/usr/bin:/bin", "HOME": "/nowhere", "AWS_SECRET_ACCESS_KEY": "x", "FOLIOT_SECRET_KEY": "y"}
         env = [{"name": "MODE", "value": "test"}, {"name": "TOKEN", "secretRef": "api:key"}]
-        async with McpConnections(
-            allowed_commands=[sys.executable], resolve_secret=resolve, environ=environ
-        ) as connections:
-            result = await connections.call(spec_of("sample", "stdio", env=env), "environment", {})
+        async with fenced_connections(resolve_secret=resolve, environ=environ) as connections:
+            server = spec_of("sample", "stdio", env=env, isolation="none")
+            result = await connections.call(server, "environment", {})
         found = dict(result.structured_content)
         found.pop("LC_CTYPE", None)  # Python itself sets it
         assert found == {"PATH": "/usr/bin:/bin", "HOME": "/nowhere", "MODE": "test", "TOKEN": "sesame-123"}
@@ -132,8 +130,8 @@ class TestStarting:
         async def resolve(reference: str, namespace: str) -> str:
             return "sesame-123"
 
-        server = spec_of("rogue", env=[{"name": "TOKEN", "secretRef": "api"}])
-        async with McpConnections(allowed_commands=[sys.executable], resolve_secret=resolve) as connections:
+        server = spec_of("rogue", env=[{"name": "TOKEN", "secretRef": "api"}], isolation="none")
+        async with fenced_connections(resolve_secret=resolve) as connections:
             with pytest.raises(ToolUnreachable, match="exit code 3; its last words: something terrible") as caught:
                 await connections.call(server, "crash", {})
         assert "sesame" not in caught.value.message
@@ -149,10 +147,10 @@ class TestStarting:
 class TestReconnecting:
     async def test_a_server_that_crashed_is_started_again_for_the_next_call(self, connections):
         server = spec_of("rogue")
-        first = words(await connections.call(server, "pid", {}))
+        first = words(await connections.call(server, "who", {}))
         with pytest.raises(ToolUnreachable):
             await connections.call(server, "crash", {})
-        assert words(await connections.call(server, "pid", {})) != first
+        assert words(await connections.call(server, "who", {})) != first
 
     async def test_attempts_wait_twice_as_long_each_time_and_then_calls_fail_at_once(self):
         waits: list[float] = []
@@ -162,7 +160,9 @@ class TestReconnecting:
             waits.append(seconds)
 
         server = spec_of("sample", args=["-c", "pass"], reconnect={"max_attempts": 3, "backoff": "2s"})
-        async with McpConnections(allowed_commands=[sys.executable], sleep=sleep, clock=lambda: now[0]) as connections:
+        async with fenced_connections(
+            allowed_commands=[sys.executable], sleep=sleep, clock=lambda: now[0]
+        ) as connections:
             for _ in range(3):  # the second and third do not even try
                 with pytest.raises(ToolUnreachable):
                     await connections.tools(server)
@@ -178,16 +178,15 @@ class TestReconnecting:
         sessions = await asyncio.gather(*(connections.session(server) for _ in range(10)))
         assert len({id(session) for session in sessions}) == 1
 
-    async def test_another_declaration_is_another_process_and_old_calls_end_on_the_old_one(self, connections):
-        before, after = spec_of("sample", "stdio"), spec_of("sample", "stdio", env=[{"name": "A", "value": "1"}])
+    async def test_another_declaration_is_another_process_and_old_calls_end_on_the_old_one(self, connections, mark):
+        before, after = (spec_of("sample", "stdio", env=[{"name": "A", "value": f"{mark}-{n}"}]) for n in (0, 1))
         call = asyncio.create_task(connections.call(before, "slow", {"name": "old"}))
         await eventually(lambda: any(health.in_flight for health in connections.health()))
-        old = connections.health()[0].pid
-        assert (await connections.call(after, "environment", {})).structured_content["A"] == "1"
-        assert is_running(old)
+        assert (await connections.call(after, "environment", {})).structured_content["A"] == f"{mark}-1"
+        assert servers(f"{mark}-0")
         assert not call.done()
         call.cancel()
-        await eventually(lambda: not is_running(old))
+        await eventually(lambda: not processes(f"{mark}-0"))
 
 
 class TestChanges:
@@ -199,7 +198,7 @@ class TestChanges:
             heard.set()
 
         server = spec_of(name, "stdio")
-        async with McpConnections(allowed_commands=[sys.executable], on_tools_changed=changed) as connections:
+        async with fenced_connections(allowed_commands=[sys.executable], on_tools_changed=changed) as connections:
             before = await connections.tools(server)
             if name == "sample":
                 await _subscribed(connections, server)

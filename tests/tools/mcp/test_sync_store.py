@@ -19,7 +19,7 @@ from foliot.tools.base import Invocation, ToolDenied
 from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.tool import McpTool
 from foliot.tools.pipeline.pipeline import Pipeline
-from tests.tools.mcp.conftest import SERVERS, document
+from tests.tools.mcp.conftest import SERVERS, document, fenced_connections
 
 
 async def declare(store: Any, name: str = "sample", *words: str, **spec: Any) -> dict[str, Any]:
@@ -126,7 +126,7 @@ async def test_a_changed_list_leads_to_a_sync_by_itself(store):
         await sync_server(store, stored, connections)
         synced.set()
 
-    async with McpConnections(allowed_commands=[sys.executable], on_tools_changed=changed) as connections:
+    async with fenced_connections(allowed_commands=[sys.executable], on_tools_changed=changed) as connections:
         server = await declare(store, "rogue")
         await sync_server(store, server, connections)
         from foliot.tools.mcp.process import server_spec

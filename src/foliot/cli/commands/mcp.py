@@ -20,7 +20,6 @@ from foliot.cli.terminal import confirm, out
 from foliot.common.text import counted, one_line
 from foliot.errors import Conflict, FoliotError, NotFound, UsageError
 from foliot.resources.agreed import EFFECTS, ISOLATIONS, RISKS
-from foliot.runtime.local.groups import opened_store
 from foliot.store.base import Document, Filter, Key, ResourceStore
 
 if TYPE_CHECKING:
@@ -157,12 +156,17 @@ async def _opened(
     """The store and connections. Somebody who sits in front of it hears at once what is wrong with a server."""
     from foliot.catalog.mcp import opened_connections
 
-    settings = current().store_settings()
-    async with (
-        opened_store(settings) as groups,
-        opened_connections(groups.store, settings, allow=allow, environ=os.environ, patient=patient) as connections,
-    ):
-        yield groups.store, connections
+    async with opened() as runtime:
+        inside = runtime.inside
+        async with opened_connections(
+            inside.resources,
+            inside.settings,
+            allow=allow,
+            environ=os.environ,
+            patient=patient,
+            fences=inside.fences,
+        ) as connections:
+            yield inside.resources, connections
 
 
 async def _server(store: ResourceStore, name: str) -> Document:

@@ -146,7 +146,7 @@ async def mcp_kept_in_step(runtime: Runtime, *, wanted: bool = True) -> AsyncGen
         partial(load_keyring, settings),
         existing=partial(load_keyring, settings, create=False),
     )
-    async with opened_connections(store, settings) as connections:
+    async with opened_connections(store, settings, fences=runtime.inside.fences) as connections:
         keeping = asyncio.create_task(McpKeeper(store, connections).run())
         try:
             yield

@@ -6,7 +6,7 @@ rests on, and what came of it, with what it took. The content of results is not 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -230,6 +230,27 @@ def egress_entry(owner: FenceOwner, record: EgressRecord, at: float) -> dict[str
             "seconds": round(record.seconds, 6),
         },
         "decision": {"asks": [], **({"layer": "egress", "message": _text(record.reason)} if record.reason else {})},
+    }
+
+
+def unfenced_entry(owner: FenceOwner, command: Sequence[str], at: float) -> dict[str, Any]:
+    """The record of a program of an MCP server that is started with all rights of this process.
+
+    Of the command only the program is kept: arguments may hold secrets.
+    """
+    caller = owner.caller
+    return {
+        "at": at,
+        "moment": "unfenced",
+        "outcome": "started",
+        "namespace": _text(caller.namespace),
+        "agent": _text(caller.agent),
+        "tool": _text(owner.tool),
+        "run_id": _text(owner.run_id),
+        "call_id": _text(owner.call_id),
+        "caller": {"user": _text(caller.user)},
+        "decision": {"asks": [], "layer": "isolation", "message": "isolation: none"},
+        "resource": {"kind": "McpServer", "name": _text(owner.tool), "program": _text(command[0] if command else "")},
     }
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
-from foliot.engine.audit.entry import budget_entry, egress_entry, entry_of
+from foliot.engine.audit.entry import budget_entry, egress_entry, entry_of, unfenced_entry
 from foliot.engine.audit.sinks import SinkContext, SinkFeed, open_feeds
 from foliot.engine.budgets.declared import Payer
 from foliot.errors import FoliotError, Unavailable
@@ -113,6 +113,10 @@ class AuditTrail:
         if self._closed or len(self._queue) >= self._capacity:
             raise Unavailable("the audit log is closed, or cannot keep up")
         self._enqueue(_Pending(partial(egress_entry, owner, record, time.time())))
+
+    async def unfenced(self, owner: FenceOwner, command: Sequence[str]) -> None:
+        """Record that a program is started without a sandbox. Returns when it is durable. Raises `Unavailable`."""
+        await self.act(unfenced_entry(owner, command, time.time()))
 
     async def act(self, entry: Mapping[str, Any]) -> None:
         """Records an act from outside, given as the members of an audit record. Returns when it is durable.

@@ -69,7 +69,7 @@ async def totals(log: SqlAuditLog, filter: AuditFilter, *, by: By) -> list[Total
     before: int | None = None
     while page := await log.find(filter, limit=PAGE, before=before):
         for record in page:
-            if record.body["moment"] in ("budget", "egress"):
+            if record.body["moment"] in ("budget", "egress", "unfenced"):
                 continue  # about what was not begun, or about a part of a call
             name = name_of(record.body)
             found.setdefault(name, Total(name)).add(record.body)

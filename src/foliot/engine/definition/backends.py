@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from foliot.common.waits import Waits
+from foliot.engine.definition.endpoints import bound_hosts
 from foliot.engine.definition.freeze import FENCED_MODES, FENCED_TYPES, tool_definition
 from foliot.engine.definition.functions import fenced_definition, function_tool
 from foliot.engine.definition.grants import NOTHING_GRANTED, OperatorGrants, not_granted
@@ -170,13 +171,14 @@ class Backends:
         there: a tool is never run in something weaker than what it declares.
         """
         definition = tool_definition(document)
+        if definition.type == "mcp":
+            return self._mcp_tool(document, definition)
         if definition.isolation == "wasm":
             definition = self._wasm_definition(document, definition)
         if definition.isolation != NONE:
             return self._contained(document, definition)
         make = {
             "function": self._function,
-            "mcp": self._mcp_tool,
             "grpc": self._grpc_tool,
             "queue": self._nats_tool,
             **dict.fromkeys(OVER_HTTP, self._http_tool),
@@ -186,6 +188,21 @@ class Backends:
                 f"tool {definition.name!r} has the type {definition.type!r}, which nothing here serves"
             )
         return make(document, definition)
+
+    async def looked_up(self, document: Document) -> Tool:
+        """Make the tool with what only the store knows: a tool of an MCP server has the isolation of that server.
+
+        Raises as `tool`.
+        """
+        made = self.tool(document)
+        if document["spec"]["type"] != "mcp":
+            return made
+        from foliot.tools.mcp.tool import McpTool, stronger
+
+        if not isinstance(made, McpTool) or (server := await made.server()) is None:
+            return made  # which a call is told of
+        definition = replace(made.definition, isolation=stronger(made.definition.isolation, server.mode))
+        return self._mcp_tool(document, definition, server.mode)
 
     def workspace_of(self, namespace: str) -> Path | None:
         """The files that tools of a namespace work on. Namespaces are kept apart: only one has them."""
@@ -372,7 +389,8 @@ class Backends:
             self._nats = NatsLink(self._nats_options)
         return NatsTool(definition, self._nats, signer=self._signer)
 
-    def _mcp_tool(self, document: Document, definition: ToolDefinition) -> Tool:
+    def _mcp_tool(self, document: Document, definition: ToolDefinition, isolation: str | None = None) -> Tool:
+        """Make a tool of an MCP server. Until its `isolation` is looked up, a call finds out whether it fits."""
         from foliot.tools.mcp.connections import McpConnections
         from foliot.tools.mcp.process import auth_headers, secret_values
         from foliot.tools.mcp.tool import McpTool
@@ -380,12 +398,24 @@ class Backends:
         if self._mcp is None:
             self._mcp = McpConnections(
                 allowed_commands=self.grants.mcp_commands,
+                fences=self.fences,
+                granted_mounts=self.grants.sandbox_mounts,
+                granted_images=self.grants.container_images,
                 resolve_secret=secret_values(self._secrets),
+                secret_hosts=None if self._store is None else partial(bound_hosts, self._store),
                 authorize=auth_headers(self.web.auth),
                 guard=self.web.guard.addresses,
                 environ=self._environ,
             )
-        return McpTool(definition, document, self._mcp, self._find_server, self._find_agreed, self._references.allow)
+        return McpTool(
+            definition,
+            document,
+            self._mcp,
+            self._find_server,
+            self._find_agreed,
+            self._references.allow,
+            isolation=definition.isolation if isolation is None else isolation,
+        )
 
     async def _find_server(self, namespace: str, name: str) -> Document:
         assert self._store is not None, "the tool was declared in it"

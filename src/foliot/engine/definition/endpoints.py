@@ -57,7 +57,7 @@ from foliot.tools.outbound.client import OutboundClient
 from foliot.tools.outbound.guard import Guard, Outbound
 from foliot.tools.pipeline.breaker import Circuits as LocalCircuits
 from foliot.tools.secrets.masking import Masker
-from foliot.tools.secrets.secrets import EnvironmentSecrets, SecretChain, Secrets, StoreSecrets
+from foliot.tools.secrets.secrets import EnvironmentSecrets, SecretChain, SecretRef, Secrets, StoreSecrets
 
 # How long an endpoint that was looked up is used without looking again.
 FRESH_FOR = 1.0
@@ -594,3 +594,13 @@ def stored_secrets(
 
     resolvers = SecretChain([StoreSecrets(reveal), EnvironmentSecrets(environ)])
     return Secrets(resolvers, Masker(), may=references.allow)
+
+
+async def bound_hosts(store: ResourceStore, reference: str, namespace: str) -> Sequence[str] | None:
+    """The hosts that a Secret of the store is bound to; None for one that is not declared."""
+    ref = SecretRef.parse(reference, namespace)
+    try:
+        secret = await store.get(Key("Secret", ref.namespace, ref.name))
+    except NotFound:
+        return None
+    return secret["spec"].get("hosts", ())

@@ -23,7 +23,7 @@ from foliot.resources.powers import Document, declared_addresses, declared_by_op
 from foliot.settings.settings import Settings
 from foliot.tools.base import ToolDenied
 from foliot.tools.declared_fences import tool_fence
-from foliot.tools.fences import FenceRequest, lies_in, mount_granted
+from foliot.tools.fences import FenceRequest, image_granted, lies_in, mount_granted
 from foliot.tools.mcp.process import ServerSpec, Variable, command_granted, server_spec
 from foliot.tools.nats_worker.messages import EXECUTE
 from foliot.tools.outbound.guard import Guard, Outbound, OutboundRefused, ToolUnreachable
@@ -305,6 +305,7 @@ class OperatorGrants:
             check_provider(document)
         if kind == "McpServer" and spec["transport"] == "stdio":
             self._check_command(document)
+            _check_fenced(document)
         for field, url in addresses(document):
             await self._check_address(document, field, url)
         ref = spec.get("auth", {}).get("secretRef")
@@ -343,6 +344,18 @@ class OperatorGrants:
         return Guard(Outbound(allow_hosts=self.outbound_allow), lookup=_only_this_machine)
 
 
+def _check_fenced(document: Document) -> None:
+    """Raises `Denied` for a program without a sandbox that somebody else than the operator declares."""
+    if spec_of(document).get("isolation") != "none" or declared_by_operator(document):
+        return
+    raise Denied(
+        f"McpServer/{document['metadata']['name']}: only the operator has programs started without a sandbox",
+        hint="leave spec.isolation out, or ask the operator of this installation (admin of all namespaces) "
+        "to declare this resource",
+        field="spec.isolation",
+    )
+
+
 NOTHING_GRANTED: Final = OperatorGrants()
 
 
@@ -373,11 +386,6 @@ def module_granted(module: str, patterns: Collection[str]) -> bool:
     return any(
         module == pattern or (pattern.endswith(".*") and f"{module}.".startswith(pattern[:-1])) for pattern in patterns
     )
-
-
-def image_granted(image: str, pattern: str) -> bool:
-    """Whether an entry of `container_images` holds an image: the very one, or all below a name as `team.example/*`."""
-    return image == pattern or (pattern.endswith("/*") and image.startswith(pattern[:-1]))
 
 
 def not_granted(document: Document, denied: Denied) -> FoliotError:

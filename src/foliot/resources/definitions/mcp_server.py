@@ -8,7 +8,8 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from foliot.resources.base import Model, Resource, Status, given, implies, no, problem, says
+from foliot.resources.base import Model, Resource, Status, both, given, implies, no, present, problem, says
+from foliot.resources.definitions.sandbox import SandboxSpec
 from foliot.resources.definitions.shapes import ToolAuth
 from foliot.resources.fields import (
     ANY_CASE,
@@ -67,6 +68,9 @@ class McpServerSpec(Model):
     rules: ClassVar = (
         implies(says("transport", "stdio"), given("command")),
         implies(says("transport", "http"), given("endpoint")),
+        implies(given("isolation"), says("transport", "stdio")),
+        implies(present("sandbox"), says("transport", "stdio")),
+        no(both(present("sandbox"), says("isolation", "none"))),
     )
 
     transport: Annotated[Literal["stdio", "http"], ANY_CASE] | None = Field(
@@ -77,6 +81,11 @@ class McpServerSpec(Model):
     env: list[EnvironmentVariable] = Field(
         default_factory=list[EnvironmentVariable], description="Its environment, beside the few variables it needs."
     )
+    isolation: Annotated[Literal["sandboxed", "container", "none"], ANY_CASE] | None = Field(
+        default=None,
+        description="What contains the program: `sandboxed` when not given. `none` gives it all rights of the worker.",
+    )
+    sandbox: SandboxSpec | None = Field(default=None, description="What the program sees and reaches in its fence.")
     endpoint: Url = Field(default="", description="The server's URL, for http.")
     auth: ToolAuth = Field(default_factory=ToolAuth, description="How the server is told who calls.")
     tool_filter: ToolFilter = Field(default_factory=ToolFilter, description="Which tools become Tools.")
@@ -85,14 +94,25 @@ class McpServerSpec(Model):
         default=None, description="How often a worker compares Tools and server; 5m when not given, 0 for never."
     )
 
+    def complete(self) -> None:
+        if self.transport == "stdio" and self.isolation is None:
+            self.isolation = "sandboxed"
+
     def problems(self) -> Iterator[Problem]:
+        for field in ("isolation", "sandbox"):
+            if self.transport == "http" and getattr(self, field) is not None:
+                yield problem(field, message="{field} is only for spec.transport=stdio: the server runs elsewhere")
+        if self.isolation == "none" and self.sandbox is not None:
+            yield problem("sandbox", message="{field}: there is no sandbox with spec.isolation=none")
         if self.transport == "stdio" and not self.command:
             yield problem("command", message="{field} is required when spec.transport=stdio")
         if self.transport == "http" and not self.endpoint:
             yield problem("endpoint", message="{field} is required when spec.transport=http")
         names = [variable.name for variable in self.env]
+        inside = self.sandbox or SandboxSpec()
+        taken = {*inside.env, *(secret.variable for secret in inside.secrets)}
         for index, name in enumerate(names):
-            if name in names[:index]:
+            if name in names[:index] or name in taken:
                 yield problem("env", index, "name", message=f'the variable "{name[:80]}" is given twice')
 
 

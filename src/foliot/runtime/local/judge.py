@@ -9,6 +9,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 from foliot.engine.budgets.calls import CallBudgets
 from foliot.engine.budgets.declared import DeclaredBudgets
 from foliot.engine.budgets.service import BudgetService
-from foliot.engine.definition.endpoints import stored_secrets
+from foliot.engine.definition.endpoints import bound_hosts, stored_secrets
 from foliot.engine.definition.grants import NOTHING_GRANTED
 from foliot.engine.definition.grants import OperatorGrants as Granted
 from foliot.engine.definition.references import Lists, References, granted_roles, list_all
@@ -36,7 +37,6 @@ from foliot.store.ledger.budgets import SqlBudgetLedger
 from foliot.tools.governance.judge import PolicyQuestion
 from foliot.tools.governance.rules import Verdict
 from foliot.tools.registry import split_request
-from foliot.tools.secrets.secrets import SecretRef
 from foliot.work.tasks.base import Command
 
 _command: Final = msgspec.json.Decoder(Command).decode
@@ -137,17 +137,9 @@ class Judging:
             budgets=CallBudgets(service, SqlJournal(self._db)),
             has_secret=stored_secrets(self._store, os.environ).has,
             granted=self._granted,
-            secret_hosts=self._secret_hosts,
+            secret_hosts=partial(bound_hosts, self._store),
             people={name: await person(name) for name in givers},
         )
-
-    async def _secret_hosts(self, reference: str, namespace: str) -> Sequence[str] | None:
-        ref = SecretRef.parse(reference, namespace)
-        try:
-            secret = await self._store.get(Key("Secret", ref.namespace, ref.name))
-        except NotFound:
-            return None
-        return secret["spec"].get("hosts", ())
 
     async def _documents(self, namespace: str) -> list[Document]:
         documents = await rule_documents(self._store, namespace)

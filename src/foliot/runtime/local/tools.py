@@ -26,7 +26,6 @@ from foliot.tools.registry import schema_digest
 
 if TYPE_CHECKING:
     from foliot.runtime.inside import Inside
-    from foliot.settings.settings import Settings
     from foliot.tools.mcp.connections import McpConnections
 
 # Where a verb is called `list`, the type of that name is hidden.
@@ -75,14 +74,14 @@ class LocalTools(ToolGroup):
         from foliot.catalog.mcp import offered_tools  # with the clients of MCP: loaded when somebody asks
 
         document = await self._resources.get(Key("McpServer", namespace, server))
-        async with _connected(self._resources, self._settings) as connections:
+        async with _connected(self._inside) as connections:
             return await offered_tools(self._resources, document, connections)
 
     async def accept(
         self, server: str, tool: str, digest: str, levels: Mapping[str, Any], *, namespace: str = "default"
     ) -> str:
         order, key = Acceptance.of(tool, digest, levels), Key("McpServer", namespace, server)
-        return str((await accept_offered(self._resources, self._settings, key, order))["tool"])
+        return str((await accept_offered(self._inside, key, order))["tool"])
 
     @property
     def _resources(self) -> ResourceStore:
@@ -115,23 +114,24 @@ async def test_tool(offering: ToolCatalog, asker: ToolCaller, name: str, argumen
         return await offering.test(name, arguments, asker)
 
 
-async def accept_offered(store: ResourceStore, settings: Settings, server: Key, order: Acceptance) -> Document:
+async def accept_offered(inside: Inside, server: Key, order: Acceptance) -> Document:
     """Do as `ToolGroup.accept`; return what was discovered of the tool: `name`, `tool`, `digest`."""
     from foliot.catalog.mcp import accept_tool
 
+    store = inside.resources
     document = await store.get(server)
-    async with _connected(store, settings) as connections:
+    async with _connected(inside) as connections:
         synced = await accept_tool(store, document, connections, order.tool, digest=order.digest, levels=order.levels())
     return next(each for each in synced.discovered if order.tool in (each["name"], each.get("tool")))
 
 
 @asynccontextmanager
-async def _connected(store: ResourceStore, settings: Settings) -> AsyncGenerator[McpConnections]:
+async def _connected(inside: Inside) -> AsyncGenerator[McpConnections]:
     """Connections for one request. An MCP server that cannot be asked is a `Conflict`: this process is well."""
     from foliot.catalog.mcp import opened_connections
 
     try:
-        async with opened_connections(store, settings) as connections:
+        async with opened_connections(inside.resources, inside.settings, fences=inside.fences) as connections:
             yield connections
     except ToolError as error:
         raise Conflict(error.message, hint=error.hint) from None

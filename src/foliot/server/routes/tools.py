@@ -89,7 +89,7 @@ async def accept(
     409 when it announces another definition than the one that was seen.
     """
     order, where, inside = await form(request, Acceptance), space(namespace), services.runtime.inside
-    found = await accept_offered(inside.resources, inside.settings, Key("McpServer", where, name), order)
+    found = await accept_offered(inside, Key("McpServer", where, name), order)
     said = {"tool": found["name"], "digest": found["digest"], **order.levels()}
     act = (caller, "accepted", "McpServer", where, name)
     await record(services.runtime, *act, request=request.scope[REQUEST_ID], accepted=said)

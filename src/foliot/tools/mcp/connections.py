@@ -1,4 +1,8 @@
-"""The live connections of one process: at most one for each declared server, made when first needed.
+"""The live connections of one process: one for each declared server and fence of it, made when first needed.
+
+Callers share the connection of a server as long as the same holds for them. Whoever is under a stricter rule gets a
+server of his own, in a fence that is as narrow: nobody ever uses one that is wider than his. Servers in the fence of a
+few are ended when they have been idle for a while.
 
 Whoever needs a server gets the connection that is there, or waits together with all others for the one attempt to make
 it. A server that cannot be reached is tried again as its `reconnect` says, and then left alone for a while, so that
@@ -19,14 +23,18 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from msgspec.structs import replace
+
 from foliot.kernel.backoff import backoff
-from foliot.tools.base import OnOutput, ToolAnswerLost, ToolError, ToolUnreachable
+from foliot.tools.base import OnOutput, ToolAnswerLost, ToolDenied, ToolError, ToolIsolationMissing, ToolUnreachable
+from foliot.tools.fences import FenceRequest, Fences, Narrowed, image_granted
 from foliot.tools.mcp.http import EXCHANGE, Exchange
 from foliot.tools.mcp.pins import Announced
-from foliot.tools.mcp.process import ResolveSecret, ServerSpec, no_headers, no_secrets
+from foliot.tools.mcp.process import ResolveSecret, SecretHosts, ServerSpec, no_headers, no_secrets
 from foliot.tools.mcp.results import protocol_error
 from foliot.tools.mcp.sdk import require_sdk
-from foliot.tools.mcp.session import PONG_SECONDS, McpSession, SessionServices
+from foliot.tools.mcp.session import PONG_SECONDS, McpSession, SessionFence, SessionServices, server_owner
+from foliot.tools.workspaces import FenceOwner
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
@@ -38,6 +46,9 @@ MAX_MESSAGE: Final = 10 * 1024 * 1024
 LONGEST_WAIT: Final = 60.0
 CHORE_SECONDS: Final = 10.0
 PING_SECONDS: Final = 60.0
+# How long a server in the fence of a few may be idle, and how many such fences of one server there are at once.
+IDLE_SECONDS: Final = 300.0
+MOST_FENCES: Final = 8
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +70,12 @@ class ServerHealth:
 
 @dataclass(slots=True)
 class _Slot:
+    """A place for one connection. `folder` is the workspace that its fence shows, if it does."""
+
     server: ServerSpec
+    fence: SessionFence | None = None
+    folder: str = ""
+    used_at: float = 0.0
     session: McpSession | None = None
     opening: asyncio.Task[McpSession] | None = None
     failure: ToolError | None = None
@@ -70,22 +86,29 @@ class McpConnections:
     """Make one per process, and close it. To be used on one event loop.
 
     `resolve_secret(reference, namespace)` gives clear values for environments, `authorize` the headers of HTTP servers
-    (`credentials.py` makes both), and `guard(host, port)` the addresses that may be connected to. `on_tools_changed`
-    hears of a server whose tools are not what they were. Only commands in `allowed_commands` are started. Who is not
-    `patient` hears at once of a server that cannot be reached.
+    (`process.py` makes both), and `guard(host, port)` the addresses that may be connected to. `on_tools_changed` hears
+    of a server whose tools are not what they were. Only commands in `allowed_commands` are started, in fences that
+    `fences` opens: without it none is. Servers that others than the operator declared see only `granted_mounts`, and
+    run only `granted_images`. `secret_hosts` says where a Secret is bound to. Who is not `patient` hears at
+    once of a server that cannot be reached.
     """
 
     def __init__(
         self,
         *,
         allowed_commands: Collection[str] = (),
+        fences: Fences | None = None,
+        granted_mounts: Collection[str] = (),
+        granted_images: Collection[str] = (),
         resolve_secret: ResolveSecret | None = None,
+        secret_hosts: SecretHosts | None = None,
         authorize: Authorize | None = None,
         guard: Guard | None = None,
         on_tools_changed: Callable[[ServerSpec], Awaitable[None]] | None = None,
         environ: Mapping[str, str] | None = None,
         max_message: int = MAX_MESSAGE,
         ping_seconds: float = PING_SECONDS,
+        idle_seconds: float = IDLE_SECONDS,
         patient: bool = True,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
@@ -98,22 +121,30 @@ class McpConnections:
             environ=os.environ if environ is None else environ,
             max_message=max_message,
             ping_seconds=ping_seconds,
+            fences=fences,
+            secret_hosts=secret_hosts,
         )
+        self._granted_mounts = tuple(granted_mounts)
+        self._granted_images = tuple(granted_images)
+        self._idle_seconds = idle_seconds
+        self._timer: asyncio.TimerHandle | None = None
         self._on_tools_changed = on_tools_changed
         self._patient = patient
         self._clock = clock
         self._sleep = sleep
-        self._slots: dict[tuple[str, str], _Slot] = {}
+        self._slots: dict[tuple[str, str], list[_Slot]] = {}
         self._replaced: list[_Slot] = []
         self._suspected: dict[McpSession, asyncio.Event] = {}
         self._chores: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def tools(self, server: ServerSpec, *, refresh: bool = False) -> Mapping[str, Announced]:
+    async def tools(
+        self, server: ServerSpec, *, refresh: bool = False, owner: FenceOwner | None = None
+    ) -> Mapping[str, Announced]:
         """Returns the tools that the server announces, by name; asks it again with `refresh`. Raises `ToolError`."""
         if not refresh:
-            return (await self.session(server)).tools
-        return await self._use(server, "tools/list", Exchange, lambda session, _: session.refresh())
+            return (await self.session(server, owner)).tools
+        return await self._use(server, owner, "tools/list", Exchange, lambda session, _: session.refresh())
 
     async def call(
         self,
@@ -124,28 +155,32 @@ class McpConnections:
         timeout: float | None = None,
         on_output: OnOutput | None = None,
         meta: dict[str, Any] | None = None,
+        owner: FenceOwner | None = None,
     ) -> CallToolResult:
-        """Call a tool by the server's own name for it. Raises `ToolError` when there is no result.
+        """Call a tool by the server's own name for it, on behalf of `owner`. Raises `ToolError` without a result.
 
         A result that says it is an error is returned. When the server forgot our session it did nothing, and the call
         is made once more on a new one; nothing else is repeated here.
         """
-        return await self._use(
-            server,
-            tool,
-            lambda: Exchange(on_output),
-            lambda session, exchange: session.call(tool, arguments, exchange, timeout=timeout, meta=meta),
-        )
+
+        async def call(session: McpSession, exchange: Exchange) -> CallToolResult:
+            result = await session.call(tool, arguments, exchange, timeout=timeout, meta=meta)
+            if owner is not None and session.policy is not None and self._means.fences is not None:
+                await self._means.fences.changed(session.policy, owner)
+            return result
+
+        return await self._use(server, owner, tool, lambda: Exchange(on_output), call)
 
     async def _use(
         self,
         server: ServerSpec,
+        owner: FenceOwner | None,
         what: str,
         make_exchange: Callable[[], Exchange],
         request: Callable[[McpSession, Exchange], Awaitable[T]],
     ) -> T:
         for attempt in (1, 2):
-            session, exchange = await self.session(server), make_exchange()
+            session, exchange = await self.session(server, owner), make_exchange()
             before = EXCHANGE.set(exchange)
             try:
                 return await request(session, exchange)
@@ -164,17 +199,22 @@ class McpConnections:
                 EXCHANGE.reset(before)
         raise AssertionError("the second attempt returns or raises")
 
-    async def session(self, server: ServerSpec) -> McpSession:
-        """The open session of this server, made if there is none. Raises `ToolError`."""
+    async def session(self, server: ServerSpec, owner: FenceOwner | None = None) -> McpSession:
+        """The open session of this server for `owner`, made if there is none. Raises `ToolError`."""
         if self._closed:
             closed = ToolUnreachable("the connections to MCP servers are closed", retryable=False)
             closed.before_effect = True
             raise closed
         require_sdk()
-        slot = self._slot(server)
+        try:
+            fence, folder = await self._fence(server, owner or server_owner(server))
+        except ToolError as error:
+            error.before_effect = True
+            raise
+        slot = self._slot(server, fence, folder)
         if slot.session is not None and (decided := self._suspected.get(slot.session)) is not None:
             await decided.wait()  # a server that hangs would swallow this call too
-            slot = self._slot(server)
+            slot = self._slot(server, fence, folder)
         if slot.session is not None:
             if slot.session.alive:
                 return slot.session
@@ -187,20 +227,55 @@ class McpConnections:
             slot.opening.add_done_callback(_look_at)
         return await asyncio.shield(slot.opening)
 
+    async def _fence(self, server: ServerSpec, owner: FenceOwner) -> tuple[SessionFence | None, str]:
+        """The fence of a server for one of its callers, with the folder of the run that it shows. Raises `ToolError`.
+
+        A fence that shows nothing of a run belongs to the server: several runs use it.
+        """
+        fences = self._means.fences
+        if server.transport != "stdio":
+            return None, ""
+        if fences is None:
+            raise ToolIsolationMissing(
+                f"{server} is a program, and nothing here opens a sandbox for it", wanted=server.mode
+            )
+        if not server.fenced:
+            return None, ""
+        found = replace(await fences.narrowed(self._granted(server), owner.caller), taken=())
+        if found.request.workspace != "none" and fences.workspaces is not None:
+            folder = await fences.workspaces.folder(owner)
+            return SessionFence(found, replace(owner, tool=server.name, call_id="")), str(folder or "")
+        return SessionFence(found, server_owner(server)), ""
+
+    def _granted(self, server: ServerSpec) -> FenceRequest:
+        """The fence as whoever declared it may have it. Raises `ToolDenied`."""
+        wanted = server.fence
+        if server.operator:
+            return wanted
+        if wanted.image and not any(image_granted(wanted.image, each) for each in self._granted_images):
+            raise ToolDenied(
+                f"{server}: this image may not be run here",
+                hint="the operator can add it to the setting container_images (FOLIOT_CONTAINER_IMAGES)",
+                layer="deployment",
+                server=server.name,
+            )
+        return replace(wanted, mounts_within=self._granted_mounts)
+
     def health(self) -> list[ServerHealth]:
         """Every server that was needed so far, by namespace and name."""
-        return [_health(self._slots[key]) for key in sorted(self._slots)]
+        return [_health(slot) for key in sorted(self._slots) for slot in self._slots[key]]
 
     async def forget(self, namespace: str, name: str) -> None:
-        """Close the connection of a server that is not declared any more, if there is one."""
-        slot = self._slots.pop((namespace, name), None)
-        if slot is not None:
+        """Close the connections of a server that is not declared any more, if there are some."""
+        for slot in self._slots.pop((namespace, name), ()):
             await _close_slot(slot)
 
     async def close(self) -> None:
         """Close every connection and end every server that was started. Calls under way fail."""
         self._closed = True
-        slots, self._slots = [*self._slots.values(), *self._replaced], {}
+        if self._timer is not None:
+            self._timer.cancel()
+        slots, self._slots = [*(slot for each in self._slots.values() for slot in each), *self._replaced], {}
         await asyncio.gather(*(_close_slot(slot) for slot in slots))
         if self._chores:
             await asyncio.wait(set(self._chores), timeout=CHORE_SECONDS)
@@ -213,14 +288,40 @@ class McpConnections:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _slot(self, server: ServerSpec) -> _Slot:
-        slot = self._slots.get(server.key)
-        if slot is not None and (slot.server.digest, slot.server.operator) == (server.digest, server.operator):
-            return slot
-        if slot is not None:
-            self._chore(self._drain(slot))
-        self._slots[server.key] = _Slot(server)
-        return self._slots[server.key]
+    def _slot(self, server: ServerSpec, fence: SessionFence | None, folder: str) -> _Slot:
+        slots = self._slots.setdefault(server.key, [])
+        for slot in [*slots]:
+            if (slot.server.digest, slot.server.operator) != (server.digest, server.operator):
+                slots.remove(slot)
+                self._chore(self._drain(slot))
+        wanted = _narrowed(fence)
+        found = next((slot for slot in slots if _narrowed(slot.fence) == wanted and slot.folder == folder), None)
+        if found is None:
+            if len(slots) >= MOST_FENCES:
+                self._end(min(slots, key=lambda slot: slot.used_at))
+            found = _Slot(server, fence, folder)
+            slots.append(found)
+        found.used_at = self._clock()
+        if _is_of_few(found) and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._idle_seconds, self._end_idle)
+        return found
+
+    def _end(self, slot: _Slot) -> None:
+        """Let a server go, once the calls on it are over."""
+        self._slots[slot.server.key].remove(slot)
+        self._chore(self._drain(slot))
+
+    def _end_idle(self) -> None:
+        """End servers in the fence of a few that nobody used for a while, and look again later."""
+        self._timer, now = None, self._clock()
+        few = [slot for slots in self._slots.values() for slot in slots if _is_of_few(slot)]
+        for slot in few:
+            busy = slot.opening is not None or (slot.session is not None and slot.session.in_flight)
+            if not busy and now - slot.used_at >= self._idle_seconds:
+                self._end(slot)
+                few = [each for each in few if each is not slot]
+        if few and not self._closed:
+            self._timer = asyncio.get_running_loop().call_later(self._idle_seconds, self._end_idle)
 
     async def _open(self, slot: _Slot) -> McpSession:
         server = slot.server
@@ -228,7 +329,7 @@ class McpConnections:
             for attempt in range(1 + (server.max_attempts if self._patient else 0)):
                 if attempt:
                     await self._sleep(_wait(server, attempt))
-                session = McpSession(server, self._means, self._changed)
+                session = McpSession(server, self._means, self._changed, slot.fence)
                 try:
                     await session.open()
                 except ToolError as error:
@@ -257,12 +358,12 @@ class McpConnections:
             if await session.answers() or not session.alive:
                 return
             log.warning("%s; it is replaced", why)
-            slot = self._slots.get(session.server.key)
-            if slot is not None and slot.session is session:
-                slot.session, slot.failure, slot.retry_at = None, ToolUnreachable(why), 0.0
+            for slot in self._slots.get(session.server.key, ()):
+                if slot.session is session:
+                    slot.session, slot.failure, slot.retry_at = None, ToolUnreachable(why), 0.0
         finally:
             self._suspected.pop(session).set()
-        await self._drain(_Slot(session.server, session), why)
+        await self._drain(_Slot(session.server, session=session), why)
 
     async def _drain(self, slot: _Slot, why: str = "") -> None:
         """The declaration changed, or the server hangs: calls under way end on the old connection."""
@@ -289,6 +390,20 @@ class McpConnections:
         self._chores.add(task)
         task.add_done_callback(self._chores.discard)
         task.add_done_callback(_look_at)
+
+
+def _narrowed(fence: SessionFence | None) -> Narrowed | None:
+    return fence.narrowed if fence is not None else None
+
+
+def _is_of_few(slot: _Slot) -> bool:
+    """Whether it is not for everybody: rules took something away, or it shows the workspace of a run."""
+    if slot.fence is None:
+        return False
+    found = slot.fence.narrowed.request
+    # Links are followed, and containers get a default image, for everybody alike.
+    everybody = replace(slot.server.fence, image=found.image, mounts=found.mounts, mounts_within=found.mounts_within)
+    return bool(slot.folder) or slot.fence.narrowed != Narrowed(everybody)
 
 
 async def _close_slot(slot: _Slot) -> None:

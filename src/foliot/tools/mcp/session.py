@@ -7,37 +7,27 @@ entered them. Calls come from any task and share the connection; the SDK keeps t
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
-import os
-import re
-import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import anyio
-
-from foliot.common.threads import on_thread, unhurried
+from foliot.common.threads import on_thread
 from foliot.errors import FoliotError
-from foliot.kernel.json_texts import has_more_values
 from foliot.resources.validators import UnusableSchema, validator_of
-from foliot.tools.base import OnOutput, ToolUnreachable
+from foliot.sandbox.base import SandboxPolicy
+from foliot.tools.base import Caller, OnOutput, ToolUnreachable
+from foliot.tools.fences import Fences, Narrowed
 from foliot.tools.mcp.http import EXCHANGE, Exchange
 from foliot.tools.mcp.pins import Announced, announced
-from foliot.tools.mcp.process import Launch, ResolveSecret, ServerSpec, prepare
-from foliot.tools.mcp.results import TOO_LARGE
-from foliot.tools.processes import outlives_call
+from foliot.tools.mcp.process import ResolveSecret, SecretHosts, ServerSpec, prepare
+from foliot.tools.mcp.stdio import FencedProcess, ServerProcess, start_fenced, start_unfenced, stdio_transport
+from foliot.tools.workspaces import FenceOwner
 from foliot.version import __version__
 
 if TYPE_CHECKING:
-    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
     from mcp import Client
-    from mcp.client._transport import TransportStreams
     from mcp.client.session import IncomingMessage
-    from mcp.shared.message import SessionMessage
     from mcp_types import CallToolResult, LoggingMessageNotificationParams
 
     from foliot.tools.mcp.http import Authorize, Guard
@@ -64,13 +54,37 @@ class SessionServices:
     environ: Mapping[str, str]
     max_message: int
     ping_seconds: float = 60.0
+    fences: Fences | None = None
+    secret_hosts: SecretHosts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFence:
+    """The fence of a server for some of its callers, `narrowed` by what holds for them.
+
+    It belongs to `owner`: the server itself, or the run whose workspace it shows.
+    """
+
+    narrowed: Narrowed
+    owner: FenceOwner
 
 
 class McpSession:
-    """Open it, use it, close it; it is not opened a second time. `lost` says why it ended, empty while it lives."""
+    """Open it, use it, close it; it is not opened a second time. `lost` says why it ended, empty while it lives.
 
-    def __init__(self, server: ServerSpec, means: SessionServices, on_change: Callable[[ServerSpec], None]) -> None:
+    A server that is fenced has a `fence`.
+    """
+
+    def __init__(
+        self,
+        server: ServerSpec,
+        means: SessionServices,
+        on_change: Callable[[ServerSpec], None],
+        fence: SessionFence | None = None,
+    ) -> None:
         self.server = server
+        self.fence = fence
+        self.policy: SandboxPolicy | None = None
         self.tools: Mapping[str, Announced] = {}
         self.lost = ""
         self.in_flight: set[Exchange] = set()
@@ -251,13 +265,7 @@ class McpSession:
         """Yields the transport whose streams the SDK's client uses."""
         means = self._means
         if self.server.transport == "stdio":
-            launch = await prepare(
-                self.server,
-                allowed=means.allowed_commands,
-                resolve_secret=means.resolve_secret,
-                environ=means.environ,
-            )
-            yield stdio_transport(launch, max_message=means.max_message, on_start=self._started, on_end=self.end)
+            yield stdio_transport(self._start, max_message=means.max_message, on_start=self._started, on_end=self.end)
             return
         from mcp.client.streamable_http import streamable_http_client
 
@@ -280,8 +288,26 @@ class McpSession:
         if problem := await on_thread(_misfit, schema, result.structured_content):
             raise RuntimeError(f"the structured content of tool {name} does not fit its schema: {problem}")
 
+    async def _start(self) -> ServerProcess:
+        """Start the program as it is declared: fenced, or recorded first. Raises `ToolError`."""
+        means, server, fence = self._means, self.server, self.fence
+        launch = await prepare(
+            server,
+            allowed=means.allowed_commands,
+            resolve_secret=means.resolve_secret,
+            environ=means.environ,
+            fence=fence.narrowed if fence is not None else None,
+            secret_hosts=means.secret_hosts,
+        )
+        assert means.fences is not None, "without it no program is started"
+        if fence is not None:
+            return await start_fenced(launch, means.fences, fence.owner)
+        await means.fences.record_unfenced(server_owner(server), launch.command)
+        return await start_unfenced(launch)
+
     def _started(self, child: ServerProcess) -> None:
         self.pid = child.pid
+        self.policy = child.session.policy if isinstance(child, FencedProcess) else None
 
     async def _stay(self, client: Client) -> None:
         capabilities = client.server_capabilities.tools
@@ -357,6 +383,11 @@ class McpSession:
             tell(exchange.on_output, data if isinstance(data, str) else str(data))
 
 
+def server_owner(server: ServerSpec) -> FenceOwner:
+    """The owner of what a server does by itself, for all of its callers: no run of any of them."""
+    return FenceOwner(server.name, Caller(server.namespace))
+
+
 def _misfit(schema: Mapping[str, Any], value: Any) -> str:
     """Say what is wrong with a value; empty when it fits. Bounded in steps, whatever the patterns are."""
     try:
@@ -389,239 +420,3 @@ def _trouble(server: ServerSpec, error: BaseException, exchange: Exchange, lost:
         return refusal(server, exchange)
     words = lost or str(error) or type(error).__name__
     return ToolUnreachable(f"{server} cannot be used: {words}")
-
-
-# --- stdio -----------------------------------------------------------------------------------------------------------
-
-# Messages over the pipes of a child process: one JSON text per line, bounded in both directions.
-#
-# The SDK has such a transport too. This one bounds how much a server may send in one message, keeps the last words of
-# its stderr for error messages, and starts the server under the warden, so that it cannot outlive this process.
-
-log = logging.getLogger(__name__)
-
-WARDEN: Final = str(Path(__file__).with_name("warden.py"))
-CHUNK: Final = 64 * 1024
-STDERR_KEPT: Final = 4096
-TOLD_OF_STDERR: Final = 500
-# How long a server may take to leave by itself once its stdin is closed; the warden then gives it another second.
-LEAVE_SECONDS: Final = 2.0
-END_SECONDS: Final = 5.0
-# Output ends a moment before the exit code is known, and the code is worth the moment.
-EXIT_CODE_SECONDS: Final = 0.5
-
-
-HEAD_KEPT: Final = 1024
-TAIL_KEPT: Final = 1024
-# Where the id of a response stands: in front (Python), or at the end (TypeScript).
-_ID: Final = rb'"id"\s*:\s*(?P<id>\d{1,18}|"[^"\\]{1,200}")\s*'
-_VERSION: Final = rb'"jsonrpc"\s*:\s*"2\.0"\s*'
-_IN_FRONT: Final = re.compile(rb"\s*\{\s*(?:" + _VERSION + rb",\s*)?" + _ID + rb',\s*"(?:result|error)"')
-_AT_THE_END: Final = re.compile(
-    rb"[}\]]\s*,\s*(?:" + _VERSION + rb",\s*)?" + _ID + rb"(?:,\s*" + _VERSION + rb")?\}\s*\Z"
-)
-
-
-@dataclass(slots=True)
-class Oversized:
-    """The part of a message above the limit that was kept: enough to tell whose answer it is."""
-
-    head: bytes
-    tail: bytes = b""
-
-    def add(self, more: bytes) -> None:
-        self.tail = (self.tail + more[-TAIL_KEPT:])[-TAIL_KEPT:]
-
-    @property
-    def answers(self) -> int | str | None:
-        """The id of the request that it answers; None when it answers none, or that cannot be seen."""
-        found = _IN_FRONT.match(self.head) or _AT_THE_END.search(self.tail)
-        return None if found is None else json.loads(found["id"])
-
-
-class ServerProcess:
-    """A server process and the end of its lifeline."""
-
-    def __init__(self, process: asyncio.subprocess.Process, lifeline: int, launch: Launch) -> None:
-        self.process = process
-        self._lifeline: int | None = lifeline
-        self._launch = launch
-        self._stderr = b""
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    async def listen_to_stderr(self) -> None:
-        """Read it all, or a server that complains a lot would block; keep the end."""
-        assert self.process.stderr is not None
-        while chunk := await self.process.stderr.read(CHUNK):
-            self._stderr = (self._stderr + chunk)[-STDERR_KEPT:]
-
-    def last_words(self) -> str:
-        text = self._launch.mask(self._stderr.decode(errors="replace")).strip()
-        return text[-TOLD_OF_STDERR:]
-
-    def describe_end(self) -> str:
-        code = self.process.returncode
-        how = "closed its output" if code is None else f"ended with exit code {code}"
-        words = self.last_words()
-        return f"the server process {how}" + (f"; its last words: {words}" if words else "")
-
-    async def end(self) -> None:
-        """Close stdin, wait a little, and have the warden end what is left. Bounded; nothing survives it."""
-        if self.process.stdin is not None:
-            self.process.stdin.close()
-        if not await self.ended_within(LEAVE_SECONDS):
-            self._cut_lifeline()
-            if not await self.ended_within(END_SECONDS):
-                with suppress(ProcessLookupError):
-                    self.process.kill()
-                await self.ended_within(END_SECONDS)
-        self._cut_lifeline()
-        # Streams of asyncio have no public way to say that nobody reads them any more.
-        transport = getattr(self.process, "_transport", None)
-        if transport is not None:
-            transport.close()
-
-    def _cut_lifeline(self) -> None:
-        if self._lifeline is not None:
-            os.close(self._lifeline)
-            self._lifeline = None
-
-    async def ended_within(self, seconds: float) -> bool:
-        """Polls, because waiting for a process of asyncio also waits for whoever else holds its pipes."""
-        until = asyncio.get_running_loop().time() + seconds
-        while self.process.returncode is None:
-            if asyncio.get_running_loop().time() >= until:
-                return False
-            await asyncio.sleep(0.01)
-        return True
-
-
-async def start(launch: Launch) -> ServerProcess:
-    """Start the server under its warden. Raises `ToolUnreachable`."""
-    reading, writing = os.pipe()
-    try:
-        with outlives_call():  # it may be a call that needs the server first; the connection is kept
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", WARDEN, str(reading), *launch.command),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=dict(launch.environment),
-                pass_fds=(reading,),
-                start_new_session=True,
-            )
-    except OSError as error:
-        os.close(writing)
-        raise ToolUnreachable(f"{launch.command[0]} cannot be started: {error.strerror}") from error
-    except BaseException:
-        os.close(writing)
-        raise
-    finally:
-        os.close(reading)
-    return ServerProcess(process, writing, launch)
-
-
-@asynccontextmanager
-async def stdio_transport(
-    launch: Launch, *, max_message: int, on_start: Callable[[ServerProcess], None], on_end: Callable[[str], None]
-) -> AsyncGenerator[TransportStreams]:
-    """A transport for the SDK's client. `on_end` is told why, once, when the server is not to be talked to any more."""
-    from mcp.shared.message import SessionMessage
-
-    child = await start(launch)
-    on_start(child)
-    incoming, read_stream = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    write_stream, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
-
-    async def read() -> None:
-        why = "the connection was closed"
-        try:
-            await _read_messages(child, incoming, max_message)
-            await child.ended_within(EXIT_CODE_SECONDS)
-            why = child.describe_end()
-        finally:
-            on_end(why)
-            incoming.close()
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(read)
-        group.start_soon(child.listen_to_stderr)
-        group.start_soon(_write_messages, child, outgoing)
-        try:
-            yield read_stream, write_stream
-        finally:
-            with anyio.CancelScope(shield=True):
-                write_stream.close()
-                read_stream.close()
-                await child.end()
-            group.cancel_scope.cancel()
-
-
-async def _read_messages(
-    child: ServerProcess, incoming: MemoryObjectSendStream[SessionMessage | Exception], max_message: int
-) -> None:
-    from mcp.shared.message import SessionMessage
-    from mcp_types import ErrorData, JSONRPCError, jsonrpc_message_adapter
-
-    async for line in _lines(child, max_message):
-        if isinstance(line, Oversized):
-            if (answered := line.answers) is None:
-                log.warning("an MCP server sent a message of more than %d bytes, or too many values", max_message)
-                continue
-            # It fails the call that it answers, and no other.
-            error = ErrorData(
-                code=TOO_LARGE, message=f"it answered with more than {max_message} bytes, or too many values"
-            )
-            message: Any = JSONRPCError(jsonrpc="2.0", id=answered, error=error)
-        else:
-            try:
-                message = await unhurried(len(line), jsonrpc_message_adapter.validate_json, line, by_name=False)
-            except ValueError:
-                continue  # a banner or a stray print: servers do that, and it is no message
-        try:
-            await incoming.send(SessionMessage(message))
-        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            return
-
-
-async def _lines(child: ServerProcess, max_message: int) -> AsyncIterator[bytes | Oversized]:
-    """Lines of stdout. Of one above the limit only its ends are kept, and its end is waited for."""
-    assert child.process.stdout is not None
-    pieces: list[bytes] = []
-    size = 0
-    over: Oversized | None = None
-    while chunk := await child.process.stdout.read(CHUNK):
-        *whole, rest = chunk.split(b"\n")
-        for index, part in enumerate([*whole, rest]):
-            if over is not None:
-                over.add(part)
-            elif size + len(part) > max_message:
-                over = Oversized(b"".join((*pieces, part))[:HEAD_KEPT])
-                over.add(part)
-                pieces, size = [], 0
-            else:
-                pieces.append(part)
-                size += len(part)
-            if index < len(whole):  # its end
-                yield await _bounded(b"".join(pieces)) if over is None else over
-                pieces, size, over = [], 0, None
-
-
-async def _bounded(line: bytes) -> bytes | Oversized:
-    """A message; one of so many values that it would be read for seconds is too large as well."""
-    if not await unhurried(len(line), has_more_values, line):
-        return line
-    return Oversized(line[:HEAD_KEPT], line[-TAIL_KEPT:])
-
-
-async def _write_messages(child: ServerProcess, outgoing: MemoryObjectReceiveStream[SessionMessage]) -> None:
-    assert child.process.stdin is not None
-    # Closed in any case: whoever wants to send then learns that nobody takes it, instead of waiting.
-    with outgoing, suppress(OSError, anyio.ClosedResourceError):
-        async for item in outgoing:
-            text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
-            child.process.stdin.write(text.encode() + b"\n")
-            await child.process.stdin.drain()

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
 from foliot.errors import Denied, FoliotError, InvalidInput, NotFound
-from foliot.resources.agreed import Agreed, Levels, lowered
+from foliot.resources.agreed import ISOLATIONS, Agreed, Levels, lowered
 from foliot.resources.references import Origin, ReferenceCheck, Target, refused, target_of
 from foliot.tools.base import (
     Invocation,
@@ -15,10 +15,12 @@ from foliot.tools.base import (
     ToolDefinition,
     ToolDenied,
     ToolError,
+    ToolIsolationMissing,
     ToolPolicyInvalid,
     ToolTimeout,
     ToolUnsupported,
 )
+from foliot.tools.fences import fence_of
 from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.pins import Announced, in_words, read_pin
 from foliot.tools.mcp.process import ServerSpec, server_spec
@@ -33,6 +35,11 @@ FindAgreed: TypeAlias = Callable[[str, str, str], Awaitable[Agreed | None]]
 META_KEY = "foliot.dev/idempotency-key"
 
 
+def stronger(one: str, other: str) -> str:
+    """The isolation of two that lets least pass."""
+    return max(one, other, key=ISOLATIONS.index)
+
+
 class McpTool:
     """Looks its server up at each call, because where a tool is reached may change under a run."""
 
@@ -44,9 +51,12 @@ class McpTool:
         find_server: FindServer,
         find_agreed: FindAgreed | None = None,
         may: ReferenceCheck | None = None,
+        *,
+        isolation: str = "none",
     ) -> None:
         """`document` is the normalised Tool resource that `definition` was made from.
 
+        `isolation` is what its server runs in, as far as it is known: calls of one that says less are refused.
         Without `find_agreed` nothing was agreed to, and every call is refused. `may` says whether a server of another
         namespace has been granted; without it none has.
         """
@@ -56,19 +66,21 @@ class McpTool:
         self._find_server = find_server
         self._find_agreed = find_agreed
         self._may = may
+        self.isolation = isolation
 
     @property
     def definition(self) -> ToolDefinition:
         return self._definition
 
     async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
-        server = await self._server()
+        server, owner = await self._server(), fence_of(call)
+        self._check_isolation(server)
         tool = str(self._spec["mcp_tool_name"])
         agreed = await self._agreed(server, tool)
-        announced = (await self._connections.tools(server)).get(tool)
+        announced = (await self._connections.tools(server, owner=owner)).get(tool)
         if agreed is not None and (announced is None or announced.pin.digest != read_pin(agreed.pin).digest):
             # The connection may be older than what was agreed to since.
-            announced = (await self._connections.tools(server, refresh=True)).get(tool)
+            announced = (await self._connections.tools(server, refresh=True, owner=owner)).get(tool)
         self._check(server, tool, agreed, announced)
         result = await self._connections.call(
             server,
@@ -77,6 +89,7 @@ class McpTool:
             timeout=self._seconds_left(call),
             on_output=on_output,
             meta={META_KEY: call.idempotency_key, **({"traceparent": call.trace} if call.trace else {})},
+            owner=owner,
         )
         if result.is_error:
             raise reported_error(server, tool, result)
@@ -113,6 +126,23 @@ class McpTool:
             raise ToolUnsupported(
                 f"the MCP server {name!r} cannot be looked up: {error.message}", retryable=True, mcp_server=name
             ) from error
+
+    def _check_isolation(self, server: ServerSpec) -> None:
+        """Refuse a server that runs in something weaker than what the tool stands for. Raises `ToolIsolationMissing`.
+
+        It may have been declared anew since the tool was looked at.
+        """
+        wanted = self._definition.isolation
+        if wanted == "none" or stronger(wanted, server.mode) == server.mode:
+            return
+        missing = ToolIsolationMissing(
+            f"the tool {self._definition.name!r} must run {wanted!r}, and {server} runs {server.mode!r}",
+            hint="declare the McpServer with that isolation, or accept the tool without it: "
+            f"`foliot mcp accept {server.name} TOOL --isolation {server.mode}`",
+            wanted=wanted,
+        )
+        missing.before_effect = True
+        raise missing
 
     async def _cross(self, target: Target) -> None:
         """Raises `ToolDenied` for a server of another namespace that has not granted it."""

