@@ -140,7 +140,14 @@ async def test_an_mcp_server_is_synced_and_its_tool_is_called(runtime, tmp_path:
     )
     await apply(
         runtime,
-        declared("McpServer", "maths", transport="stdio", command=sys.executable, args=[str(server)]),
+        declared(
+            "McpServer",
+            "maths",
+            transport="stdio",
+            command=sys.executable,
+            args=["/data/server.py"],
+            sandbox={"mounts": [{"source": str(tmp_path), "target": "/data"}]},
+        ),
     )
     from foliot.catalog.mcp import opened_connections
 

@@ -31,7 +31,7 @@ from foliot.settings.settings import load_settings
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import DeclaredBy, Delete, Key, Put
 from foliot.tools.mcp.connections import McpConnections
-from tests.tools.mcp.conftest import fenced_connections
+from tests.tools.mcp.conftest import fenced_connections, seen_at
 
 # A server whose tools are as a file says, whenever it is asked.
 PROGRAM = """
@@ -108,8 +108,8 @@ async def desk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         http = await stack.enter_async_context(httpx.AsyncClient(base_url=server.url, timeout=110))
         connections = await stack.enter_async_context(fenced_connections())
         made = Desk(runtime, connections, http, held, offer)
-        seen = {"mounts": [{"source": str(offer.parent), "target": str(offer.parent)}]}
-        spec = {"transport": "stdio", "command": sys.executable, "args": [str(program), str(offer)], "sandbox": seen}
+        line = {"command": sys.executable, "args": ["/data/desk.py", "/data/offer.json"]}
+        spec = {"transport": "stdio", **line, "sandbox": seen_at(tmp_path, writable=False)}
         await made.store.write([Put(declared("McpServer", "desk", {**spec, "reconnect": {"max_attempts": 0}}))])
         made.announce("wipes the desk", destructiveHint=True)
         yield made

@@ -94,6 +94,13 @@ class Case:
             case "env.secretRef":
                 spec |= {"transport": "stdio", "command": "server", "env": [{"name": "X", "secretRef": text}]}
                 del spec["endpoint"]
+            case "sandbox.secrets.secretRef":
+                rules = {
+                    "network": [{"hosts": ["a.example"]}],
+                    "secrets": [{"secretRef": text, "hosts": ["a.example"]}],
+                }
+                spec |= {"transport": "stdio", "command": "server", "sandbox": rules}
+                del spec["endpoint"]
             case "mcp_server_ref":
                 spec = {"type": "mcp", "mcp_server_ref": text, "mcp_tool_name": "t"}
             case "fallbacks":
@@ -556,6 +563,7 @@ UNUSED = {
     "Agent.fallbacks",
     "ModelEndpoint.fallbacks",
     "McpServer.env.secretRef",
+    "McpServer.sandbox.secrets.secretRef",
     "McpServer.auth.secretRef",
     "TaskWebhook.auth.secret_refs",
 }

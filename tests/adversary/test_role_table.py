@@ -37,7 +37,7 @@ from foliot.store.base import DeclaredBy, Filter, Key, Put
 from foliot.store.resources.database import SqlResourceStore
 from foliot.tools.base import ToolError
 from foliot.tools.mcp.process import server_spec
-from tests.tools.mcp.conftest import fenced_connections
+from tests.tools.mcp.conftest import fenced_connections, seen_at
 
 SPACE = "team"
 SAMPLES: dict[str, dict[str, Any]] = {
@@ -1035,10 +1035,9 @@ async def test_a_program_that_was_not_granted_is_not_started_wherever_its_server
     tmp_path: Path,
 ) -> None:
     canary = tmp_path / "canary"
-    script = f"open({str(canary)!r}, 'w').close()"
-    seen = {"mounts": [{"source": str(tmp_path), "target": str(tmp_path), "writable": True}]}
+    script = "open('/data/canary', 'w').close()"
     spec = {"transport": "stdio", "command": sys.executable, "args": ["-c", script], "reconnect": {"max_attempts": 0}}
-    spec |= {"sandbox": seen}
+    spec |= {"sandbox": seen_at(tmp_path)}
     for operator in (False, True):
         made = document("McpServer", "m", spec, uid="1", declaredBy={"user": "mallory", "operator": operator})
         valid, problems = validate_document(made)

@@ -24,7 +24,7 @@ from foliot.tools.function import tool
 from foliot.tools.mcp.tool import McpTool
 from tests.conformance.tool_counterparts import External, InAnotherProcess, PlainHttp, Pushing, answered, over_nats
 from tests.tools.backends.grpc_service import serving as grpc_serving
-from tests.tools.mcp.conftest import agreeing, fenced_connections
+from tests.tools.mcp.conftest import agreeing, fenced_connections, seen_at
 from tests.tools.serving.bus import linked
 from tests.tools.web_service import serving, way_out
 
@@ -127,8 +127,8 @@ class TestMcp(WireConformance):
                 "spec": {
                     "transport": "stdio",
                     "command": sys.executable,
-                    "args": [script, str(tmp_path)],
-                    "sandbox": {"mounts": [{"source": str(tmp_path), "target": str(tmp_path), "writable": True}]},
+                    "args": [script, "/data"],
+                    "sandbox": seen_at(tmp_path),
                 },
             }
         )

@@ -127,6 +127,12 @@ SPECS: dict[str, dict[str, Any]] = {
         "command": "mcp-files",
         "args": ["--root", "/srv"],
         "env": [{"name": "MODE", "value": " ro "}, {"name": "TOKEN", "secretRef": "files:token"}],
+        "isolation": "sandboxed",
+        "sandbox": {
+            "network": [{"hosts": ["files.example"], "ports": [443], "methods": ["GET"], "deny": False}],
+            "mounts": [{"source": "/srv", "target": "/srv", "writable": False}],
+            "limits": {"memory": "256Mi"},
+        },
         "tool_filter": {"include": ["read_file"]},
         "reconnect": {"max_attempts": 0, "backoff": "2s"},
     },

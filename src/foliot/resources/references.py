@@ -84,7 +84,11 @@ FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
         _SECRET,
     ),
     "Memory": (("embedding_model", "ModelEndpoint", "ref"), _SECRET),
-    "McpServer": (("env.secretRef", "Secret", "secret"), _SECRET),
+    "McpServer": (
+        ("env.secretRef", "Secret", "secret"),
+        ("sandbox.secrets.secretRef", "Secret", "secret"),
+        _SECRET,
+    ),
     "AgentPolicy": (("target_systems", "AgentSystem", "name"),),
     "Budget": (("scope.agent", "Agent", "name"),),
     "ToolPermission": (("tool_ref", "Tool", "tool"), ("target_agents", "Agent", "name")),

@@ -13,7 +13,7 @@ from foliot.resources.validate import validate_document
 from foliot.tools.base import Invocation
 from foliot.tools.mcp.tool import McpTool
 from foliot.tools.pipeline.pipeline import Pipeline
-from tests.tools.mcp.conftest import agreeing, fenced_connections
+from tests.tools.mcp.conftest import agreeing, fenced_connections, seen_at
 
 PROGRAM = """\
 import json, sys
@@ -47,7 +47,7 @@ def valid(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
 async def test_the_context_of_a_call_reaches_an_mcp_server(tmp_path: Path) -> None:
     program = tmp_path / "teller.py"
     program.write_text(PROGRAM)
-    spec = {"transport": "stdio", "command": sys.executable, "args": [str(program)], "reconnect": {"max_attempts": 0}}
+    spec = {"transport": "stdio", "command": sys.executable, "args": ["/data/teller.py"], "sandbox": seen_at(tmp_path)}
     server = valid("McpServer", "teller", spec)
     document = valid("Tool", "tell", {"type": "mcp", "mcp_server_ref": "teller", "mcp_tool_name": "tell"})
 

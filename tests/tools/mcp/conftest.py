@@ -64,6 +64,11 @@ def document(name: str, *words: str, **spec: Any) -> dict[str, Any]:
     return made
 
 
+def seen_at(folder: Path, target: str = "/data", *, writable: bool = True) -> dict[str, Any]:
+    """The sandbox of a server that sees a folder. Folders of tests may lie where a fence has its own."""
+    return {"mounts": [{"source": str(folder), "target": target, "writable": writable}]}
+
+
 def spec_of(name: str, *words: str, **spec: Any) -> ServerSpec:
     return server_spec(document(name, *words, **spec))
 

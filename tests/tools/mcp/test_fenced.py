@@ -99,7 +99,7 @@ class TestHostile:
         )
         async with fenced_connections() as connections:
             await ran(connections, code, env=[{"name": "MARK", "value": mark}])
-            assert len(servers(mark)) == 4
+            await eventually(lambda: len(servers(mark)) == 4)
         assert processes(mark) == []
 
     async def test_a_fork_bomb_stops_at_its_limit_and_leaves_nothing(self, mark):

@@ -215,6 +215,8 @@ async def test_a_worker_keeps_servers_and_tools_in_step(store, tmp_path):
     )
     try:
         async with asyncio.timeout(50):
+            assert worker.stderr is not None
+            await worker.stderr.readuntil(b"Ctrl-C stops it.\n")  # it can be told to stop in order from then on
             while "sample--add" not in await names(store):
                 await asyncio.sleep(0.1)
             worker.terminate()

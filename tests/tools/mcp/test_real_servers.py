@@ -17,7 +17,7 @@ from foliot.tools.base import Invocation
 from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.tool import McpTool
 from foliot.tools.pipeline.pipeline import Pipeline
-from tests.tools.mcp.conftest import document, fenced_connections, running
+from tests.tools.mcp.conftest import document, fenced_connections, running, seen_at
 
 pytestmark = pytest.mark.slow
 
@@ -62,10 +62,11 @@ class TestFilesystem:
         folder.mkdir()
         script = str(node_servers / "server-filesystem" / "dist" / "index.js")
         async with fenced_connections(allowed_commands=[node]) as connections:
-            files = await deploy(store, connections, "files", command=node, args=[script, str(folder)])
-            await files.call("write_file", path=str(folder / "a.txt"), content="héllo")
+            line = {"command": node, "args": [script, "/data"], "sandbox": seen_at(folder)}
+            files = await deploy(store, connections, "files", **line)
+            await files.call("write_file", path="/data/a.txt", content="héllo")
             assert (folder / "a.txt").read_text() == "héllo"
-            assert "héllo" in text(await files.call("read_text_file", path=str(folder / "a.txt")))
+            assert "héllo" in text(await files.call("read_text_file", path="/data/a.txt"))
             outside = await files.call("read_text_file", path="/etc/hostname")
             assert outside.error is not None
             assert "denied" in outside.error.message.lower()
@@ -74,7 +75,7 @@ class TestFilesystem:
         node = str(node_tools / "node")
         script = str(node_servers / "server-filesystem" / "dist" / "index.js")
         async with fenced_connections(allowed_commands=[node]) as connections:
-            await deploy(store, connections, "files", command=node, args=[script, str(tmp_path)])
+            await deploy(store, connections, "files", command=node, args=[script, "/tmp"])
         reading = (await store.get(Key("Tool", "default", "files--read-text-file")))["spec"]
         writing = (await store.get(Key("Tool", "default", "files--write-file")))["spec"]
         assert (reading["effect"], reading["operation_classes"]) == ("read", ["read"])

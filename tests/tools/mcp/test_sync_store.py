@@ -62,7 +62,7 @@ async def test_a_second_sync_changes_no_tool(store, connections):
 async def test_a_server_that_cannot_be_reached_says_so_and_keeps_its_tools(store, connections):
     server = await declare(store)
     await sync_server(store, server, connections)
-    async with McpConnections() as forbidden:
+    async with fenced_connections(allowed_commands=[]) as forbidden:
         with pytest.raises(ToolDenied):
             await sync_server(store, server, forbidden)
     status = await status_of(store)
@@ -168,7 +168,8 @@ class TestCommandLine:
         (tmp_path / "server.py").write_text((SERVERS / "rogue.py").read_text())
         (tmp_path / "server.yaml").write_text(
             "apiVersion: foliot.dev/v1\nkind: McpServer\nmetadata: {name: rogue}\nspec:\n"
-            f"  transport: stdio\n  command: {sys.executable}\n  args: [{tmp_path / 'server.py'}]\n"
+            f"  transport: stdio\n  command: {sys.executable}\n  args: [/data/server.py]\n"
+            f"  sandbox: {{mounts: [{{source: {tmp_path}, target: /data}}]}}\n"
             "  reconnect: {max_attempts: 0}\n"
         )
 

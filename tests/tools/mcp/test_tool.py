@@ -16,7 +16,7 @@ from foliot.tools.base import Invocation
 from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.tool import FindAgreed, McpTool
 from foliot.tools.pipeline.pipeline import Pipeline
-from tests.tools.mcp.conftest import agreeing, document, spec_of
+from tests.tools.mcp.conftest import agreeing, document, fenced_connections, spec_of
 
 
 def make_tool(
@@ -117,7 +117,7 @@ async def test_a_tool_that_the_server_stopped_offering_is_not_called(connections
 
 
 async def test_a_command_that_is_not_allowed_refuses_the_call():
-    async with McpConnections() as connections:
+    async with fenced_connections(allowed_commands=[]) as connections:
         result = await call(make_tool(connections, "add", document("sample", "stdio")))
     assert result.error is not None
     assert result.error.code == "permission_denied"

@@ -242,9 +242,10 @@ class McpConnections:
         if not server.fenced:
             return None, ""
         found = replace(await fences.narrowed(self._granted(server), owner.caller), taken=())
-        if found.request.workspace != "none" and fences.workspaces is not None:
-            folder = await fences.workspaces.folder(owner)
-            return SessionFence(found, replace(owner, tool=server.name, call_id="")), str(folder or "")
+        folder, access = await fences.workspace(found.request.workspace, owner)
+        if folder is not None:
+            found = replace(found, request=replace(found.request, workspace=access))
+            return SessionFence(found, replace(owner, tool=server.name, call_id="")), str(folder)
         return SessionFence(found, server_owner(server)), ""
 
     def _granted(self, server: ServerSpec) -> FenceRequest:
