@@ -249,7 +249,7 @@ def as_mounts(given: Given) -> tuple[str, ...]:
     return tuple(f"{path}:rw" if entry.endswith(":rw") else path for path, entry in zip(bare, entries, strict=True))
 
 
-_IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,255}@sha256:[0-9a-f]{64}")
+_IMAGE: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._:/-]{0,255}@)?sha256:[0-9a-f]{64}")
 _IMAGES: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,255}/\*")
 
 

@@ -42,7 +42,7 @@ _METHOD: Final = r"[A-Za-z][A-Za-z0-9_-]{0,31}"
 # TRACE sends back what the broker put in; CONNECT inside a tunnel would be a second one.
 _NO_METHODS: Final = frozenset({"TRACE", "TRACK", "CONNECT"})
 _PATH: Final = r"/[^\x00-\x1f]*"
-_IMAGE: Final = r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,255}@sha256:[0-9a-f]{64}"
+_IMAGE: Final = r"([A-Za-z0-9][A-Za-z0-9._:/-]{0,255}@)?sha256:[0-9a-f]{64}"
 # The least that makes sense, as the sandbox itself holds it.
 LEAST: Final = {"memory": 16 * 1024**2, "tmp_size": 4 * 1024, "file_size": 1, "output": 0, "open_files": 16}
 
