@@ -7,6 +7,9 @@ aim is 2 ms.
 
 Bare is `subprocess` with the same arguments and filter, waited for in the plainest way: without limits, without pipes,
 without an event loop. Its time is the floor; the aim is 1.3 times that.
+
+Calls of `bash` at once each have a fence of their own; what counts is that all succeed and how much memory this process
+needs for them. A warm call of `python` is one in an interpreter that is there already.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import statistics
 import subprocess
 import tempfile
 import time
+from pathlib import Path
 
 from foliot.sandbox import bubblewrap
 from foliot.sandbox.base import Limits, SandboxPolicy
@@ -27,7 +31,11 @@ from foliot.sandbox.process import ProcessSandbox
 from foliot.sandbox.seccomp import filter_for
 from foliot.tools.backends.fenced_function import FencedCode, FencedFunction, FunctionFence, with_code
 from foliot.tools.base import Invocation, ToolDefinition
+from foliot.tools.builtin.python import PythonTool
+from foliot.tools.builtin.run_processes import RunProcesses
+from foliot.tools.builtin.shell import Bash
 from foliot.tools.fences import Fences
+from foliot.tools.workspaces import SharedWorkspace
 
 PROGRAM = ["/bin/true"]
 AIM = 1.3
@@ -109,6 +117,34 @@ async def measured(rounds: int, at_once: int, folder: str) -> bool:
     return not wrong and statistics.median(times["fenced"]) <= AIM * floor
 
 
+async def commands(rounds: int, at_once: int, folder: str) -> bool:
+    """Whether all calls of `bash` at once succeed, with less than 100 MiB for a hundred of them."""
+    sandbox = ProcessSandbox()
+    fences = Fences(lambda backend: sandbox, workspaces=SharedWorkspace(Path(folder), "default"))
+    processes = RunProcesses(fences)
+    bash, python = Bash(fences, processes.jobs), PythonTool(processes.interpreters)
+    await bash.invoke(Invocation("run", "call", "bash", {"command": "true"}, "key"))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.perf_counter()
+    calls = [Invocation("run", f"call-{n}", "bash", {"command": f"echo {n}"}, "key") for n in range(at_once)]
+    said = await asyncio.gather(*map(bash.invoke, calls), return_exceptions=True)
+    took = time.perf_counter() - began
+    more = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
+    wrong = sum(not isinstance(each, str) for each in said)
+    print(f"{at_once} calls of bash at once: {took * 1000:.0f} ms, {wrong} errors, {more} MiB more")
+    call = Invocation("run", "call", "python", {"code": "x = 1\nx + 1"}, "key")
+    await python.invoke(call)
+    times: list[float] = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        await python.invoke(call)
+        times.append(time.perf_counter() - began)
+    print(f"{'warm python':28} median {statistics.median(times) * 1000:7.2f} ms   best {min(times) * 1000:7.2f} ms")
+    await processes.close()
+    await sandbox.close()
+    return not wrong and more < at_once
+
+
 async def functions(rounds: int, folder: str) -> bool:
     """Whether a call of a warm fenced function is as fast as it should be."""
     with open(os.path.join(folder, "bench_desk.py"), "w") as file:  # noqa: ASYNC230 - nothing else is to be done
@@ -145,7 +181,8 @@ async def functions(rounds: int, folder: str) -> bool:
 
 async def everything(rounds: int, at_once: int, folder: str) -> bool:
     fenced = await measured(rounds, at_once, folder)
-    return await functions(10 * rounds, folder) and fenced
+    at_work = await commands(rounds, at_once, folder)
+    return await functions(10 * rounds, folder) and fenced and at_work
 
 
 def main() -> int:

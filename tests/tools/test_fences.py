@@ -95,6 +95,9 @@ class Kept:
     async def changed(self, owner: FenceOwner) -> None:
         self.saved.append(owner)
 
+    def keeps_writing(self, owner: FenceOwner, task: asyncio.Task[object]) -> None:
+        """Do nothing."""
+
 
 def fences(sandbox: ProcessSandbox, world: World, kept: Kept, *ceilings: Ceiling) -> Fences:
     async def holding(caller: Caller) -> tuple[Ceiling, ...]:

@@ -1,7 +1,7 @@
 """The processes that live between the calls of runs: their jobs and their interpreters.
 
 They belong to the claim under which a run is driven here, and end with it. A run that waits, for a person or a time,
-keeps them: whoever answers finds them as they were. But only while nobody else has had the run meanwhile, which its
+keeps them: whoever answers finds them as they were. But only while no other process has had the run meanwhile, which its
 epoch tells: each claim has a new one. So two processes never both work for one run, but for a moment.
 """
 
@@ -44,7 +44,7 @@ class RunProcesses:
         self._epoch_of = epoch_of
 
     def taken(self, run_id: str, epoch: int) -> None:
-        """A run is driven here under a new claim. What it left here stays if nobody had it in between."""
+        """A run is driven here under a new claim. What it left here stays if no other process had it in between."""
         left = self._waiting.pop(run_id, None)
         if left is not None and epoch != left + 1 and self._has(run_id):
             self._end_soon(run_id)
