@@ -57,7 +57,7 @@ def fences(sandbox: ProcessSandbox, folder: Path, world: World | None, *ceilings
         workspaces=SharedWorkspace(folder, "default"),
         ceilings=holding,
         resolve=world.guard.addresses if world else None,
-        record=(lambda owner, record: world.records.append(record)) if world else None,
+        record=(lambda owner, record: world._record(record)) if world else None,
         reveal=reveal,
     )
 
@@ -83,6 +83,7 @@ async def test_an_agent_has_the_network_that_it_declares_and_no_credential(world
     assert (await python.invoke(invocation(python, {"code": code}, caller=with_network))).startswith("hello\n")
     assert world.values["token"] not in said
     assert [world.values["token"].encode() in head for head in world.heard] == [True, True]
+    await asyncio.wait_for(world.until_recorded(2), 60)
     assert [(record.host, record.verdict) for record in world.records] == [("a.test", "allowed")] * 2
 
     with pytest.raises(CommandFailed):

@@ -1,8 +1,8 @@
 """The processes that live between the calls of runs: their jobs and their interpreters.
 
 They belong to the claim under which a run is driven here, and end with it. A run that waits, for a person or a time,
-keeps them: whoever answers finds them as they were. But only while no other process has had the run meanwhile, which its
-epoch tells: each claim has a new one. So two processes never both work for one run, but for a moment.
+keeps them, and finds them as they were when it goes on. But only while no other process has had the run meanwhile,
+which its epoch tells: each claim has a new one. So two processes never both work for one run, but for a moment.
 """
 
 from __future__ import annotations
