@@ -234,6 +234,18 @@ class JournalConformance:
         with pytest.raises(NotFound):
             await journal.get_blob(digest)
 
+    async def test_content_is_read_for_a_run_only_if_it_refers_to_it(self, journal: Journal) -> None:
+        await born(journal)
+        await born(journal, "r2")
+        mine, shared = await journal.put_blobs([b"mine", b"shared"], run_id="r1")
+        await journal.put_blobs([b"shared"], run_id="r2")
+
+        assert await journal.get_blob(mine, run_id="r1") == b"mine"
+        assert await journal.get_blob(shared, run_id="r2") == b"shared"
+        for run_id in ("r2", "nobody"):
+            with pytest.raises(NotFound):
+                await journal.get_blob(mine, run_id=run_id)
+
     async def test_runs_are_listed_newest_first_by_what_they_are(self, journal: Journal) -> None:
         for n in range(5):
             lease = await born(journal, NAMES[n], created_at=100.0 + n, agent="odd" if n % 2 else "even")

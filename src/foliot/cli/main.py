@@ -190,6 +190,9 @@ RUN: Final = {
     ),
     "answer": Verb(f"{_AT}.answer:answer", "Answer the question of a run, and resume it", ("reply", "questions")),
     "replay": Verb(f"{_AT}.resume:replay", "Verify a run offline, byte for byte", ("verify",)),
+    "workspace": Verb(
+        f"{_AT}.workspace:workspace", "List, compare and export the files of a run", ("files", "workspaces")
+    ),
     "fork": Verb(f"{_AT}.resume:fork", "Run again from a step, with something changed", ("branch", "what-if")),
 }
 OPERATE: Final = {

@@ -28,7 +28,7 @@ from foliot.errors import NotFound, UsageError
 from foliot.kernel.messages import Delta, Message
 from foliot.kernel.run.codec import decode
 from foliot.kernel.run.events import Event, InputMode
-from foliot.runtime.answers import Answered, ForkOrder, Input, Replayed, RunOrder, RunStanding, messages_of
+from foliot.runtime.answers import Answered, ForkOrder, Input, Replayed, RunContent, RunOrder, RunStanding, messages_of
 from foliot.runtime.groups.work import ApprovalGroup, QuestionGroup, RunGroup, Settled, TaskGroup
 from foliot.store.base import Document
 from foliot.store.journal.base import RunInfo
@@ -172,6 +172,10 @@ class RemoteRuns(_RunAsking, RunGroup):
     async def result(self, run_id: str, call_id: str, *, offset: int = 0) -> ResultPage:
         place = f"{_at(run_id)}/results/{quote(call_id, safe='')}"
         return await self._get(place, ResultPage, offset=offset, limit=RESULT_PAGE)
+
+    async def content(self, run_id: str, digest: str) -> bytes:
+        found = await self._get(f"{_at(run_id)}/content/{quote(digest, safe='')}", RunContent)
+        return found.data
 
     async def resume(self, run_id: str) -> RunInfo:
         return await self._changed_run(run_id, "resume", {}, repeatable=True)

@@ -119,6 +119,13 @@ class Replayed(Struct, frozen=True):
     difference: ReplayDifference | None = None
 
 
+class RunContent(Struct, frozen=True):
+    """Content that a run keeps, by its digest. In JSON, `data` is base64."""
+
+    digest: str
+    data: bytes
+
+
 class Answered(Struct, frozen=True):
     """A decision that was taken: the approval as it is now, and the run that goes on with it."""
 

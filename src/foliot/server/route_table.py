@@ -246,6 +246,7 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
     ("GET", "/v1/runs/{run_id}/trace"): RouteRow(LOOK, Operation("getRunTrace", ref("RunTrace"))),
     ("GET", "/v1/runs/{run_id}/results"): RouteRow(LOOK, Operation("listRunResults", ref("RunResults"))),
     ("GET", "/v1/runs/{run_id}/results/{call_id:path}"): RouteRow(LOOK, Operation("readRunResult", ref("ResultPage"))),
+    ("GET", "/v1/runs/{run_id}/content/{digest}"): RouteRow(LOOK, Operation("getRunContent", ref("RunContent"))),
     ("POST", "/v1/runs/{run_id}/cancel"): RouteRow(
         STEER, Operation("cancelRun", ref("Run"), body=form("server.routes.tasks:Reason"), fails=(409,)), AGAIN
     ),

@@ -218,3 +218,12 @@ def _kind(mode: int) -> str:
     if stat.S_ISDIR(mode):
         return "folder"
     return "link" if stat.S_ISLNK(mode) else ""
+
+
+def restore_into(folder: str, tree: Tree, fetch: FetchMany) -> None:
+    """Make a folder equal to a snapshot. What else is in it is removed. Raises as `restore`."""
+    root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        restore(root, None, tree, fetch)
+    finally:
+        os.close(root)

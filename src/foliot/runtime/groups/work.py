@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from foliot.engine.explain.trace import Trace
     from foliot.engine.explain.why import Explanation
     from foliot.engine.live.hub import Live
+    from foliot.engine.workspaces.history import StepFiles
+    from foliot.engine.workspaces.trees import Tree
     from foliot.kernel.messages import Message
     from foliot.kernel.run.events import Event, InputMode
     from foliot.runtime.agent import Agent
@@ -109,6 +111,25 @@ class RunGroup(Group):
     @abstractmethod
     async def result(self, run_id: str, call_id: str, *, offset: int = 0) -> ResultPage:
         """Return a page of the result of a call, also of what was cut before the model saw it. Raises `NotFound`."""
+
+    @abstractmethod
+    async def content(self, run_id: str, digest: str) -> bytes:
+        """Return content that a run keeps, by its digest: the files of its workspace. Raises `NotFound`."""
+
+    async def files(self, run_id: str) -> Rows[StepFiles]:
+        """List the snapshots of a run's workspace: as each step left it, from step 0 on. Raises `NotFound`."""
+        from foliot.engine.workspaces.history import files_by_step
+
+        return files_by_step(await self.events(run_id))
+
+    async def tree(self, run_id: str, *, at: int | None = None) -> Tree:
+        """Return the workspace of a run as step `at` left it, or the last one. Raises `NotFound`."""
+        from functools import partial
+
+        from foliot.engine.workspaces.history import files_at, tree_of
+
+        snapshot = files_at(run_id, await self.files(run_id), at)
+        return await tree_of(partial(self.content, run_id), snapshot)
 
     async def wait(self, run_id: str, *, timeout: float | None = None) -> RunResult:
         """Wait until a run has ended or waits for a person; return how it stands, without its messages.

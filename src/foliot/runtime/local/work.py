@@ -192,6 +192,10 @@ class LocalRuns(_Waking, RunGroup):
     async def result(self, run_id: str, call_id: str, *, offset: int = 0) -> ResultPage:
         return await result_page(self._inside.runs.journal, run_id, call_id, offset=offset, most=RESULT_PAGE)
 
+    async def content(self, run_id: str, digest: str) -> bytes:
+        await self._inside.runs.journal.get(run_id)
+        return await self._inside.runs.journal.get_blob(digest, run_id=run_id)
+
     async def resume(self, run_id: str) -> RunInfo:
         return await self._inside.background.resume(await self._inside.runs.journal.get(run_id))
 

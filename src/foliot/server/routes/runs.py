@@ -18,7 +18,7 @@ from foliot.engine.explain.trace import trace_of
 from foliot.errors import Denied, InvalidInput, NotFound
 from foliot.kernel.messages import Message
 from foliot.kernel.run.events import InputMode
-from foliot.runtime.answers import ForkOrder, RunOrder
+from foliot.runtime.answers import ForkOrder, RunContent, RunOrder
 from foliot.runtime.groups.work import Settled as SettlingWord
 from foliot.runtime.local.work import NEAR, interrupted_runs, leave_settled, several
 from foliot.server.audit import ActRecord, record
@@ -42,6 +42,9 @@ from foliot.work.views.run_document import run_document
 router = new_router("runs")
 _LISTED: Final = "`foliot runs` lists them; over HTTP: GET /v1/runs"
 
+ContentDigest = Annotated[
+    str, Path(pattern="^sha256:[0-9a-f]{64}$", description="The digest, such as that of a snapshot in the journal.")
+]
 RunId = Annotated[str, Path(min_length=1, max_length=253, description="The id of the run.")]
 Alike = Annotated[bool, Query(description="Also the only one whose id begins so.")]
 Before = Annotated[str | None, Query(description="`continue` of the page before.")]
@@ -239,6 +242,14 @@ async def result(
     """Show the result of a call, page by page, also what was cut before the model saw it. Ask again from `next`."""
     await _seen(services, caller, "reader", run_id)
     return Json(await result_page(services.runtime.inside.runs.journal, run_id, call_id, offset=offset, most=limit))
+
+
+@router.get("/v1/runs/{run_id}/content/{digest}")
+async def content(run_id: RunId, digest: ContentDigest, services: Services, caller: Caller) -> Response:
+    """Show content that the run keeps: a folder or a file of a snapshot of its workspace, by its digest."""
+    await _seen(services, caller, "reader", run_id)
+    data = await services.runtime.inside.runs.journal.get_blob(digest, run_id=run_id)
+    return Json(RunContent(digest, data))
 
 
 @router.post("/v1/runs/{run_id}/cancel")

@@ -301,8 +301,8 @@ class Journal(Protocol):
         """Store many contents in one transaction; their digests, in the same order. As `put_blob`."""
         ...
 
-    async def get_blob(self, digest: str) -> bytes:
-        """Raises `NotFound`."""
+    async def get_blob(self, digest: str, *, run_id: str = "") -> bytes:
+        """Returns content by its digest; with `run_id`, only what that run refers to. Raises `NotFound`."""
         ...
 
     async def purge(self, *, ended_before: float, limit: int = 1000) -> int:

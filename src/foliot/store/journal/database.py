@@ -244,8 +244,13 @@ class SqlJournal:
             await self._db.write(_put_blobs, dict(sorted(named)), self._clock(), run_id)
         return [name for name, _ in named]
 
-    async def get_blob(self, digest: str) -> bytes:
-        found = await self._db.read("blob_get", digest=digest)
+    async def get_blob(self, digest: str, *, run_id: str = "") -> bytes:
+        if run_id:
+            found = await self._db.read("blob_of_run", digest=digest, id=run_id)
+            if not found:
+                raise NotFound(f"run {run_id} has no content {digest}")
+        else:
+            found = await self._db.read("blob_get", digest=digest)
         if not found:
             raise NotFound(f"there is no stored content {digest}")
         data: bytes = found[0]["data"]

@@ -224,7 +224,9 @@ class MemoryJournal:
     async def put_blobs(self, contents: Sequence[bytes], *, run_id: str = "") -> Sequence[str]:
         return [await self.put_blob(data, run_id=run_id) for data in contents]
 
-    async def get_blob(self, digest: str) -> bytes:
+    async def get_blob(self, digest: str, *, run_id: str = "") -> bytes:
+        if run_id and (run_id not in self._runs or digest not in self._runs[run_id].content):
+            raise NotFound(f"run {run_id} has no content {digest}")
         try:
             return self._blobs[digest]
         except KeyError:

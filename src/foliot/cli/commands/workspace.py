@@ -1,0 +1,185 @@
+"""`foliot workspace`: the files of a run, step by step."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from functools import partial
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from foliot.cli.reach import run
+from foliot.cli.runtimes import reached, run_argument, run_of
+from foliot.cli.show.output import as_json, output_option
+from foliot.cli.show.tables import table
+from foliot.cli.terminal import out
+from foliot.common.text import counted, one_line
+from foliot.errors import UsageError
+
+if TYPE_CHECKING:
+    from foliot.engine.workspaces.trees import FileChange
+
+_at = click.option("--at", type=click.IntRange(min=0), metavar="STEP", help="As this step left it; the last one.")
+_SIGNS = {"added": "A", "changed": "M", "deleted": "D"}
+
+
+@click.group()
+def workspace() -> None:
+    """List, compare and export the files of a run, as its steps left them.
+
+    \b
+    foliot workspace list 01k3                  the steps that changed files
+    foliot workspace diff 01k3 --at 4           what step 4 changed
+    foliot workspace export 01k3 --at 4 --to a.tar
+    foliot workspace restore 01k3 --at 4 --to ./before
+
+    To have an agent go on from the files of an earlier step, fork its run there: `foliot fork`.
+    """
+
+
+@workspace.command("list")
+@run_argument(required=False)
+@output_option("table", "json", default="table", help="table or json.")
+def list_snapshots(run_id: str | None, output: str) -> int:
+    """List the steps of a run after which its files were others than before, with how many there were."""
+    return run(_list(run_id, output))
+
+
+async def _list(word: str | None, output: str) -> int:
+    async with reached() as client:
+        info = await run_of(client, word)
+        steps = await client.runs.files(info.id)
+    shown: list[dict[str, Any]] = []
+    last = None
+    for each in steps:
+        if each.snapshot is not None and each.snapshot != last:
+            last = each.snapshot
+            shown.append({"step": each.step, "files": last.files, "size": last.size, "digest": last.digest})
+    if output == "json":
+        out(as_json({"run": info.id, "items": shown}))
+    elif shown:
+        rows = [(str(row["step"]), str(row["files"]), str(row["size"]), row["digest"][7:19]) for row in shown]
+        out(table(("STEP", "FILES", "BYTES", "SNAPSHOT"), rows))
+    else:
+        out(f"Run {info.id} has changed no files of a workspace of its own.", err=True)
+    return 0
+
+
+@workspace.command()
+@run_argument(required=False)
+@_at
+@click.option("--since", type=click.IntRange(min=0), metavar="STEP", help="From this step on; the one before.")
+@click.option("--content", is_flag=True, help="Show the lines that differ, too.")
+@output_option("text", "json", default="text", help="text or json.")
+def diff(run_id: str | None, at: int | None, since: int | None, content: bool, output: str) -> int:
+    """Show the files that were added (A), changed (M) or deleted (D) by a step, or since another one."""
+    return run(_diff(run_id, at, since, content, output))
+
+
+async def _diff(word: str | None, at: int | None, since: int | None, content: bool, output: str) -> int:
+    from foliot.engine.workspaces.history import files_at, text_difference, tree_of
+    from foliot.engine.workspaces.trees import differences
+
+    async with reached() as client:
+        info = await run_of(client, word)
+        steps = await client.runs.files(info.id)
+        until = steps[-1].step if at is None else at
+        since = max(until - 1, 0) if since is None else since
+        fetch = partial(client.runs.content, info.id)
+        before = await tree_of(fetch, files_at(info.id, steps, since))
+        after = await tree_of(fetch, files_at(info.id, steps, until))
+        found = differences(before, after)
+        texts = [await text_difference(fetch, each) if content and _has_text(each) else [] for each in found]
+    if output == "json":
+        rows = [_as_data(each, lines, content) for each, lines in zip(found, texts, strict=True)]
+        out(as_json({"run": info.id, "since": since, "at": until, "items": rows}))
+        return 0
+    for each, lines in zip(found, texts, strict=True):
+        out(f"{_SIGNS[each.change]} {_shown(each.path)}")
+        for line in lines:
+            out(one_line(line))
+    if not found:
+        out(f"Nothing differs between step {since} and step {until} of run {info.id}.", err=True)
+    return 0
+
+
+def _has_text(change: FileChange) -> bool:
+    return any(entry is not None and entry.kind != "folder" for entry in (change.before, change.after))
+
+
+def _as_data(change: FileChange, lines: list[str], content: bool) -> dict[str, Any]:
+    entry = change.after or change.before
+    assert entry is not None, "a change has a side"
+    row: dict[str, Any] = {"path": _shown(change.path), "change": change.change, "kind": entry.kind}
+    row |= {"size": entry.size, "mode": f"{entry.mode:o}"}
+    return {**row, "lines": lines} if content else row
+
+
+def _shown(path: str) -> str:
+    """A path for people: names of hostile code cannot write to the terminal."""
+    return one_line(path.encode("utf-8", "backslashreplace").decode())
+
+
+@workspace.command()
+@run_argument(required=False)
+@_at
+@click.option("--to", "file", required=True, type=click.File("wb", atomic=True), help="The archive; - prints it.")
+def export(run_id: str | None, at: int | None, file: IO[bytes]) -> int:
+    """Write the files of a run into a tar archive. Nothing in it leads out of the folder that it is unpacked in."""
+    return run(_export(run_id, at, file))
+
+
+async def _export(word: str | None, at: int | None, file: IO[bytes]) -> int:
+    from foliot.engine.workspaces.history import archived
+
+    left_out: list[str] = []
+    async with reached() as client:
+        info = await run_of(client, word)
+        tree = await client.runs.tree(info.id, at=at)
+        async for piece in archived(partial(client.runs.content, info.id), tree, left_out):
+            file.write(piece)
+    if left_out:
+        named = ", ".join(map(_shown, left_out[:5]))
+        out(f"Left out {counted(len(left_out), 'link')} that lead out of the workspace: {named}", err=True)
+    return 0
+
+
+@workspace.command()
+@run_argument(required=False)
+@_at
+@click.option("--to", "place", required=True, type=click.Path(file_okay=False), help="The folder; it must be empty.")
+def restore(run_id: str | None, at: int | None, place: str) -> int:
+    """Put the files of a run into a folder, as a step left them: links as they are, permissions, empty folders."""
+    try:
+        os.makedirs(place, exist_ok=True)
+        there = os.listdir(place)
+    except OSError as error:
+        raise UsageError(f"{place} cannot be used: {error.strerror}") from None
+    if there:
+        raise UsageError(f"{place} is not empty", hint="name a new folder: what is in this one would be deleted")
+    return run(_restore(run_id, at, place))
+
+
+async def _restore(word: str | None, at: int | None, place: str) -> int:
+    from foliot.common.threads import on_thread
+    from foliot.engine.workspaces.restore import restore_into
+
+    loop = asyncio.get_running_loop()
+    async with reached() as client:
+        info = await run_of(client, word)
+        tree = await client.runs.tree(info.id, at=at)
+
+        async def get(digests: Sequence[str]) -> dict[str, bytes]:
+            return {each: await client.runs.content(info.id, each) for each in digests}
+
+        def fetch(digests: Sequence[str]) -> dict[str, bytes]:
+            return asyncio.run_coroutine_threadsafe(get(digests), loop).result()
+
+        try:
+            await on_thread(restore_into, place, tree, fetch)
+        except OSError as error:
+            raise UsageError(f"{place} cannot be written: {error.strerror}") from None
+    out(f"Restored {counted(sum(1 for _ in tree.walk()), 'file')} of run {info.id} into {place}", err=True)
+    return 0
