@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from foliot.engine.explain.why import Explanation
     from foliot.engine.live.hub import Live, Output, Recorded, Streamed
     from foliot.engine.python_endpoints import ModelEndpoint
+    from foliot.engine.workspaces.history import StepFiles
+    from foliot.engine.workspaces.trees import WorkspaceTree
     from foliot.errors import FoliotError, UsageError
     from foliot.kernel.messages import Media, Message, ModelResponse, Text, ToolCall, ToolResult, Usage
     from foliot.kernel.run import events
@@ -122,6 +124,7 @@ __all__ = [
     "Sent",
     "Settings",
     "Slot",
+    "StepFiles",
     "Streamed",
     "Taken",
     "TaskExplanation",
@@ -140,6 +143,7 @@ __all__ = [
     "Verified",
     "WebhookDelivery",
     "WorkerInfo",
+    "WorkspaceTree",
     "__version__",
     "events",
     "load_settings",
@@ -210,6 +214,7 @@ _HOME = {
     "Sent": "foliot.runtime.answers",
     "Settings": "foliot.settings.settings",
     "Slot": "foliot.store.triggers",
+    "StepFiles": "foliot.engine.workspaces.history",
     "Streamed": "foliot.engine.live.hub",
     "Taken": "foliot.runtime.outcomes",
     "TaskExplanation": "foliot.work.views.why",
@@ -227,6 +232,7 @@ _HOME = {
     "UsageError": "foliot.errors",
     "Verified": "foliot.store.audit.log",
     "WorkerInfo": "foliot.store.queue.workers",
+    "WorkspaceTree": "foliot.engine.workspaces.trees",
     "__version__": "foliot.version",
     "events": "foliot.kernel.run.events",
     "load_settings": "foliot.settings.settings",

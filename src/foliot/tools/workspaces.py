@@ -113,7 +113,7 @@ class WorkspaceLost(ToolError):
 
 
 class CallFiles:
-    """What one call has to do with the files of its run: `at` is the snapshot that the driver knows of.
+    """The files of a run as one call has to do with them: `at` is the snapshot that the driver knows of.
 
     `epoch` is that of the claim under which the call is made, `rules` is what the agent declares. `kept` is the
     snapshot that the call left; `left_out` are names of what could not be kept, with the reason.
@@ -142,7 +142,7 @@ class CallFiles:
 
     @property
     def note(self) -> str:
-        """What the result has to say of files that were not kept; blank when all were."""
+        """The text for the result on files that were not kept; blank when all were."""
         if not self.left_out:
             return ""
         named = ", ".join(self.left_out[:MOST_NAMED])

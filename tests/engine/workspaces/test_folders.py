@@ -154,6 +154,38 @@ async def test_a_process_that_had_the_run_before_is_corrected_by_the_journal(
     assert await run.seen() == await other.seen()
 
 
+async def test_what_a_job_writes_between_two_calls_stays_also_after_the_run_was_given_back(
+    folders: RunWorkspaces, root: Path
+) -> None:
+    run = Played(folders)
+    await run.call(writes({"a.txt": "1"}))
+    writes({"job.txt": "2"})(root / "default/r1/files")
+    run.epoch = 2  # it waited for a person meanwhile
+
+    assert "job.txt" in await run.seen()
+    assert (await run.call()).kept is not None
+
+
+async def test_what_another_process_left_unfinished_in_the_same_folder_is_undone(
+    folders: RunWorkspaces, journal: Journal, root: Path
+) -> None:
+    run, other = Played(folders), Played(RunWorkspaces(journal, root))
+    await run.call(writes({"a.txt": "1"}))
+    before = await run.seen()
+    other.at, other.epoch = run.at, 2
+
+    async def cut_off() -> None:
+        by, _ = other.begin()
+        folder = await other.workspaces.folder(by)
+        assert folder is not None
+        writes({"a.txt": "spoilt"})(folder)
+
+    await asyncio.create_task(cut_off())
+    run.epoch = 3
+
+    assert await run.seen() == before
+
+
 async def test_a_snapshot_on_its_way_into_the_journal_is_not_undone(folders: RunWorkspaces) -> None:
     run = Played(folders)
     await run.call(writes({"a.txt": "1"}))
@@ -326,7 +358,7 @@ async def test_a_run_may_begin_with_a_copy_of_a_folder(
 ) -> None:
     source = tmp_path / "source"
     writes({"src/main.py": "print(1)"})(source)
-    run = Played(folders, source=str(source))
+    run = Played(folders, source=str(source), trusted=True)
     by, files = run.begin()
     folder = await folders.folder(by, writes=False)
     run.at = files.kept
@@ -336,6 +368,20 @@ async def test_a_run_may_begin_with_a_copy_of_a_folder(
     assert (folder / "src/main.py").read_text() == "print(1)"
     run.workspaces, run.epoch = RunWorkspaces(journal, tmp_path / "elsewhere"), 2
     assert (await run.seen())["src/main.py"] == (0o644, b"print(1)")
+
+
+async def test_a_folder_that_is_not_granted_is_not_copied_also_through_a_link(journal: Journal, tmp_path: Path) -> None:
+    granted, outside = tmp_path / "granted", tmp_path / "outside"
+    writes({"secret": "1"})(outside)
+    writes({"in/a": "1"})(granted)
+    (granted / "out").symlink_to(outside)
+    folders = RunWorkspaces(journal, tmp_path / "w", sources=[str(granted)])
+
+    assert "a" in await Played(folders, source=str(granted / "in")).seen()
+    for source in (outside, granted / "out"):
+        with pytest.raises(WorkspaceLost, match="granted"):
+            await Played(folders, "r2", source=str(source)).seen()
+    await folders.close()
 
 
 async def test_idle_folders_are_swept_and_come_back(folders: RunWorkspaces, root: Path) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from foliot.engine.workspaces.restore import remove, restore
 from foliot.engine.workspaces.scan import FRESH, Bounds, KnownFolder, Seen, look
-from foliot.engine.workspaces.trees import EMPTY, PIECE, Tree, differences
+from foliot.engine.workspaces.trees import EMPTY, PIECE, WorkspaceTree, differences
 from foliot.errors import InvalidInput
 from foliot.kernel.run.spec import digest
 from tests.engine.workspaces.kit import tree_of
@@ -70,11 +70,11 @@ class Store(dict[str, bytes]):
     def get_many(self, digests: Any) -> dict[str, bytes]:
         return {each: self[each] for each in digests}
 
-    def tree(self, root: str) -> Tree:
+    def tree(self, root: str) -> WorkspaceTree:
         async def fetch(name: str) -> bytes:
             return self[name]
 
-        return asyncio.run(Tree.load(fetch, root))
+        return asyncio.run(WorkspaceTree.load(fetch, root))
 
 
 def seen(folder: Path, store: Store | None = None, known: KnownFolder | None = None) -> Seen:

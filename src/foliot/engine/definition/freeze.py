@@ -119,7 +119,7 @@ def _isolations(tools: Sequence[ToolDefinition], runner: RunnerSpec | None) -> l
 
 
 def _workspace(agent: Mapping[str, Any]) -> dict[str, Any]:
-    """What an agent declares of its workspace. Whose word it is decides which folders its runs may begin with."""
+    """Returns the agent's rules on its workspace. Whose word they are decides which folders its runs may begin with."""
     declared: Mapping[str, Any] = agent["spec"].get("workspace") or {}
     if not declared:
         return {}

@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from foliot.engine.workspaces.trees import EMPTY, PIECE, Fetch, FileChange, Tree, TreeEntry, decode_pieces
+from foliot.engine.workspaces.trees import EMPTY, PIECE, Fetch, FileChange, TreeEntry, WorkspaceTree, decode_pieces
 from foliot.errors import NotFound
 from foliot.kernel.run.events import (
     Event,
@@ -64,9 +64,9 @@ def files_at(run_id: str, steps: Sequence[StepFiles], at: int | None) -> Workspa
     raise NotFound(f"run {run_id} has no step {at}", hint=f"it has steps 0 to {steps[-1].step}; 0 is its beginning")
 
 
-async def tree_of(fetch: Fetch, snapshot: WorkspaceSnapshot | None) -> Tree:
+async def tree_of(fetch: Fetch, snapshot: WorkspaceSnapshot | None) -> WorkspaceTree:
     """The folders of a snapshot; without one, of an empty folder. Raises `NotFound` when its content is gone."""
-    return await Tree.load(fetch, EMPTY if snapshot is None else snapshot.digest)
+    return await WorkspaceTree.load(fetch, EMPTY if snapshot is None else snapshot.digest)
 
 
 async def contents_of(fetch: Fetch, entry: TreeEntry) -> AsyncGenerator[bytes]:
@@ -84,7 +84,7 @@ def leads_out(path: str, target: str) -> bool:
     return target.startswith("/") or joined == ".." or joined.startswith("../")
 
 
-async def archived(fetch: Fetch, tree: Tree, left_out: list[str]) -> AsyncGenerator[bytes]:
+async def archived(fetch: Fetch, tree: WorkspaceTree, left_out: list[str]) -> AsyncGenerator[bytes]:
     """A tar archive of a snapshot, piece by piece. Paths in it are relative and nothing in it leads out.
 
     Links that lead out are left out; their paths are added to `left_out`. The same files give the same bytes.

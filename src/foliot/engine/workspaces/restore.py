@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Final, TypeAlias
 
 from foliot.engine.workspaces.scan import BATCH, FOLDER, KnownFolder, opened
-from foliot.engine.workspaces.trees import PIECE, Tree, TreeEntry, decode_pieces
+from foliot.engine.workspaces.trees import PIECE, TreeEntry, WorkspaceTree, decode_pieces
 
 # Gets contents by their digests; called from the thread that writes.
 FetchMany: TypeAlias = Callable[[Sequence[str]], Mapping[str, bytes]]
@@ -22,7 +22,7 @@ FetchMany: TypeAlias = Callable[[Sequence[str]], Mapping[str, bytes]]
 _SHALLOW: Final = 64
 
 
-def restore(root: int, now: KnownFolder | None, tree: Tree, fetch: FetchMany) -> None:
+def restore(root: int, now: KnownFolder | None, tree: WorkspaceTree, fetch: FetchMany) -> None:
     """Make the folder that `root` is a descriptor of equal to a snapshot.
 
     `now` is what was seen in it; files of which it says nothing are written anew. Raises `OSError`, and what `fetch`
@@ -35,7 +35,7 @@ def restore(root: int, now: KnownFolder | None, tree: Tree, fetch: FetchMany) ->
 
 
 class _Restore:
-    def __init__(self, root: int, tree: Tree, fetch: FetchMany) -> None:
+    def __init__(self, root: int, tree: WorkspaceTree, fetch: FetchMany) -> None:
         self._root = root
         self._tree = tree
         self._fetch = fetch
@@ -220,7 +220,7 @@ def _kind(mode: int) -> str:
     return "link" if stat.S_ISLNK(mode) else ""
 
 
-def restore_into(folder: str, tree: Tree, fetch: FetchMany) -> None:
+def restore_into(folder: str, tree: WorkspaceTree, fetch: FetchMany) -> None:
     """Make a folder equal to a snapshot. What else is in it is removed. Raises as `restore`."""
     root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -48,7 +48,7 @@ class TreeEntry(Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def target(self) -> str:
-        """Where a link leads, for `os` functions."""
+        """The target of a link, for `os` functions."""
         return from_stored(self.content)
 
 
@@ -129,7 +129,7 @@ def decode_pieces(data: bytes) -> tuple[str, ...]:
 Fetch: TypeAlias = Callable[[str], Awaitable[bytes]]
 
 
-class Tree:
+class WorkspaceTree:
     """The folders of one snapshot, by digest, without the contents of files."""
 
     def __init__(self, root: str, folders: Mapping[str, tuple[TreeEntry, ...]], blobs: Mapping[str, bytes]) -> None:
@@ -139,7 +139,7 @@ class Tree:
         self.blobs = blobs
 
     @classmethod
-    async def load(cls, fetch: Fetch, root: str) -> Tree:
+    async def load(cls, fetch: Fetch, root: str) -> WorkspaceTree:
         """Read all folders below `root`, one after the other. Raises what `fetch` raises, and `InvalidInput`."""
         folders: dict[str, tuple[TreeEntry, ...]] = {EMPTY: ()}
         blobs: dict[str, bytes] = {}
@@ -182,7 +182,7 @@ class Tree:
 
 async def content_of(journal: Journal, snapshot: WorkspaceSnapshot) -> dict[str, bytes]:
     """The content of a snapshot that names other content: folders, and the lists of large files' pieces."""
-    tree = await Tree.load(journal.get_blob, snapshot.digest)
+    tree = await WorkspaceTree.load(journal.get_blob, snapshot.digest)
     found = dict(tree.blobs)
     for _, entry in tree.walk():
         if entry.kind == "file" and entry.size > PIECE and entry.content not in found:
@@ -190,7 +190,7 @@ async def content_of(journal: Journal, snapshot: WorkspaceSnapshot) -> dict[str,
     return found
 
 
-def differences(before: Tree, after: Tree) -> list[FileChange]:
+def differences(before: WorkspaceTree, after: WorkspaceTree) -> list[FileChange]:
     """Compares two snapshots; returns what differs, by path. Equal folders are not looked into."""
     found: list[FileChange] = []
     left = [("", before.root, after.root)]

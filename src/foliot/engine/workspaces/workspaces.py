@@ -30,7 +30,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from foliot.common.threads import on_thread
 from foliot.engine.workspaces.restore import FetchMany, remove, restore
 from foliot.engine.workspaces.scan import FOLDER, Bounds, KnownFolder, OverBounds, Seen, Store, look, opened
-from foliot.engine.workspaces.trees import EMPTY, Tree
+from foliot.engine.workspaces.trees import EMPTY, WorkspaceTree
 from foliot.errors import FoliotError, InvalidInput
 from foliot.kernel.run.codec import decode
 from foliot.kernel.run.events import ModelResponded, RunCreated, ToolFinished, ToolUnknown, WorkspaceSnapshot
@@ -69,7 +69,7 @@ _LEFT: Final = "."
 
 
 class _Base(NamedTuple):
-    """What the journal of a run says of its files: the newest snapshot, under which claim, and the agent's rules."""
+    """The files of a run by its journal: the newest snapshot, under which claim, and the agent's rules."""
 
     at: WorkspaceSnapshot | None
     epoch: int
@@ -100,6 +100,7 @@ class _RunFolder:
         self.head: WorkspaceSnapshot | None = None
         self.epoch = -1
         self.inode = 0
+        self.stamp = 0  # when the lock was last taken here: who else takes it leaves another time
         self.bounds = Bounds(QUOTA, MOST_FILES)
         self.lock: int | None = None
 
@@ -206,9 +207,9 @@ class RunWorkspaces:
         """The newest snapshot in the journal of a run; None when it has none."""
         return newest(await self._journal.read(run_id))
 
-    async def tree(self, snapshot: WorkspaceSnapshot | None) -> Tree:
+    async def tree(self, snapshot: WorkspaceSnapshot | None) -> WorkspaceTree:
         """The folders of a snapshot. Raises `NotFound` when its content is gone."""
-        return await Tree.load(self._journal.get_blob, EMPTY if snapshot is None else snapshot.digest)
+        return await WorkspaceTree.load(self._journal.get_blob, EMPTY if snapshot is None else snapshot.digest)
 
     async def put_back(self, namespace: str, run_id: str, snapshot: WorkspaceSnapshot | None) -> Path:
         """Make the folder of a run that nobody drives equal to a snapshot; where it is.
@@ -260,7 +261,7 @@ class RunWorkspaces:
         return files if files is not None and files.run_id == owner.run_id else None
 
     async def _base(self, owner: FenceOwner) -> _Base | None:
-        """What the journal says of the files of a run; None outside of any run."""
+        """Returns the files of a run by its journal; None outside of any run."""
         if not owner.run_id:
             return None
         if (files := self._files_of(owner)) is not None:
@@ -301,7 +302,7 @@ class RunWorkspaces:
         return held
 
     def _gave_up(self, held: _RunFolder, call_id: str, use: _Use) -> None:
-        """Nobody will record a result of a call: the next one begins where the last result left off."""
+        """Ends a use without a result: the next call begins where the last result left off."""
         if held.uses.get(call_id) is use:
             del held.uses[call_id]
             held.sure = False
@@ -321,8 +322,7 @@ class RunWorkspaces:
         # the journal. One of an earlier claim never arrived.
         newer = held.epoch == base.epoch and _number(held.head) > _number(base.at)
         wanted = held.head if newer else base.at
-        same = held.tree is not None and held.tree.digest == _digest(wanted)
-        known = same and held.sure and held.epoch == base.epoch
+        known = held.sure and held.tree is not None and held.tree.digest == _digest(wanted)
         held.epoch, held.head = base.epoch, wanted
         if held.writers and held.lock is not None:
             if same:
@@ -364,7 +364,7 @@ class RunWorkspaces:
         held.sure = False
         wanted = _digest(snapshot)
         try:
-            tree = await Tree.load(self._journal.get_blob, wanted)
+            tree = await WorkspaceTree.load(self._journal.get_blob, wanted)
             seen = await on_thread(_make_equal, held, tree, self._fetching())
         except (OSError, FoliotError) as error:
             if isinstance(error, FoliotError) and error.retryable:
@@ -503,9 +503,14 @@ def _key(owner: FenceOwner) -> str:
 
 
 def _take_as_it_was(held: _RunFolder) -> bool:
-    """Take the lock of a folder that nobody has touched since this process gave it up. False when it is not so."""
+    """Take the lock of a folder that no other process has worked on since this one did. False when it is not so.
+
+    What jobs of the run, which go on between its calls, have changed there meanwhile stays.
+    """
     try:
         if os.stat(held.files, follow_symlinks=False).st_ino != held.inode:
+            return False
+        if os.stat(held.place / LOCK, follow_symlinks=False).st_mtime_ns != held.stamp:
             return False
     except OSError:
         return False
@@ -530,7 +535,7 @@ def _lock(held: _RunFolder) -> bool:
         os.close(descriptor)
         return False
     os.utime(descriptor)  # when it was last used, for whoever sweeps
-    held.lock = descriptor
+    held.lock, held.stamp = descriptor, os.fstat(descriptor).st_mtime_ns
     return True
 
 
@@ -576,7 +581,7 @@ def _open_files(held: _RunFolder) -> Generator[int]:
         os.close(root)
 
 
-def _make_equal(held: _RunFolder, tree: Tree, fetch: FetchMany) -> Seen:
+def _make_equal(held: _RunFolder, tree: WorkspaceTree, fetch: FetchMany) -> Seen:
     _claim(held)
     inode = held.inode
     with _open_files(held) as root:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from foliot.engine.explain.why import Explanation
     from foliot.engine.live.hub import Live
     from foliot.engine.workspaces.history import StepFiles
-    from foliot.engine.workspaces.trees import Tree
+    from foliot.engine.workspaces.trees import WorkspaceTree
     from foliot.kernel.messages import Message
     from foliot.kernel.run.events import Event, InputMode
     from foliot.runtime.agent import Agent
@@ -122,7 +122,7 @@ class RunGroup(Group):
 
         return files_by_step(await self.events(run_id))
 
-    async def tree(self, run_id: str, *, at: int | None = None) -> Tree:
+    async def tree(self, run_id: str, *, at: int | None = None) -> WorkspaceTree:
         """Return the workspace of a run as step `at` left it, or the last one. Raises `NotFound`."""
         from functools import partial
 
