@@ -322,7 +322,8 @@ class RunWorkspaces:
         # the journal. One of an earlier claim never arrived.
         newer = held.epoch == base.epoch and _number(held.head) > _number(base.at)
         wanted = held.head if newer else base.at
-        known = held.sure and held.tree is not None and held.tree.digest == _digest(wanted)
+        same = held.tree is not None and held.tree.digest == _digest(wanted)
+        known = same and held.sure
         held.epoch, held.head = base.epoch, wanted
         if held.writers and held.lock is not None:
             if same:
