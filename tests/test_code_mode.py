@@ -18,6 +18,7 @@ from foliot.common.cancellation import stop_tasks
 from foliot.engine.definition.backends import can_fence
 from foliot.kernel.run.events import RunCreated, ToolFinished
 from foliot.kernel.run.spec import ToolRule
+from foliot.models.routing.pricing import Pricing
 from foliot.resources.validate import validate_document
 from foliot.runtime.delegation import MAX_DEPTH
 from foliot.store.base import Put
@@ -638,3 +639,18 @@ async def test_the_execution_policy_of_an_agent_holds_for_the_calls_of_its_progr
     policy = {"security": "allowlist"}
     agent = coder("await bash('id')", "bash", execution_policy=policy, allowed_tools=["code"])
     assert "permission_denied: the execution policy of the run" in (await runtime.run(agent, "Go.")).output
+
+
+class Priced(ScriptedModel):
+    """A model whose answers have a price."""
+
+    pricing = Pricing(input=1.0, output=10.0)
+
+
+async def test_a_program_needs_nothing_of_a_budget_that_refuses_unknown_prices(runtime: Runtime) -> None:
+    await declare(runtime, "Budget", "team", limit={"amount": "5.00", "tokens": 100_000}, on_exceeded="fail")
+    turns = [{"call": {"code": {"program": TOTAL}}}, {"say": "{last_result}"}]
+    result = await runtime.run(Agent("coder", model=Priced(turns), tools=(add, order, "code")), "Go.")
+    assert result.output == "added\n=> 7"
+    _, child = await runtime.inside.runs.load((await child_of(runtime, result.run_id)).id)
+    assert (child.spent.cost_usd, child.spent.unpriced) == (0.0, 0)

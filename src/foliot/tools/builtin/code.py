@@ -121,7 +121,7 @@ class Code:
 
     @property
     def lacks(self) -> str:
-        """What programs of this agent need and is not here; empty when all is."""
+        """Names what programs of this agent need and is not here; empty when all is."""
         if self._program.runs_in == "sandbox":
             return "" if self._sandbox is not None else "sandbox of processes"
         return "" if importlib.util.find_spec(PACKAGE) is not None else "package pydantic-monty"
