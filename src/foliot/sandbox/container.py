@@ -325,6 +325,7 @@ class ContainerSandbox:
             for place, options in re.findall(r"^\S+ (/\S*) \S+ (\S+) \d+ \d+$", seen, re.MULTILINE)
         }
         bounds = dict(re.findall(r"^bound (\w+) (\w+)$", seen, re.MULTILINE))
+        namespace = "".join(re.findall(r"^namespace (\S+)$", seen, re.MULTILINE))
         gvisor = self.name == "gvisor"
         user, _ = container_cli.user_inside()
         plain = int(status.get("CapEff", "1"), 16) == 0 == int(status.get("CapBnd", "1"), 16)
@@ -335,7 +336,7 @@ class ContainerSandbox:
             ),
             "network": Enforced(interfaces <= {"lo"}, "network namespace", f"interfaces: {sorted(interfaces)}"),
             "processes": Enforced(
-                int(status.get("Pid", "999")) < 9, "PID, IPC and UTS namespaces", "the PID namespace is not new"
+                namespace not in ("", _own_namespace()), "PID, IPC and UTS namespaces", "the PID namespace is not new"
             ),
             "user": Enforced(
                 plain and status.get("Uid", "").startswith(f"{user}\t"),
@@ -408,6 +409,7 @@ _PROBED_BOUNDS: Final = {"file_size": ("34816", "17408"), "open_files": ("93",),
 _PROBE: Final = """
 cat /proc/self/status /proc/net/dev /proc/self/mounts || exit
 echo > /tmp/mine || exit
+echo "namespace $(readlink /proc/self/ns/pid)"
 echo "bound file_size $(ulimit -f)"; echo "bound open_files $(ulimit -n)"; echo "bound cpu_seconds $(ulimit -t)"
 cat "$@" 2>/dev/null
 exit 0
@@ -440,6 +442,10 @@ def _text(path: Path) -> str:
     with contextlib.suppress(OSError):
         return path.read_text().strip()
     return ""
+
+
+def _own_namespace() -> str:
+    return os.readlink("/proc/self/ns/pid")
 
 
 def _system() -> list[str]:
