@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -268,3 +270,40 @@ def test_a_folder_that_became_a_file_differs_in_all_that_was_below(tmp_path: Pat
         ("d/e", "deleted"),
         ("d/e/f", "deleted"),
     ]
+
+
+def play_closed(made: Path) -> None:
+    """Folders and files that their owner may not read are part of a snapshot, come back, and can be removed."""
+    one, two, store = made / "one", made / "two", Store()
+    (one / "closed").mkdir(parents=True)
+    (one / "closed" / "f").write_text("1")
+    (one / "secret").write_text("2")
+    two.mkdir()
+    os.chmod(one / "secret", 0)
+    os.chmod(one / "closed", 0)
+    found = seen(one, store)
+    assert (found.files, found.left_out) == (3, ())
+    put_back(two, store, found.digest)
+    assert os.stat(two / "closed").st_mode & 0o777 == 0
+    os.chmod(two / "closed", 0o700)
+    (two / "closed" / "new").write_text("3")
+    os.chmod(two / "closed", 0o500)
+    put_back(two, store, found.digest)
+    assert seen(two).digest == found.digest
+    root = os.open(made, os.O_RDONLY)
+    remove(root, root, "one")
+    remove(root, root, "two")
+    assert os.listdir(made) == []
+
+
+def test_what_its_owner_may_not_read_is_kept_for_an_ordinary_user_too() -> None:
+    program = "import sys, pathlib; from tests.engine.workspaces.test_trees import play_closed as p"
+    with tempfile.TemporaryDirectory(dir="/tmp") as made:
+        os.chmod(made, 0o777)
+        subprocess.run(
+            [sys.executable, "-c", f"{program}; p(pathlib.Path(sys.argv[1]))", made],
+            check=True,
+            timeout=60,
+            user=65534 if os.geteuid() == 0 else None,
+            env={**os.environ, "PYTHONPATH": ".", "PYTHONDONTWRITEBYTECODE": "1"},
+        )

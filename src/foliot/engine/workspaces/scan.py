@@ -14,7 +14,8 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from foliot.engine.workspaces.trees import (
@@ -188,15 +189,12 @@ class _Look:
         if status.st_dev != self._device:
             self._leave_out(path + name, "another file system")
             return None
+        was = known.folders.get(name) if known is not None else None
         try:
-            inner = opened(fd, name, FOLDER, 0o500)
+            with _entered(fd, name) as inner:
+                below = self.folder(inner, was[1] if was else None, depth + 1, f"{path}{name}/")
         except (FileNotFoundError, NotADirectoryError):
             return None  # exchanged for something else meanwhile
-        try:
-            was = known.folders.get(name) if known is not None else None
-            below = self.folder(inner, was[1] if was else None, depth + 1, f"{path}{name}/")
-        finally:
-            os.close(inner)
         entry = TreeEntry(to_stored(name), "folder", stat.S_IMODE(status.st_mode) & 0o777, 0, below.digest)
         if was is not None and was[0] == entry:
             entry = was[0]
@@ -331,6 +329,24 @@ def opened(folder: int, name: str, flags: int, needed: int) -> int:
         os.close(handle)
 
 
+@contextmanager
+def _entered(folder: int, name: str) -> Generator[int]:
+    """A descriptor of a folder. One that its owner may not look through has other permissions meanwhile."""
+    inner = opened(folder, name, FOLDER, 0o500)
+    try:
+        mode = stat.S_IMODE(os.fstat(inner).st_mode)
+        closed = mode & 0o500 != 0o500 and os.geteuid() != 0
+        if closed:
+            os.fchmod(inner, mode | 0o500)
+        try:
+            yield inner
+        finally:
+            if closed:
+                os.fchmod(inner, mode)
+    finally:
+        os.close(inner)
+
+
 def _read(descriptor: int, size: int) -> bytes:
     """So many bytes, or all that there are."""
     data = os.read(descriptor, size) if size else b""
@@ -355,11 +371,8 @@ def _count_names(fd: int, names: dict[int, int], depth: int) -> None:
                 if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
                     names[status.st_ino] = names.get(status.st_ino, 0) + 1
                 elif stat.S_ISDIR(status.st_mode):
-                    inner = opened(fd, item.name, FOLDER, 0o500)
-                    try:
+                    with _entered(fd, item.name) as inner:
                         _count_names(inner, names, depth + 1)
-                    finally:
-                        os.close(inner)
             except (FileNotFoundError, NotADirectoryError):
                 continue
 
