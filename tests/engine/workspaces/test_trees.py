@@ -297,13 +297,12 @@ def play_closed(made: Path) -> None:
 
 
 def test_what_its_owner_may_not_read_is_kept_for_an_ordinary_user_too() -> None:
-    program = "import sys, pathlib; from tests.engine.workspaces.test_trees import play_closed as p"
+    program = (
+        "import os, pathlib, sys; from tests.engine.workspaces.test_trees import play_closed\n"
+        "if os.geteuid() == 0:\n    os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "play_closed(pathlib.Path(sys.argv[1]))"
+    )
     with tempfile.TemporaryDirectory(dir="/tmp") as made:
         os.chmod(made, 0o777)
-        subprocess.run(
-            [sys.executable, "-c", f"{program}; p(pathlib.Path(sys.argv[1]))", made],
-            check=True,
-            timeout=60,
-            user=65534 if os.geteuid() == 0 else None,
-            env={**os.environ, "PYTHONPATH": ".", "PYTHONDONTWRITEBYTECODE": "1"},
-        )
+        environ = {**os.environ, "PYTHONPATH": "."}
+        subprocess.run([sys.executable, "-c", program, made], check=True, timeout=60, env=environ)
