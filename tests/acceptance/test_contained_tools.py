@@ -98,7 +98,7 @@ async def test_a_function_runs_with_the_python_of_the_image(
     """Foliot and its packages are shown in the image by mounts, which stands for an image that has them."""
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "contained_desk.py").write_text(CODE)
-    monkeypatch.syspath_prepend(str(tmp_path / "code"))
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "code"), *sys.path])
     spec: dict[str, Any] = {"type": "function", "function": "contained_desk:where", "effect": "read"}
     await declare(runtime, "Tool", "bare", **spec, runtime={"isolation_mode": "container"})
     assert "No module named 'foliot'" in (await ran(runtime, "bare"))[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import shutil
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -273,7 +274,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "code"
     folder.mkdir()
     (folder / "fenced_desk.py").write_text(CODE)
-    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
 
 
 def function(name: str, port: int = 0, **more: Any) -> dict[str, Any]:

@@ -196,3 +196,15 @@ def test_connections_of_sandboxes_are_listed_for_people(foliot, home) -> None:
     assert "policy, 0 bytes out, 0 in" in said
     assert "api.example" not in foliot("audit", "list", "--moment", "egress", "--outcome", "denied").out
     assert foliot("audit", "list", "--moment", "act").out == ""
+
+
+def test_a_tool_in_a_container_is_explained_by_its_engine(foliot, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("FOLIOT_CONTAINER_CLI", str(tmp_path / "no-such-engine"))
+    spec = "{type: cli, cli: {command: [id]}, runtime: {isolation_mode: container}}"
+    (tmp_path / "t.yaml").write_text(f"kind: Tool\nmetadata: {{name: boxed}}\nspec: {spec}")
+    assert foliot("apply", "-f", tmp_path / "t.yaml").code == 0
+
+    said = json.loads(foliot("sandbox", "explain", "boxed", "-o", "json").out)
+
+    assert (said["isolation"], said["available"], said["left"]["backend"]) == ("container", False, "container")
+    assert "must run 'container', and there is no such sandbox here" in said["problem"]

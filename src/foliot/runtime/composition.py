@@ -276,7 +276,8 @@ def _assembled(
         container_cli=settings.container_cli if settings else "",
         container_runtime=settings.container_runtime if settings else "",
     )
-    for mode in (mode for mode in FENCED_MODES if can_fence(mode)):
+    engine = settings.container_cli if settings else ""
+    for mode in (mode for mode in FENCED_MODES if can_fence(mode, engine)):
         backends.isolations.register(FunctionFence(lambda: backends.fences, mode), FencedFunction, type="function")
         backends.isolations.register(CliFence(lambda: backends.fences, mode), CliTool, type="cli")
     limiting = open_limiting(database, clock=clock, journal=journal) if database is not None else None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 
+from foliot.cli.invocation import current
 from foliot.cli.reach import namespace, run
 from foliot.cli.runtimes import reached
 from foliot.cli.show.output import as_json, output_option
@@ -20,10 +21,11 @@ from foliot.tools.governance.judge import PolicyQuestion
 
 if TYPE_CHECKING:
     from foliot.sandbox.base import Stream
+    from foliot.sandbox.container import ContainerSandbox
 
 TIMED_OUT = 124
 # Isolation modes of which it is known what enforces them.
-_FENCED: Final = ("sandboxed", "wasm")
+_FENCED: Final = ("sandboxed", "container", "wasm")
 
 
 @click.group(name="sandbox")
@@ -121,12 +123,13 @@ async def _explain(tool: str, agent: str, task: str, system: str, output: str) -
     around = next((each.details for each in judgement.verdicts if each.layer == "sandbox"), dict[str, Any]())
     refusal = judgement.decided if judgement.outcome == "deny" else None
     mode = str(found.get("isolation", "none"))
-    fence = Wasm() if mode == "wasm" else ProcessSandbox()
+    left = around.get("left", {})
+    backend = "wasm" if mode == "wasm" else left.get("backend", "process")
+    fence = Wasm() if backend == "wasm" else ProcessSandbox() if backend == "process" else _containers(backend)
     try:
         enforcement = await fence.enforces()
     finally:
         await fence.close()
-    left = around.get("left", {})
     lacking = [name for name in left.get("require", ()) if not enforcement.enforces(name)]
     if output == "json":
         told = {"refused": f"{refusal.rule or refusal.layer}: {refusal.reason}"} if refusal else {}
@@ -155,6 +158,15 @@ async def _explain(tool: str, agent: str, task: str, system: str, output: str) -
     ]
     out(table(("FEATURE", "ENFORCED", "BY, OR WHY NOT"), rows))
     return 0
+
+
+def _containers(backend: str) -> ContainerSandbox:
+    from foliot.sandbox.container import ContainerSandbox
+    from foliot.sandbox.container_cli import RUNSC
+
+    settings = current().settings()
+    runtime = RUNSC if backend == "gvisor" else settings.container_runtime
+    return ContainerSandbox(cli=settings.container_cli, runtime=runtime)
 
 
 def _fields(asked: dict[str, Any], left: dict[str, Any]) -> Iterator[tuple[str, str, str]]:

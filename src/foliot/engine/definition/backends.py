@@ -76,12 +76,12 @@ async def _epoch_of(journal: Journal, run_id: str) -> int | None:
     return None if info.phase in TERMINAL else info.epoch
 
 
-def can_fence(mode: str = "sandboxed") -> bool:
+def can_fence(mode: str = "sandboxed", container_cli: str = "") -> bool:
     """Whether programs can be fenced here as far as can be seen without trying: the program that does it is there."""
     if mode == "container":
-        from foliot.sandbox import container_cli
+        from foliot.sandbox.container_cli import find
 
-        return container_cli.find() is not None
+        return find(container_cli) is not None
     return bubblewrap.find() is not None
 
 
