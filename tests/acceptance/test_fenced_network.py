@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import importlib
 import shutil
 import sys
 from collections.abc import AsyncIterator
@@ -275,6 +276,8 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.mkdir()
     (folder / "fenced_desk.py").write_text(CODE)
     monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+    monkeypatch.delitem(sys.modules, "fenced_desk", raising=False)
+    importlib.invalidate_caches()
 
 
 def function(name: str, port: int = 0, **more: Any) -> dict[str, Any]:
