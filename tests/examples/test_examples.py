@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from foliot.engine.definition.backends import can_fence
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PATIENCE = 200.0
 LETTER = "Order A-1007 arrived broken. I want my money back."
@@ -43,6 +45,17 @@ def test_every_example_is_valid_and_explains_itself(folder: str, tmp_path: Path)
 
     assert done.returncode == 0, done.stderr
     assert (EXAMPLES / folder / "README.md").read_text().startswith("# ")
+
+
+def test_an_agent_that_is_a_program_calls_its_tool(tmp_path: Path) -> None:
+    if not can_fence():
+        pytest.skip("nothing can be fenced on this machine")
+    words = ("run", "agent.yaml", "how many words are these")
+
+    done = foliot(*words, cwd=EXAMPLES / "program-agent", FOLIOT_HOME=str(tmp_path))
+
+    assert done.returncode == 0, done.stderr
+    assert "The text has 5 words." in done.stdout
 
 
 def test_the_refund_desk_pays_once_and_says_so(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ class SaidError(Struct, frozen=True):
 
 
 Said: TypeAlias = SaidText | SaidLog | SaidSession | SaidCalls | SaidQuestion | SaidUsage | SaidEnd | SaidError
-_OUTCOMES: Final = frozenset({"ok", "error", "timeout", "cancelled", "lost"})
+_OUTCOMES: Final = frozenset({"error", "timeout", "cancelled", "lost"})
 
 
 def parsed(line: bytes) -> Mapping[str, Any] | None:
@@ -133,7 +133,7 @@ def read_line(line: Mapping[str, Any]) -> list[Said]:
             return [SaidEnd(clean(text) if isinstance(text, str) else None)]
         case "error":
             outcome = line.get("outcome")
-            known = cast("Outcome", outcome) if outcome in _OUTCOMES and outcome != "ok" else None
+            known = cast("Outcome", outcome) if isinstance(outcome, str) and outcome in _OUTCOMES else None
             return [SaidError(clean(line.get("message")) or "it gave no reason", known)]
         case _:
             return [SaidLog(clean(line.get("text")) or _short(line))]
