@@ -178,6 +178,19 @@ async def test_another_namespace_does_not_see_the_shared_folder(
     assert b"note" not in done.stdout
 
 
+async def test_what_runs_in_no_fence_is_refused_by_the_rule_that_demands_one(
+    world: World, sandbox: ProcessSandbox, tmp_path: Path
+) -> None:
+    lax = fences(sandbox, world, Kept(tmp_path), Ceiling("AgentPolicy/a", network=()))
+    await lax.check_unfenced("McpServer/files", OWNER.caller)
+
+    strict = fences(sandbox, world, Kept(tmp_path), Ceiling("AgentPolicy/b", fenced=True))
+    with pytest.raises(ToolDenied, match="McpServer/files runs without a sandbox") as caught:
+        await strict.check_unfenced("McpServer/files", OWNER.caller)
+
+    assert caught.value.details["rule"] == "AgentPolicy/b"
+
+
 async def test_without_a_record_of_what_leaves_there_is_no_network(sandbox: ProcessSandbox) -> None:
     here = Fences(lambda backend: sandbox)
 

@@ -342,6 +342,12 @@ class Fences:
             failure.before_effect = True
             raise failure from None
 
+    async def check_unfenced(self, what: str, caller: Caller) -> None:
+        """Raises `ToolDenied`, with the rule, where a ceiling refuses what runs in no fence."""
+        for ceiling in await self._ceilings(caller):
+            if ceiling.fenced:
+                raise ToolDenied(f"{what} runs without a sandbox", layer="sandbox", rule=ceiling.rule)
+
     async def record_unfenced(self, owner: FenceOwner, command: Sequence[str]) -> None:
         """Keep that a program is started without a fence, before it is. Raises `ToolDenied` when nothing keeps it."""
         if self._unfenced is None:

@@ -240,6 +240,7 @@ class McpConnections:
                 f"{server} is a program, and nothing here opens a sandbox for it", wanted=server.mode
             )
         if not server.fenced:
+            await fences.check_unfenced(str(server), owner.caller)
             return None, ""
         found = replace(await fences.narrowed(self._granted(server), owner.caller), taken=())
         folder, access = await fences.workspace(found.request.workspace, owner)
