@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from foliot.engine.workspaces import workspaces as module
+from foliot.engine.workspaces.trees import WorkspaceTree
 from foliot.engine.workspaces.workspaces import RunWorkspaces
 from foliot.errors import InvalidInput
 from foliot.store.journal.base import Journal
@@ -20,7 +21,7 @@ from foliot.store.journal.database import SqlJournal
 from foliot.store.journal.memory import MemoryJournal
 from foliot.store.postgres.database import PostgresDatabase
 from foliot.store.sqlite.database import SqliteDatabase
-from foliot.tools.workspaces import WorkspaceFull, WorkspaceLost, WorkspaceReadOnly, call_files
+from foliot.tools.workspaces import CallFiles, WorkspaceFull, WorkspaceLost, WorkspaceReadOnly, call_files
 from tests.engine.workspaces.kit import Played, created, owner, tree_of, writes
 
 
@@ -216,13 +217,12 @@ async def test_whoever_still_writes_keeps_the_old_folder_and_the_run_gets_a_new_
     assert before == await taker.seen() == {"a.txt": (0o644, b"1")}
 
 
-@pytest.mark.parametrize("bad", ["../x", "a/b", "", "..", ".hidden", "a" * 200, "x\0y"])
+@pytest.mark.parametrize("bad", ["../x", "a/b", "..", ".hidden", "a" * 200, "x\0y"])
 async def test_ids_that_are_no_names_get_no_folder(folders: RunWorkspaces, root: Path, bad: str) -> None:
-    if bad:
+    for by in (owner(bad), owner("r1", namespace=bad)):
+        call_files.set(CallFiles(by.run_id, 1, None, {}))
         with pytest.raises(InvalidInput):
-            await folders.put_back("default", bad, None)
-    with pytest.raises(InvalidInput):
-        await folders.put_back(bad, "r1", None)
+            await folders.folder(by)
     assert not root.exists()
 
 
@@ -335,7 +335,7 @@ async def test_what_is_no_file_is_not_kept_and_the_result_says_so(folders: RunWo
 
 
 async def test_a_hard_link_to_a_file_outside_is_not_kept_but_one_inside_is(
-    folders: RunWorkspaces, tmp_path: Path
+    folders: RunWorkspaces, journal: Journal, tmp_path: Path
 ) -> None:
     outside = tmp_path / "secret"
     outside.write_text("secret")
@@ -349,7 +349,8 @@ async def test_a_hard_link_to_a_file_outside_is_not_kept_but_one_inside_is(
     files = await run.call(link)
 
     assert files.left_out == ("stolen (a hard link to a file outside)",)
-    tree = await folders.tree(files.kept)
+    assert files.kept is not None
+    tree = await WorkspaceTree.load(journal.get_blob, files.kept.digest)
     assert sorted(path for path, _ in tree.walk()) == ["one", "two"]
 
 

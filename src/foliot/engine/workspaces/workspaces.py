@@ -203,28 +203,6 @@ class RunWorkspaces:
         if not held.turn.locked():  # whoever has the turn looks at its end
             self._rest(held)
 
-    async def snapshot_at(self, run_id: str) -> WorkspaceSnapshot | None:
-        """The newest snapshot in the journal of a run; None when it has none."""
-        return newest(await self._journal.read(run_id))
-
-    async def tree(self, snapshot: WorkspaceSnapshot | None) -> WorkspaceTree:
-        """The folders of a snapshot. Raises `NotFound` when its content is gone."""
-        return await WorkspaceTree.load(self._journal.get_blob, EMPTY if snapshot is None else snapshot.digest)
-
-    async def put_back(self, namespace: str, run_id: str, snapshot: WorkspaceSnapshot | None) -> Path:
-        """Make the folder of a run that nobody drives equal to a snapshot; where it is.
-
-        Raises `InvalidInput` while a call of it works there, or for names that are none.
-        """
-        held = self._run_folder_of(namespace, run_id)
-        async with held.turn:
-            if held.uses or held.writers:
-                raise InvalidInput(f"a call of run {run_id} works on its workspace now")
-            held.epoch = -1  # whoever drives it next compares it with the journal again
-            await self._whole(self._restore(held, run_id, snapshot))
-            self._rest(held)
-        return held.files
-
     async def sweep(self, *, idle_for: float) -> int:
         """Remove the folders on this machine that no call has worked on for so many seconds. How many that were.
 
