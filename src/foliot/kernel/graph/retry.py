@@ -57,6 +57,7 @@ RETRIES: Final = (
             ("model_failed", "request_too_large"),
             ("model_failed", "content_filter"),
             ("model_failed", "quota"),
+            ("model_failed", "program_cancelled"),
             ("refused", "model_refusal"),
         ),
         "end",
@@ -146,6 +147,7 @@ FINAL_REASONS: Final = frozenset(
         "context_overflow",
         "request_too_large",
         "content_filter",
+        "program_cancelled",
     }
 )
 # Time is the one limit that another attempt has anew.
