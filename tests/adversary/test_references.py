@@ -96,8 +96,8 @@ class Case:
                 del spec["endpoint"]
             case "sandbox.secrets.secretRef":
                 rules = {
-                    "network": [{"hosts": ["a.example"]}],
-                    "secrets": [{"secretRef": text, "hosts": ["a.example"]}],
+                    "network": [{"hosts": HOSTS[:2]}],
+                    "secrets": [{"secretRef": text, "hosts": HOSTS[:2]}],
                 }
                 spec |= {"transport": "stdio", "command": "server", "sandbox": rules}
                 del spec["endpoint"]
@@ -241,6 +241,7 @@ NO_REFERENCES = {
     "ModelEndpoint.default_model",
     "AgentSystem.graph.*.edges.policy",
     "Tool.mcp_tool_name",  # the name that the server gives it
+    "McpServer.sandbox.limits.memory",
     "Tool.resource_keys",
     "Task.requirements.model",  # held against what workers say of themselves
     "Worker.capabilities.supported_models",

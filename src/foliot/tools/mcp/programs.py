@@ -72,7 +72,7 @@ def shown_program(
 
 
 class _Showing:
-    """What is shown so far, by its path inside, which is that outside."""
+    """The mounts so far, by their path inside, which is that outside."""
 
     def __init__(self, declared: Sequence[Mount], search: str) -> None:
         self.mounts: dict[str, Mount] = {}
@@ -122,7 +122,7 @@ def _hops(path: str) -> Iterator[str]:
 
 
 def _belonging(path: str) -> list[str]:
-    """What a file of a program plainly belongs to; the file alone when that cannot be seen by its place."""
+    """Returns what a file of a program plainly belongs to; the file alone when its place does not tell."""
     before, found, _ = path.partition(f"/{_MODULES}/")
     if found:
         return [f"{before}/{_MODULES}"]
@@ -158,7 +158,8 @@ def _holds_python(home: str) -> bool:
     except OSError:
         return False
     named = (name for name in names if name.startswith(("python3", "pypy3")))
-    return any(os.path.isfile(os.path.join(home, "lib", name, "os.py")) for name in named)
+    # The standard library, and not packages of a user alone.
+    return any(os.path.isdir(os.path.join(home, "lib", name, "encodings")) for name in named)
 
 
 def _holds_node(home: str) -> bool:

@@ -93,7 +93,7 @@ class ServerProcess(ABC):
 
     @property
     def pid(self) -> int | None:
-        """Its number, if it has one here: in a fence it has another."""
+        """The number of the process, if it has one here: in a fence it has another."""
         return None
 
     @property
