@@ -238,10 +238,10 @@ class TestSecrets:
         assert told.startswith("b'welcome'\nHTTP Error 403")
         assert heard == [f"Bearer {CANARY}"]
         assert scanned == "found [] FOLIOT_SECRET_api_\n"
-        assert [(owner.tool, record.host, record.verdict) for owner, record in recorded.left] == [
+        assert {(owner.tool, record.host, record.verdict) for owner, record in recorded.left} == {
             ("hostile", "api.example", "allowed"),
             ("hostile", "other.example", "denied"),
-        ]
+        }
 
     async def test_a_secret_that_is_bound_to_hosts_needs_no_more_than_rules_for_them(self):
         async def hosts(reference: str, namespace: str) -> Sequence[str] | None:
