@@ -173,13 +173,19 @@ async def test_half_a_surrogate_in_a_line_does_not_end_the_run(runtime: Runtime)
 async def test_nothing_of_the_worker_is_inside(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANARY_TOKEN", "chirp-7f3a")
     code = """
-    found = [open("/proc/" + pid + "/environ", "rb").read() for pid in os.listdir("/proc") if pid.isdigit()]
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            found.append(open("/proc/" + pid + "/environ", "rb").read())
+        except OSError:
+            pass
     print(any(b"chirp-7f3a" in each for each in found), "CANARY_TOKEN" in os.environ, os.path.exists("/root/.ssh"))
+    print(len(found) > 0)
     """
 
     result = await runtime.run(Agent("worker", runner={"command": program(code)}), "go")
 
-    assert result.output == "False False False"
+    assert result.output == "False False False\nTrue"
 
 
 async def test_a_prompt_longer_than_a_pipe_and_output_before_it_is_read_do_not_block_each_other(
