@@ -165,8 +165,10 @@ class ContainerSandbox:
         if self._cli is None:
             path = container_cli.find(self._wanted)
             if path is None:
-                what = f"{self._wanted} is" if self._wanted else "neither podman nor docker is"
-                raise SandboxUnavailable(f"{what} not installed", hint="install podman, or the setting container_cli")
+                what = f"{self._wanted} is not" if self._wanted else "neither podman nor docker is"
+                raise SandboxUnavailable(
+                    f"{what} installed", hint="install podman, or name an engine: the setting container_cli"
+                )
             self._cli = ContainerCli(path, runtime=self._runtime, runtime_flags=self._runtime_flags)
         return self._cli
 
@@ -213,7 +215,7 @@ class ContainerSandbox:
         name, _, boot = container.owner.partition("/")[0].rpartition(".")
         here, _, now = host().rpartition(".")
         # Of an earlier boot of this host: it does not run any more, nor does its owner.
-        return name == here and boot != now and container.state not in ("running", "paused")
+        return name == here and boot != now and not container.runs
 
     # --- images -------------------------------------------------------------------------------------------------------
 

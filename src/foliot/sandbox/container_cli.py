@@ -190,6 +190,11 @@ class Container(Struct, frozen=True):
     state: str
     owner: str
 
+    @property
+    def runs(self) -> bool:
+        """Whether it runs or is paused: docker says `running`, podman how long it is up."""
+        return self.state.lower().startswith(("running", "up ", "paused"))
+
 
 def find(wanted: str = "") -> str | None:
     """The program: the one that is wanted, by name or path; else podman, else docker. None when it is not there."""
