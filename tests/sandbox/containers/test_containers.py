@@ -27,9 +27,12 @@ from foliot.sandbox.base import (
 )
 from foliot.sandbox.container import ContainerSandbox
 from foliot.sandbox.container_cli import NOBODY, Container
+from foliot.sandbox.egress.credentials import EgressSecret
+from foliot.sandbox.egress.rules import EgressRule
 from tests.sandbox.containers import player
 from tests.sandbox.containers.engines import usable
 from tests.sandbox.containers.images import system_image
+from tests.sandbox.egress.world import open_world
 
 HERE = Path(__file__).parent
 TAPE = HERE / "podman-4.3.1.json"
@@ -194,3 +197,30 @@ async def test_without_an_engine_it_says_what_to_install(tmp_path, monkeypatch) 
     assert (found.available, found.why) == (False, "neither podman nor docker is installed")
     with pytest.raises(SandboxError, match="cannot be used here"):
         await sandbox.open(SandboxPolicy())
+
+
+async def test_a_container_reaches_what_its_broker_allows_with_a_secret_that_it_does_not_have(tmp_path) -> None:
+    runtime, why = await asyncio.to_thread(usable, "podman", "container")
+    if runtime == "-":
+        pytest.skip(f"not run on a real engine: {why}")
+    sandbox = ContainerSandbox(cli="podman", runtime=runtime)
+    program = """
+import os, sys, urllib.request, urllib.error
+for host in ("b.test", "c.test"):
+    asked = urllib.request.Request(f"http://{host}:{sys.argv[1]}/", headers={"X-Key": os.environ["API_TOKEN"]})
+    try:
+        print(urllib.request.urlopen(asked, timeout=30).read().decode())
+    except urllib.error.URLError as error:
+        print(error)
+"""
+    async with open_world(tmp_path) as world:
+        port = await world.serve()
+        secret = EgressSecret("token", ("b.test",), (port,), variable="API_TOKEN", cleartext=True)
+        async with world.broker(EgressRule(("b.test",), (port,)), secrets=[secret]) as broker:
+            image = await asyncio.to_thread(system_image, "podman")
+            session = await broker.open(sandbox, SandboxPolicy(image=image))
+            done = await session.exec(["python3", "-c", program, str(port)])
+            await session.close()
+        assert done.stdout.decode().splitlines() == ["hello", "HTTP Error 403: Forbidden"], done.stderr
+        assert f"X-Key: {world.values['token']}".encode() in world.heard[0]
+    await sandbox.close()

@@ -292,6 +292,8 @@ class Broker:
 
     def policy(self, policy: SandboxPolicy) -> SandboxPolicy:
         """A policy with the broker in it. Raises `SandboxPolicyRefused` when it sets one of the same variables."""
+        if policy.image:  # neither the system's nor that of the worker is sure to run there
+            self._interpreter = "python3"
         own = self.environment
         if both := sorted(own.keys() & policy.environment.keys()):
             raise SandboxPolicyRefused("environment", f"the broker sets {', '.join(both)}", hint="leave them out")
