@@ -75,6 +75,7 @@ def shop(foliot: Foliot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     import sys
 
     monkeypatch.delitem(sys.modules, "shop_tools", raising=False)
+    monkeypatch.setenv("FOLIOT_CONTAINER_CLI", str(tmp_path / "no-engine"))  # whatever this machine has
     (tmp_path / "shop_tools.py").write_text(CODE)
     path = tmp_path / "shop.yaml"
     path.write_text(SHOP)
