@@ -4,7 +4,7 @@ One container for each program, not for each session: so each has its own `/tmp`
 is gone when the container is. A container is not removed by its engine (`--rm`) but here, after the engine has said how
 it ended: the exit code of `run` alone does not tell a program that ended with 125 from an engine that failed.
 
-Nobody but its engine holds a container, so it would outlive its owner. A *watchdog* stands against that: a shell that
+Only its engine holds a container, so it would outlive its owner. A *watchdog* stands against that: a shell that
 waits on a pipe, which closes when the owner is gone, however it went, and then removes what the owner left. If the
 watchdog is killed together with its owner, the next `sweep` on this host does.
 """

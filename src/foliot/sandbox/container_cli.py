@@ -24,7 +24,7 @@ KINDS: Final[tuple[Kind, ...]] = ("podman", "docker")
 # How long a question to the engine may take.
 ANSWER_SECONDS: Final = 60.0
 OWNER_LABEL: Final = "dev.foliot.owner"
-# Who runs inside when the worker is root: nobody in particular, and not the number of a person.
+# Who runs inside when the worker is root: a number that is no person, and has no rights.
 NOBODY: Final = 65532
 ENVIRONMENT: Final[Mapping[str, str]] = {
     "HOME": "/tmp",
