@@ -576,6 +576,7 @@ WASM: dict[str, Any] = {"digest": "sha256:" + "0" * 64}
 OPENAI = {"provider": "openai", "default_model": "m"}
 FENCED: dict[str, Any] = {"type": "function", "function": "desk:find"}
 AGENT: dict[str, Any] = {"model_ref": "m"}
+PYTHON: dict[str, Any] = {"transport": "stdio", "command": "python"}
 
 
 def reaching(*hosts: str) -> dict[str, Any]:
@@ -774,6 +775,11 @@ GRANTED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
         {"provider": "http", "endpoint": "https://api.example", "auth": {"secretRef": "s"}},
     ),
     ("McpServer", "command", {**MCP, "command": "python", "args": ["-c", "print()"]}, {**MCP, "command": "python"}),
+    ("McpServer", "isolation", {**MCP, "command": "python", "isolation": "none"}, {**MCP, "command": "python"}),
+    *(
+        ("McpServer", f"sandbox.{field}", {**PYTHON, "sandbox": refused}, {**PYTHON, "sandbox": granted})
+        for field, refused, granted in FENCES
+    ),
     (
         "McpServer",
         "args",

@@ -418,7 +418,9 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
             *_all("unfenced", "isolation", "unfenced"),
             *_all("reaches", "endpoint", "outbound_allow"),
             *_AUTH,
-            *_SANDBOX,
+            # Who declares it is an admin anyway.
+            *(field for field in _SANDBOX if not field.role),
+            *_all("own", "sandbox.runtime"),
             *_all("own", "transport tool_filter.include reconnect.max_attempts reconnect.backoff sync_interval"),
         ),
     ),

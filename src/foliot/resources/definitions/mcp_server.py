@@ -68,7 +68,7 @@ class McpServerSpec(Model):
     rules: ClassVar = (
         implies(says("transport", "stdio"), given("command")),
         implies(says("transport", "http"), given("endpoint")),
-        implies(given("isolation"), says("transport", "stdio")),
+        implies(says("isolation", "container", "none"), says("transport", "stdio")),
         implies(present("sandbox"), says("transport", "stdio")),
         no(both(present("sandbox"), says("isolation", "none"))),
     )
@@ -95,8 +95,11 @@ class McpServerSpec(Model):
     )
 
     def complete(self) -> None:
+        """The default says something of programs only, also when a server stops to be one."""
         if self.transport == "stdio" and self.isolation is None:
             self.isolation = "sandboxed"
+        elif self.transport == "http" and self.isolation == "sandboxed":
+            self.isolation = None
 
     def problems(self) -> Iterator[Problem]:
         for field in ("isolation", "sandbox"):
