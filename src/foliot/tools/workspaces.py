@@ -14,6 +14,7 @@ does with what a call spends, and takes from it what the call left.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
@@ -38,6 +39,24 @@ class FenceOwner(Struct, frozen=True):
     caller: Caller
     run_id: str = ""
     call_id: str = ""
+
+
+class FolderIdentity(Struct, frozen=True):
+    """Tells a folder from another one that was put in its place meanwhile."""
+
+    path: str
+    device: int
+    inode: int
+
+    def is_replaced_by(self, other: FolderIdentity) -> bool:
+        """Whether the other one stands where this one stood."""
+        return self.path == other.path and self != other
+
+
+def folder_identity(folder: str | Path) -> FolderIdentity:
+    """Returns which folder is at this path now."""
+    found = os.stat(folder)
+    return FolderIdentity(str(folder), found.st_dev, found.st_ino)
 
 
 class WorkspaceFolders(Protocol):

@@ -16,7 +16,15 @@ import pytest
 from aiohttp import web
 
 from foliot.sandbox.base import SandboxUnavailable
-from foliot.tools.base import Caller, ToolDenied, ToolError, ToolIsolationMissing, ToolPolicyInvalid, ToolUnreachable
+from foliot.tools.base import (
+    Caller,
+    ToolDenied,
+    ToolError,
+    ToolIsolationMissing,
+    ToolPolicyInvalid,
+    ToolRateLimited,
+    ToolUnreachable,
+)
 from foliot.tools.fences import Ceiling, Fences
 from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.results import parts_of
@@ -357,3 +365,78 @@ async def test_many_calls_at_once_share_one_fence(connections, mark):
     told = await asyncio.gather(*(ran(connections, f"print({n})", owner=called_by(str(n)), **spec) for n in range(30)))
     assert told == [f"{n}\n" for n in range(30)]
     assert len(servers(mark)) == 1
+
+
+class TestPlaces:
+    """A server has a few fences at once. Whoever is in one keeps it; the others wait in line."""
+
+    @pytest.fixture(autouse=True)
+    def two_places(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("foliot.tools.mcp.connections.MOST_FENCES", 2)
+
+    @staticmethod
+    async def each_its_own(caller: Caller) -> Sequence[Ceiling]:
+        return [Ceiling(f"AgentPolicy/{caller.agent}", limits={"processes": 30 + int(caller.agent)})]
+
+    async def test_more_callers_than_places_at_once_all_get_their_server(self, mark):
+        spec = {"env": [{"name": "MARK", "value": mark}]}
+        async with fenced_connections(ceilings=self.each_its_own) as connections:
+            calls = (ran(connections, f"print({n})", owner=called_by(f"{n}"), **spec) for n in range(6))
+            assert await asyncio.gather(*calls) == [f"{n}\n" for n in range(6)]
+            await eventually(lambda: len(servers(mark)) == 2)
+
+    async def test_whoever_waits_longest_is_next(self):
+        server, entered = spec_of("hostile"), list[str]()
+
+        async def enter(connections: McpConnections, agent: str) -> None:
+            async with connections.held(server, called_by(agent)):
+                entered.append(agent)
+
+        async with fenced_connections(ceilings=self.each_its_own) as connections:
+            async with connections.held(server, called_by("0")), connections.held(server, called_by("1")):
+                waiting = [asyncio.create_task(enter(connections, agent)) for agent in "2345"]
+                await asyncio.sleep(0)
+                waiting[1].cancel()
+                await asyncio.wait([waiting[1]])
+                await enter(connections, "0")
+            await asyncio.wait(waiting)
+        assert entered == ["0", "2", "4", "5"]
+
+    async def test_one_who_finds_no_place_in_his_time_is_told_and_takes_nothing_from_others(self):
+        server = spec_of("hostile")
+        async with fenced_connections(ceilings=self.each_its_own) as connections:
+            async with connections.held(server, called_by("0")) as one, connections.held(server, called_by("1")):
+                await one.tools()
+                with pytest.raises(ToolRateLimited, match="all in use") as refused:
+                    await connections.call(server, "run", {"code": ""}, timeout=0.1, owner=called_by("2"))
+                assert refused.value.before_effect
+                assert (await one.call("run", {"code": "print(1)"})).content
+            assert await ran(connections, "print(2)", owner=called_by("2")) == "2\n"
+
+    @pytest.mark.parametrize("how", ["forget", "close"])
+    async def test_a_server_that_is_let_go_while_it_starts_is_an_error_and_no_cancelling(self, how):
+        async with fenced_connections() as connections:
+            calling = asyncio.create_task(connections.tools(spec_of("hostile")))
+            await eventually(lambda: [each.state for each in connections.health()] == ["connecting"])
+            await (connections.forget("default", "hostile") if how == "forget" else connections.close())
+            with pytest.raises(ToolUnreachable) as refused:
+                await calling
+            assert refused.value.before_effect
+            assert connections.health() == []
+
+    async def test_a_declaration_that_changes_while_the_server_starts_ends_no_call_of_the_old_one(self):
+        async with fenced_connections() as connections:
+            old = asyncio.create_task(ran(connections, "print('old')"))
+            await eventually(lambda: [each.state for each in connections.health()] == ["connecting"])
+            assert await ran(connections, "print('new')", env=[{"name": "NEW", "value": "1"}]) == "new\n"
+            assert await old == "old\n"
+
+    async def test_a_folder_that_was_put_in_the_place_of_another_gets_a_server_of_its_own(self, tmp_path):
+        folder, sandbox = tmp_path / "files", {"workspace": "read_write"}
+        folder.mkdir()
+        async with fenced_connections(workspaces=SharedWorkspace(folder, "default")) as connections:
+            await ran(connections, "open('made', 'w')", owner=called_by("any"), sandbox=sandbox)
+            folder.rename(tmp_path / "before")
+            folder.mkdir()
+            listed = await ran(connections, "import os; print(os.listdir())", owner=called_by("any"), sandbox=sandbox)
+            assert listed == "[]\n"

@@ -45,6 +45,7 @@ from foliot.tools.declared_fences import agent_fence
 from foliot.tools.fences import FenceRequest, Fences, Narrowed, fence_of
 from foliot.tools.isolation import sandbox_failure
 from foliot.tools.processes import outlives_call
+from foliot.tools.workspaces import FolderIdentity, folder_identity
 
 # How many interpreters live at once.
 MOST: Final = 8
@@ -73,7 +74,7 @@ class _Interpreter:
     """One process in a fence of its own. `made_for` is the fence that was asked for, `folder` the one it works on."""
 
     def __init__(
-        self, session: SandboxSession, process: SandboxProcess, made_for: Narrowed, folder: tuple[int, int] | None
+        self, session: SandboxSession, process: SandboxProcess, made_for: Narrowed, folder: FolderIdentity | None
     ) -> None:
         self.session = session
         self.process = process
@@ -263,7 +264,7 @@ class Interpreters:
         found = await self._fences.narrowed(wanted, call.caller)
         if (used := place.interpreter) is not None:
             folder, _ = await self._fences.workspace(found.request.workspace, owner)
-            if not (used.alive and used.made_for == found and used.folder == _identity(folder)):
+            if not (used.alive and used.made_for == found and used.folder == (folder and folder_identity(folder))):
                 await self._ended(place, "" if used.alive else " because it had ended")
         if place.interpreter is None:
             if call.run_id and (place.gone or used is not None or await self._had_one(call)):
@@ -353,7 +354,8 @@ class Interpreters:
         try:
             with outlives_call():  # the sandbox itself ends what is started in it
                 process = await session.start([python, "-I", "-c", _INSIDE.read_text()])
-                interpreter = _Interpreter(session, process, found, _identity(session.policy.workspace))
+                where = session.policy.workspace
+                interpreter = _Interpreter(session, process, found, None if where is None else folder_identity(where))
             async with asyncio.timeout(START_SECONDS):
                 await interpreter.answer()
         except BaseException as error:
@@ -427,14 +429,6 @@ def _python(backend: str) -> tuple[str, tuple[Mount, ...]]:
         if os.path.exists(path):
             return path, ()
     return f"{_OWN}/bin/python3", (Mount(sys.base_prefix, _OWN),)
-
-
-def _identity(folder: str | Path | None) -> tuple[int, int] | None:
-    """Tells a folder from another one that was put in its place meanwhile."""
-    if folder is None:
-        return None
-    found = os.stat(folder)
-    return found.st_dev, found.st_ino
 
 
 def _how(finished: Finished, limits: Limits) -> str:

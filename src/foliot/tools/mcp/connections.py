@@ -2,7 +2,8 @@
 
 Callers share the connection of a server as long as the same holds for them. Whoever is under a stricter rule gets a
 server of his own, in a fence that is as narrow: nobody ever uses one that is wider than his. Servers in the fence of a
-few are ended when they have been idle for a while.
+few are ended when they have been idle for a while, or when others need their place. One that is being started or used
+keeps its place: whoever finds none waits in line, first come, first served.
 
 Whoever needs a server gets the connection that is there, or waits together with all others for the one attempt to make
 it. A server that cannot be reached is tried again as its `reconnect` says, and then left alone for a while, so that
@@ -19,14 +20,24 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec.structs import replace
 
 from foliot.kernel.backoff import backoff
-from foliot.tools.base import OnOutput, ToolAnswerLost, ToolDenied, ToolError, ToolIsolationMissing, ToolUnreachable
+from foliot.tools.base import (
+    OnOutput,
+    ToolAnswerLost,
+    ToolDenied,
+    ToolError,
+    ToolIsolationMissing,
+    ToolRateLimited,
+    ToolUnreachable,
+)
 from foliot.tools.fences import FenceRequest, Fences, Narrowed, image_granted
 from foliot.tools.mcp.http import EXCHANGE, Exchange
 from foliot.tools.mcp.pins import Announced
@@ -34,7 +45,7 @@ from foliot.tools.mcp.process import ResolveSecret, SecretHosts, ServerSpec, no_
 from foliot.tools.mcp.results import protocol_error
 from foliot.tools.mcp.sdk import require_sdk
 from foliot.tools.mcp.session import PONG_SECONDS, McpSession, SessionFence, SessionServices, server_owner
-from foliot.tools.workspaces import FenceOwner
+from foliot.tools.workspaces import FenceOwner, FolderIdentity, folder_identity
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
@@ -49,6 +60,9 @@ PING_SECONDS: Final = 60.0
 # How long a server in the fence of a few may be idle, and how many such fences of one server there are at once.
 IDLE_SECONDS: Final = 300.0
 MOST_FENCES: Final = 8
+# How long to wait in line for one of them, at most, and the share of a call's own time: the rest is for the reason.
+LINE_SECONDS: Final = 60.0
+LINE_SHARE: Final = 0.9
 
 log = logging.getLogger(__name__)
 
@@ -70,16 +84,60 @@ class ServerHealth:
 
 @dataclass(slots=True)
 class _Slot:
-    """A place for one connection. `folder` is the workspace that its fence shows, if it does."""
+    """A place for one connection. `folder` is the workspace that its fence shows, if it does.
+
+    As long as there are `users` it is not taken away from them; `free` is set while there are none. Once it is `over`,
+    nothing is opened in it any more.
+    """
 
     server: ServerSpec
     fence: SessionFence | None = None
-    folder: str = ""
+    folder: FolderIdentity | None = None
     used_at: float = 0.0
     session: McpSession | None = None
     opening: asyncio.Task[McpSession] | None = None
     failure: ToolError | None = None
     retry_at: float = 0.0
+    users: int = 0
+    free: asyncio.Event = field(default_factory=asyncio.Event)
+    over: bool = False
+
+    @property
+    def is_busy(self) -> bool:
+        return self.users > 0 or self.opening is not None or (self.session is not None and bool(self.session.in_flight))
+
+
+class HeldServer:
+    """A server whose place is kept for one caller, for requests that follow each other."""
+
+    def __init__(self, connections: McpConnections, slot: _Slot, owner: FenceOwner | None) -> None:
+        self._connections = connections
+        self.slot = slot
+        self._owner = owner
+
+    async def tools(self, *, refresh: bool = False) -> Mapping[str, Announced]:
+        """As `McpConnections.tools`."""
+        if not refresh:
+            return (await self._connections.opened(self.slot)).tools
+        return await self._connections.use(self.slot, "tools/list", Exchange, lambda session, _: session.refresh())
+
+    async def call(
+        self,
+        tool: str,
+        arguments: dict[str, Any],
+        *,
+        timeout: float | None = None,
+        on_output: OnOutput | None = None,
+        meta: dict[str, Any] | None = None,
+    ) -> CallToolResult:
+        """As `McpConnections.call`."""
+
+        async def call(session: McpSession, exchange: Exchange) -> CallToolResult:
+            result = await session.call(tool, arguments, exchange, timeout=timeout, meta=meta)
+            await self._connections.keep_files(session, self._owner)
+            return result
+
+        return await self._connections.use(self.slot, tool, lambda: Exchange(on_output), call)
 
 
 class McpConnections:
@@ -133,18 +191,24 @@ class McpConnections:
         self._clock = clock
         self._sleep = sleep
         self._slots: dict[tuple[str, str], list[_Slot]] = {}
+        # Those who wait for a place, by server; each is woken when it may be his turn.
+        self._lines: dict[tuple[str, str], deque[asyncio.Event]] = {}
         self._replaced: list[_Slot] = []
         self._suspected: dict[McpSession, asyncio.Event] = {}
         self._chores: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def tools(
-        self, server: ServerSpec, *, refresh: bool = False, owner: FenceOwner | None = None
+        self,
+        server: ServerSpec,
+        *,
+        refresh: bool = False,
+        owner: FenceOwner | None = None,
+        timeout: float | None = None,
     ) -> Mapping[str, Announced]:
         """Returns the tools that the server announces, by name; asks it again with `refresh`. Raises `ToolError`."""
-        if not refresh:
-            return (await self.session(server, owner)).tools
-        return await self._use(server, owner, "tools/list", Exchange, lambda session, _: session.refresh())
+        async with self.held(server, owner, timeout=timeout) as held:
+            return await held.tools(refresh=refresh)
 
     async def call(
         self,
@@ -162,25 +226,51 @@ class McpConnections:
         A result that says it is an error is returned. When the server forgot our session it did nothing, and the call
         is made once more on a new one; nothing else is repeated here.
         """
+        async with self.held(server, owner, timeout=timeout) as held:
+            return await held.call(tool, arguments, timeout=timeout, on_output=on_output, meta=meta)
 
-        async def call(session: McpSession, exchange: Exchange) -> CallToolResult:
-            result = await session.call(tool, arguments, exchange, timeout=timeout, meta=meta)
-            if owner is not None and session.policy is not None and self._means.fences is not None:
-                await self._means.fences.changed(session.policy, owner)
-            return result
+    @asynccontextmanager
+    async def held(
+        self, server: ServerSpec, owner: FenceOwner | None = None, *, timeout: float | None = None
+    ) -> AsyncGenerator[HeldServer]:
+        """Keeps the place of a server for `owner`. Nobody else is shut out: those under the same rules share it.
 
-        return await self._use(server, owner, tool, lambda: Exchange(on_output), call)
+        Raises `ToolError`: `ToolRateLimited` when all places are in use for as long as a call with this `timeout` can
+        wait. Then nothing was done.
+        """
+        self._check_open()
+        require_sdk()
+        try:
+            fence, folder = await self._fence(server, owner or server_owner(server))
+        except ToolError as error:
+            error.before_effect = True
+            raise
+        slot = await self._place(server, fence, folder, timeout)
+        try:
+            yield HeldServer(self, slot, owner)
+        finally:
+            slot.users -= 1
+            slot.used_at = self._clock()
+            if not slot.users:
+                slot.free.set()
+                self._wake(server.key)
 
-    async def _use(
+    async def keep_files(self, session: McpSession, owner: FenceOwner | None) -> None:
+        """Keep what a call of `owner` changed in the workspace of its run, if the server sees that."""
+        if owner is not None and session.policy is not None and self._means.fences is not None:
+            await self._means.fences.changed(session.policy, owner)
+
+    async def use(
         self,
-        server: ServerSpec,
-        owner: FenceOwner | None,
+        slot: _Slot,
         what: str,
         make_exchange: Callable[[], Exchange],
         request: Callable[[McpSession, Exchange], Awaitable[T]],
     ) -> T:
+        """Send a request over the connection of a place that is held. Raises `ToolError`."""
+        server = slot.server
         for attempt in (1, 2):
-            session, exchange = await self.session(server, owner), make_exchange()
+            session, exchange = await self.opened(slot), make_exchange()
             before = EXCHANGE.set(exchange)
             try:
                 return await request(session, exchange)
@@ -201,53 +291,60 @@ class McpConnections:
 
     async def session(self, server: ServerSpec, owner: FenceOwner | None = None) -> McpSession:
         """The open session of this server for `owner`, made if there is none. Raises `ToolError`."""
-        if self._closed:
-            closed = ToolUnreachable("the connections to MCP servers are closed", retryable=False)
-            closed.before_effect = True
-            raise closed
-        require_sdk()
-        try:
-            fence, folder = await self._fence(server, owner or server_owner(server))
-        except ToolError as error:
-            error.before_effect = True
-            raise
-        slot = self._slot(server, fence, folder)
+        async with self.held(server, owner) as held:
+            return await self.opened(held.slot)
+
+    async def opened(self, slot: _Slot) -> McpSession:
+        """The open session of a place that is held, made if there is none. Raises `ToolError`."""
+        self._check_open()
         if slot.session is not None and (decided := self._suspected.get(slot.session)) is not None:
             await decided.wait()  # a server that hangs would swallow this call too
-            slot = self._slot(server, fence, folder)
         if slot.session is not None:
             if slot.session.alive:
                 return slot.session
             self._retire(slot.session)
             slot.session = None
+        if slot.over:
+            raise _gone(slot)
         if slot.opening is None:
             if slot.failure is not None and self._clock() < slot.retry_at:
                 raise _again(slot.failure)
-            slot.opening = asyncio.create_task(self._open(slot), name=f"open mcp {server.name}")
+            slot.opening = asyncio.create_task(self._open(slot), name=f"open mcp {slot.server.name}")
             slot.opening.add_done_callback(_look_at)
-        return await asyncio.shield(slot.opening)
+        opening = slot.opening
+        await asyncio.wait({opening})  # it goes on for others when this caller is cancelled
+        if opening.cancelled():
+            # Only whoever cancelled this caller may end it like that: that the server was let go is an error.
+            raise _gone(slot)
+        return opening.result()
 
-    async def _fence(self, server: ServerSpec, owner: FenceOwner) -> tuple[SessionFence | None, str]:
+    def _check_open(self) -> None:
+        if self._closed:
+            closed = ToolUnreachable("the connections to MCP servers are closed", retryable=False)
+            closed.before_effect = True
+            raise closed
+
+    async def _fence(self, server: ServerSpec, owner: FenceOwner) -> tuple[SessionFence | None, FolderIdentity | None]:
         """The fence of a server for one of its callers, with the folder of the run that it shows. Raises `ToolError`.
 
         A fence that shows nothing of a run belongs to the server: several runs use it.
         """
         fences = self._means.fences
         if server.transport != "stdio":
-            return None, ""
+            return None, None
         if fences is None:
             raise ToolIsolationMissing(
                 f"{server} is a program, and nothing here opens a sandbox for it", wanted=server.mode
             )
         if not server.fenced:
             await fences.check_unfenced(str(server), owner.caller)
-            return None, ""
+            return None, None
         found = replace(await fences.narrowed(self._granted(server), owner.caller), taken=())
         folder, access = await fences.workspace(found.request.workspace, owner)
         if folder is not None:
             found = replace(found, request=replace(found.request, workspace=access))
-            return SessionFence(found, replace(owner, tool=server.name, call_id="")), str(folder)
-        return SessionFence(found, server_owner(server)), ""
+            return SessionFence(found, replace(owner, tool=server.name, call_id="")), folder_identity(folder)
+        return SessionFence(found, server_owner(server)), None
 
     def _granted(self, server: ServerSpec) -> FenceRequest:
         """The fence as whoever declared it may have it. Raises `ToolDenied`."""
@@ -271,12 +368,15 @@ class McpConnections:
         """Close the connections of a server that is not declared any more, if there are some."""
         for slot in self._slots.pop((namespace, name), ()):
             await _close_slot(slot)
+        self._wake((namespace, name))
 
     async def close(self) -> None:
         """Close every connection and end every server that was started. Calls under way fail."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
+        for line in self._lines.values():
+            line[0].set()
         slots, self._slots = [*(slot for each in self._slots.values() for slot in each), *self._replaced], {}
         await asyncio.gather(*(_close_slot(slot) for slot in slots))
         if self._chores:
@@ -290,17 +390,62 @@ class McpConnections:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def _slot(self, server: ServerSpec, fence: SessionFence | None, folder: str) -> _Slot:
+    async def _place(
+        self, server: ServerSpec, fence: SessionFence | None, folder: FolderIdentity | None, timeout: float | None
+    ) -> _Slot:
+        """The place for this fence, with one user more; waits in line for it. Raises `ToolRateLimited`."""
+        slot = self._slot(server, fence, folder, may_evict=server.key not in self._lines)
+        if slot is None:
+            line, turn = self._lines.setdefault(server.key, deque()), asyncio.Event()
+            line.append(turn)
+            within = LINE_SECONDS if timeout is None else min(LINE_SECONDS, LINE_SHARE * timeout)
+            try:
+                async with asyncio.timeout(within):
+                    while slot is None:
+                        await turn.wait()
+                        turn.clear()
+                        self._check_open()
+                        slot = self._slot(server, fence, folder, may_evict=line[0] is turn)
+            except TimeoutError:
+                raise ToolRateLimited(
+                    f"{server} runs in {MOST_FENCES} sandboxes for other callers, all in use for {within:g} s",
+                    hint="try again later, or run fewer calls of this server at once",
+                    mcp_server=server.name,
+                ) from None
+            finally:
+                line.remove(turn)
+                if not line:
+                    del self._lines[server.key]
+                self._wake(server.key)
+        slot.users += 1
+        slot.free.clear()
+        return slot
+
+    def _wake(self, key: tuple[str, str]) -> None:
+        """Have the first in line look whether there is a place for him now."""
+        if line := self._lines.get(key):
+            line[0].set()
+
+    def _slot(
+        self, server: ServerSpec, fence: SessionFence | None, folder: FolderIdentity | None, *, may_evict: bool
+    ) -> _Slot | None:
+        """The slot for this fence; None where all places are in use, or others are to have the next one."""
         slots = self._slots.setdefault(server.key, [])
         for slot in [*slots]:
-            if (slot.server.digest, slot.server.operator) != (server.digest, server.operator):
-                slots.remove(slot)
-                self._chore(self._drain(slot))
+            if (slot.server.digest, slot.server.operator) != (server.digest, server.operator) or (
+                folder is not None and slot.folder is not None and slot.folder.is_replaced_by(folder)
+            ):
+                self._end(slot)
         wanted = _narrowed(fence)
         found = next((slot for slot in slots if _narrowed(slot.fence) == wanted and slot.folder == folder), None)
         if found is None:
+            if not may_evict:
+                return None
             if len(slots) >= MOST_FENCES:
-                self._end(min(slots, key=lambda slot: slot.used_at))
+                idle = [slot for slot in slots if not slot.is_busy]
+                if not idle:
+                    return None
+                self._end(min(idle, key=lambda slot: slot.used_at))
             found = _Slot(server, fence, folder)
             slots.append(found)
         found.used_at = self._clock()
@@ -309,7 +454,7 @@ class McpConnections:
         return found
 
     def _end(self, slot: _Slot) -> None:
-        """Let a server go, once the calls on it are over."""
+        """Let a server go, once nobody uses it any more."""
         self._slots[slot.server.key].remove(slot)
         self._chore(self._drain(slot))
 
@@ -318,8 +463,7 @@ class McpConnections:
         self._timer, now = None, self._clock()
         few = [slot for slots in self._slots.values() for slot in slots if _is_of_few(slot)]
         for slot in few:
-            busy = slot.opening is not None or (slot.session is not None and slot.session.in_flight)
-            if not busy and now - slot.used_at >= self._idle_seconds:
+            if not slot.is_busy and now - slot.used_at >= self._idle_seconds:
                 self._end(slot)
                 few = [each for each in few if each is not slot]
         if few and not self._closed:
@@ -347,6 +491,7 @@ class McpConnections:
             raise slot.failure
         finally:
             slot.opening = None
+            self._wake(server.key)
 
     def _suspect(self, session: McpSession) -> None:
         """Find out whether a server hangs, once at a time."""
@@ -370,6 +515,8 @@ class McpConnections:
     async def _drain(self, slot: _Slot, why: str = "") -> None:
         """The declaration changed, or the server hangs: calls under way end on the old connection."""
         self._replaced.append(slot)
+        if slot.users:
+            await slot.free.wait()
         if slot.session is not None:
             await slot.session.idle.wait()
             if why:
@@ -405,10 +552,11 @@ def _is_of_few(slot: _Slot) -> bool:
     found = slot.fence.narrowed.request
     # Links are followed, and containers get a default image, for everybody alike.
     everybody = replace(slot.server.fence, image=found.image, mounts=found.mounts, mounts_within=found.mounts_within)
-    return bool(slot.folder) or slot.fence.narrowed != Narrowed(everybody)
+    return slot.folder is not None or slot.fence.narrowed != Narrowed(everybody)
 
 
 async def _close_slot(slot: _Slot) -> None:
+    slot.over = True
     if slot.opening is not None:
         slot.opening.cancel()
         await asyncio.wait({slot.opening})
@@ -444,6 +592,13 @@ def _again(error: ToolError) -> ToolError:
     again.retry_after = error.retry_after
     again.before_effect = True
     return again
+
+
+def _gone(slot: _Slot) -> ToolUnreachable:
+    """The failure of a call whose server was let go before it was ready."""
+    gone = ToolUnreachable(f"{slot.server} was closed or declared anew while it was being started")
+    gone.before_effect = True
+    return gone
 
 
 def _look_at(task: asyncio.Task[Any]) -> None:

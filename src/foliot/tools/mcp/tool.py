@@ -77,20 +77,19 @@ class McpTool:
         self._check_isolation(server)
         tool = str(self._spec["mcp_tool_name"])
         agreed = await self._agreed(server, tool)
-        announced = (await self._connections.tools(server, owner=owner)).get(tool)
-        if agreed is not None and (announced is None or announced.pin.digest != read_pin(agreed.pin).digest):
-            # The connection may be older than what was agreed to since.
-            announced = (await self._connections.tools(server, refresh=True, owner=owner)).get(tool)
-        self._check(server, tool, agreed, announced)
-        result = await self._connections.call(
-            server,
-            tool,
-            call.arguments,
-            timeout=self._seconds_left(call),
-            on_output=on_output,
-            meta={META_KEY: call.idempotency_key, **({"traceparent": call.trace} if call.trace else {})},
-            owner=owner,
-        )
+        async with self._connections.held(server, owner, timeout=self._seconds_left(call)) as held:
+            announced = (await held.tools()).get(tool)
+            if agreed is not None and (announced is None or announced.pin.digest != read_pin(agreed.pin).digest):
+                # The connection may be older than what was agreed to since.
+                announced = (await held.tools(refresh=True)).get(tool)
+            self._check(server, tool, agreed, announced)
+            result = await held.call(
+                tool,
+                call.arguments,
+                timeout=self._seconds_left(call),
+                on_output=on_output,
+                meta={META_KEY: call.idempotency_key, **({"traceparent": call.trace} if call.trace else {})},
+            )
         if result.is_error:
             raise reported_error(server, tool, result)
         return parts_of(result)
