@@ -50,7 +50,7 @@ class Limits(Struct, frozen=True):
 
     `memory` and `processes` hold for everything in the session together, `cpu_seconds`, `file_size` and `open_files`
     for each process, `tmp_size` for `/tmp` and `/dev/shm` each, `output` for what is kept of each stream of a call (the
-    end of it), `seconds` for a call that does not say. `cpus` is a share of processors: 0.5 is half of one.
+    end of it), `seconds` for each call, whatever it asks for. `cpus` is a share of processors: 0.5 is half of one.
     """
 
     memory: int | None = 512 * MIB
@@ -62,6 +62,10 @@ class Limits(Struct, frozen=True):
     open_files: int | None = 1024
     output: int = 1 * MIB
     seconds: float | None = 120.0
+
+    def seconds_of(self, asked: float | None) -> float | None:
+        """The time of a call that asked for so much. None for no bound."""
+        return min((each for each in (self.seconds, asked) if each is not None), default=None)
 
 
 # What `SandboxPolicy.require` may name: limits, and the walls themselves.
@@ -206,7 +210,8 @@ class SandboxSession(Protocol):
     ) -> Finished:
         """Run a program to its end, and end with it all that it started. No shell is involved.
 
-        `environment` is added to that of the policy. `on_output` hears everything as it comes; of what is returned,
+        `environment` is added to that of the policy. It is ended after `seconds`, or those of `Limits` where they are
+        fewer. `on_output` hears everything as it comes; of what is returned,
         each stream is bounded by `Limits.output`. When cancelled, nothing of it is left running on return.
         Raises `SandboxStartFailed`, `SandboxGone`, `SandboxUnavailable`.
         """
@@ -222,9 +227,10 @@ class SandboxSession(Protocol):
         rows: int = 24,
         columns: int = 80,
     ) -> SandboxProcess:
-        """Start a program and return at once; with `pty`, on a terminal of its own. It has no time limit.
+        """Start a program and return at once; with `pty`, on a terminal of its own.
 
-        Raises as `exec`.
+        It has no time limit: it may serve many calls, and who makes one holds it to `Limits.seconds`. When cancelled,
+        nothing of it is left running on return. Raises as `exec`.
         """
         ...
 

@@ -87,7 +87,7 @@ class Session(ABC):
             os.close(descriptor)
         writer = PipeWriter(into_write, stdin)
         readers = PipeReader(out_read, tails[0]), PipeReader(err_read, tails[1])
-        bound = self._policy.limits.seconds if seconds is None else seconds
+        bound = self._policy.limits.seconds_of(seconds)
         timer = None
         if bound is not None:
             timer = asyncio.get_running_loop().call_later(bound, program.kill, "timeout")

@@ -12,7 +12,7 @@ from foliot.sandbox.process import ProcessSandbox
 from foliot.tools.base import Caller, ToolDenied, ToolPolicyInvalid
 from foliot.tools.builtin.files import EditFile, ReadFile, WriteFile
 from foliot.tools.builtin.find import Glob, Grep
-from foliot.tools.builtin.output import CommandFailed
+from foliot.tools.builtin.output import CommandFailed, CommandTimedOut
 from foliot.tools.builtin.python import PythonTool
 from foliot.tools.builtin.run_processes import RunProcesses
 from foliot.tools.builtin.shell import Bash
@@ -155,3 +155,48 @@ async def test_many_commands_at_once_all_succeed_and_leave_nothing(sandbox, tmp_
     said = await asyncio.gather(*map(bash.invoke, calls))
     assert [text.split("\n")[0] for text in said] == [str(n) for n in range(40)]
     assert not sandbox._sessions
+
+
+RULED = pytest.mark.parametrize(
+    ("ceilings", "asked"),
+    [
+        ((Ceiling("AgentPolicy/short", limits={"seconds": 1.5}),), {}),
+        ((), {"limits": {"seconds": 1.5}}),
+        ((Ceiling("AgentPolicy/short", limits={"seconds": 1.5}),), {"limits": {"seconds": 600.0}}),
+    ],
+    ids=["a policy", "the agent", "a policy below the agent"],
+)
+
+
+@RULED
+async def test_no_call_takes_longer_than_its_fence_allows_whatever_it_asks_for(
+    sandbox, tmp_path, ceilings, asked
+) -> None:
+    here = fences(sandbox, tmp_path, None, *ceilings)
+    processes, caller = RunProcesses(here), Caller(sandbox=asked)
+    bash, python = Bash(here, processes.jobs), PythonTool(processes.interpreters)
+
+    with pytest.raises(CommandTimedOut, match=r"timed out after 1\.5 seconds"):
+        await bash.invoke(invocation(bash, {"command": "sleep 600", "timeout": 100}, caller=caller))
+    with pytest.raises(CommandTimedOut, match=r"took more than 1\.5 seconds"):
+        await python.invoke(invocation(python, {"code": "import time; time.sleep(600)", "timeout": 100}, caller=caller))
+    background = {"command": "sleep 600", "background": True, "timeout": 3600}
+    told = await bash.invoke(invocation(bash, background, caller=caller, run_id="run-1"))
+    (job,) = processes.jobs.of("run-1")
+    assert job.running is not None
+    await asyncio.wait([job.running])
+    await processes.close()
+
+    assert "It may take 1.5 seconds" in told
+    assert job.status == "timed_out"
+
+
+async def test_a_job_may_take_longer_than_a_call_where_no_rule_says_otherwise(sandbox, tmp_path) -> None:
+    here = fences(sandbox, tmp_path, None)
+    processes = RunProcesses(here)
+    bash = Bash(here, processes.jobs)
+
+    told = await bash.invoke(invocation(bash, {"command": "true", "background": True}, run_id="run-1"))
+    await processes.close()
+
+    assert "It may take 600 seconds" in told

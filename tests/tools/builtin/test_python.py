@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from foliot.sandbox.process import ProcessSandbox
-from foliot.tools.base import ToolArgumentsInvalid, ToolIsolationMissing
+from foliot.tools.base import Caller, ToolArgumentsInvalid, ToolIsolationMissing
 from foliot.tools.builtin.output import CommandFailed, CommandTimedOut
 from foliot.tools.builtin.python import Interpreters, PythonTool
-from foliot.tools.fences import Fences
+from foliot.tools.fences import Ceiling, Fences
 from foliot.tools.workspaces import SharedWorkspace
 from tests.conformance.sandbox import marked
 from tests.tools.builtin.kit import invocation
@@ -23,9 +23,15 @@ RESTARTED = "[The interpreter was restarted"
 class Kit:
     def __init__(self, folder: Path, **bounds) -> None:
         self.sandbox = ProcessSandbox()
-        self.fences = Fences(lambda _: self.sandbox, workspaces=SharedWorkspace(folder, "default"))
+        self.ceilings: list[Ceiling] = []
+        self.fences = Fences(
+            lambda _: self.sandbox, workspaces=SharedWorkspace(folder, "default"), ceilings=self._holding
+        )
         self.interpreters = Interpreters(self.fences, **bounds)
         self.tool = PythonTool(self.interpreters)
+
+    async def _holding(self, caller: Caller) -> list[Ceiling]:
+        return list(self.ceilings)
 
     async def run(self, code: str, *, run: str = "run-1", on_output=None, **arguments) -> str:
         call = invocation(self.tool, {"code": code, **arguments}, run_id=run)
@@ -243,3 +249,31 @@ async def test_there_is_no_network_and_no_environment_of_ours(python, monkeypatc
     assert await python.body("import os\n'canary' in str(os.environ)") == "False"
     with pytest.raises(CommandFailed, match="unreachable"):
         await python.run("import socket\nsocket.create_connection(('192.0.2.1', 80), 5)")
+
+
+STRICT = [Ceiling("strict", workspace="read_only")]
+
+
+@pytest.mark.parametrize(("before", "meanwhile"), [(STRICT, []), ([], STRICT)], ids=["taken away", "given"])
+async def test_a_rule_that_changes_while_a_call_waits_for_its_place_holds(tmp_path, before, meanwhile) -> None:
+    kit = Kit(tmp_path, most=1)
+    other = asyncio.create_task(
+        kit.run("import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)", run="other")
+    )
+    while not kit.interpreters.runs:
+        await asyncio.sleep(0.01)
+    kit.ceilings[:] = before
+    mine = asyncio.create_task(kit.run("x = 1"))
+    while "run-1" not in kit.interpreters.runs:
+        await asyncio.sleep(0.01)
+    for _ in range(20):
+        await asyncio.sleep(0)  # it has been narrowed, and waits
+    kit.ceilings[:] = meanwhile
+    (tmp_path / "go").touch()
+    await asyncio.gather(other, mine)
+
+    kit.ceilings[:] = STRICT
+    with pytest.raises(CommandFailed, match="Read-only file system"):
+        await kit.run("open('/workspace/written', 'w')")
+    await kit.close()
+    assert not (tmp_path / "written").exists()

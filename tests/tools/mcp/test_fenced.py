@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from foliot.kernel.execution import ExecutionPolicy
 from foliot.sandbox.base import SandboxUnavailable
 from foliot.tools.base import (
     Caller,
@@ -23,9 +24,11 @@ from foliot.tools.base import (
     ToolIsolationMissing,
     ToolPolicyInvalid,
     ToolRateLimited,
+    ToolTimeout,
     ToolUnreachable,
 )
 from foliot.tools.fences import Ceiling, Fences
+from foliot.tools.governance.execution import ceiling_of
 from foliot.tools.mcp.connections import McpConnections
 from foliot.tools.mcp.results import parts_of
 from foliot.tools.workspaces import FenceOwner, SharedWorkspace
@@ -307,6 +310,15 @@ class TestCeilings:
             told = await ran(connections, code, env=[*TestSecrets.ENV], sandbox=sandbox)
         assert told == "FOLIOT_SECRET_api None\n"
 
+    async def test_a_call_is_held_to_the_seconds_of_its_fence_and_the_server_lives_on(self):
+        async def ceilings(caller: Caller) -> Sequence[Ceiling]:
+            return [Ceiling("AgentPolicy/short", limits={"seconds": 1.5})]
+
+        async with fenced_connections(ceilings=ceilings) as connections:
+            await ran(connections, "print(1)", owner=called_by("a"))
+            with pytest.raises(ToolTimeout):
+                await ran(connections, "import time; time.sleep(600)", owner=called_by("a"))
+
     async def test_a_server_in_the_fence_of_a_few_ends_when_nobody_needs_it(self, mark):
         async def ceilings(caller: Caller) -> Sequence[Ceiling]:
             return [Ceiling("AgentPolicy/strict", limits={"processes": 30})] if caller.agent == "strict" else []
@@ -337,6 +349,24 @@ class TestUnfenced:
             assert [(owner.tool, command[0]) for owner, command in recorded.started] == [("rogue", sys.executable)]
             with pytest.raises(ToolDenied, match="only the operator may"):
                 await connections.tools(replace(server, digest="other", operator=False))
+        assert len(recorded.started) == 1
+
+    @pytest.mark.parametrize("runtime", ["process", "runc", "gvisor"])
+    async def test_a_run_that_demands_a_fence_starts_no_server_without_one(self, mark, runtime):
+        async def ceilings(caller: Caller) -> Sequence[Ceiling]:
+            return [ceiling_of(caller.execution)] if caller.execution else []
+
+        recorded, server = Recorded(), spec_of("rogue", mark, isolation="none")
+        execution = ExecutionPolicy(security="full", runtime_type=runtime)
+        owner = FenceOwner("tool", Caller(agent="a", execution=execution), "run-1", "c1")
+        commands = [sys.executable, f"{sys.executable} *"]
+        async with fenced_connections(recorded, ceilings=ceilings, allowed_commands=commands) as connections:
+            with pytest.raises(ToolDenied, match="runs without a sandbox") as caught:
+                await connections.call(server, "echo", {"text": "hi"}, owner=owner)
+            await connections.call(server, "echo", {"text": "hi"})
+            with pytest.raises(ToolDenied):  # nor does it use the one that runs for others
+                await connections.call(server, "echo", {"text": "hi"}, owner=owner)
+        assert caught.value.details["rule"] == "execution_policy"
         assert len(recorded.started) == 1
 
     async def test_where_no_record_is_kept_nothing_is_started_without_a_fence(self, mark):

@@ -218,7 +218,7 @@ class _Process:
         stdin = self._process.stdin
         stdin.write(LENGTH.pack(len(data)))
         stdin.write(data)
-        seconds = self._course.program.seconds
+        seconds = self._session.policy.limits.seconds_of(self._course.program.seconds)
         try:
             with contextlib.suppress(ConnectionError):  # it has ended, which reading tells
                 async with asyncio.timeout(seconds):

@@ -485,8 +485,9 @@ class _Work:
         """Read until the turn is over. Raises `RunnerTimedOut`."""
         runner = self._runner
         hear = self._hear_line if runner.protocol == "jsonl" else self._hear_text
+        bound = program.session.policy.limits.seconds_of(runner.timeout)
         try:
-            async with asyncio.timeout(runner.timeout):
+            async with asyncio.timeout(bound):
                 while not turn.is_over:
                     try:
                         async with asyncio.timeout(runner.idle):
@@ -497,7 +498,7 @@ class _Work:
                         return "closed"
         except TimeoutError:
             said = _reason(program, turn)
-            raise RunnerTimedOut(f"the turn took more than {runner.timeout:g} seconds, and was ended{said}") from None
+            raise RunnerTimedOut(f"the turn took more than {bound:g} seconds, and was ended{said}") from None
         return "said"
 
     async def _hear_text(self, program: RunningProgram, turn: Turn) -> bool:

@@ -91,8 +91,7 @@ class CliFence:
                 if found.request.workspace != "none" and not policy.shows_workspace:
                     raise _no_workspace(definition)
                 # Who calls has the bound that counts, and cancels; this one is for a caller that does not.
-                bounds = (policy.limits.seconds, None if call.seconds is None else call.seconds + SLACK)
-                bound = min((each for each in bounds if each is not None), default=None)
+                bound = None if call.seconds is None else call.seconds + SLACK
                 done = await session.exec(argv, stdin=given, seconds=bound)
         except SandboxError as error:
             failure = sandbox_failure(error)

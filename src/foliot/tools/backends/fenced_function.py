@@ -34,7 +34,7 @@ from msgspec import structs
 
 from foliot.common.threads import on_thread
 from foliot.kernel.messages import Media, Text
-from foliot.sandbox.base import MIB, Mount, SandboxError, SandboxProcess, SandboxSession
+from foliot.sandbox.base import MIB, Limits, Mount, SandboxError, SandboxProcess, SandboxSession
 from foliot.tools.backends.function_worker import LARGEST, LENGTH, MARKS, READY
 from foliot.tools.base import (
     Caller,
@@ -68,7 +68,8 @@ MOST_CALLS: Final = 1_000
 IDLE_SECONDS: Final = 300.0
 # Importing a module may take long, above all when many do so at once.
 START_SECONDS: Final = 60.0
-NO_FENCE: Final = FenceRequest()
+# Who calls bounds the time; see `IsolatedCall.seconds`.
+NO_FENCE: Final = FenceRequest(limits=Limits(seconds=None))
 # How much of what the code printed last is shown when it broke its process.
 TAIL: Final = 2_000
 # More neighbours than that are not a project: then only the module itself is shown.
@@ -190,16 +191,17 @@ class FunctionFence:
         # process can read this call, and answer it: a tool is trusted with all calls of that tool.
         request = structs.replace(call.request, request_id=secrets.token_hex(16))
         data = encode_request(request)
+        seconds = worker.policy.limits.seconds_of(call.seconds)
         try:
             if len(data) > LARGEST:
                 raise ToolArgumentsInvalid(f"the arguments have {len(data):,} bytes; {LARGEST:,} are the most")
-            async with asyncio.timeout(call.seconds):
+            async with asyncio.timeout(seconds):
                 response = await worker.asked(data)
             if response.request_id != request.request_id:
                 raise ToolAnswerLost("the process of the function gave an answer to no request", retryable=False)
         except TimeoutError:
             await self._end(worker)
-            raise ToolTimeout(f"the function took more than {call.seconds:g} seconds, and was ended") from None
+            raise ToolTimeout(f"the function took more than {seconds:g} seconds, and was ended") from None
         except asyncio.IncompleteReadError:
             crash = await worker.crash()
             await self._end(worker)

@@ -52,12 +52,13 @@ LOST: Final = "its process, or its worker, has ended or lost the run; whether it
 
 
 class Job:
-    """One command that was started in the background."""
+    """One command that was started in the background. It is ended after `bound` seconds."""
 
-    def __init__(self, id: str, command: str, session: SandboxSession) -> None:
+    def __init__(self, id: str, command: str, session: SandboxSession, bound: float) -> None:
         self.id = id
         self.command = command
         self.session = session
+        self.bound = bound
         self.began = time.monotonic()
         self.output = Tail("stdout", KEPT, None)
         self.lines = 0
@@ -129,8 +130,8 @@ class Jobs:
         """The runs that have jobs here."""
         return frozenset(self._of_runs)
 
-    async def start(self, call: Invocation, wanted: FenceRequest, command: str, seconds: float) -> str:
-        """Start a command as a job of the run that calls; returns its id.
+    async def start(self, call: Invocation, wanted: FenceRequest, command: str, seconds: float) -> Job:
+        """Start a command as a job of the run that calls. It may take so many seconds, or fewer if its fence says so.
 
         Raises `ToolRateLimited` when there are as many as may be, and as `Fences.open`.
         """
@@ -140,9 +141,9 @@ class Jobs:
         starting.add(id)
         try:
             session = await self._fences.open(wanted, owner)
-            job = Job(id, command, session)
+            job = Job(id, command, session, session.policy.limits.seconds_of(seconds) or seconds)
             with outlives_call():
-                job.running = asyncio.create_task(self._run(job, seconds))
+                job.running = asyncio.create_task(self._run(job))
             self._of_runs.setdefault(run_id, {})[id] = job
         finally:
             starting.discard(id)
@@ -156,7 +157,7 @@ class Jobs:
         except BaseException:
             await _end(job)
             raise
-        return id
+        return job
 
     async def kept(self, call: Invocation, job: Job) -> None:
         """Keep what a job has changed in the workspace by now. Raises as `WorkspaceFolders.changed`."""
@@ -178,10 +179,10 @@ class Jobs:
         """End all jobs."""
         await asyncio.gather(*(self.end(run_id) for run_id in list(self._of_runs)))
 
-    async def _run(self, job: Job, seconds: float) -> None:
+    async def _run(self, job: Job) -> None:
         """Run the command to its end. Whatever happens, its fence is closed, and how it ended is known."""
         try:
-            job.finished = await job.session.exec(["sh", "-c", job.command], seconds=seconds, on_output=job.heard)
+            job.finished = await job.session.exec(["sh", "-c", job.command], seconds=job.bound, on_output=job.heard)
         except SandboxError as error:
             job.problem = error.message
         except asyncio.CancelledError:  # by `_end`

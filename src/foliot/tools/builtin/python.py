@@ -26,7 +26,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from foliot.errors import NotFound
-from foliot.sandbox.base import MIB, Finished, Limits, Mount, SandboxError, SandboxProcess, SandboxSession
+from foliot.sandbox.base import (
+    MIB,
+    Finished,
+    Limits,
+    Mount,
+    SandboxError,
+    SandboxProcess,
+    SandboxSession,
+    WorkspaceAccess,
+)
 from foliot.sandbox.program import Tail
 from foliot.tools.base import (
     Invocation,
@@ -45,7 +54,7 @@ from foliot.tools.declared_fences import agent_fence
 from foliot.tools.fences import FenceRequest, Fences, Narrowed, fence_of
 from foliot.tools.isolation import sandbox_failure
 from foliot.tools.processes import outlives_call
-from foliot.tools.workspaces import FolderIdentity, folder_identity
+from foliot.tools.workspaces import folder_identity
 
 # How many interpreters live at once.
 MOST: Final = 8
@@ -71,15 +80,14 @@ class _Answer(Struct, frozen=True):
 
 
 class _Interpreter:
-    """One process in a fence of its own. `made_for` is the fence that was asked for, `folder` the one it works on."""
+    """One process in a fence of its own. `opened` is the fence as it was narrowed when it was opened."""
 
-    def __init__(
-        self, session: SandboxSession, process: SandboxProcess, made_for: Narrowed, folder: FolderIdentity | None
-    ) -> None:
+    def __init__(self, session: SandboxSession, process: SandboxProcess, opened: Narrowed) -> None:
         self.session = session
         self.process = process
-        self.made_for = made_for
-        self.folder = folder
+        self._opened = opened
+        where = session.policy.workspace
+        self._folder = None if where is None else folder_identity(where)
         self._output = Tail("stdout", _KEPT, None)
         self._heard = Heard(None)
         self._mark = b""
@@ -89,6 +97,11 @@ class _Interpreter:
     @property
     def alive(self) -> bool:
         return self.session.alive and self.process.finished is None and not self.process.stdout.at_eof()
+
+    def serves(self, found: Narrowed, access: WorkspaceAccess, folder: Path | None) -> bool:
+        """Whether a call may use it whose fence would be this one, with this access to this folder."""
+        same = self._opened == found and self.session.policy.workspace_access == access
+        return self.alive and same and self._folder == (folder and folder_identity(folder))
 
     async def answer(self, limit: int = _LARGEST_ANSWER) -> dict[str, Any]:
         """Raises `IncompleteReadError` when it has ended, `ValueError` for what is no answer."""
@@ -263,13 +276,13 @@ class Interpreters:
         owner, note = fence_of(call), ""
         found = await self._fences.narrowed(wanted, call.caller)
         if (used := place.interpreter) is not None:
-            folder, _ = await self._fences.workspace(found.request.workspace, owner)
-            if not (used.alive and used.made_for == found and used.folder == (folder and folder_identity(folder))):
+            folder, access = await self._fences.workspace(found.request.workspace, owner)
+            if not used.serves(found, access, folder):
                 await self._ended(place, "" if used.alive else " because it had ended")
         if place.interpreter is None:
             if call.run_id and (place.gone or used is not None or await self._had_one(call)):
                 note = RESTARTED.format(why=place.gone)
-            await self._start(call, place, wanted, found)
+            await self._start(call, place, wanted)
         interpreter = place.interpreter
         assert interpreter is not None
         began = time.monotonic()
@@ -298,13 +311,14 @@ class Interpreters:
         note: str,
     ) -> _Answer:
         """The answer of an interpreter that goes on. One that does not is ended, and said to be."""
+        bound = interpreter.session.policy.limits.seconds_of(seconds)
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(bound):
                 return await interpreter.run(code, on_output)
         except TimeoutError:
             await self._ended(place, " because a call took too long")
             raise CommandTimedOut(
-                f"python: the code took more than {seconds} seconds. The interpreter was ended, and its variables are "
+                f"python: the code took more than {bound:g} seconds. The interpreter was ended, and its variables are "
                 f"gone.\n{note}{interpreter.printed(MOST_OF_FAILED)}"
             ) from None
         except (asyncio.IncompleteReadError, ValueError) as error:
@@ -338,24 +352,25 @@ class Interpreters:
 
     # --- places -------------------------------------------------------------------------------------------------------
 
-    async def _start(self, call: Invocation, place: _Place, wanted: FenceRequest, found: Narrowed) -> None:
+    async def _start(self, call: Invocation, place: _Place, wanted: FenceRequest) -> None:
         await self._take_place()
         try:
-            place.interpreter = await self._started(call, wanted, found)
+            # Only now: while it waited for a place, other ceilings may have come to hold.
+            place.interpreter = await self._started(call, await self._fences.narrowed(wanted, call.caller))
         except BaseException:
             await self._give_up_place()
             raise
         place.gone = ""
 
-    async def _started(self, call: Invocation, wanted: FenceRequest, found: Narrowed) -> _Interpreter:
+    async def _started(self, call: Invocation, found: Narrowed) -> _Interpreter:
         python, mounts = _python(found.request.backend)
-        session = await self._fences.open(replace(wanted, parts=mounts), fence_of(call))
+        opened = replace(found, request=replace(found.request, parts=mounts))
+        session = await self._fences.open_narrowed(opened, fence_of(call))
         interpreter = None
         try:
             with outlives_call():  # the sandbox itself ends what is started in it
                 process = await session.start([python, "-I", "-c", _INSIDE.read_text()])
-                where = session.policy.workspace
-                interpreter = _Interpreter(session, process, found, None if where is None else folder_identity(where))
+                interpreter = _Interpreter(session, process, found)
             async with asyncio.timeout(START_SECONDS):
                 await interpreter.answer()
         except BaseException as error:

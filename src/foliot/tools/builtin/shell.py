@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from foliot.sandbox.base import MIB, Finished, Limits, SandboxError
 from foliot.tools.base import Invocation, OnOutput, ToolArgumentsInvalid, ToolDefinition, ToolIsolationMissing
 from foliot.tools.builtin.arguments import given, object_schema, optional, text, whole_number
@@ -29,6 +31,7 @@ from foliot.tools.processes import outlives_call
 
 LONGEST: Final = 120
 LIMITS: Final = Limits(memory=2048 * MIB, processes=256, output=256 * 1024, seconds=float(LONGEST))
+JOB_LIMITS: Final = replace(LIMITS, seconds=float(LONGEST_JOB))
 
 
 class Bash:
@@ -96,7 +99,7 @@ class Bash:
             except SandboxError as error:
                 raise sandbox_failure(error) from None
             limits = session.policy.limits
-        return _answer(done, heard, seconds, limits)
+        return _answer(done, heard, limits.seconds_of(seconds), limits)
 
     async def _begun(self, call: Invocation, command: str) -> str:
         if self._jobs is None or not call.run_id:
@@ -104,12 +107,12 @@ class Bash:
                 "bash: a background job belongs to a run, and this call is made outside of any", field="background"
             )
         seconds = whole_number(call, "timeout", JOB_SECONDS, least=1, most=LONGEST_JOB)
-        fence = agent_fence(call.caller, LIMITS, self._mounts)
+        fence = agent_fence(call.caller, JOB_LIMITS, self._mounts)
         job = await self._jobs.start(call, fence, command, float(seconds))
-        return f"Started {job}. It may take {seconds} seconds, and ends with this run at the latest."
+        return f"Started {job.id}. It may take {job.bound:g} seconds, and ends with this run at the latest."
 
 
-def _answer(done: Finished, heard: Heard, seconds: int, limits: Limits) -> str:
+def _answer(done: Finished, heard: Heard, seconds: float | None, limits: Limits) -> str:
     """Returns what the model is shown of a command that succeeded. Raises `CommandFailed`, `CommandTimedOut`."""
     parts = [each.decode("utf-8", "replace") for each in (done.stdout, done.stderr) if each]
     output = "\n".join(part.removesuffix("\n") for part in parts)
@@ -118,7 +121,7 @@ def _answer(done: Finished, heard: Heard, seconds: int, limits: Limits) -> str:
     shown = tail_of(output, heard.lines, done.stdout_size + done.stderr_size, most=most, cut=bool(done.truncated))
     shown += f"[exit:{code} | {duration(done.seconds)}]"
     if done.ended_by == "timeout":
-        raise CommandTimedOut(f"bash: command timed out after {seconds} seconds\n{shown}", exit_code=code)
+        raise CommandTimedOut(f"bash: command timed out after {seconds:g} seconds\n{shown}", exit_code=code)
     if code == 0:
         return shown
     why = f"bash: exit code {code}"

@@ -164,6 +164,7 @@ def ceiling_of(policy: ExecutionPolicy) -> Ceiling:
     return Ceiling(
         rule=RULE,
         backend=RUNTIMES[policy.runtime_type] if policy.runtime_type else "process",
+        fenced=bool(policy.runtime_type),
         workspace=_ACCESS.get(policy.workspace_access, "none"),
         network=None if policy.network_enabled else (),
         limits={**({"memory": memory} if memory else {}), **({"cpus": cpu / 1000} if cpu else {})},

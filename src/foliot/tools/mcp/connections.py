@@ -133,7 +133,8 @@ class HeldServer:
         """As `McpConnections.call`."""
 
         async def call(session: McpSession, exchange: Exchange) -> CallToolResult:
-            result = await session.call(tool, arguments, exchange, timeout=timeout, meta=meta)
+            bound = timeout if session.policy is None else session.policy.limits.seconds_of(timeout)
+            result = await session.call(tool, arguments, exchange, timeout=bound, meta=meta)
             await self._connections.keep_files(session, self._owner)
             return result
 
