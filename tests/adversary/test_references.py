@@ -94,13 +94,22 @@ class Case:
             case "env.secretRef":
                 spec |= {"transport": "stdio", "command": "server", "env": [{"name": "X", "secretRef": text}]}
                 del spec["endpoint"]
-            case "sandbox.secrets.secretRef":
+            case "sandbox.secrets.secretRef" | "runner.sandbox.secrets.secretRef":
                 rules = {
                     "network": [{"hosts": HOSTS[:2]}],
                     "secrets": [{"secretRef": text, "hosts": HOSTS[:2]}],
                 }
-                spec |= {"transport": "stdio", "command": "server", "sandbox": rules}
-                del spec["endpoint"]
+                match self.kind:
+                    case "McpServer":
+                        spec = {"transport": "stdio", "command": "server", "sandbox": rules}
+                    case "Tool":
+                        fence = {"isolation_mode": "sandboxed"}
+                        spec = {"type": "cli", "cli": {"command": ["server"]}, "runtime": fence, "sandbox": rules}
+                    case _ if self.path.startswith("runner"):
+                        program = {"type": "command", "command": ["server"], "sandbox": rules}
+                        spec = {"model_ref": "", "runner": program}
+                    case _:
+                        spec["sandbox"] = rules
             case "mcp_server_ref":
                 spec = {"type": "mcp", "mcp_server_ref": text, "mcp_tool_name": "t"}
             case "fallbacks":
@@ -242,6 +251,10 @@ NO_REFERENCES = {
     "AgentSystem.graph.*.edges.policy",
     "Tool.mcp_tool_name",  # the name that the server gives it
     "McpServer.sandbox.limits.memory",
+    "Tool.sandbox.limits.memory",
+    "Agent.sandbox.limits.memory",
+    "Agent.runner.sandbox.limits.memory",
+    "AgentPolicy.sandbox.limits.memory",
     "Tool.resource_keys",
     "Task.requirements.model",  # held against what workers say of themselves
     "Worker.capabilities.supported_models",
@@ -412,7 +425,8 @@ async def test_python_and_the_local_client_are_held_to_it_too(house: House, case
     store = house.runtime.inside.resources
     with pytest.raises(Denied, match="ReferenceGrant"):
         await store.write([Put(made)])
-    local, _ = validate_document({**made, "spec": BASE[case.kind]})
+    plain = {"runner": {"type": "command", "command": ["server"]}} if "runner" in case.path else BASE[case.kind]
+    local, _ = validate_document({**made, "spec": plain})
     assert local is not None
     (written,) = await store.write([Put(local)])
 
@@ -565,6 +579,9 @@ UNUSED = {
     "ModelEndpoint.fallbacks",
     "McpServer.env.secretRef",
     "McpServer.sandbox.secrets.secretRef",
+    "Tool.sandbox.secrets.secretRef",
+    "Agent.sandbox.secrets.secretRef",
+    "Agent.runner.sandbox.secrets.secretRef",
     "McpServer.auth.secretRef",
     "TaskWebhook.auth.secret_refs",
 }

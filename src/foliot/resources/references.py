@@ -63,6 +63,7 @@ class ReferenceCheck(Protocol):
 # (field, kind it names, how). `name` is in the same namespace; `ref` is [namespace/]name; `secret` may add :key,
 # `tool` @version. A dot goes into a part, and through lists and the values of `*`.
 _SECRET: Final = ("auth.secretRef", "Secret", "secret")
+_FENCED: Final = ("sandbox.secrets.secretRef", "Secret", "secret")
 FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
     "Agent": (
         ("model_ref", "ModelEndpoint", "ref"),
@@ -72,6 +73,7 @@ FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
         ("execution.tool_sequence", "Tool", "name"),
         ("roles", "AgentRole", "ref"),
         ("memory.ref", "Memory", "name"),
+        _FENCED,
         ("runner.sandbox.secrets.secretRef", "Secret", "secret"),
     ),
     "AgentSystem": (("agents", "Agent", "name"),),
@@ -81,12 +83,13 @@ FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
         ("requires", "Tool", "name"),
         ("requires_prior", "Tool", "name"),
         ("after", "Tool", "name"),
+        _FENCED,
         _SECRET,
     ),
     "Memory": (("embedding_model", "ModelEndpoint", "ref"), _SECRET),
     "McpServer": (
         ("env.secretRef", "Secret", "secret"),
-        ("sandbox.secrets.secretRef", "Secret", "secret"),
+        _FENCED,
         _SECRET,
     ),
     "AgentPolicy": (("target_systems", "AgentSystem", "name"),),
