@@ -38,11 +38,15 @@ MIB: Final = 1024 * KIB
 
 
 class Mount(Struct, frozen=True):
-    """A file or folder of the host, `source`, that is seen inside at `target`. Both are absolute paths."""
+    """A file or folder of the host, `source`, that is seen inside at `target`. Both are absolute paths.
+
+    `exact`: the source was looked at and goes through no link; if it does when it is opened, it is refused.
+    """
 
     source: str
     target: str
     writable: bool = False
+    exact: bool = False
 
 
 class Limits(Struct, frozen=True):
@@ -340,14 +344,9 @@ def check_policy(policy: SandboxPolicy, enforcement: Enforcement) -> None:
             f"the sandbox {enforcement.backend!r} cannot be used here: {enforcement.why}", hint=enforcement.hint or None
         )
     for field, path in _paths(policy):
-        if not path.startswith("/") or ".." in path.split("/") or "\0" in path:
-            raise SandboxPolicyRefused(field, f"{path!r} is not an absolute path without '..'")
-    for number, mount in enumerate(policy.mounts):
-        target = f"/{mount.target.strip('/')}"
-        if target in _OWN or f"{target}/".startswith(_OWN_BELOW):
-            raise SandboxPolicyRefused(
-                f"mounts[{number}].target", f"{mount.target} belongs to the sandbox", hint="choose a folder of its own"
-            )
+        if not is_plain_path(path):
+            raise SandboxPolicyRefused(field, f"{path!r} is not an absolute path without '.', '..' and empty parts")
+    _check_targets(policy)
     if policy.network == "broker" and not policy.broker_socket:
         raise SandboxPolicyRefused("broker_socket", "network: broker needs the socket that the broker listens on")
     if policy.network == "none" and policy.broker_socket:
@@ -368,6 +367,32 @@ def check_policy(policy: SandboxPolicy, enforcement: Enforcement) -> None:
                 hint="`foliot doctor` shows what this machine enforces",
                 feature=feature,
             )
+
+
+def is_plain_path(path: str) -> bool:
+    """Whether a path is absolute and written in the one way that it can be: only then texts can be compared."""
+    parts = path.removesuffix("/").split("/") if path != "/" else [""]
+    return path.startswith("/") and not {"", ".", ".."} & {*parts[1:]} and "\0" not in path
+
+
+def _check_targets(policy: SandboxPolicy) -> None:
+    """Refuse mounts that cover what belongs to the sandbox, or lie in one another.
+
+    Whoever makes the place of a mount inside another follows the links that are there, and those are not ours.
+    """
+    taken = [WORKSPACE] if policy.shows_workspace else []
+    for number, mount in sorted(enumerate(policy.mounts), key=lambda each: each[1].target):
+        field, target = f"mounts[{number}].target", f"/{mount.target.strip('/')}"
+        if target in _OWN or f"{target}/".startswith(_OWN_BELOW):
+            raise SandboxPolicyRefused(
+                field, f"{mount.target} belongs to the sandbox", hint="choose a folder of its own"
+            )
+        for other in taken:
+            if f"{target}/".startswith(f"{other}/") or f"{other}/".startswith(f"{target}/"):
+                raise SandboxPolicyRefused(
+                    field, f"{mount.target} and {other} lie in one another", hint="choose a folder of its own"
+                )
+        taken.append(target)
 
 
 def _paths(policy: SandboxPolicy) -> list[tuple[str, str]]:

@@ -1,7 +1,8 @@
 """bubblewrap: where it is, and the arguments that turn a policy into walls.
 
-The order of arguments is the order of mounts. The root is an empty file system in memory that becomes read-only last;
-`/proc` is read-only too, because as root its files could be written that belong to the whole machine.
+The order of arguments is the order of mounts: first what is ours, then what others can write to. The root is an empty
+file system in memory that becomes read-only last; `/proc` is read-only too, because as root its files could be written
+that belong to the whole machine.
 """
 
 from __future__ import annotations
@@ -66,24 +67,38 @@ def find() -> str | None:
 
 
 def arguments(policy: SandboxPolicy) -> list[str]:
-    """The walls of a policy. What differs from call to call (environment, folder, descriptors) comes after them."""
+    """The walls of a policy, before anything is shown that others can write to.
+
+    Files of our own are put in behind them, and only then what `shown` says: bubblewrap follows the links that it finds
+    on the way to a place, and so it must not go through folders of others.
+    """
     size = str(policy.limits.tmp_size)
     words = [
         "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup",
         "--die-with-parent", "--cap-drop", "ALL", "--uid", str(USER), "--gid", str(USER), "--hostname", "fence",
-        "--clearenv", *_shown(),
+        "--clearenv", *_system_words(),
         "--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--size", size, "--tmpfs", "/dev/shm",
         "--perms", "1777", "--size", size, "--tmpfs", "/tmp",
     ]  # fmt: skip
-    if policy.shows_workspace:
-        assert policy.workspace is not None
-        words += ["--bind" if policy.workspace_access == "read_write" else "--ro-bind", policy.workspace, WORKSPACE]
-    for mount in sorted(policy.mounts, key=lambda each: each.target):
-        words += ["--bind" if mount.writable else "--ro-bind", mount.source, mount.target]
     if policy.broker_socket:
         words += ["--ro-bind", policy.broker_socket, BROKER_SOCKET]
     for name, value in {**ENVIRONMENT, **policy.environment}.items():
         words += ["--setenv", name, value]
+    return words
+
+
+def shown(policy: SandboxPolicy, opened: Mapping[str, int]) -> list[str]:
+    """The workspace and the mounts of a policy; `opened` are descriptors of sources, by their targets."""
+    words: list[str] = []
+    if policy.shows_workspace:
+        assert policy.workspace is not None
+        words += ["--bind" if policy.workspace_access == "read_write" else "--ro-bind", policy.workspace, WORKSPACE]
+    for mount in sorted(policy.mounts, key=lambda each: each.target):
+        how = "--bind" if mount.writable else "--ro-bind"
+        if (descriptor := opened.get(mount.target)) is not None:
+            words += [f"{how}-fd", str(descriptor), mount.target]
+        else:
+            words += [how, mount.source, mount.target]
     return words
 
 
@@ -92,7 +107,7 @@ SEALED: Final = ("--remount-ro", "/proc", "--remount-ro", "/dev", "--remount-ro"
 
 
 @cache
-def _shown() -> tuple[str, ...]:
+def _system_words() -> tuple[str, ...]:
     return tuple(_system())
 
 

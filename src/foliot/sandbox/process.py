@@ -12,6 +12,7 @@ import os
 import platform
 import re
 import resource
+import stat
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from foliot.sandbox.base import (
     Enforced,
     Enforcement,
     Limits,
+    Mount,
     SandboxError,
     SandboxPolicy,
     SandboxPolicyRefused,
@@ -242,11 +244,12 @@ class ProcessSession(Session):
         *,
         terminal: bool,
     ) -> Program:
+        opened = _opened_exactly(self._policy.mounts)
         words = list(self._walls)
         for name, value in environment.items():
             words += ["--setenv", name, value]
         words += ["--chdir", folder]
-        given: list[int] = []
+        given: list[int] = [*opened.values()]
         report = None
         if self._rules:
             report, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -257,6 +260,7 @@ class ProcessSession(Session):
         for path, text in bubblewrap.FILES.items():
             given.append(self._sandbox.fresh(path, text.encode()))
             words += ["--file", str(given[-1]), path]
+        words += bubblewrap.shown(self._policy, opened)
         program = filter_for()
         assert program is not None, "checked when the session was opened"
         given.append(self._sandbox.fresh("seccomp", program))
@@ -339,6 +343,32 @@ def _candidates(program: str, environment: Mapping[str, str]) -> list[str]:
     if "/" in program:
         return [program]
     return [f"{folder or '.'}/{program}" for folder in environment["PATH"].split(":")]
+
+
+def _opened_exactly(mounts: Sequence[Mount]) -> dict[str, int]:
+    """Descriptors of the sources that must not go through a link, by target. Raises `SandboxPolicyRefused`.
+
+    What was looked at by its path may be another thing by now; what is open stays what it is.
+    """
+    with contextlib.ExitStack() as undo:
+        opened: dict[str, int] = {}
+        for mount in mounts:
+            if mount.exact:
+                opened[mount.target] = descriptor = _opened(mount)
+                undo.callback(os.close, descriptor)
+                place = os.readlink(f"/proc/self/fd/{descriptor}")
+                if place != mount.source or stat.S_ISLNK(os.fstat(descriptor).st_mode):
+                    raise SandboxPolicyRefused("mounts", f"what is shown at {mount.target} was exchanged meanwhile")
+        undo.pop_all()
+        return opened
+
+
+def _opened(mount: Mount) -> int:
+    try:
+        return os.open(mount.source, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        why = f"what is shown at {mount.target} cannot be opened: {error.strerror}"
+        raise SandboxPolicyRefused("mounts", why) from None
 
 
 def _in_memory(data: bytes) -> int:

@@ -177,7 +177,9 @@ def with_real_mounts(wanted: FenceRequest) -> FenceRequest:
 
     What a link leads to is what would be shown, so that is what grants and ceilings are held against.
     """
-    mounts = tuple(Mount(os.path.realpath(each.source), each.target, each.writable) for each in wanted.mounts)
+    mounts = tuple(
+        Mount(os.path.realpath(each.source), each.target, each.writable, exact=True) for each in wanted.mounts
+    )
     if wanted.mounts_within is not None:
         for mount in mounts:
             if not mount_granted(mount.source, mount.writable, wanted.mounts_within, follow=os.path.realpath):

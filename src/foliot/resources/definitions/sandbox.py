@@ -84,8 +84,8 @@ def _distinct_ports(values: list[int]) -> list[int]:
 
 
 def _path(value: str) -> str:
-    if not re.fullmatch(_PATH, value) or ".." in value.split("/"):
-        expected = "an absolute path without '..'"
+    if not re.fullmatch(_PATH, value) or {"", ".", ".."} & {*value.removesuffix("/").split("/")[1:]}:
+        expected = "an absolute path without '.', '..' and empty parts"
         raise refusal(f"{{field}} is not {expected}", expected=expected)
     return value.rstrip("/") or "/"
 
