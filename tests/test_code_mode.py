@@ -22,6 +22,7 @@ from foliot.models.routing.pricing import Pricing
 from foliot.resources.validate import validate_document
 from foliot.runtime.delegation import MAX_DEPTH
 from foliot.store.base import Put
+from tests.loop_watch import watched_steps
 
 pytest.importorskip("pydantic_monty")
 
@@ -286,13 +287,21 @@ basket = Basket(prices(await order("A-1")))
 
 
 FORGED = """
-import os
+import os, struct
+said = {said}
 for each in range(3, 20):
     try:
-        os.write(each, b"\\0\\0\\0\\2{}")
+        left = memoryview({head} + said)
+        while left:
+            left = left[os.write(each, left):]
     except OSError:
         pass
 """
+
+
+def forged(said: str, head: str = "struct.pack('>I', len(said))") -> str:
+    """A program that writes where only what runs it should."""
+    return FORGED.format(said=said, head=head)
 
 
 async def sandboxed(runtime: Runtime, program: str, *tools: Any, **code: Any) -> str:
@@ -313,7 +322,18 @@ async def test_in_a_sandbox_there_is_all_of_python_and_a_program_is_run_once(run
         ("print('so far')\n1 / 0", "It had printed:\nso far"),
         ("while True:\n    print('again and again')", "printed more than 100,000 characters"),
         ("import os\nos._exit(3)", "ended its process with the code 3"),
-        (FORGED, "out of turn"),
+        (forged("b'{}'"), "out of turn"),
+        (forged("b'no JSON'"), "out of turn"),
+        (forged("b'[1]'"), "out of turn"),
+        (forged("b'{\"ready\": true}'"), "out of turn"),
+        (forged('b\'{"ended": true, "unawaited": ["nope"]}\''), "out of turn"),
+        (forged('b\'{"ended": true, "value": [1]}\''), "out of turn"),
+        (forged("b'{\"ended\": true, \"printed\": \"' + 200_000 * b'x' + b'\"}'"), "out of turn"),
+        (forged("b'{\"ended\": true, \"value\": ' + 100_000 * b'[' + 100_000 * b']' + b'}'"), "out of turn"),
+        (forged('b\'{"calls": [{"number": 1, "function": "nope", "arguments": {}}]}\''), "is not defined"),
+        (forged('b\'{"calls": [{"number": 1, "function": "\' + 9_000 * b\'x\' + b\'", "arguments": {}}]}\''), "xx"),
+        (forged("b''", "struct.pack('>I', 2**32 - 1)"), "answered with 4,294,967,295 bytes"),
+        ("class Odd:\n    def __repr__(self):\n        return 1 / 0\nOdd()", "cannot be shown"),
         ("open('/root/.bashrc')", "FileNotFoundError"),
         ("open('/etc/shadow')", "Error"),
         ("import socket\nsocket.create_connection(('1.1.1.1', 53), 1)", "OSError"),
@@ -328,6 +348,39 @@ async def test_in_a_sandbox_errors_are_told_and_nothing_outside_is_reached(
     assert answer.startswith("Error (execution_failed): ")
     assert said in answer
     assert len(answer) < 10_000
+
+
+async def test_a_value_that_is_too_large_is_said_and_keeps_nobody_waiting(runtime: Runtime, runs_in: str) -> None:
+    with watched_steps() as steps:
+        answer = await told(runtime, "print('so far')\nlist(range(500_000))", code={"runs_in": runs_in})
+    assert "the value of the last expression has 3,388,891 bytes as JSON; 1,048,576 are the most" in answer
+    assert answer.endswith("It had printed:\nso far")
+    assert steps.longest < 0.5
+
+
+async def test_in_a_sandbox_text_that_is_no_unicode_ends_no_program(runtime: Runtime) -> None:
+    assert (await sandboxed(runtime, "print(chr(0xD800))")).strip() == "?"
+    assert "surrogates not allowed" in await sandboxed(runtime, "[chr(0xD800)]")
+    asking = "try:\n    await add(chr(0xD800), 1)\nexcept TypeError as error:\n    print(error)"
+    assert "the argument 'a' is not JSON" in await sandboxed(runtime, asking, add)
+
+
+@tool(effect="read")
+def length(text: str) -> int:
+    """Say how long a text is."""
+    return len(text)
+
+
+async def test_in_a_sandbox_large_arguments_are_asked_for_one_after_the_other(runtime: Runtime) -> None:
+    many = "await asyncio.gather(*(length('x' * 3_000_000) for _ in range(4)))"
+    assert await sandboxed(runtime, many, length) == "=> [3000000,3000000,3000000,3000000]"
+    more = "try:\n    await length('x' * 5_000_000)\nexcept ValueError as error:\n    print(error)"
+    assert "5,000,006 bytes as JSON; 4,194,304 are the most" in await sandboxed(runtime, more, length)
+
+
+async def test_a_policy_on_mounts_does_not_keep_programs_from_their_python(runtime: Runtime) -> None:
+    await declare(runtime, "AgentPolicy", "no-mounts", apply_mode="global", sandbox={"mounts": []})
+    assert await sandboxed(runtime, "1 + 1") == "=> 2"
 
 
 async def test_in_a_sandbox_there_is_no_variable_of_ours(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,8 @@ PROGRAM: Final = "program"
 _SETTINGS: Final = "program"
 # What one program may print, and how much of an error is told.
 MOST_PRINTED: Final = 100_000
+# Bytes of JSON that the value of its last expression may have: it is one answer, in the journal and for a model.
+MOST_VALUE: Final = 1024 * 1024
 LONGEST_ERROR: Final = 4_000
 # The engine takes no more calls in one answer; see `engine.driver.effects.MAX_CALLS`.
 MOST_AT_ONCE: Final = 256
@@ -115,10 +117,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of a program: what it printed, and the value of its last expression; `shown` if that is no JSON."""
+    """The end of a program: what it printed, and the value of its last expression as JSON; `shown` if that is none."""
 
     printed: str
-    value: Any = None
+    value: str = ""
     unawaited: tuple[str, ...] = ()
     shown: str = ""
 
@@ -216,6 +218,23 @@ def allowed(course: Course, calls: Sequence[Call]) -> Sequence[Call]:
     return calls
 
 
+def ended(printed: str, value: Any, unawaited: tuple[str, ...]) -> Ended:
+    """The end of a program with this value. Raises `ProgramError` for one that is too large. Takes its time."""
+    if value is None:
+        return Ended(printed, "", unawaited)
+    try:
+        data = msgspec.json.encode(plain(value, "the value"))
+    except (TypeError, ValueError, OverflowError) as error:  # deep, no JSON, no Unicode
+        return Ended(printed, "", unawaited, f"{str(value)[:LONGEST_ERROR]} ({error})")
+    if len(data) > MOST_VALUE:
+        raise failure(
+            f"the value of the last expression has {len(data):,} bytes as JSON; {MOST_VALUE:,} are the most: "
+            "end with the part of it that is needed",
+            printed,
+        )
+    return Ended(printed, data.decode(), unawaited)
+
+
 def message_of(turn: Turn) -> Message:
     """The turn of a program as a model would have said it."""
     if isinstance(turn, Ended):
@@ -226,12 +245,8 @@ def message_of(turn: Turn) -> Message:
 
 def _last_word(ended: Ended) -> str:
     parts = [ended.printed.rstrip("\n")] if ended.printed.strip() else []
-    if ended.value is not None:
-        try:
-            value = msgspec.json.encode(plain(ended.value, "the value")).decode()
-        except TypeError as error:
-            value = f"{str(ended.value)[:LONGEST_ERROR]} ({error})"
-        parts.append(f"=> {value}")
+    if ended.value:
+        parts.append(f"=> {ended.value}")
     if ended.shown:
         parts.append(f"=> {ended.shown[:LONGEST_ERROR]}")
     parts += [f"The call of {name} was not awaited, and was not made." for name in dict.fromkeys(ended.unawaited)]

@@ -72,7 +72,7 @@ class Channel:
         os.dup2(2, 1)
 
     def send(self, frame: Mapping[str, Any]) -> None:
-        data = json.dumps(frame).encode()
+        data = json.dumps(frame, ensure_ascii=False).encode("utf-8", "replace")
         self._write.write(LENGTH.pack(len(data)) + data)
         self._write.flush()
 
@@ -86,29 +86,34 @@ class Channel:
 class Calls:
     """The calls of a program. Those that wait when nothing else can go on are asked for together."""
 
-    def __init__(self, channel: Channel, loop: Any, at_once: int) -> None:
+    def __init__(self, channel: Channel, loop: Any, at_once: int, most_asked: int) -> None:
         self._channel = channel
         self._loop = loop
         self._at_once = at_once
+        self._most_asked = most_asked
         self._made: dict[int, str] = {}
-        self._waiting: dict[int, tuple[dict[str, Any], asyncio.Future[Any]]] = {}
+        self._waiting: dict[int, tuple[dict[str, Any], int, asyncio.Future[Any]]] = {}
         self._number = 0
         self._rounds = -1
 
     def function(self, name: str, taken: Sequence[str]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            arguments = _arguments(name, taken, args, kwargs)
+            arguments, size = _arguments(name, taken, args, kwargs)
+            if size > self._most_asked:
+                raise ValueError(
+                    f"{name}(): its arguments have {size:,} bytes as JSON; {self._most_asked:,} are the most"
+                )
             number, self._number = self._number, self._number + 1
             self._made[number] = name
-            return self._answered(number, name, arguments)
+            return self._answered(number, name, arguments, size)
 
         call.__name__ = call.__qualname__ = name
         return call
 
-    async def _answered(self, number: int, name: str, arguments: dict[str, Any]) -> Any:
+    async def _answered(self, number: int, name: str, arguments: dict[str, Any], size: int) -> Any:
         future = self._loop.create_future()
         asked = {"number": number, "function": name, "arguments": arguments}
-        self._waiting[number] = asked, future
+        self._waiting[number] = asked, size, future
         if self._rounds < 0:
             self._rounds = 0
             self._loop.call_soon(self._ask)
@@ -119,11 +124,11 @@ class Calls:
         if self._loop._ready and self._rounds < MOST_ROUNDS:
             self._loop.call_soon(self._ask)
             return
-        numbers = sorted(self._waiting)[: self._at_once]
+        numbers = self._together()
         self._channel.send({"calls": [self._waiting[number][0] for number in numbers]})
         answers = self._channel.receive()["answers"]
         for number in numbers:
-            _, future = self._waiting.pop(number)
+            _, _, future = self._waiting.pop(number)
             del self._made[number]
             answer = answers[str(number)]
             if future.done():
@@ -136,12 +141,26 @@ class Calls:
         if self._waiting:
             self._loop.call_soon(self._ask)
 
+    def _together(self) -> list[int]:
+        """The calls to ask for now: as many of the oldest as one frame may hold."""
+        chosen: list[int] = []
+        size = 0
+        for number in sorted(self._waiting)[: self._at_once]:
+            size += self._waiting[number][1]
+            if chosen and size > self._most_asked:
+                break
+            chosen.append(number)
+        return chosen
+
     @property
     def unawaited(self) -> list[str]:
         return list(self._made.values())
 
 
-def _arguments(name: str, taken: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments(
+    name: str, taken: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[dict[str, Any], int]:
+    """The arguments by name, and how many bytes of JSON they are."""
     if len(args) > len(taken):
         raise TypeError(f"{name}(): it takes {len(taken)} positional arguments, and {len(args)} were given")
     found = dict(zip(taken, args, strict=False))
@@ -149,12 +168,15 @@ def _arguments(name: str, taken: Sequence[str], args: Sequence[Any], kwargs: Map
         if key in found:
             raise TypeError(f"{name}(): it got several values for the argument {key!r}")
         found[key] = value
+    size = 0
     for key, value in found.items():
         try:
-            found[key] = json.loads(json.dumps(value, allow_nan=False))
+            data = json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+            found[key] = json.loads(data)
+            size += len(key) + len(data)
         except (TypeError, ValueError, RecursionError) as error:
             raise TypeError(f"{name}(): the argument {key!r} is not JSON: {error}") from None
-    return found
+    return found, size
 
 
 def main() -> None:
@@ -166,7 +188,7 @@ def main() -> None:
     linecache.cache[FILE] = (len(source), None, source.splitlines(keepends=True), FILE)
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
-    calls = Calls(channel, loop, given["at_once"])
+    calls = Calls(channel, loop, given["at_once"], given["most_asked"])
     around: dict[str, Any] = {"__name__": "__main__", "ToolError": ToolError, "asyncio": asyncio, "json": json}
     around |= {name: calls.function(name, taken) for name, taken in given["functions"].items()}
     sys.stdout = printed
@@ -177,12 +199,25 @@ def main() -> None:
         os._exit(0)
     sys.stdout = sys.__stdout__
     frame: dict[str, Any] = {"ended": True, "printed": printed.text, "unawaited": calls.unawaited}
-    try:
-        frame["value"] = json.loads(json.dumps(value, allow_nan=False))
-    except (TypeError, ValueError, RecursionError) as error:
-        frame["shown"] = f"{repr(value)[: given['most_printed']]} ({error})"
+    if value is not None:
+        frame |= _shown(value, given["most_printed"], given["most_value"])
     channel.send(frame)
     os._exit(0)  # threads that it left do not keep it here
+
+
+def _shown(value: Any, most_printed: int, most_value: int) -> dict[str, str]:
+    """The last value as JSON, or as Python shows it; a failure when it is too large."""
+    try:
+        data = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        try:
+            return {"shown": f"{repr(value)[:most_printed]} ({error})"}
+        except Exception as unshown:
+            return {"failed": f"the value of the last expression cannot be shown: {_told(unshown)}"}
+    if len(data) > most_value:
+        most = f"{len(data):,} bytes as JSON; {most_value:,} are the most"
+        return {"failed": f"the value of the last expression has {most}: end with the part of it that is needed"}
+    return {"value": data.decode()}
 
 
 async def _run(source: str, around: dict[str, Any]) -> Any:

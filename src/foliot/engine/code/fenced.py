@@ -14,15 +14,16 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from importlib import resources
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from foliot.common.threads import on_thread
+from foliot.common.threads import on_thread, unhurried
 from foliot.engine.code.conversation import (
     MOST_AT_ONCE,
     MOST_PRINTED,
+    MOST_VALUE,
     Answer,
     Batch,
     Call,
@@ -50,9 +51,12 @@ LIMITS: Final = Limits(memory=512 * MIB, processes=64, seconds=None)
 MOST_KEPT: Final = 8
 KEPT_SECONDS: Final = 300.0
 START_SECONDS: Final = 60.0
-# Larger frames are not sent, and not read.
+# Larger frames are not sent to a program, and not read from it. The arguments of one call may have half of the latter.
 LARGEST: Final = 64 * MIB
+LARGEST_SAID: Final = 8 * MIB
 _PYTHON: Final = os.path.realpath(sys.executable)
+
+T = TypeVar("T")
 
 Open = Callable[[FenceRequest, str], Awaitable[SandboxSession]]
 """Opens a sandbox for a run, by its id. Raises `ToolError`, `SandboxError`."""
@@ -72,7 +76,7 @@ class _Frame(Struct):
     ended: bool = False
     failed: str | None = None
     printed: str = ""
-    value: Any = None
+    value: str = ""
     shown: str = ""
     unawaited: list[str] = []
 
@@ -122,9 +126,9 @@ class FencedPython:
             await asyncio.wait(self._ending)
 
     async def _started(self, course: Course) -> _Process:
-        mounts, paths = await on_thread(shown, FencedCode(""))
+        parts, paths = await on_thread(shown, FencedCode(""))
         # Texts have the same order in a set whenever a program is run.
-        wanted = FenceRequest(mounts=mounts, cwd="/tmp", limits=LIMITS, environment={"PYTHONHASHSEED": "0"})
+        wanted = FenceRequest(parts=parts, cwd="/tmp", limits=LIMITS, environment={"PYTHONHASHSEED": "0"})
         try:
             with outlives_call():  # the sandbox itself ends what is started in it
                 session = await self._open(wanted, ASKER.get()[0])
@@ -179,7 +183,7 @@ class _Process:
         course = self._course
         try:
             async with asyncio.timeout(START_SECONDS):
-                await self._frame()
+                await self._read(self._check_ready)
         except TimeoutError:
             raise ModelOverloaded(f"Python did not start in the sandbox within {START_SECONDS:g} seconds") from None
         functions = {name: [key for key, _, _ in parameters(tool.schema)] for name, tool in course.functions.items()}
@@ -188,6 +192,8 @@ class _Process:
                 "source": course.source,
                 "functions": functions,
                 "most_printed": MOST_PRINTED,
+                "most_value": MOST_VALUE,
+                "most_asked": LARGEST_SAID // 2,
                 "at_once": MOST_AT_ONCE,
             }
         )
@@ -201,8 +207,11 @@ class _Process:
             )
         if self.timer is not None:
             self.timer.cancel()
+        return await self._said(await on_thread(self._answers, batch))
+
+    def _answers(self, batch: Batch) -> Mapping[str, Any]:
         answers = answers_to(self._waiting, batch)
-        return await self._said({"answers": {str(number): _told(answer) for number, answer in answers.items()}})
+        return {"answers": {str(number): _told(answer) for number, answer in answers.items()}}
 
     async def end(self) -> None:
         """End it with everything in it. Doing so twice is harmless."""
@@ -212,7 +221,7 @@ class _Process:
         await self._session.close()
 
     async def _said(self, told: Mapping[str, Any]) -> Turn:
-        data = msgspec.json.encode(told)
+        data = await on_thread(msgspec.json.encode, told)
         if len(data) > LARGEST:
             raise ProgramError(f"what its calls gave at once has {len(data):,} bytes; {LARGEST:,} are the most")
         stdin = self._process.stdin
@@ -223,38 +232,49 @@ class _Process:
             with contextlib.suppress(ConnectionError):  # it has ended, which reading tells
                 async with asyncio.timeout(seconds):
                     await stdin.drain()
-                    frame = await self._frame()
-                    return self._turn(frame)
+                    return await self._read(self._turn)
         except TimeoutError:
             raise ProgramError(f"the program computed for more than {seconds:g} seconds, and was ended") from None
         raise await self._broken()
 
-    def _turn(self, frame: _Frame) -> Turn:
+    async def _read(self, meaning: Callable[[bytes], T]) -> T:
+        """Read what it says next. Raises `ProgramError`, whatever it says: its code can write there as well as ours."""
+        try:
+            (size,) = LENGTH.unpack(await self._process.stdout.readexactly(LENGTH.size))
+            if size > LARGEST_SAID:
+                raise ProgramError(f"the program answered with {size:,} bytes; {LARGEST_SAID:,} are the most")
+            data = await self._process.stdout.readexactly(size)
+        except asyncio.IncompleteReadError:
+            raise await self._broken() from None
+        try:
+            return await unhurried(size, meaning, data)
+        except (msgspec.MsgspecError, RecursionError, LookupError, ValueError):
+            raise ProgramError("the program spoke out of turn with what runs it") from None
+
+    def _check_ready(self, data: bytes) -> None:
+        """Raises `ValueError` for anything but its first word."""
+        if not _decode(data).ready:
+            raise ValueError("a program cannot have begun")
+
+    def _turn(self, data: bytes) -> Turn:
+        """Raises `ProgramError`, and `LookupError` or `ValueError` for what no program says through ours."""
+        frame = _decode(data)
+        if len(frame.printed) > MOST_PRINTED or len(frame.value) > MOST_VALUE:
+            raise ValueError("more than it may say")
         if frame.failed is not None:
             raise failure(frame.failed, frame.printed)
         if frame.ended:
             unawaited = tuple(self._course.functions[name].name for name in frame.unawaited)
             return Ended(frame.printed, frame.value, unawaited, frame.shown)
+        if not 0 < len(frame.calls or ()) <= MOST_AT_ONCE:
+            raise ValueError("no calls, or more than it may ask for at once")
         try:
             self._waiting = [
                 asked_for(self._course, each.number, each.function, (), each.arguments) for each in frame.calls or ()
             ]
         except (NameError, TypeError) as error:
-            raise ProgramError(str(error)) from None
-        if not 0 < len(self._waiting) <= MOST_AT_ONCE:
-            raise ProgramError("the program spoke out of turn with what runs it")
+            raise failure(str(error), "") from None
         return self._waiting
-
-    async def _frame(self) -> _Frame:
-        try:
-            (size,) = LENGTH.unpack(await self._process.stdout.readexactly(LENGTH.size))
-            if size > LARGEST:
-                raise ProgramError(f"the program answered with {size:,} bytes; {LARGEST:,} are the most")
-            return _decode(await self._process.stdout.readexactly(size))
-        except asyncio.IncompleteReadError:
-            raise await self._broken() from None
-        except msgspec.MsgspecError:
-            raise ProgramError("the program spoke out of turn with what runs it") from None
 
     async def _broken(self) -> ProgramError:
         finished = await self._process.kill()

@@ -5,7 +5,7 @@ It needs no endpoint, no key and no price, and is the same in every process, so 
 
 from __future__ import annotations
 
-from foliot.common.threads import unhurried
+from foliot.common.threads import on_thread, unhurried
 from foliot.engine.code.conversation import REFERENCE, Course, Ended, MakeRunner, Runner, course_of, message_of
 from foliot.kernel.messages import ModelRequest, ModelResponse, Usage
 from foliot.kernel.run.calls import size_of
@@ -29,9 +29,9 @@ class CodeGateway:
         course = await unhurried(size, course_of, request)
         turn = await self._runner(course).run(course)
         stop = "end" if isinstance(turn, Ended) else "tool_calls"
-        return ModelResponse(
-            message_of(turn), Usage(cost_usd=0.0), stop, model=MODEL, provider=PROVIDER, endpoint=REFERENCE
-        )
+        # How large the arguments of its calls are is not known before they are written.
+        message = await on_thread(message_of, turn)
+        return ModelResponse(message, Usage(cost_usd=0.0), stop, model=MODEL, provider=PROVIDER, endpoint=REFERENCE)
 
     def _runner(self, course: Course) -> Runner:
         where = course.program.runs_in

@@ -19,11 +19,11 @@ from foliot.engine.code.conversation import (
     Answer,
     Call,
     Course,
-    Ended,
     Turn,
     allowed,
     answers_to,
     asked_for,
+    ended,
     failure,
 )
 from foliot.errors import Unavailable
@@ -162,7 +162,7 @@ class _Execution:
                 if not self._left:
                     return allowed(self._course, calls)
                 at = at.resume(self._answered(calls))
-        return Ended(self._printed.text, at.output, tuple(call.tool for call in self._calls.values()))
+        return ended(self._printed.text, at.output, tuple(call.tool for call in self._calls.values()))
 
     def _asked(self, at: FunctionSnapshot) -> Any:
         """Returns what a call of a function gives at once: something to await, or an error of the program's own."""
