@@ -21,6 +21,7 @@ from foliot.tools.backends.cli import CliFence, CliTool
 from foliot.tools.base import Caller, Invocation, ToolArgumentsInvalid, ToolError, ToolPolicyInvalid
 from foliot.tools.fences import Fences
 from foliot.tools.pipeline.pipeline import Pipeline
+from foliot.tools.processes import Processes, forget, note_for
 from foliot.tools.workspaces import SharedWorkspace
 
 ROOT = Path(__file__).parents[3]
@@ -177,6 +178,17 @@ async def test_nothing_of_the_host_is_inside(run, tmp_path, monkeypatch) -> None
         await run({"command": ["touch", "new"], "workspace": "read_only"})
     await run({"command": ["touch", "new"], "workspace": "read_write"})
     assert (tmp_path / "new").exists()
+
+
+@pytest.mark.fence
+async def test_what_the_sandbox_starts_is_not_taken_for_what_the_call_left(run) -> None:
+    noted = list[Processes]()
+    token = note_for(lambda: noted.append(each := Processes()) or each)
+    try:
+        assert await run({"command": ["echo", "done"]}) == "done\n"
+    finally:
+        forget(token)
+    assert noted == []
 
 
 @pytest.mark.fence

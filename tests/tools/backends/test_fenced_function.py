@@ -303,6 +303,63 @@ async def test_fifty_calls_at_once_share_few_processes(sandbox, folder) -> None:
         await greet.invoke(call("greet", name="late"))
 
 
+async def test_calls_that_wait_are_woken_one_by_one_in_their_order(sandbox, folder, monkeypatch) -> None:
+    fence = FunctionFence(lambda: Fences(lambda backend: sandbox), most=2, most_of_one=1)
+    tools = [fenced(fence, folder, name) for name in ("nothing", "greet")]
+    looked, order, look = 0, list[tuple[str, int]](), fence._granted
+
+    def counted(key):
+        nonlocal looked
+        looked += 1
+        return look(key)
+
+    async def one(tool: FencedFunction, number: int) -> None:
+        name = tool.definition.name
+        await tool.invoke(call(name, **({"name": "x"} if name == "greet" else {})))
+        order.append((name, number))
+
+    monkeypatch.setattr(fence, "_granted", counted)
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(one(each, number) for number in range(100) for each in tools))
+    for each in tools:
+        assert [number for name, number in order if name == each.definition.name] == list(range(100))
+    assert looked <= 5 * 200  # with all of them woken each time it would be ten thousand
+    assert not fence._waiting
+    await fence.close()
+
+
+async def test_a_call_that_is_cancelled_when_it_is_its_turn_passes_it_on(sandbox, folder) -> None:
+    fence = FunctionFence(lambda: Fences(lambda backend: sandbox), most=1)
+    greet = fenced(fence, folder, "greet")
+    await greet.invoke(call("greet", name="x"))
+    (worker,) = fence._workers
+    fence._idle.clear()  # as if a call were at work
+    waiting = [asyncio.create_task(greet.invoke(call("greet", name=str(n)))) for n in range(4)]
+    while sum(map(len, fence._waiting.values())) != 4:
+        await asyncio.sleep(0)
+    waiting[1].cancel()  # before its turn
+    fence._give_back(worker)
+    waiting[0].cancel()  # in the moment in which it is its turn
+    async with asyncio.timeout(60):
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [isinstance(each, asyncio.CancelledError) for each in answers] == [True, True, False, False]
+    assert (fence._taken, fence._waiting) == ({worker.key: 1}, {})
+    await fence.close()
+
+
+async def test_calls_that_wait_are_refused_when_the_runtime_closes(sandbox, folder) -> None:
+    fence = FunctionFence(lambda: Fences(lambda backend: sandbox), most=1)
+    greet = fenced(fence, folder, "greet")
+    await greet.invoke(call("greet", name="x"))
+    fence._idle.clear()  # as if a call were at work
+    waiting = [asyncio.create_task(greet.invoke(call("greet", name=str(n)))) for n in range(3)]
+    while sum(map(len, fence._waiting.values())) != 3:
+        await asyncio.sleep(0)
+    await fence.close()
+    refused = await asyncio.gather(*waiting, return_exceptions=True)
+    assert ["closing" in str(each) for each in refused] == [True] * 3
+
+
 async def test_a_process_is_kept_and_made_anew_after_some_calls_or_idle_time(sandbox, folder) -> None:
     fence = FunctionFence(lambda: Fences(lambda backend: sandbox), most_calls=2)
     counting = fenced(fence, folder, "count")

@@ -25,7 +25,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -162,7 +162,8 @@ class FunctionFence:
         self._taken: dict[_Key, int] = {}
         # Those that wait for a call, the one that has waited longest first.
         self._idle: deque[_Worker] = deque()
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        # Calls that wait for a process of their tool. The tool whose turn is next comes first.
+        self._waiting: dict[_Key, deque[asyncio.Future[_Worker | _Place | None]]] = {}
         self._workers: set[_Worker] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -221,7 +222,10 @@ class FunctionFence:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        self._wake()
+        for waiter in chain.from_iterable(self._waiting.values()):
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiting.clear()
         for worker in list(self._workers):
             await self._end(worker)
         if self._ending:
@@ -232,23 +236,27 @@ class FunctionFence:
     async def _taken_worker(self, definition: ToolDefinition, found: Narrowed, owner: FenceOwner) -> _Worker:
         """A process that serves the tool and nobody else uses now. Waits for one when there are as many as may be."""
         key = _key(definition, found, owner)
-        while True:
-            if self._closed:
-                gone = ToolError("the runtime is closing", retryable=False)
-                gone.before_effect = True
-                raise gone
-            for worker in reversed(self._idle):  # the warmest
-                if worker.key == key:
-                    self._idle.remove(worker)
-                    if worker.alive:
-                        worker.served.owner = owner
-                        return worker
-                    self._end_soon(worker)
-                    break
-            else:
-                if self._has_place(key):
-                    return await self._started(key, definition, found, owner)
-                await self._turn()
+        granted = None if self._closed else self._granted(key) or await self._turn(key)
+        if granted is None:
+            gone = ToolError("the runtime is closing", retryable=False)
+            gone.before_effect = True
+            raise gone
+        if isinstance(granted, _Place):
+            return await self._started(key, definition, found, owner)
+        granted.served.owner = owner
+        return granted
+
+    def _granted(self, key: _Key) -> _Worker | _Place | None:
+        """Take an idle process, or else a place for a new one, which is counted from now on; None when all is taken."""
+        for worker in [each for each in reversed(self._idle) if each.key == key]:  # the warmest first
+            self._idle.remove(worker)
+            if worker.alive:
+                return worker
+            self._end_soon(worker)
+        if not self._has_place(key):
+            return None
+        self._taken[key] = self._taken.get(key, 0) + 1
+        return _PLACE
 
     def _has_place(self, key: _Key) -> bool:
         """Whether another process may be started. One of another tool that is idle makes place for it."""
@@ -261,26 +269,52 @@ class FunctionFence:
         self._end_soon(self._idle.popleft())
         return True
 
-    async def _turn(self) -> None:
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
+    async def _turn(self, key: _Key) -> _Worker | _Place | None:
+        """Wait until it is this call's turn; None when the runtime closes."""
+        waiter: asyncio.Future[_Worker | _Place | None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, deque()).append(waiter)
         try:
-            await waiter
+            return await waiter
         except asyncio.CancelledError:
-            self._wake()  # it may have been this one's turn
+            if not waiter.cancelled() and (granted := waiter.result()) is not None:
+                self._pass_on(key, granted)  # it was this one's turn
             raise
-        finally:
-            with contextlib.suppress(ValueError):
-                self._waiting.remove(waiter)
+
+    def _pass_on(self, key: _Key, granted: _Worker | _Place) -> None:
+        if isinstance(granted, _Place):
+            self._free(key)
+        else:
+            self._give_back(granted)
 
     def _wake(self) -> None:
-        """Have all who wait look again: who comes first takes the place."""
-        for waiter in self._waiting:
-            if not waiter.done():
-                waiter.set_result(None)
+        """Give what is free to those that wait: to each of the tools in turn, in each to who came first.
+
+        Nobody else is woken. What cannot be given to anybody who waits is there for whoever comes.
+        """
+        again = True
+        while again:
+            again = False
+            for key in list(self._waiting):
+                if not self._idle and sum(self._taken.values()) >= self._most:
+                    return
+                again = self._wake_next(key) or again
+
+    def _wake_next(self, key: _Key) -> bool:
+        """Give one call of this tool its turn, if there is one to give; the others of it come after other tools."""
+        queue = self._waiting[key]
+        while queue and queue[0].done():  # cancelled meanwhile
+            queue.popleft()
+        granted = self._granted(key) if queue else None
+        if granted is not None:
+            queue.popleft().set_result(granted)
+        if granted is not None or not queue:
+            del self._waiting[key]
+            if queue:
+                self._waiting[key] = queue
+        return granted is not None
 
     async def _started(self, key: _Key, definition: ToolDefinition, found: Narrowed, owner: FenceOwner) -> _Worker:
-        self._taken[key] = self._taken.get(key, 0) + 1
+        """Start a process in a place that is taken for it. The place is free again when that fails."""
         code: FencedCode = definition.options["function"]
         try:
             own = found.request.backend == "process"
@@ -349,6 +383,13 @@ class FunctionFence:
 
 
 _Key = tuple[str, ...]
+
+
+class _Place:
+    """A place for a process that is to be started."""
+
+
+_PLACE: Final = _Place()
 
 
 def _key(definition: ToolDefinition, found: Narrowed, owner: FenceOwner) -> _Key:
