@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from foliot import Agent, Runtime, tool
+from foliot.engine.workspaces.history import files_by_step
 from foliot.kernel.run.events import ModelResponded
 from foliot.resources.validate import validate_document
 from foliot.store.base import Put
@@ -179,6 +180,8 @@ async def test_what_a_turn_left_is_there_in_the_next_and_in_the_journal(runtime:
     assert first.workspace is not None
     assert second.workspace is not None
     assert second.workspace.number > first.workspace.number
+    files = files_by_step(await runtime.inside.runs.facts(result.run_id))
+    assert [each.snapshot for each in files[:3]] == [None, first.workspace, second.workspace]
 
 
 # --- workers ---------------------------------------------------------------------------------------------------------

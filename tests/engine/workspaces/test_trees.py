@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from foliot.engine.workspaces.restore import remove, restore
 from foliot.engine.workspaces.scan import FRESH, Bounds, KnownFolder, Seen, look
-from foliot.engine.workspaces.trees import EMPTY, PIECE, WorkspaceTree, differences
+from foliot.engine.workspaces.trees import EMPTY, PIECE, SNAPSHOT_EVENTS, WorkspaceTree, differences, newest_after
 from foliot.errors import InvalidInput
+from foliot.kernel.run.events import Event, WorkspaceSnapshot
 from foliot.kernel.run.spec import digest
 from tests.engine.workspaces.kit import tree_of
 
@@ -306,3 +307,13 @@ def test_what_its_owner_may_not_read_is_kept_for_an_ordinary_user_too() -> None:
         os.chmod(made, 0o777)
         environ = {**os.environ, "PYTHONPATH": "."}
         subprocess.run([sys.executable, "-c", program, made], check=True, timeout=60, env=environ)
+
+
+def test_every_event_that_can_have_a_snapshot_is_looked_at_for_the_newest() -> None:
+    kinds = [each for each in get_args(Event) if get_type_hints(each).get("workspace") == WorkspaceSnapshot | None]
+    assert {str(each.__struct_config__.tag) for each in kinds} == SNAPSHOT_EVENTS
+    newer, older = WorkspaceSnapshot("b", 2, 1, 1), WorkspaceSnapshot("a", 1, 1, 1)
+    for kind in kinds:
+        others: dict[str, Any] = dict.fromkeys(kind.__struct_fields__)
+        for known, left, found in ((None, older, older), (older, newer, newer), (newer, older, newer)):
+            assert newest_after(kind(**{**others, "workspace": left}), known) == found

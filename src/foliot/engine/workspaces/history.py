@@ -15,17 +15,18 @@ from typing import Final
 
 from msgspec import Struct
 
-from foliot.engine.workspaces.trees import EMPTY, PIECE, Fetch, FileChange, TreeEntry, WorkspaceTree, decode_pieces
-from foliot.errors import NotFound
-from foliot.kernel.run.events import (
-    Event,
-    ModelResponded,
-    RunCreated,
-    StepStarted,
-    ToolFinished,
-    ToolUnknown,
-    WorkspaceSnapshot,
+from foliot.engine.workspaces.trees import (
+    EMPTY,
+    PIECE,
+    Fetch,
+    FileChange,
+    TreeEntry,
+    WorkspaceTree,
+    decode_pieces,
+    newest_after,
 )
+from foliot.errors import NotFound
+from foliot.kernel.run.events import Event, ModelResponded, StepStarted, WorkspaceSnapshot
 
 # Larger files are compared by their digests alone.
 LARGEST_COMPARED: Final = 256 * 1024
@@ -42,15 +43,12 @@ class StepFiles(Struct, frozen=True):
 def files_by_step(facts: Iterable[tuple[float, Event]]) -> list[StepFiles]:
     """The files of a run as each of its steps left them, from step 0 on."""
     found: dict[int, WorkspaceSnapshot | None] = {0: None}
-    step, newest = 0, None
+    step = 0
+    newest: WorkspaceSnapshot | None = None
     for _, event in facts:
         if isinstance(event, StepStarted | ModelResponded):
             step = event.step
-        elif isinstance(event, RunCreated | ToolFinished | ToolUnknown):
-            found_here = event.workspace
-            newer = found_here is not None and (newest is None or found_here.number > newest.number)
-            newest = found_here if newer else newest
-        found[step] = newest
+        found[step] = newest = newest_after(event, newest)
     return [StepFiles(number, found[number]) for number in sorted(found)]
 
 

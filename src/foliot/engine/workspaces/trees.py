@@ -14,13 +14,13 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec import Struct
 
 from foliot.errors import InvalidInput
-from foliot.kernel.run.events import WorkspaceSnapshot
+from foliot.kernel.run.events import Event, WorkspaceSnapshot
 from foliot.kernel.run.spec import digest as digest_of
 from foliot.store.journal.base import Journal
 
@@ -30,6 +30,21 @@ Change: TypeAlias = Literal["added", "changed", "deleted"]
 PIECE: Final = 4 * 1024 * 1024
 # A name that is no UTF-8 is written as base64 behind a NUL, which no name can hold.
 _RAW: Final = "\0"
+
+
+# The types of events that can say how they left the files of a run.
+_WITH_FILES: Final = tuple(each for each in get_args(Event) if "workspace" in each.__struct_fields__)
+# Their names in a journal, for whoever reads only these.
+SNAPSHOT_EVENTS: Final = frozenset(str(each.__struct_config__.tag) for each in _WITH_FILES)
+
+
+def newest_after(event: Event, known: WorkspaceSnapshot | None) -> WorkspaceSnapshot | None:
+    """The newest snapshot of a run after this event; `known` is the newest before it. Later events may have older ones.
+
+    Calls of a step end in any order, so the number decides.
+    """
+    found: WorkspaceSnapshot | None = getattr(event, "workspace", None) if isinstance(event, _WITH_FILES) else None
+    return found if found is not None and (known is None or found.number > known.number) else known
 
 
 class TreeEntry(Struct, frozen=True, array_like=True, gc=False):

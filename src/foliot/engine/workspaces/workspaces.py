@@ -30,10 +30,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 from foliot.common.threads import on_thread
 from foliot.engine.workspaces.restore import FetchMany, remove, restore
 from foliot.engine.workspaces.scan import FOLDER, Bounds, KnownFolder, OverBounds, Seen, Store, look, opened
-from foliot.engine.workspaces.trees import EMPTY, WorkspaceTree
+from foliot.engine.workspaces.trees import EMPTY, SNAPSHOT_EVENTS, WorkspaceTree, newest_after
 from foliot.errors import FoliotError, InvalidInput
 from foliot.kernel.run.codec import decode
-from foliot.kernel.run.events import ModelResponded, RunCreated, ToolFinished, ToolUnknown, WorkspaceSnapshot
+from foliot.kernel.run.events import WorkspaceSnapshot
 from foliot.kernel.run.spec import decode_spec
 from foliot.sandbox.base import WorkspaceAccess
 from foliot.store.journal.base import Entry, Journal
@@ -452,11 +452,8 @@ def newest(entries: Sequence[Entry]) -> WorkspaceSnapshot | None:
     """The newest snapshot that a journal, or the beginning of one, has."""
     found: WorkspaceSnapshot | None = None
     for entry in entries:
-        if entry.type not in ("run.created", "tool.finished", "tool.unknown", "model.responded"):
-            continue
-        event = decode(entry.data)
-        if isinstance(event, RunCreated | ToolFinished | ToolUnknown | ModelResponded) and event.workspace is not None:
-            found = event.workspace if _number(event.workspace) > _number(found) else found
+        if entry.type in SNAPSHOT_EVENTS:
+            found = newest_after(decode(entry.data), found)
     return found
 
 
