@@ -289,7 +289,7 @@ class FunctionFence:
     def _wake(self) -> None:
         """Give what is free to those that wait: to each of the tools in turn, in each to who came first.
 
-        Nobody else is woken. What cannot be given to anybody who waits is there for whoever comes.
+        No other call is woken. What cannot be given to anybody who waits is there for whoever comes.
         """
         again = True
         while again:
