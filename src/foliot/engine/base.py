@@ -87,9 +87,10 @@ class RunProcesses(Protocol):
         """A run is driven here under a new claim, of this epoch."""
         ...
 
-    async def left(self, run_id: str, epoch: int | None) -> None:
+    async def left(self, run_id: str, epoch: int | None, *, claim: int | None = None, worker: str = "") -> None:
         """A run is no longer driven here. It waits, and its row has this epoch; None: it has ended, or is lost to us.
 
+        `claim` is the epoch under which `worker`, the name of this process, drove it.
         Returns when all that has to end has ended. Never raises.
         """
         ...

@@ -265,6 +265,10 @@ class Tail:
         if self._on_output is not None:
             self._on_output(self._stream, data)
 
+    def trim(self) -> None:
+        """Nothing more comes: keep no more than what is shown."""
+        del self._kept[: max(0, len(self._kept) - self._most)]
+
     @property
     def kept(self) -> bytes:
         return bytes(self._kept[-self._most :]) if self._most else b""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,11 @@ import pytest
 from foliot.sandbox.process import ProcessSandbox
 from foliot.tools.base import Caller, ToolArgumentsInvalid, ToolRateLimited
 from foliot.tools.builtin.catalogue import builtin_tools
-from foliot.tools.builtin.jobs import Jobs, JobTool, job_id
+from foliot.tools.builtin.jobs import KEPT, Job, Jobs, JobTool, _end, job_id
 from foliot.tools.builtin.results import ToolNothingThere
-from foliot.tools.builtin.run_processes import RunProcesses
+from foliot.tools.builtin.run_processes import RunProcesses, RunRow
 from foliot.tools.builtin.shell import Bash
-from foliot.tools.fences import Fences
+from foliot.tools.fences import FenceRequest, Fences, fence_of
 from foliot.tools.workspaces import SharedWorkspace
 from tests.conformance.sandbox import marked
 from tests.tools.builtin.kit import invocation
@@ -159,41 +160,140 @@ async def test_what_makes_no_sense_is_refused(kit) -> None:
         await kit.do("kill")
 
 
-async def test_a_run_that_waits_keeps_its_job_until_somebody_else_has_it(kit) -> None:
-    name, epochs = mark(), {"run-1": 2}
+class Store:
+    """The rows of runs as a store has them, and how often it was asked."""
 
-    async def epoch_of(run_id: str) -> int | None:
-        return epochs[run_id]
+    def __init__(self, **rows: RunRow) -> None:
+        self.rows = dict(rows)
+        self.asked: list[list[str]] = []
 
-    kit.processes.watch(epoch_of)
-    id = await kit.start(f"echo up; sleep {name}")
-    await kit.until(id, "up")
-    await kit.processes.left("run-1", 2)
-    kit.processes.taken("run-1", 3)
-    assert marked(name), "it waited, and goes on here"
-    await kit.processes.left("run-1", 2)
-    epochs["run-1"] = 3
+    async def __call__(self, run_ids: Sequence[str]) -> Mapping[str, RunRow]:
+        self.asked.append(list(run_ids))
+        return {each: self.rows[each] for each in run_ids if each in self.rows}
+
+    async def looks(self, times: int) -> None:
+        """Wait until it was asked this often from now on; what came of all but the last is done."""
+        until = len(self.asked) + times
+        await soon(lambda: len(self.asked) >= until)
+
+
+async def soon(is_so: Callable[[], bool]) -> None:
     for _ in range(3000):
-        if not kit.jobs.of("run-1"):
-            break
+        if is_so():
+            return
         await asyncio.sleep(0.01)
-    assert await kit.do("list") == "[]"
-    assert marked(name) == []
+    raise AssertionError("it never came to be")
+
+
+async def test_a_run_that_waits_keeps_its_job_until_somebody_else_has_it(kit) -> None:
+    name, store = mark(), Store(one=RunRow(2))
+    kit.processes.watch(store)
+    id = await kit.start(f"echo up; sleep {name}", run="one")
+    await soon(lambda: kit.jobs.of("one")[0].output.kept == b"up\n")
+    await kit.processes.left("one", 2)
+    kit.processes.taken("one", 3)
+    assert marked(name), f"{id} waited, and goes on here"
+    await kit.processes.left("one", 2)
+    store.rows["one"] = RunRow(3, "another")
+    await soon(lambda: not kit.jobs.of("one"))
+    assert await kit.do("list", run="one") == "[]"
+    await soon(lambda: not marked(name))
 
 
 async def test_a_run_that_comes_back_from_elsewhere_finds_nothing_of_before(kit) -> None:
     name = mark()
-    kit.processes.watch(lambda run_id: asyncio.sleep(3600))
+    kit.processes.watch(lambda run_ids: asyncio.sleep(3600))
     id = await kit.start(f"echo up; sleep {name}")
     await kit.until(id, "up")
     await kit.processes.left("run-1", 2)
     kit.processes.taken("run-1", 5)
     assert await kit.do("list") == "[]"
-    for _ in range(3000):
-        if not marked(name):
-            break
-        await asyncio.sleep(0.01)
-    assert marked(name) == []
+    await soon(lambda: not marked(name))
+
+
+async def test_a_run_that_this_process_has_claimed_and_is_loading_keeps_its_job(kit) -> None:
+    store = Store(one=RunRow(2))
+    kit.processes.watch(store)
+    await kit.start(f"sleep {mark()}", run="one")
+    await kit.processes.left("one", 2, claim=1, worker="here")
+    store.rows["one"] = RunRow(3, "here")
+    await store.looks(3)
+    kit.processes.taken("one", 3)
+    assert [job.status for job in kit.jobs.of("one")] == ["running"]
+
+
+async def test_a_claim_of_this_process_that_drives_nothing_does_not_keep_a_job_for_ever(kit) -> None:
+    store = Store(one=RunRow(2))
+    kit.processes.watch(store)
+    await kit.start(f"sleep {mark()}", run="one")
+    await kit.processes.left("one", 2, claim=1, worker="here")
+    store.rows["one"] = RunRow(3, "here")
+    await soon(lambda: not kit.jobs.of("one"))
+
+
+async def test_the_end_of_an_older_claim_ends_nothing_of_the_newer_one(kit) -> None:
+    kit.processes.watch(Store(one=RunRow(3)))
+    kit.processes.taken("one", 1)
+    kit.processes.taken("one", 2)
+    await kit.start(f"sleep {mark()}", run="one")
+    await kit.processes.left("one", None, claim=1)
+    assert [job.status for job in kit.jobs.of("one")] == ["running"]
+    await kit.processes.left("one", None, claim=2)
+    assert not kit.jobs.of("one")
+
+
+@pytest.mark.parametrize("steps", range(4))
+async def test_whoever_ends_a_run_may_be_cancelled_and_its_job_ends_all_the_same(kit, steps: int) -> None:
+    name = mark()
+    await kit.start(f"sleep {name}")
+    (job,) = kit.jobs.of("run-1")
+    leaving = asyncio.create_task(kit.processes.left("run-1", None))
+    for _ in range(steps + 1):
+        await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.wait([leaving])
+    await kit.processes.close()
+    assert (job.status, marked(name)) == ("killed", [])
+    assert not job.session.alive
+
+
+async def test_a_job_that_is_ended_twice_or_before_its_first_step_leaves_no_fence(kit) -> None:
+    opened = await kit.fences.open(FenceRequest(), fence_of(invocation(kit.bash, {})))
+    job = Job("job_1", f"sleep {mark()}", opened, 60)
+    job.running = asyncio.create_task(kit.jobs._run(job))
+    await asyncio.gather(_end(job), _end(job))
+    assert (job.status, opened.alive) == ("killed", False)
+
+
+async def test_an_ended_job_keeps_the_end_of_its_output_once(kit) -> None:
+    await kit.start("head -c 2000000 /dev/zero | tr '\\0' x")
+    (job,) = kit.jobs.of("run-1")
+    await asyncio.wait([job.running])
+    assert len(job.output._kept) == KEPT
+    assert (job.finished.stdout, job.finished.stderr) == (b"", b"")
+
+
+async def test_many_runs_that_wait_are_looked_up_at_once_and_only_so_many_are_kept(kit) -> None:
+    store = Store(**{f"run_{n}": RunRow(2) for n in range(5)})
+    kit.processes.watch(store)
+    kit.processes._most_waiting = 3
+    for n in range(5):
+        await kit.start(f"sleep {mark()}" if n == 0 else "true", run=f"run_{n}")
+        if n:
+            await asyncio.wait([kit.jobs.of(f"run_{n}")[0].running])
+    for n in range(5):
+        await kit.processes.left(f"run_{n}", 2)
+    await store.looks(2)
+    assert store.asked[-1] == ["run_0", "run_3", "run_4"], "the one whose job runs stays"
+
+
+async def test_of_ended_jobs_of_all_runs_only_so_many_are_kept(kit, monkeypatch) -> None:
+    monkeypatch.setattr("foliot.tools.builtin.jobs.MOST_ENDED_IN_ALL", 2)
+    for n in range(4):
+        await kit.start("true", run=f"run_{n}")
+        await asyncio.wait([kit.jobs.of(f"run_{n}")[0].running])
+    await kit.start("true", run="last")
+    assert kit.jobs.runs == {"run_2", "run_3", "last"}
 
 
 async def test_a_run_that_has_ended_takes_its_jobs_along(kit) -> None:

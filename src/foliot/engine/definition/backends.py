@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -23,7 +23,7 @@ from foliot.engine.definition.freeze import FENCED_MODES, FENCED_TYPES, tool_def
 from foliot.engine.definition.functions import fenced_definition, function_tool
 from foliot.engine.definition.grants import NOTHING_GRANTED, OperatorGrants, not_granted
 from foliot.engine.definition.references import References
-from foliot.errors import Denied, NotFound, NotHere
+from foliot.errors import Denied, NotHere
 from foliot.resources.agreed import Agreed
 from foliot.sandbox import bubblewrap
 from foliot.sandbox.base import Enforcement, SandboxError
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from foliot.tools.backends.grpc import GrpcChannels
     from foliot.tools.backends.http import Web
     from foliot.tools.builtin.memory import SharedMemory
-    from foliot.tools.builtin.run_processes import RunProcesses
+    from foliot.tools.builtin.run_processes import RunProcesses, RunRow
     from foliot.tools.mcp.connections import McpConnections
     from foliot.tools.nats_worker.callers import Signer
     from foliot.tools.workspaces import WorkspaceFolders
@@ -67,13 +67,12 @@ def _make_sandbox(backend: Backend, container_cli: str, container_runtime: str) 
     return ContainerSandbox(cli=container_cli, runtime=RUNSC if backend == "gvisor" else container_runtime)
 
 
-async def _epoch_of(journal: Journal, run_id: str) -> int | None:
-    """The epoch of a run; None for one that has ended or is not there."""
-    try:
-        info = await journal.get(run_id)
-    except NotFound:
-        return None
-    return None if info.phase in TERMINAL else info.epoch
+async def _rows_of(journal: Journal, run_ids: Sequence[str]) -> Mapping[str, RunRow]:
+    """The claims of runs; those that have ended or are not there are missing."""
+    from foliot.tools.builtin.run_processes import RunRow
+
+    found = await journal.many(run_ids)
+    return {info.id: RunRow(info.epoch, info.worker) for info in found if info.phase not in TERMINAL}
 
 
 def can_fence(mode: str = "sandboxed", container_cli: str = "") -> bool:
@@ -263,7 +262,7 @@ class Backends:
 
             self._processes = RunProcesses(self.fences, self._journal)
             if self._journal is not None:
-                self._processes.watch(partial(_epoch_of, self._journal))
+                self._processes.watch(partial(_rows_of, self._journal))
         return self._processes
 
     def live_processes(self) -> RunProcesses | None:

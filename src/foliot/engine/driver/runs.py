@@ -345,7 +345,7 @@ class Runs:
                     return state
                 finally:
                     if (processes := self.processes()) is not None:
-                        await processes.left(lease.run_id, row_epoch)
+                        await processes.left(lease.run_id, row_epoch, claim=lease.epoch, worker=self.worker)
             except StoreSetBack as error:
                 await self._say_set_back(error)
                 raise

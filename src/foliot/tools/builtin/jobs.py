@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from foliot.errors import NotFound
 from foliot.kernel.messages import ToolCall
@@ -42,8 +43,9 @@ LONGEST_JOB: Final = 3600
 # How many run at once: in all, and of one run.
 MOST: Final = 64
 MOST_OF_ONE: Final = 8
-# How many that have ended are kept with their output; of older ones the journal knows the command.
+# How many that have ended are kept with their output, of one run and in all. The journal knows the older ones.
 MOST_ENDED: Final = 16
+MOST_ENDED_IN_ALL: Final = 256
 # How much of its output is kept, of both streams together.
 KEPT: Final = 128 * 1024
 LONGEST_COMMAND: Final = 200
@@ -65,6 +67,9 @@ class Job:
         self.finished: Finished | None = None
         self.problem = ""
         self.running: asyncio.Task[None] | None = None
+        # Whether its command runs, and whether it is to be ended: so it is cancelled once, and not while it cleans up.
+        self.executing = False
+        self.ending = False
 
     def heard(self, stream: Stream, data: bytes) -> None:
         """Keep a piece of output, in the order in which it came."""
@@ -182,12 +187,19 @@ class Jobs:
     async def _run(self, job: Job) -> None:
         """Run the command to its end. Whatever happens, its fence is closed, and how it ended is known."""
         try:
-            job.finished = await job.session.exec(["sh", "-c", job.command], seconds=job.bound, on_output=job.heard)
+            job.executing = True
+            if job.ending:
+                raise asyncio.CancelledError
+            done = await job.session.exec(["sh", "-c", job.command], seconds=job.bound, on_output=job.heard)
+            # The end of both streams is kept in the order in which it came; once is enough.
+            job.finished = replace(done, stdout=b"", stderr=b"")
         except SandboxError as error:
             job.problem = error.message
         except asyncio.CancelledError:  # by `_end`
             job.finished = Finished(137, 9, seconds=job.seconds, ended_by="killed")
         finally:
+            job.executing = False
+            job.output.trim()
             if job.finished is None and not job.problem:
                 job.problem = "it broke off"
             await job.session.close()
@@ -213,6 +225,11 @@ class Jobs:
         ended = [job.id for job in jobs.values() if job.status != "running"]
         for id in ended[: max(0, len(ended) - MOST_ENDED)]:
             del jobs[id]
+        over = [(each, job) for each, jobs in self._of_runs.items() for job in jobs.values() if job.status != "running"]
+        for each, job in sorted(over, key=lambda found: found[1].began)[: max(0, len(over) - MOST_ENDED_IN_ALL)]:
+            del self._of_runs[each][job.id]
+            if not self._of_runs[each]:
+                del self._of_runs[each]
 
 
 async def _end_all(jobs: Iterable[Job]) -> None:
@@ -221,7 +238,9 @@ async def _end_all(jobs: Iterable[Job]) -> None:
 
 async def _end(job: Job) -> None:
     if job.running is not None and not job.running.done():
-        job.running.cancel()
+        if job.executing and not job.ending:
+            job.running.cancel()
+        job.ending = True
         await asyncio.wait([job.running])
 
 

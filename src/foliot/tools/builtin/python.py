@@ -218,6 +218,10 @@ class Interpreters:
         """The runs that have one here."""
         return frozenset(self._places)
 
+    def lives(self, run_id: str) -> bool:
+        """Whether the interpreter of a run is there."""
+        return (place := self._places.get(run_id)) is not None and place.interpreter is not None
+
     async def run(
         self, call: Invocation, wanted: FenceRequest, code: str, seconds: int, on_output: OnOutput | None
     ) -> str:
@@ -404,20 +408,19 @@ class Interpreters:
         async with self._free:
             self._free.notify_all()
 
-    def _end_soon(self, place: _Place, why: str) -> None:
+    def _end_soon(self, place: _Place, why: str) -> asyncio.Task[None] | None:
         interpreter, place.interpreter, place.gone = place.interpreter, None, why
         if interpreter is None:
-            return
+            return None
         self._taken -= 1
         task = asyncio.get_running_loop().create_task(interpreter.end())
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
+        return task
 
     async def _ended(self, place: _Place, why: str) -> None:
-        interpreter, place.interpreter, place.gone = place.interpreter, None, why or place.gone
-        if interpreter is not None:
-            self._taken -= 1
-            await interpreter.end()
+        if (ending := self._end_soon(place, why or place.gone)) is not None:
+            await asyncio.shield(ending)  # who is cancelled once more leaves nothing half ended
             async with self._free:
                 self._free.notify_all()
 
