@@ -15,6 +15,7 @@ import pytest
 from foliot import Agent, Runtime, ScriptedModel
 from foliot.kernel.run.events import ToolFinished
 from foliot.settings.settings import load_settings
+from foliot.tools.builtin.jobs import job_id
 from tests.conformance.sandbox import marked
 
 pytestmark = pytest.mark.fence
@@ -71,6 +72,34 @@ async def test_all_tools_see_the_same_files(runtime) -> None:
     assert found[4] == "out:1: made"
     assert '"src/a.py"' in found[5]
     assert found[6] == "x = 40\ny = 2\n"
+
+
+async def test_what_is_run_again_after_an_edit_is_the_new_program(runtime) -> None:
+    run = does("bash", command="python3 t.py")
+    counts = does("python", code="n = globals().get('n', 0) + 1\nn")
+    first = does("write", path="t.py", content="print('version', 1)\n")
+    edit = does("edit", path="t.py", old_string="1", new_string="2")
+    found = await played(runtime, *(first, run, counts), *(edit, run, counts), *(first, run, counts))
+    shown = [text.partition("\n")[0] for text in found]
+    assert shown[1::3] == ["version 1", "version 2", "version 1"]
+    assert shown[2::3] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("action", ["list", "output", "wait"])
+async def test_a_job_is_watched_until_it_ends(runtime, action: str) -> None:
+    id = job_id("call_1_1")
+    look = does("job", action=action, **({} if action == "list" else {"id": id}), seconds=1)
+    found = await played(
+        runtime,
+        does("bash", command="until [ -e go ]; do sleep 0.01; done", background=True),
+        look,
+        does("bash", command="touch go"),
+        does("job", action="wait", id=id, seconds=60),
+        look,
+    )
+    assert "running" in found[1]
+    assert "exit:0" in found[3]
+    assert "running" not in found[4]
 
 
 async def test_what_commands_made_leads_file_tools_nowhere(runtime) -> None:

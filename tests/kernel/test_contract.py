@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from foliot.kernel.messages import ToolSpec
 from foliot.kernel.run.actions import CallTools, Wait
 from foliot.kernel.run.budget import Limits
 from foliot.kernel.run.events import (
@@ -22,8 +23,8 @@ from foliot.kernel.run.events import (
     UnknownDecided,
 )
 from foliot.kernel.run.rules import refusal
-from foliot.kernel.run.spec import Contract, Repairs
-from tests.kernel.play import Play, asks, failure, result, says, spec, user
+from foliot.kernel.run.spec import Contract, Repairs, ToolRule
+from tests.kernel.play import TOOLS, Play, asks, failure, result, says, spec, user
 
 
 def owes(*tools: str, markers: tuple[str, ...] = (), observe: bool = False, **changes: object):
@@ -136,6 +137,44 @@ def test_an_equal_call_is_answered_with_the_earlier_result():
 
 def test_other_arguments_are_another_call():
     assert len(repeating('{"a":1}', '{"a":2}').started) == 2
+
+
+RUN = ToolRule(ToolSpec("run"), "once", repeats=True)
+
+
+def test_a_tool_whose_calls_mean_something_else_each_time_is_run_each_time():
+    play = repeating("{}", "{}", tool="run", tools=(*TOOLS, RUN))
+    assert len(play.started) == 2
+    assert all(event.synthetic is None for event in play.all(ToolFinished))
+
+
+def test_equal_calls_of_such_a_tool_in_one_step_are_both_made():
+    play = Play(spec(duplicates="short_circuit", tools=(RUN,)), [asks(("a", "run"), ("b", "run")), says("done")])
+    play.run()
+    assert [call.call_id for call in play.started] == ["a", "b"]
+
+
+def test_an_agent_that_denies_repeats_denies_them_of_every_tool():
+    answers = [asks(("a", "run")), asks(("b", "run")), says("done")]
+    play = Play(spec(duplicates="deny", tools=(RUN,)), answers, equality=EQUALITY)
+    play.run()
+    assert len(play.started) == 1
+    assert play.results()[1].error.reason == "duplicate_call"
+
+
+def test_a_repeat_of_what_may_have_acted_is_held_for_such_a_tool_too():
+    play = Play(
+        spec(duplicates="short_circuit", tools=(RUN,), limits=Limits(parallel_tools=1)),
+        [asks(("a", "run"), ("b", "run")), says("done")],
+    )
+    play.ask(play.next())
+    play.record(play.next().calls[0].started())
+    play.crash()
+    assert isinstance(play.run(), Wait)
+    assert play.started == []
+    play.record(UnknownDecided("a", "happened", by="ann"))
+    play.run()
+    assert [call.call_id for call in play.started] == ["b"]
 
 
 def test_a_failed_call_may_be_made_again():

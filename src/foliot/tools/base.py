@@ -177,7 +177,8 @@ class ToolDefinition:
     by: a rule about one of them is about it.
     `executes`: the tool runs programs or code that somebody gives it, although neither its type nor its isolation says
     so. `command_argument` is the argument that holds a shell command. `workspace` is what a tool does itself with files
-    of the workspace, outside of any fence.
+    of the workspace, outside of any fence. `repeats`: the same call again means something else, because it works on
+    what other calls change; it is made again, however often it succeeded before, unless the agent denies repeats.
     """
 
     name: str
@@ -216,6 +217,7 @@ class ToolDefinition:
     executes: bool = False
     command_argument: str = ""
     workspace: Literal["none", "read_only", "read_write"] = "none"
+    repeats: bool = False
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foliot.engine.definition.freeze import tool_definition
+from foliot.engine.definition.freeze import tool_definition, tool_rule
 from foliot.engine.definition.grants import OperatorGrants
 from foliot.errors import Denied, InvalidInput
 from foliot.resources.command_template import filled_command, wrong_elements
@@ -32,7 +32,7 @@ def declared(cli: dict | None, **spec):
     return validate_document({"kind": "Tool", "metadata": {"name": "t"}, "spec": spec})
 
 
-def document(cli: dict, **spec):
+def document(cli: dict | None, **spec):
     found, problems = declared(cli, **spec)
     assert found is not None, problems
     return found
@@ -128,6 +128,18 @@ def test_what_makes_no_sense_is_said(cli, spec, said: str) -> None:
     found, problems = declared(cli, **spec)
     assert found is None
     assert said in " ".join(each.message for each in problems)
+
+
+@pytest.mark.parametrize("access", ["none", "read_only", "read_write"])
+def test_a_tool_that_runs_on_files_is_run_again_however_often_it_succeeded(access: str) -> None:
+    on_files = {"sandbox": {"workspace": access}}
+    function = {"type": "function", "function": "m:f", "runtime": {"isolation_mode": "sandboxed"}}
+    for found in (
+        document({"command": ["true"], "workspace": access}),
+        document({"command": ["true"]}, **on_files),
+        document(None, **function, **on_files),
+    ):
+        assert tool_rule(tool_definition(found)).repeats is (access != "none")
 
 
 def test_a_command_of_others_than_the_operator_needs_a_grant() -> None:

@@ -210,7 +210,7 @@ def tool_rule(tool: ToolDefinition) -> ToolRule:
     if tool.deprecated_since:
         instead = f"; use {tool.replaced_by} instead" if tool.replaced_by else ""
         description = f"{description} (Deprecated{instead}.)".lstrip()
-    return ToolRule(ToolSpec(tool.name, description, schema), tool.effect, tool.on_unknown)
+    return ToolRule(ToolSpec(tool.name, description, schema), tool.effect, tool.on_unknown, tool.repeats)
 
 
 def with_client_tools(spec: RunSpec, tools: Sequence[ToolSpec]) -> RunSpec:
@@ -234,6 +234,7 @@ def tool_definition(document: Mapping[str, Any]) -> ToolDefinition:
     metadata, spec = document["metadata"], document["spec"]
     runtime = spec["runtime"]
     timeouts = runtime.get("timeouts", {})
+    options = _options(document)
     return ToolDefinition(
         name=metadata["name"],
         description=spec.get("description", ""),
@@ -265,7 +266,9 @@ def tool_definition(document: Mapping[str, Any]) -> ToolDefinition:
         rate_limit=_rate_limit(spec.get("rate_limit")),
         auth=_auth(spec.get("auth"), secret_targets(document)),
         price=micros_of_text(spec["price_usd"]) if "price_usd" in spec else 0,
-        options=_options(document),
+        # A program that works on files: what it does depends on them.
+        repeats="sandbox" in options and options["sandbox"].workspace != "none",
+        options=options,
     )
 
 

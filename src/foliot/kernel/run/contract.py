@@ -3,7 +3,8 @@
 Repeats. Only a call with the same tool and the same arguments as an earlier *successful* one is a repeat.
 `short_circuit` answers it with the earlier result. For a tool that only reads this holds as long as no call of the run
 may have changed anything since: a file that was read, edited and read again is read again. Two equal calls in one
-answer are taken one after the other, so that the second can profit from the first.
+answer are taken one after the other, so that the second can profit from the first. A tool whose rule says `repeats` is
+never answered so: the same command may give something else each time.
 `deny` makes a repeat a violation of the contract; without a contract the call is refused, and the model is told.
 """
 
@@ -22,7 +23,8 @@ def examine(state: State, call: Call, arguments: dict[str, Any]) -> None:
     spec = state.spec
     if spec.contract is not None and call.name not in spec.contract.required_tools:
         call.violation = "undeclared_tool"
-    if spec.duplicates == "allow":
+    repeats = call.rule is not None and call.rule.repeats
+    if spec.duplicates == "allow" or (spec.duplicates == "short_circuit" and repeats):
         return
     call.signature = signature_of(state, call.name, arguments)
     cached = state.cache.get(call.signature)

@@ -27,11 +27,16 @@ Duplicates: TypeAlias = Literal["allow", "short_circuit", "deny"]
 
 
 class ToolRule(Struct, frozen=True, omit_defaults=True):
-    """One tool as this run may use it. `on_unknown` says what follows when a `once` call may have acted."""
+    """One tool as this run may use it. `on_unknown` says what follows when a `once` call may have acted.
+
+    `repeats`: the same call again means something else, such as a command after its files were edited. It is made
+    again where `duplicates` is "short_circuit"; what may have acted is held all the same.
+    """
 
     spec: ToolSpec
     effect: Effect = "once"
     on_unknown: OnUnknown = "ask"
+    repeats: bool = False
 
     @property
     def name(self) -> str:

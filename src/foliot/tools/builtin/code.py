@@ -70,6 +70,7 @@ class Code:
             category="orchestration",
             breaker=False,
             executes=True,
+            repeats=True,
         )
 
     @property

@@ -283,6 +283,7 @@ class JobTool:
             ["action"],
         ),
         effect="idempotent",
+        repeats=True,
         category="inspect",
         timeout=LONGEST_WAIT + 10.0,
         breaker=False,

@@ -61,6 +61,7 @@ class MemoryWrite:
                 ["key", "value"],
             ),
             effect="idempotent",
+            repeats=True,
             category="memory",
             resource_keys=_KEYS,
         )

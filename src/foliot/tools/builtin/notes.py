@@ -50,6 +50,7 @@ class WriteTodos:
             ["todos"],
         ),
         effect="idempotent",
+        repeats=True,
         category="core",
         timeout=5.0,
         resource_keys=("todos",),
@@ -120,6 +121,7 @@ class Scratchpad:
         ),
         schema=object_schema({"text": text("The note.", minLength=1, maxLength=LONGEST_NOTE)}, ["text"]),
         effect="idempotent",
+        repeats=True,
         category="core",
         timeout=5.0,
     )

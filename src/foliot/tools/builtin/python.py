@@ -481,6 +481,7 @@ class PythonTool:
             ["code"],
         ),
         effect="once",
+        repeats=True,
         category="inspect",
         operation_classes=("write",),
         risk="high",

@@ -59,6 +59,7 @@ class Bash:
             ["command"],
         ),
         effect="once",
+        repeats=True,
         category="inspect",
         operation_classes=("write",),
         risk="high",
