@@ -82,6 +82,31 @@ async def test_what_no_rule_allows_is_refused_and_not_even_resolved(world: World
     assert {record.verdict for record in world.records} == {"denied"}
 
 
+async def test_the_case_of_a_method_is_no_way_around_a_rule_that_denies_it(world: World) -> None:
+    port = await world.serve()
+    url, secret = f"http://a.test:{port}/", EgressSecret("token", ("a.test",), (port,), cleartext=True)
+    rules = EgressRule(("a.test",), (port,)), EgressRule(("a.test",), (port,), ("POST",), "deny")
+    async with world.broker(*rules, secrets=[secret]) as broker:
+        word = broker.environment["FOLIOT_SECRET_TOKEN"]
+        for method in ("post", "Post", "trace", "Track", "get"):
+            answer = await say(broker, get(url, f"Authorization: Bearer {word}", method=method))
+            assert status(answer) == 400
+            assert b"upper case" in answer
+    assert world.heard == []
+    assert {record.reason for record in world.records} == {"malformed"}
+
+
+@pytest.mark.parametrize(
+    "name", ["X-HTTP-Method-Override", "X_HTTP_Method_Override", "x_http-method", "X_METHOD-override"]
+)
+async def test_no_header_asks_for_another_method_however_it_is_written(world: World, name: str) -> None:
+    port = await world.serve()
+    async with world.broker(EgressRule(("a.test",), (port,), ("GET",))) as broker:
+        assert status(await say(broker, get(f"http://a.test:{port}/", f"{name}: DELETE"))) == 403
+    assert world.heard == []
+    assert [record.reason for record in world.records] == ["method"]
+
+
 async def test_a_host_that_cannot_be_reached_is_a_failure_and_not_a_refusal(world: World) -> None:
     port = await world.serve()
     await world.close()

@@ -168,3 +168,11 @@ def test_a_rule_that_makes_no_sense_is_refused_with_its_field(rule: EgressRule, 
     with pytest.raises(SandboxPolicyRefused) as error:
         EgressRules([rule])
     assert error.value.field == field
+
+
+@pytest.mark.parametrize("method", ["post", "Post", "pOST", "trace", "Connect", "track"])
+def test_a_method_in_another_case_is_none_that_any_rule_allows(method: str) -> None:
+    denied = EgressRule(("a.example",), methods=("POST",), verdict="deny")
+    rules = EgressRules([EgressRule(("a.example",)), denied])
+    assert rules.refusal("a.example", 443, "GET") == ""
+    assert rules.refusal("a.example", 443, method) == "method"

@@ -487,7 +487,7 @@ class Broker:
         self._placeholders.check_target(head.target)
         self._placeholders.check(headers, host, port, tls=tls)
         self._check_rules(exchange, head.method)
-        if self._rules.by_method(host, port) and any(key.lower() in _OTHER_METHOD for key, _ in headers):
+        if self._rules.by_method(host, port) and any(messages.header_name(key) in _OTHER_METHOD for key, _ in headers):
             raise _Refused("method", "a header asks for another method than that of the request")
         if addresses is None:
             addresses = await self._addresses(exchange)

@@ -11,6 +11,8 @@ from typing import Final, NamedTuple
 
 from foliot.common.hosts import normal_host
 
+# Servers that read methods in any case would do what a rule denies: there is one way to write one.
+_METHOD: Final = re.compile(rb"[A-Z][A-Z0-9_-]{0,31}")
 _TOKEN: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _TARGET: Final = re.compile(rb"[!-~]+")
 # Printable, blanks and tabs between; no control characters. Bytes above ASCII are passed on as they are.
@@ -23,6 +25,8 @@ _HOP: Final = frozenset(
     {b"connection", b"proxy-connection", b"proxy-authorization", b"proxy-authenticate", b"keep-alive", b"upgrade"}
     | {b"te", b"trailer", b"transfer-encoding", b"http2-settings"}
 )
+# Where a message ends and whom it is for: what reads as one of these to some servers is one, or nothing.
+_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
 _ONCE: Final = frozenset({b"host", b"content-length", b"transfer-encoding", b"authorization", b"expect"})
 MOST_HEADERS: Final = 128
 
@@ -45,14 +49,19 @@ class Head(NamedTuple):
     def forwarded(self) -> list[tuple[bytes, bytes]]:
         """The headers that go on to the host, without those between this connection's two ends."""
         named = {
-            name.strip().lower()
+            header_name(name.strip())
             for key, value in self.headers
-            if key.lower() in (b"connection", b"proxy-connection")
+            if header_name(key) in (b"connection", b"proxy-connection")
             for name in value.split(b",")
         }
         # Of these a client may not rid itself by naming them.
         dropped = _HOP | (named - _ONCE)
-        return [(key, value) for key, value in self.headers if key.lower() not in dropped and key.lower() != b"host"]
+        return [(key, value) for key, value in self.headers if header_name(key) not in {*dropped, b"host"}]
+
+
+def header_name(key: bytes) -> bytes:
+    """The name of a header in the one form that it is compared in. Gateways as CGI and WSGI read `_` as `-`."""
+    return key.lower().replace(b"_", b"-")
 
 
 def read_head(data: bytes) -> Head:
@@ -64,7 +73,9 @@ def read_head(data: bytes) -> Head:
     if len(parts) != 3:
         raise Malformed("the request line does not have three parts")
     method, target, version = parts
-    if not _TOKEN.fullmatch(method) or not _TARGET.fullmatch(target) or len(method) > 32:
+    if not _METHOD.fullmatch(method):
+        raise Malformed("the method is not written in upper case")
+    if not _TARGET.fullmatch(target):
         raise Malformed("the request line has characters that do not belong there")
     if version not in (b"HTTP/1.1", b"HTTP/1.0"):
         raise Malformed("it is not HTTP/1.1")
@@ -73,7 +84,9 @@ def read_head(data: bytes) -> Head:
     headers = tuple(_header(line) for line in lines[1:])
     found: dict[bytes, bytes] = {}
     for key, value in headers:
-        name = key.lower()
+        name = header_name(key)
+        if name in _FRAMING and b"_" in key:
+            raise Malformed(f"the header {name.decode()} is written with underscores")
         if name in _ONCE:
             if name in found:
                 raise Malformed(f"the header {name.decode()} is there twice")

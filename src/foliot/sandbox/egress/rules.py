@@ -118,8 +118,8 @@ class EgressRules:
         Without a method, as when a tunnel is asked for: whether there is any method that would be allowed.
         """
         here = [rule for rule in self._rules if rule.holds(host, port)]
-        if method in NEVER:
-            return "method"
+        if method is not None and (method in NEVER or not _METHOD.fullmatch(method)):
+            return "method"  # also one in lower case: no rule could be about it
         if any(not rule.allows and (not rule.methods or method in rule.methods) for rule in here):
             return "rule"
         allowing = [rule for rule in here if rule.allows]
