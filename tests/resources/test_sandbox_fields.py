@@ -9,7 +9,7 @@ import jsonschema_rs
 import pytest
 
 from foliot.common import sizes
-from foliot.resources.definitions.sandbox import LEAST, Feature
+from foliot.resources.definitions.sandbox import LEAST, Feature, SandboxSpec
 from foliot.resources.schema import json_schema
 from foliot.resources.validate import validate_document
 from foliot.sandbox import base
@@ -80,6 +80,8 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"network": [{"hosts": ["2130706433"]}]}, "network[0].hosts[0]", "is no host"),
     ({"network": [{"hosts": ["a.example"], "ports": [0]}]}, "network[0].ports[0]", ">= 1"),
     ({"network": [{"hosts": ["a.example"], "methods": ["TRACE"]}]}, "network[0].methods[0]", "method"),
+    ({"network": [{"hosts": ["a.example"], "methods": ["GTE"]}]}, "network[0].methods[0]", "method"),
+    ({"network": [{"hosts": ["a.example"], "methods": ["GET /"]}]}, "network[0].methods[0]", "method"),
     ({"network": [{}]}, "network[0].hosts", "required"),
     ({"secrets": [{"secretRef": "s", "hosts": ["a.example"]}]}, "network", "required"),
     ({"network": [{"hosts": "*"}], "secrets": [{"secretRef": "s", "hosts": "*"}]}, "secrets[0].hosts", "named"),
@@ -181,3 +183,33 @@ def test_the_text_of_a_size_is_read_as_that_size(size: int) -> None:
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"size|larger"):
         sizes.bytes_of(text)
+
+
+def test_a_misspelt_method_is_named_with_the_one_that_was_meant() -> None:
+    _, problems = validate_document(tool({"network": [{"hosts": ["a.example"], "methods": ["GTE"]}]}))
+
+    assert [(problem.field, problem.hint) for problem in problems] == [
+        ("spec.sandbox.network[0].methods[0]", "did you mean GET?")
+    ]
+
+
+@pytest.mark.parametrize("method", ["get", "PATCH", "PROPFIND", "M-SEARCH", "purge"])
+def test_methods_of_http_and_of_its_extensions_are_ruled_on(method: str) -> None:
+    found = read({"network": [{"hosts": ["a.example"], "methods": [method]}]})
+
+    assert found["sandbox"]["network"][0]["methods"] == [method.upper()]
+
+
+@pytest.mark.parametrize("command", ["echo hi", ["echo hi"], ["/bin/echo {word} there"]])
+def test_a_command_in_one_text_is_refused_with_the_list_that_was_meant(command: Any) -> None:
+    _, problems = validate_document(tool({}, cli={"command": command}))
+
+    (found,) = [problem for problem in problems if problem.field == "spec.cli.command"]
+    words = (command if isinstance(command, str) else command[0]).split()
+    assert found.expected == f"a list: [{', '.join(words)}]"
+
+
+def test_fields_that_an_agent_may_not_have_say_so_where_they_are_listed() -> None:
+    fields = SandboxSpec.model_fields
+
+    assert all("Not in spec.sandbox of an Agent" in str(fields[name].description) for name in ("image", "runtime"))

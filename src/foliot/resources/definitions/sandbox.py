@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from foliot.common import hosts as host_names
 from foliot.common import sizes
+from foliot.common.suggestions import suggestion
 from foliot.resources.base import Model, problem
 from foliot.resources.fields import (
     ANY_CASE,
@@ -38,9 +39,15 @@ Feature: TypeAlias = Annotated[
 ]  # fmt: skip
 
 _VARIABLE: Final = r"[A-Za-z_][A-Za-z0-9_]{0,127}"
-_METHOD: Final = r"[A-Za-z][A-Za-z0-9_-]{0,31}"
-# TRACE sends back what the broker put in; CONNECT inside a tunnel would be a second one.
-_NO_METHODS: Final = frozenset({"TRACE", "TRACK", "CONNECT"})
+# The methods that rules are about: of HTTP, of its registered extensions (WebDAV, CalDAV, versions), and of caches and
+# UPnP. Not TRACE, which sends back what the broker put in, and CONNECT, which would be a tunnel in a tunnel.
+METHODS: Final = (
+    "GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "QUERY",
+    "PROPFIND", "PROPPATCH", "MKCOL", "COPY", "MOVE", "LOCK", "UNLOCK", "SEARCH", "ACL", "BIND", "REBIND", "UNBIND",
+    "MKCALENDAR", "MKREDIRECTREF", "UPDATEREDIRECTREF", "ORDERPATCH", "REPORT", "LINK", "UNLINK",
+    "BASELINE-CONTROL", "CHECKIN", "CHECKOUT", "LABEL", "MERGE", "MKACTIVITY", "MKWORKSPACE", "UNCHECKOUT", "UPDATE",
+    "VERSION-CONTROL", "PURGE", "M-SEARCH", "NOTIFY", "SUBSCRIBE", "UNSUBSCRIBE",
+)  # fmt: skip
 _PATH: Final = r"/[^\x00-\x1f]*"
 _IMAGE: Final = r"([A-Za-z0-9][A-Za-z0-9._:/-]{0,255}@)?sha256:[0-9a-f]{64}"
 # The least that makes sense, as the sandbox itself holds it.
@@ -74,8 +81,13 @@ def _host_patterns(values: list[str]) -> list[str]:
 
 def _methods(values: list[str]) -> list[str]:
     for index, value in enumerate(values):
-        if value and (not re.fullmatch(_METHOD, value) or value.upper() in _NO_METHODS):
-            raise refusal("{field} is not a method to rule on", expected="GET, POST and the like", path=(index,))
+        if value and value.upper() not in METHODS:
+            raise refusal(
+                f'{{field}} "{value[:40]}" is not a method to rule on',
+                expected=f"one of {', '.join(METHODS)}",
+                hint=suggestion(value, METHODS),
+                path=(index,),
+            )
     return distinct(value.upper() for value in values)
 
 
@@ -223,9 +235,11 @@ class SandboxSpec(Model):
     require: Features = Field(
         default_factory=list[Any], description="What must really be enforced: refused where it cannot be."
     )
-    image: Image = Field(default="", description="The image of a container: name@sha256:….")
+    image: Image = Field(
+        default="", description="The image of a container: name@sha256:…. Not in spec.sandbox of an Agent."
+    )
     runtime: Annotated[Literal["gvisor"], ANY_CASE] | None = Field(
-        default=None, description="gvisor: the container runs under that kernel."
+        default=None, description="gvisor: the container runs under that kernel. Not in spec.sandbox of an Agent."
     )
     workspace: WorkspaceAccess | None = Field(
         default=None, description="Whether it sees the workspace of the run, at /workspace; none when not given."

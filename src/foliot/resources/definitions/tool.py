@@ -288,6 +288,12 @@ class CliCommand(Model):
     def problems(self) -> Iterator[Problem]:
         for place, message in command_template.wrong_elements(self.command):
             yield problem("command", place, message=message)
+        if len(self.command) == 1 and len(words := self.command[0].split()) > 1:
+            yield problem(
+                "command",
+                message="{field} is one text, which would be the name of one program: no shell takes it apart",
+                expected=f"a list: [{', '.join(words)}]"[:200],
+            )
 
 
 _CATEGORY_SCHEMA: Final = {"type": "string", "pattern": r"^\s*[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?\s*$"}
