@@ -148,9 +148,10 @@ def servers(mark: str) -> list[int]:
     """Those of them that run Python for the server: no fence, no warden."""
     found: list[int] = []
     for pid in processes(mark):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        if b"python" in os.path.basename(words[0]) and b"warden.py" not in b" ".join(words):
-            found.append(pid)
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if b"python" in os.path.basename(words[0]) and b"warden.py" not in b" ".join(words):
+                found.append(pid)
     return found
 
 
