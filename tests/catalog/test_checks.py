@@ -91,3 +91,31 @@ def test_an_edge_whose_expression_cannot_be_compiled_is_an_error_at_its_place() 
             "not a CEL expression: column 1: undeclared reference to 'score'",
         )
     ]
+
+
+# --- runners ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("runner", "field", "message"),
+    [
+        ({"type": "Codex"}, "spec.runner.type", 'runner "codex" is not supported'),
+        ({"provider": "acme"}, "spec.runner.provider", 'provider "acme" is not supported'),
+        ({"type": "claude_code", "provider": "acme"}, "spec.runner.provider", 'provider "acme" is not supported'),
+    ],
+)
+def test_a_runner_that_is_not_here_is_an_error_at_its_place(runner: dict, field: str, message: str) -> None:
+    document, problems = validate_document({"kind": "Agent", "metadata": {"name": "a"}, "spec": {"runner": runner}})
+    assert document is not None, problems
+
+    ((_, problem),) = check_documents([document], None)
+
+    assert (problem.severity, problem.field, problem.message) == ("error", field, message)
+
+
+@pytest.mark.parametrize("runner", [{}, {"provider": "claude"}, {"timeout": "5m"}, {"command": ["cat"]}])
+def test_a_runner_that_is_here_is_no_problem(runner: dict) -> None:
+    document, problems = validate_document({"kind": "Agent", "metadata": {"name": "a"}, "spec": {"runner": runner}})
+    assert document is not None, problems
+
+    assert check_documents([document], None) == []

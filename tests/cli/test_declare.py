@@ -102,6 +102,28 @@ def test_validate_reports_as_json_and_strict_makes_warnings_count(foliot, tmp_pa
     assert report["findings"][0]["line"] == 3
 
 
+@pytest.mark.parametrize(
+    ("runner", "said"),
+    [
+        ("{}", ""),
+        ("{type: '', provider: '  '}", ""),
+        ("{timeout: 5m}", ""),
+        ("{type: codex}", 'runner "codex" is not supported'),
+        ("{provider: acme}", 'provider "acme" is not supported'),
+        ("{type: 'a b'}", 'runner "a b" is not supported'),
+        ("5", "spec.runner must be a mapping"),
+    ],
+)
+def test_validate_and_apply_agree_about_the_runner_of_an_agent(foliot, tmp_path, runner, said):
+    path = tmp_path / "agent.yaml"
+    path.write_text(f"kind: Agent\nmetadata: {{name: a}}\nspec:\n  runner: {runner}\n")
+
+    answers = [foliot("validate", "-f", path), foliot("apply", "-f", path)]
+
+    assert [answer.code for answer in answers] == ([5, 5] if said else [0, 0])
+    assert all(said in answer.err and "is required" not in answer.err for answer in answers)
+
+
 def test_apply_creates_then_leaves_alone_then_updates(foliot, manifest):
     first = foliot("apply", "-f", manifest)
     second = foliot("apply", "-f", manifest)

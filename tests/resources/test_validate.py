@@ -64,6 +64,29 @@ def test_what_is_no_resource_is_refused(raw: Any, message: str) -> None:
     assert said(raw) == [message]
 
 
+@pytest.mark.parametrize(
+    ("kind", "spec", "wrong"),
+    [
+        ("Agent", {"runner": 5}, "spec.runner"),
+        ("Agent", {"runner": {"command": 5, "timeout": []}}, "spec.runner."),
+        ("Tool", {"type": "cli", "cli": {"command": 5}}, "spec.cli.command"),
+        ("Tool", {"type": "cli", "cli": 5}, "spec.cli"),
+    ],
+)
+def test_what_was_given_wrongly_is_not_called_missing_and_excuses_what_it_excuses(
+    kind: str, spec: dict[str, Any], wrong: str
+) -> None:
+    messages = said({"kind": kind, "metadata": {"name": "a"}, "spec": spec})
+
+    assert all(message.startswith(wrong) and "is required" not in message for message in messages)
+
+
+def test_what_is_missing_is_told_beside_what_is_wrong() -> None:
+    messages = said({"kind": "Agent", "metadata": {"name": "a"}, "spec": {"limits": 5}})
+
+    assert sorted(messages) == ["spec.limits must be a mapping, not a number", "spec.model_ref is required"]
+
+
 def test_a_missing_kind_lists_the_kinds() -> None:
     (message,) = said({"metadata": {"name": "a"}})
     assert message.startswith("kind is required (expected one of Agent, AgentSystem,")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from foliot import Agent
 from foliot.engine.runners.adapters import RunnerAdapter, adapters, find_adapter, resolved_runner
@@ -148,6 +152,16 @@ def test_a_key_of_config_becomes_the_end_of_a_variable_and_a_credential_never_do
     assert config_name(key) == name
 
 
+def test_a_blank_text_of_config_is_a_variable_and_null_is_none() -> None:
+    runner = RunnerSpec("command", "c", "text", ("cat",), config={"suffix": "", "none": None, "zero": 0, "off": False})
+
+    found = {name: value for name, value in environment_of(runner, TURN).items() if "_CONFIG_" in name}
+
+    assert found == {
+        "FOLIOT_AGENT_CONFIG_" + name: value for name, value in [("SUFFIX", ""), ("ZERO", "0"), ("OFF", "false")]
+    }
+
+
 def test_the_prefix_is_the_agents_choice_and_its_own_variables_never_replace_those_of_foliot() -> None:
     runner = RunnerSpec("command", "c", "text", ("cat",), env={"AIR_RUN_ID": "forged", "X": "1"}, env_prefix="AIR_")
 
@@ -224,14 +238,72 @@ def test_usage_that_cannot_be_is_none(usage: Any) -> None:
     assert read_line({"type": "usage", **usage}) == []
 
 
-@pytest.mark.parametrize("read", [read_line, read_claude_line])
-@pytest.mark.parametrize("kind", ["text", "session", "tool_call", "tool_calls", "question", "result", "error", "user"])
-@pytest.mark.parametrize("value", [None, 7, [], {}, [[]], "x\0y", {"content": [{"type": "text", "text": 3}, 4]}])
-def test_no_line_ever_raises(read: Any, kind: str, value: Any) -> None:
-    fields = ("text", "id", "name", "arguments", "calls", "message", "outcome", "choices", "default", "session_id")
+_TYPES = (
+    *("text", "log", "session", "tool_call", "tool_calls", "question", "usage", "result", "error", "system"),
+    *("assistant", "user", "stream_event", "x"),
+)
+_FIELDS = (
+    *("text", "id", "name", "arguments", "calls", "message", "outcome", "choices", "default", "session_id"),
+    *("input_tokens", "output_tokens", "cost_usd", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens"),
+    *("total_cost_usd", "usage", "result", "is_error", "subtype", "content", "input"),
+)
+_LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**400), 10**400)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+    | st.sampled_from(_TYPES)
+)
 
-    for said in read({"type": kind, **dict.fromkeys(fields, value)}):
-        assert "\0" not in repr(said)
+
+def _containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    names = st.sampled_from([*_FIELDS, "type"]) | st.text()
+    return st.lists(inner, max_size=4) | st.dictionaries(names, inner, max_size=6)
+
+
+_VALUES = st.recursive(_LEAVES, _containers, max_leaves=12)
+
+
+def _texts(said: Any) -> list[str]:
+    """All texts in what a line means, each of which is stored."""
+    found = msgspec.to_builtins(said)
+    if isinstance(found, dict):
+        return _texts(list(found.values()))
+    return (
+        [found]
+        if isinstance(found, str)
+        else [text for each in found for text in _texts(each)]
+        if isinstance(found, list)
+        else []
+    )
+
+
+@pytest.mark.parametrize("read", [read_line, read_claude_line])
+@given(kind=st.sampled_from(_TYPES) | _VALUES, fields=st.dictionaries(st.sampled_from(_FIELDS), _VALUES))
+def test_no_line_ever_raises(read: Any, kind: Any, fields: dict[str, Any]) -> None:
+    line = parsed(json.dumps({"type": kind, **fields}).encode())
+
+    assert line is None or all("\0" not in text for text in _texts(read(line)))
+
+
+@pytest.mark.parametrize("read", [read_line, read_claude_line])
+@pytest.mark.parametrize("value", [["x"], {"x": 1}, 10**400, -(10**400), 1e308, "x\0y", True, None, [[]], [{}]])
+@pytest.mark.parametrize("kind", _TYPES)
+def test_every_field_of_every_line_takes_any_value(read: Any, kind: str, value: Any) -> None:
+    for field in _FIELDS:
+        assert all("\0" not in text for text in _texts(read({"type": kind, "name": "look", field: value})))
+
+
+@pytest.mark.parametrize("read", [read_line, read_claude_line])
+@pytest.mark.parametrize("field", ["x", "arguments", "id", "calls", "input", "message"])
+def test_no_depth_is_read_that_cannot_be_written(read: Any, field: str) -> None:
+    for kind in ("nobody", "tool_call", "assistant"):
+        for depth in (1, 64, *range(980, 1010)):
+            head = f'{{"type":"{kind}","name":"look","{field}":'
+            line = parsed(f"{head}{'[' * depth}{']' * depth}}}".encode())
+            assert line is None or all(len(repr(each)) < 5_000 for each in read(line))
+            assert (line is None) == (depth > 900)
 
 
 def test_a_session_that_could_become_an_option_is_none() -> None:

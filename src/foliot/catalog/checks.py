@@ -2,7 +2,7 @@
 
 References and graphs are the resources' own business; whether a provider exists, what its options are and whether a
 script can be played only the models know, whether a condition on a call can be evaluated only the tools, and one on an
-edge only the engine.
+edge, or whether a runner exists, only the engine.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ def check_documents(documents: Sequence[Document], find: Find | None) -> list[tu
     for index, document in enumerate(documents):
         if document["kind"] == "ModelEndpoint":
             problems.extend((index, problem) for problem in _check_endpoint(document))
+        elif document["kind"] == "Agent":
+            problems.extend((index, problem) for problem in _check_runner(document))
         elif document["kind"] == "ToolPermission":
             problems.extend((index, problem) for problem in _check_conditions(document))
         elif document["kind"] == "AgentSystem":
@@ -45,6 +47,17 @@ def _built_in(name: str) -> bool:
     from foliot.tools.builtin.catalogue import NAMES
 
     return name in NAMES
+
+
+def _check_runner(document: Document) -> Iterator[Problem]:
+    if (runner := document["spec"].get("runner")) is None:
+        return
+    from foliot.engine.runners.adapters import adapter_of
+
+    try:
+        adapter_of(runner)
+    except InvalidInput as error:
+        yield Problem(tuple(str(error.details["field"]).split(".")), error.message, error.hint)
 
 
 def _check_endpoint(document: Document) -> Iterator[Problem]:

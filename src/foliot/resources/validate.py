@@ -372,7 +372,7 @@ def _check(
             told = explain(model, error, raw)
         else:
             return (None if problems else resource), problems
-        problems += [problem for problem in told.problems if _is_news(problem, problems, taken)]
+        problems += [problem for problem in told.problems if _is_news(model, problem, problems, taken)]
         if not told.wrong and not told.unknown:
             break
         taken += told.wrong
@@ -380,12 +380,32 @@ def _check(
     return None, problems
 
 
-def _is_news(problem: Problem, known: list[Problem], taken: list[Path]) -> bool:
+def _is_news(model: type[Model], problem: Problem, known: list[Problem], taken: list[Path]) -> bool:
     if any(_covers(other.path, problem.path) for other in known):
         return False
     if " is required" in problem.message:
-        return True
+        return not any(_covers(problem.path, path) or _excuses(model, path, problem.path) for path in taken)
     return not any(_covers(path[:-1], problem.path) for path in taken)
+
+
+def _excuses(model: type[Model], taken: Path, missing: Path) -> bool:
+    """Whether a field need not be given because of one that was taken out: `model_ref` of an agent with a runner."""
+    owner, depth = model_at(model, missing[:-1]), len(missing) - 1
+    if owner is None or taken[:depth] != missing[:-1] or len(taken) <= depth:
+        return False
+    rules = [rule(owner) for name, rule in owner.excused.items() if emitted_key(owner, name) == missing[-1]]
+    return any(str(taken[depth]) in _keys_of(rule) for rule in rules)
+
+
+def _keys_of(rule: Any) -> set[str]:
+    """The fields that a rule of a JSON Schema looks at."""
+    if isinstance(rule, list):
+        return {key for each in cast("list[Any]", rule) for key in _keys_of(each)}
+    if not isinstance(rule, dict):
+        return set()
+    given = cast("dict[str, Any]", rule)
+    inner = {key for value in given.values() for key in _keys_of(value)}
+    return inner | set(given.get("properties", ()))
 
 
 def _covers(path: Path, other: Path) -> bool:

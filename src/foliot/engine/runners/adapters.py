@@ -96,6 +96,22 @@ def find_adapter(name: str) -> RunnerAdapter:
     return known
 
 
+def adapter_of(given: Mapping[str, Any]) -> RunnerAdapter:
+    """The adapter of `spec.runner` of an Agent. Raises `InvalidInput` for a runner or a provider that none has here."""
+    provider = given.get("provider", "")
+    providers: dict[str, str] = {}
+    for each in adapters().values():
+        providers.setdefault(each.provider, each.name)
+    if provider and provider not in providers:
+        raise InvalidInput(
+            f'provider "{provider[:80]}" is not supported',
+            hint=f"there are: {', '.join(sorted(providers))}",
+            field="spec.runner.provider",
+        )
+    named = given.get("type") or (COMMAND if given.get("command") else providers.get(provider, DEFAULT_RUNNER))
+    return find_adapter(named)
+
+
 def resolved_runner(agent: Document) -> RunnerSpec | None:
     """The runner of an Agent document, over what its adapter brings; None for an agent that has none.
 
@@ -104,15 +120,7 @@ def resolved_runner(agent: Document) -> RunnerSpec | None:
     given: Mapping[str, Any] | None = agent["spec"].get("runner")
     if given is None:
         return None
-    provider = given.get("provider", "")
-    if provider and provider not in {each.provider for each in adapters().values()}:
-        known = ", ".join(sorted({each.provider for each in adapters().values()}))
-        raise InvalidInput(
-            f'provider "{provider[:80]}" is not supported', hint=f"there are: {known}", field="spec.runner.provider"
-        )
-    adapter = find_adapter(
-        given.get("type") or next(each.name for each in adapters().values() if each.provider == provider)
-    )
+    provider, adapter = given.get("provider", ""), adapter_of(given)
     command = tuple(given.get("command", ())) or adapter.command
     if not command:
         raise InvalidInput(

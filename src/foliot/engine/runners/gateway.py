@@ -514,7 +514,13 @@ class _Work:
             return False
         found = parsed(line)
         if found is not None:
-            for said in self._adapter.read(found):
+            try:
+                meaning = self._adapter.read(found)
+            except Exception as error:  # an adapter of a package that breaks its word
+                log.exception("the adapter %s cannot read a line of its program", self._adapter.name)
+                reason = f"the adapter {self._adapter.name!r} cannot read a line of its program"
+                raise RunnerFailed(f"{reason}: {type(error).__name__}", hint="tell whoever made it") from None
+            for said in meaning:
                 turn.take(said)
         elif line.strip():
             turn.note_line(f"{line.decode('utf-8', 'replace')}\n")

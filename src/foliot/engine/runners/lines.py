@@ -1,5 +1,7 @@
 """JSON lines between Foliot and a program, and what they mean. Pure: no line ever raises, whatever it holds.
 
+What is nested deeper than the arguments of any call may be is no line (`parsed`).
+
 To a program that speaks lines, one object each, on its standard input:
 
     {"type": "start", "run_id", "session_id", "resume", "system", "prompt", "messages": […], "tools": […]}
@@ -24,19 +26,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from math import isfinite
 from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 from msgspec import Struct
 
+from foliot.kernel.arguments import DEEPEST
 from foliot.kernel.execution import Outcome
+from foliot.kernel.json_texts import deeper_than
 from foliot.kernel.messages import Message, Text, ToolCall, ToolResult, Usage
 
 # More of one kind in a line than any program means.
 MOST_CALLS: Final = 64
 LONGEST_NAME: Final = 256
 LONGEST_SESSION: Final = 512
+# Arguments of a call may be nested as deep as those of a model's; a line has up to three levels around them.
+_DEEPEST_LINE: Final = DEEPEST + 4
 _MOST_TOKENS: Final = 10**12
 _MOST_DOLLARS: Final = 10**6
 
@@ -99,7 +104,10 @@ def parsed(line: bytes) -> Mapping[str, Any] | None:
         found = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    return cast("Mapping[str, Any]", found) if isinstance(found, dict) else None
+    # How deep the stack is differs from place to place: what can be read here must be written elsewhere.
+    if not isinstance(found, dict) or deeper_than(found, _DEEPEST_LINE):
+        return None
+    return cast("Mapping[str, Any]", found)
 
 
 def clean(text: Any) -> str:
@@ -207,7 +215,8 @@ def _usage(line: Mapping[str, Any]) -> list[Said]:
     counts: dict[str, Any] = {name: value for name in _COUNTS if (value := _count(line.get(name)))}
     cost = line.get("cost_usd")
     paid = None
-    if isinstance(cost, int | float) and not isinstance(cost, bool) and isfinite(cost) and 0 <= cost <= _MOST_DOLLARS:
+    # Compared before it is converted: a whole number of JSON can be larger than any float. NaN compares with nothing.
+    if isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost <= _MOST_DOLLARS:
         paid = float(cost)
     return [SaidUsage(Usage(**counts, cost_usd=paid))] if counts or paid is not None else []
 

@@ -139,10 +139,11 @@ def environment_of(runner: RunnerSpec, turn: TurnFacts) -> dict[str, str]:
         "AGENT_INPUT_PROVENANCE_JSON": _json(turn.provenance) if turn.provenance else "",
         "AGENT_RESUME_SESSION": "true" if turn.resume else "",
     }
+    facts = {name: value for name, value in told.items() if value}
     config = {name: value for key, value in runner.config.items() if (name := config_name(key))}
-    told |= {f"AGENT_CONFIG_{name}": _text(value) for name, value in config.items() if value is not None}
-    own = {f"{runner.env_prefix}{name}": value for name, value in told.items() if value}
-    return {**runner.env, **own}
+    # A blank text is a value that somebody chose: only null is left out.
+    facts |= {f"AGENT_CONFIG_{name}": _text(value) for name, value in config.items() if value is not None}
+    return {**runner.env, **{f"{runner.env_prefix}{name}": value for name, value in facts.items()}}
 
 
 def config_name(key: str) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias, cast
 
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
 from foliot.resources.base import Model, problem
 from foliot.resources.command_template import placeholders, wrong_elements
@@ -119,11 +119,20 @@ class AgentRunner(Model):
         default=None, description="What a turn costs when the program does not say, in US dollars, for budgets."
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _name_default(cls, data: Any) -> Any:
+        """`runner: {}` has a default runner, and is stored with its name: an empty object would say nothing."""
+        if not isinstance(data, dict):
+            return data
+        given = cast("dict[str, Any]", data)
+        named = [given.get(key) for key in ("type", "provider", "command")]
+        has_any = any(value.strip() if isinstance(value, str) else value for value in named)
+        return given if has_any else {**given, "type": DEFAULT_RUNNER}
+
     def complete(self) -> None:
         if not self.type and self.command:
             self.type = COMMAND
-        if not self.type and not self.provider:
-            self.type = DEFAULT_RUNNER
 
     def problems(self) -> Iterator[Problem]:
         if self.type == COMMAND and not self.command:
