@@ -660,6 +660,37 @@ async def test_a_program_works_on_the_files_of_its_agent(runtime: Runtime, runs_
     assert "one and two" in result.output
 
 
+PUT = {
+    "type": "cli",
+    "effect": "idempotent",
+    "cli": {"command": ["sh", "-c", 'echo "$2" > "$1"', "sh", "{name}", "{text}"], "workspace": "read_write"},
+    "input_schema": {"type": "object", "properties": {"name": {"type": "string"}, "text": {"type": "string"}}},
+}
+NAMES = {"type": "cli", "effect": "read", "cli": {"command": ["ls"], "workspace": "read_only"}}
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [
+            {"code": {"program": "await put(name='a', text='1')"}},
+            {"code": {"program": "await put(name='b', text='2')"}},
+        ],
+        [{"code": {"program": "await put(name='a', text='1')"}}, {"put": {"name": "b", "text": "2"}}],
+        [{"put": {"name": "b", "text": "2"}}, {"code": {"program": "await put(name='a', text='1')"}}],
+        [{"put": {"name": "b", "text": "2"}}, {"put": {"name": "a", "text": "1"}}],
+    ],
+)
+async def test_calls_of_one_step_keep_each_others_files(runtime: Runtime, calls: list[Any]) -> None:
+    if not can_fence():
+        pytest.skip("bubblewrap is not here")
+    await declare(runtime, "Tool", "put", **PUT)
+    await declare(runtime, "Tool", "names", **NAMES)
+    turns = [{"call": calls}, {"call": {"names": {}}}, {"say": "{last_result}"}]
+    agent = Agent("coder", model=ScriptedModel(turns), tools=("put", "names", "code"))
+    assert (await runtime.run(agent, "Go.")).output.split() == ["a", "b"]
+
+
 FILES = """
 text = await read("a.txt")
 await write("b.txt", ("one" if "one" in text else "nothing") + " and two")

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foliot.errors import InvalidInput
+from foliot.sandbox.base import WorkspaceAccess
 from foliot.tools.base import ToolDefinition
-from foliot.tools.pipeline.order import OrderedCall, check_order, check_requirements, edges, waves
+from foliot.tools.fences import FenceRequest
+from foliot.tools.pipeline.order import OrderedCall, check_order, check_requirements, edges, touch_each_other, waves
 
 READ = ToolDefinition("read", effect="read", resource_keys=("file:{path}",))
 WRITE = ToolDefinition("write", resource_keys=("file:{path}",))
@@ -108,3 +110,23 @@ def test_every_call_is_planned_once_and_no_two_that_meet_share_a_wave(calls) -> 
 
     assert sorted(place) == sorted(step.id for step in given_)
     assert all(place[edge.earlier] != place[edge.later] for edge in edges(given_))
+
+
+def fenced(name: str, access: WorkspaceAccess, **declared: Any) -> ToolDefinition:
+    return ToolDefinition(name, options={"sandbox": FenceRequest(workspace=access)}, **declared)
+
+
+@pytest.mark.parametrize("effect", ["read", "idempotent", "once"])
+def test_calls_whose_fence_can_write_the_files_follow_each_other_whatever_they_declare(effect: Any) -> None:
+    put = fenced("put", "read_write", effect=effect)
+    look = fenced("look", "read_only", effect=effect)
+    for other in (put, look, fenced("keyed", "read_write", resource_keys=("file:{path}",)), READ, WRITE):
+        assert waves(steps((put, {"path": "a"}), (other, {"path": "b"}))) == [["c0"], ["c1"]]
+    assert waves(steps((look, {}), (look, {}), (READ, {"path": "a"}))) == [["c0", "c1", "c2"]]
+    assert waves(steps((look, {}), (WRITE, {"path": "a"}))) == [["c0"], ["c1"]]
+    assert waves(steps((put, {}), (NOTE, {}), (fenced("apart", "none"), {}))) == [["c0", "c1", "c2"]]
+
+
+def test_calls_without_keys_are_put_in_order_when_their_fence_shows_files() -> None:
+    assert touch_each_other([NOTE, fenced("put", "read_write")])
+    assert not touch_each_other([NOTE, None, fenced("apart", "none")])

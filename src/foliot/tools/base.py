@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 from msgspec import Struct
 
@@ -147,6 +147,10 @@ class RateLimit:
     concurrency: int | None = None
 
 
+# How the keys of files begin, among the resource keys of a tool.
+FILE_KEYS: Final = "file:"
+
+
 @dataclass(frozen=True, slots=True)
 class AuthSpec:
     """How a tool is told who calls. The secret itself is looked up when the call is made, and never kept."""
@@ -231,6 +235,25 @@ class ToolDefinition:
             check_seconds(f"tool {self.name!r}: retry.{name}", getattr(self.retry, name))
         if self.price < 0:
             raise InvalidInput(f"tool {self.name!r}: price must be 0 or more, not {self.price!r}")
+
+    @property
+    def fence_access(self) -> Literal["none", "read_only", "read_write"]:
+        """What the fence of a call lets it do with the files of its run, whatever its author says of the tool."""
+        return getattr(self.options.get("sandbox"), "workspace", "none")
+
+    @property
+    def touches_files(self) -> bool:
+        """Whether a call may see the files of its run, or change them: by its fence, or by what it declares."""
+        return self.fence_access != "none" or self._declares_files
+
+    @property
+    def changes_files(self) -> bool:
+        """Whether a call may change the files of its run."""
+        return self.fence_access == "read_write" or (self.effect != "read" and self._declares_files)
+
+    @property
+    def _declares_files(self) -> bool:
+        return self.workspace != "none" or any(key.startswith(FILE_KEYS) for key in self.resource_keys)
 
     @property
     def runs_programs(self) -> bool:

@@ -200,7 +200,11 @@ class Backends:
 
         if not isinstance(made, McpTool) or (server := await made.server()) is None:
             return made  # which a call is told of
-        definition = replace(made.definition, isolation=stronger(made.definition.isolation, server.mode))
+        options = dict(made.definition.options)
+        if server.mode in FENCED_MODES:
+            options["sandbox"] = server.fence
+        isolation = stronger(made.definition.isolation, server.mode)
+        definition = replace(made.definition, isolation=isolation, options=options)
         return self._mcp_tool(document, definition, server.mode)
 
     def workspace_of(self, namespace: str) -> Path | None:

@@ -35,7 +35,7 @@ from foliot.kernel.run.state import Call, State
 from foliot.kernel.traces import under_call
 from foliot.resources.validators import UnusableSchema, Validator, validator_of
 from foliot.tools.base import Admitted, Caller, Invocation, Parked, Toolbox, ToolDependencyFailed
-from foliot.tools.pipeline.order import OrderedCall, edges
+from foliot.tools.pipeline.order import OrderedCall, edges, touch_each_other
 
 # --- turns -----------------------------------------------------------------------------------------------------------
 
@@ -53,7 +53,7 @@ class CallTurns:
 def whose_turn(tools: Toolbox, state: State, intents: Sequence[CallIntent]) -> CallTurns:
     """The calls that may start, of those that the kernel would start side by side."""
     definitions = [tools.definition(call.name) for call in state.calls]
-    if not any(each is not None and (each.after or each.resource_keys) for each in definitions):
+    if not touch_each_other(definitions):
         return CallTurns(intents)
     steps = [
         OrderedCall(call.id, definition, parse_object(call.arguments)[0] or {})

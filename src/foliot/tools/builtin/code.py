@@ -22,6 +22,7 @@ from foliot.sandbox.base import Sandbox
 from foliot.tools import search
 from foliot.tools.backends.agent import Agents, Delegated, Program, failure_of, order_for
 from foliot.tools.base import (
+    FILE_KEYS,
     Invocation,
     OnOutput,
     ToolCancelled,
@@ -97,8 +98,7 @@ class Code:
         if usable != self._shown:
             self._shown = usable
             # A program takes the files of its agent along and brings them back: nobody else works on them meanwhile.
-            touched = [key for each in usable for key in each.resource_keys if key.startswith("file:")]
-            keys = ("file:*",) if touched else ()
+            keys = (f"{FILE_KEYS}*",) if any(each.touches_files for each in usable) else ()
             said = described(usable, self._program)
             self._definition = replace(self._definition, description=said, resource_keys=keys)
         return self._definition

@@ -2,7 +2,8 @@
 
 Two calls must follow each other when the tool of one declares `after` the other's, or when both touch the same thing
 (a resource key with the arguments filled in) and at least one of them may change it; then the model's order decides.
-Everything else runs in parallel.
+A call whose fence shows the files of its run touches all of them, whatever its tool declares, and one whose fence can
+write changes them. Everything else runs in parallel.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ def edges(steps: Sequence[OrderedCall]) -> list[OrderEdge]:
                 mutual = step.definition.name in other.definition.after
                 if not mutual or before < at:
                     found.append(OrderEdge(other.id, step.id, True))
-            elif before < at and _overlap(keys[at], keys[before]):
+            elif before < at and step.definition.name not in other.definition.after:
                 reads = step.definition.effect == "read" and other.definition.effect == "read"
-                waits_back = step.definition.name in other.definition.after
-                if not reads and not waits_back:
+                meet = not reads and _overlap(keys[at], keys[before])
+                if meet or _share_files(step.definition, other.definition):
                     found.append(OrderEdge(other.id, step.id, False))
     return found
 
@@ -81,6 +82,18 @@ def resource_keys(definition: ToolDefinition, arguments: Mapping[str, Any]) -> f
 
 def _overlap(some: frozenset[str], others: frozenset[str]) -> bool:
     return not some.isdisjoint(others) or any(_covers(a, b) or _covers(b, a) for a in some for b in others)
+
+
+def _share_files(one: ToolDefinition, other: ToolDefinition) -> bool:
+    """Whether the fence of one shows all files of the run, and either may change files that the other sees."""
+    if one.fence_access == other.fence_access == "none":
+        return False  # what they declare of single files decides
+    return one.touches_files and other.touches_files and (one.changes_files or other.changes_files)
+
+
+def touch_each_other(definitions: Iterable[ToolDefinition | None]) -> bool:
+    """Whether the order of calls of these tools can matter at all."""
+    return any(each is not None and (each.after or each.resource_keys or each.touches_files) for each in definitions)
 
 
 def _covers(key: str, other: str) -> bool:
