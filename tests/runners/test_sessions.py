@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -249,3 +250,60 @@ async def test_a_task_is_done_by_a_worker_whose_agent_is_a_program(tmp_path: Pat
         task = await runtime.tasks.get(accepted.task.name)
         assert task.phase == "succeeded", task.summary
         assert "HOW ARE YOU?" in str(task.summary)
+
+
+# --- rules that change while a program waits -----------------------------------------------------------------------
+
+# Says whether it was started again, what it may do with its files, and calls a tool in between.
+TRIES = """
+told = hear()
+if not told["resume"]:
+    say('tool_call', id='1', name='tighten', arguments={})
+    told = hear()
+try:
+    open('/workspace/written', 'w').write('x')
+    could = 'write'
+except OSError:
+    could = 'read'
+say('result', text=told["type"] + ' ' + could)
+"""
+
+
+@pytest.fixture
+async def governed(tmp_path: Path) -> AsyncIterator[Runtime]:
+    """A runtime whose store keeps policies."""
+    async with Runtime(tmp_path / "governed.db") as opened:
+        yield opened
+
+
+def tightens(runtime: Runtime, **sandbox: Any) -> Any:
+    """A tool in whose call an operator applies a policy."""
+
+    @tool(effect="read")
+    async def tighten() -> str:
+        """Applies a policy."""
+        spec = {"apply_mode": "global", "sandbox": sandbox}
+        document, problems = validate_document({"kind": "AgentPolicy", "metadata": {"name": "careful"}, "spec": spec})
+        assert document is not None, problems
+        await runtime.inside.resources.write([Put(document)])
+        return "applied"
+
+    return tighten
+
+
+async def test_a_program_that_waits_is_started_again_in_the_fence_that_a_new_policy_leaves(governed: Runtime) -> None:
+    agent = speaks_lines(TRIES, tools=[tightens(governed, workspace="read_only")], workspace="read_write")
+    assert (await governed.run(agent, "Go.")).output == "start read"
+
+
+async def test_a_program_that_waits_goes_on_when_a_new_policy_takes_nothing_from_it(governed: Runtime) -> None:
+    agent = speaks_lines(TRIES, tools=[tightens(governed, workspace="read_write")], workspace="read_write")
+    assert (await governed.run(agent, "Go.")).output == "tool_result write"
+
+
+async def test_a_program_that_a_new_policy_forbids_is_ended(governed: Runtime, tmp_path: Path) -> None:
+    sandbox = {"mounts": [{"source": str(tmp_path), "target": "/data"}]}
+    agent = speaks_lines(TRIES, mark="forbidden-4711", tools=[tightens(governed, mounts=[])], sandbox=sandbox)
+    result = await governed.run(agent, "Go.", check=False)
+    assert (result.phase, alive("forbidden-4711")) == ("failed", 0)
+    assert "AgentPolicy/careful does not allow" in (result.error or "")

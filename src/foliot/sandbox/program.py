@@ -266,7 +266,7 @@ class Tail:
             self._on_output(self._stream, data)
 
     def trim(self) -> None:
-        """Nothing more comes: keep no more than what is shown."""
+        """Drop what is not shown, since nothing more comes."""
         del self._kept[: max(0, len(self._kept) - self._most)]
 
     @property

@@ -92,9 +92,9 @@ from foliot.sandbox.base import (
 from foliot.tools.base import ToolError
 from foliot.tools.builtin.questions import LONGEST_QUESTION, MOST_CHOICES
 from foliot.tools.declared_fences import fence_request
-from foliot.tools.fences import FenceRequest, Fences
+from foliot.tools.fences import FenceRequest, Fences, Narrowed
 from foliot.tools.processes import outlives_call
-from foliot.tools.workspaces import FenceOwner
+from foliot.tools.workspaces import FenceOwner, folder_identity
 
 log = logging.getLogger(__name__)
 
@@ -253,24 +253,14 @@ class _Work:
         return self._runner.protocol == "jsonl" and self._adapter.speaks_lines
 
     async def answer(self) -> ModelResponse:
-        talk, gateway = self._talk, self._gateway
-        program = gateway.take(self._state.run_id)
-        if program is not None and not await self._goes_on(program):
-            await program.close()
-            program = None
-        if talk.has_expired:
+        program = await self._waiting()
+        if self._talk.has_expired:
             return self._left()
         turn = Turn(self._on_delta)
         if program is not None:
             self._go_on(program)
             return await self._done(program, turn)
-        gateway.check(self._runner, self._state.spec.agent)
-        policy = self._owner.caller.execution
-        if policy is not None and policy.security not in ("allowlist", "full"):
-            raise ModelRequestError(
-                f'the execution policy of the run: security is "{policy.security}", and its agent is a program',
-                hint="let an agent with a model do it, or allow programs in its execution_policy",
-            )
+        self._check()
         ways = self._ways()
         for place, arguments in enumerate(ways):
             try:
@@ -282,15 +272,51 @@ class _Work:
             turn = Turn(self._on_delta)
         raise AssertionError("the last way returns or raises")
 
+    def _check(self) -> None:
+        """Raises `ModelRequestError` unless the program may run here, by what holds now."""
+        self._gateway.check(self._runner, self._state.spec.agent)
+        policy = self._owner.caller.execution
+        if policy is not None and policy.security not in ("allowlist", "full"):
+            raise ModelRequestError(
+                f'the execution policy of the run: security is "{policy.security}", and its agent is a program',
+                hint="let an agent with a model do it, or allow programs in its execution_policy",
+            )
+
+    async def _waiting(self) -> RunningProgram | None:
+        """The program of the run that waits, if it may continue as it is. Another one is ended."""
+        program = self._gateway.take(self._state.run_id)
+        if program is None:
+            return None
+        try:
+            if await self._goes_on(program):
+                return program
+        except BaseException:
+            await program.close()
+            raise
+        await program.close()
+        return None
+
     async def _goes_on(self, program: RunningProgram) -> bool:
-        """Whether this program waits for what is to be said now, and its files are still those of the run."""
+        """Whether this program waits for what is to be said now, in the fence that it would get now.
+
+        Rules may have changed while it waited: one in a wider fence is ended and started again. Raises as `_check`, and
+        `ToolError`.
+        """
         if program.turn != self._talk.last.turn or self._talk.has_expired or program.process.finished is not None:
             return False
-        workspaces, policy = self._gateway.fences.workspaces, program.session.policy
-        if workspaces is None or not self._is_writable(program.session):
-            return True
+        self._check()
+        fences, policy = self._gateway.fences, program.session.policy
+        found = await self._narrowed()
+        folder, access = await fences.workspace(found.request.workspace, self._owner)
+        if (program.fence, policy.workspace_access) != (found, access):
+            return False
         program.owner = self._owner
-        return str(await workspaces.folder(self._owner)) == policy.workspace
+        return program.folder == (None if folder is None else folder_identity(folder))
+
+    async def _narrowed(self) -> Narrowed:
+        """The fence of the program as rules leave it now, whichever rules these are. Raises `ToolDenied`."""
+        found = await self._gateway.fences.narrowed(self._fence(), self._owner.caller)
+        return msgspec.structs.replace(found, taken=())
 
     def _left(self) -> ModelResponse:
         """The answer of a session that ends because nobody answered its question: what it had said by then."""
@@ -314,7 +340,8 @@ class _Work:
         runner, state = self._runner, self._state
         resumes = bool(arguments)
         name = self._talk.last.session or session_of(state.run_id)
-        session = await self._gateway.fences.open(self._fence(), self._owner)
+        fence = await self._narrowed()
+        session = await self._gateway.fences.open_narrowed(fence, self._owner)
         try:
             folder = await self._folder(session)
             system = with_folder(self._request.system, folder)
@@ -352,7 +379,7 @@ class _Work:
         except BaseException:
             await session.close()
             raise
-        program = RunningProgram(session, process, self._owner, name)
+        program = RunningProgram(session, process, self._owner, name, fence)
         if self._speaks:
             program.write(self._start_line(name, system, prompt), last=False)
         elif any("prompt" in placeholders(word) for word in command):

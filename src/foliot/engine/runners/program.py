@@ -30,7 +30,8 @@ from foliot.kernel.messages import ReasoningDelta, TextDelta
 from foliot.kernel.run.budget import Spent
 from foliot.models.base import OnDelta
 from foliot.sandbox.base import KIB, MIB, Finished, SandboxProcess, SandboxSession
-from foliot.tools.workspaces import FenceOwner
+from foliot.tools.fences import Narrowed
+from foliot.tools.workspaces import FenceOwner, folder_identity
 
 # What is kept of an answer, of the log of a turn, and of standard error in a failure: the end of each.
 LONGEST_ANSWER: Final = 1 * MIB
@@ -123,13 +124,21 @@ class Turn:
 
 
 class RunningProgram:
-    """A program in its fence. `turn` names the turn after which it waits for us; blank while one is under way."""
+    """A program in its fence. `turn` names the turn after which it waits for us; blank while one is under way.
 
-    def __init__(self, session: SandboxSession, process: SandboxProcess, owner: FenceOwner, session_name: str) -> None:
+    `fence` is what the session was opened for, `folder` the workspace that it shows.
+    """
+
+    def __init__(
+        self, session: SandboxSession, process: SandboxProcess, owner: FenceOwner, session_name: str, fence: Narrowed
+    ) -> None:
         self.session = session
         self.process = process
         self.owner = owner
         self.name = session_name
+        self.fence = fence
+        shown = session.policy.workspace
+        self.folder = None if shown is None else folder_identity(shown)
         self.turn = ""
         self.hear: Callable[[str], None] = nobody
         self.errors = TextEnd(LONGEST_REASON)

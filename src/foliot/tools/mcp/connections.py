@@ -116,7 +116,7 @@ class HeldServer:
         self._owner = owner
 
     async def tools(self, *, refresh: bool = False) -> Mapping[str, Announced]:
-        """As `McpConnections.tools`."""
+        """Return its tools, as `McpConnections.tools` does."""
         if not refresh:
             return (await self._connections.opened(self.slot)).tools
         return await self._connections.use(self.slot, "tools/list", Exchange, lambda session, _: session.refresh())
@@ -130,7 +130,7 @@ class HeldServer:
         on_output: OnOutput | None = None,
         meta: dict[str, Any] | None = None,
     ) -> CallToolResult:
-        """As `McpConnections.call`."""
+        """Call a tool, as `McpConnections.call` does."""
 
         async def call(session: McpSession, exchange: Exchange) -> CallToolResult:
             bound = timeout if session.policy is None else session.policy.limits.seconds_of(timeout)
