@@ -185,6 +185,30 @@ async def test_a_secret_goes_only_where_it_may(runtime: Runtime, world: World) -
     assert TOKEN.encode() in world.heard[-1]
 
 
+@pytest.mark.parametrize(("kinds", "sent"), [(["Agent"], True), (["Tool", "McpServer"], False)])
+async def test_a_secret_of_another_namespace_is_granted_to_the_kind_that_declares_it(
+    runtime: Runtime, world: World, kinds: list[str], sent: bool
+) -> None:
+    port = await world.serve(host=HOST)
+    await declare(runtime, "Secret", "token", **secret(), namespace="other")
+    granted = {"to": [{"kind": "Secret", "name": "token"}], "namespace": "other"}
+    await declare(
+        runtime, "ReferenceGrant", "share", **granted, **{"from": [{"namespace": "default", "kind": "Agent"}]}
+    )
+    command = f"{FETCH.partition(';')[0]}; true".replace("$1", f"http://{HOST}:{port}/")
+    script = [{"call": {"bash": {"command": command}}}, {"say": "{last_result}"}]
+    await declare(runtime, "ModelEndpoint", "brain", provider="scripted", script=script)
+    sandbox = _with_secret(fetching(port), "other/token")["sandbox"]
+    await declare(runtime, "Agent", "desk", model_ref="brain", tools=["bash"], sandbox=sandbox)
+    holders = [{"namespace": "default", "kind": kind} for kind in kinds]
+    await declare(runtime, "ReferenceGrant", "share", **granted, **{"from": holders})
+
+    said = str((await runtime.run("desk", "Do it.")).output)
+
+    assert said.startswith("hello") is sent, said
+    assert (TOKEN.encode() in b"".join(world.heard)) is sent
+
+
 def _with_secret(spec: dict[str, Any], ref: str) -> dict[str, Any]:
     spec["sandbox"]["secrets"][0]["secretRef"] = ref
     return spec

@@ -270,6 +270,21 @@ class SandboxConformance:
         await session.close()
         await session.close()
 
+    @pytest.mark.parametrize("how", ["kill", "close", "close_sandbox"])
+    async def test_a_session_that_is_over_neither_reads_nor_writes_files(
+        self, sandbox: Sandbox, workspace: Path, how: str
+    ) -> None:
+        (workspace / "here").write_text("x")
+        session = await sandbox.open(SandboxPolicy(workspace=str(workspace)))
+        assert await session.read("/workspace/here") == b"x"
+        await {"kill": session.kill, "close": session.close, "close_sandbox": sandbox.close}[how]()
+        with pytest.raises(SandboxGone):
+            await session.read("/workspace/here")
+        with pytest.raises(SandboxGone):
+            await session.write("/workspace/made", b"x")
+        assert not (workspace / "made").exists()
+        await session.close()
+
     async def test_closing_the_sandbox_closes_its_sessions(self, sandbox: Sandbox) -> None:
         mark = f"3600.{time.time_ns() % 10**9:09d}"
         session = await sandbox.open(SandboxPolicy())

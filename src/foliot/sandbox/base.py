@@ -199,7 +199,7 @@ class SandboxSession(Protocol):
 
     @property
     def alive(self) -> bool:
-        """Whether it takes programs: it is neither killed nor closed."""
+        """Whether it takes programs and gives files: it is neither killed nor closed."""
         ...
 
     async def exec(
@@ -239,13 +239,16 @@ class SandboxSession(Protocol):
         ...
 
     async def read(self, path: str, limit: int = 16 * MIB) -> bytes:
-        """Read a file by its path inside. Raises `SandboxPathRefused`, also for a file of more than `limit` bytes."""
+        """Read a file by its path inside.
+
+        Raises `SandboxPathRefused`, also for a file of more than `limit` bytes, and `SandboxGone`.
+        """
         ...
 
     async def write(self, path: str, data: bytes) -> None:
         """Write a file by its path inside, with the folders on the way, whole or not at all.
 
-        Raises `SandboxPathRefused`.
+        Raises `SandboxPathRefused`, `SandboxGone`.
         """
         ...
 

@@ -29,7 +29,7 @@ from msgspec import DecodeError, Struct, json, structs
 
 from foliot.common.process import host, identity, is_gone
 from foliot.common.threads import on_thread
-from foliot.sandbox import container_cli, files, seccomp_profile
+from foliot.sandbox import container_cli, seccomp_profile
 from foliot.sandbox.base import (
     FEATURES,
     KIB,
@@ -480,10 +480,7 @@ class ContainerSession(Session):
         super().__init__(policy)
         self._sandbox = sandbox
         self._walls = tuple(walls)
-
-    async def write(self, path: str, data: bytes) -> None:
-        """Write a file by its path inside; it belongs to the user inside. Raises `SandboxPathRefused`."""
-        await on_thread(files.write, self._policy, path, data, None if os.geteuid() else NOBODY)
+        self._file_owner = None if os.geteuid() else NOBODY
 
     async def close(self) -> None:
         """Kill and remove its containers."""

@@ -51,6 +51,8 @@ class Session(ABC):
         self._policy = policy
         self._programs: set[Running] = set()
         self._alive = True
+        # Whose the files are that are written; None for us.
+        self._file_owner: int | None = None
 
     @property
     def policy(self) -> SandboxPolicy:
@@ -153,12 +155,14 @@ class Session(ABC):
         return await ProgramInFence.connect(self, program, ends[1], ends[2], ends[4])
 
     async def read(self, path: str, limit: int = 16 * MIB) -> bytes:
-        """Read a file by its path inside. Raises `SandboxPathRefused`."""
+        """Read a file by its path inside. Raises `SandboxPathRefused`, `SandboxGone`."""
+        self._check_alive()
         return await on_thread(files.read, self._policy, path, limit)
 
     async def write(self, path: str, data: bytes) -> None:
-        """Write a file by its path inside. Raises `SandboxPathRefused`."""
-        await on_thread(files.write, self._policy, path, data)
+        """Write a file by its path inside. Raises `SandboxPathRefused`, `SandboxGone`."""
+        self._check_alive()
+        await on_thread(files.write, self._policy, path, data, self._file_owner)
 
     async def kill(self) -> None:
         """End everything in it now; it takes no more programs."""
@@ -210,8 +214,7 @@ class Session(ABC):
         *,
         terminal: bool = False,
     ) -> Running:
-        if not self._alive:
-            raise SandboxGone("this sandbox was killed or closed", hint="open another one")
+        self._check_alive()
         _check_argv(argv)
         for name, value in (environment or {}).items():
             if not name or "=" in name or "\0" in name + value:
@@ -223,6 +226,10 @@ class Session(ABC):
         self._programs.add(made)
         made.ended.add_done_callback(lambda _: self._programs.discard(made))
         return made
+
+    def _check_alive(self) -> None:
+        if not self.alive:
+            raise SandboxGone("this sandbox was killed or closed", hint="open another one")
 
     def finished(self, program: Running, ended: Ended) -> Finished:
         """How a program ended, without its output; 127 for one that did not run."""

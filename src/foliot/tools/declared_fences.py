@@ -33,12 +33,14 @@ def fence_request(
     *,
     namespace: str,
     bound: bool,
+    by: str = "Tool",
     granted_mounts: Sequence[str] = (),
     contained: bool = False,
     workspace: WorkspaceAccess = "none",
 ) -> FenceRequest:
     """The fence that a `SandboxSpec` asks for. It has no time limit but the one that is declared.
 
+    `by` is the kind of resource that declares it, which a grant for its secrets has to name.
     `bound`: its secrets go only where they are bound to, and it shows only what lies in `granted_mounts`, because
     somebody else than the operator declared it. `contained`: it runs in a container. `workspace` is the access that it
     has when it says nothing of it.
@@ -59,6 +61,7 @@ def fence_request(
                 variable=each.get("variable", ""),
                 cleartext=each["cleartext"],
                 bound=bound,
+                by=by,
             )
             for each in sandbox.get("secrets", ())
         ),
@@ -98,6 +101,7 @@ def agent_fence(caller: Caller, limits: Limits, granted_mounts: Sequence[str] = 
         asked,
         namespace=caller.namespace,
         bound=asked.get(BOUND, True),
+        by="Agent",
         granted_mounts=granted_mounts,
         workspace="read_write",
     )

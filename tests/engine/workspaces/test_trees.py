@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import threading
 from pathlib import Path
@@ -16,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from foliot.engine.workspaces.history import archived
 from foliot.engine.workspaces.restore import remove, restore
 from foliot.engine.workspaces.scan import FRESH, Bounds, KnownFolder, Seen, look
 from foliot.engine.workspaces.trees import EMPTY, PIECE, SNAPSHOT_EVENTS, WorkspaceTree, differences, newest_after
@@ -73,11 +76,11 @@ class Store(dict[str, bytes]):
     def get_many(self, digests: Any) -> dict[str, bytes]:
         return {each: self[each] for each in digests}
 
-    def tree(self, root: str) -> WorkspaceTree:
-        async def fetch(name: str) -> bytes:
-            return self[name]
+    async def fetch(self, name: str) -> bytes:
+        return self[name]
 
-        return asyncio.run(WorkspaceTree.load(fetch, root))
+    def tree(self, root: str) -> WorkspaceTree:
+        return asyncio.run(WorkspaceTree.load(self.fetch, root))
 
 
 def seen(folder: Path, store: Store | None = None, known: KnownFolder | None = None) -> Seen:
@@ -317,3 +320,35 @@ def test_every_event_that_can_have_a_snapshot_is_looked_at_for_the_newest() -> N
         others: dict[str, Any] = dict.fromkeys(kind.__struct_fields__)
         for known, left, found in ((None, older, older), (older, newer, newer), (newer, older, newer)):
             assert newest_after(kind(**{**others, "workspace": left}), known) == found
+
+
+@pytest.mark.parametrize(
+    ("links", "out"),
+    [
+        ({"a/b/c": "../..", "x": "a/b/c/../../OUTSIDE"}, {"x"}),
+        ({"a/b/c": "../..", "x": "a/b/c/a/b/d"}, set()),
+        ({"a/up": "..", "x": "a/up/a/up/.."}, {"x"}),
+        ({"a/b/c": "../..", "y": "a/b/c", "x": "y/../OUTSIDE"}, {"x"}),
+        ({"l": "/etc", "x": "l/passwd"}, {"l", "x"}),
+        ({"x": "y", "y": "x", "z": "x/.."}, {"x", "y", "z"}),
+        ({"d/e/f": "../../g", "x": "d/e/f/h"}, set()),
+        ({f"l{n}": f"l{n + 1}" for n in range(60)}, {f"l{n}" for n in range(19)}),
+    ],
+)
+def test_links_that_lead_out_over_others_are_left_out_of_archives(
+    tmp_path: Path, links: dict[str, str], out: set[str]
+) -> None:
+    store = Store()
+    for path, target in links.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).symlink_to(target)
+    left: list[str] = []
+
+    async def data() -> bytes:
+        return b"".join([piece async for piece in archived(store.fetch, tree, left)])
+
+    tree = store.tree(seen(tmp_path, store).digest)
+    found = asyncio.run(data())
+    assert set(left) == out
+    with tarfile.open(fileobj=io.BytesIO(found)) as archive:
+        assert {member.name for member in archive if member.issym()} == links.keys() - out

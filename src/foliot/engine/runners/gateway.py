@@ -396,6 +396,7 @@ class _Work:
             runner.sandbox,
             namespace=self._state.spec.namespace,
             bound=not runner.operator,
+            by="Agent",
             granted_mounts=self._gateway.grants.sandbox_mounts,
             contained=bool(runner.sandbox.get("image") or runner.sandbox.get("runtime")),
             workspace=runner.workspace,

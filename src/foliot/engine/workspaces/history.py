@@ -11,7 +11,7 @@ import io
 import posixpath
 import tarfile
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
@@ -31,6 +31,8 @@ from foliot.kernel.run.events import Event, ModelResponded, StepStarted, Workspa
 # Larger files are compared by their digests alone.
 LARGEST_COMPARED: Final = 256 * 1024
 MOST_LINES: Final = 2_000
+# As many as Linux follows in one path.
+MOST_LINKS: Final = 40
 
 
 class StepFiles(Struct, frozen=True):
@@ -76,10 +78,55 @@ async def contents_of(fetch: Fetch, entry: TreeEntry) -> AsyncGenerator[bytes]:
         yield await fetch(piece)
 
 
-def leads_out(path: str, target: str) -> bool:
-    """Whether a link at a path of an archive would lead out of where the archive is unpacked."""
+# The links of a tree by name, folder by folder: the target of a link, or the links of a folder.
+_Links: TypeAlias = dict[str, "str | _Links"]
+NO_LINKS: Final[_Links] = {}
+
+
+def leads_out(path: str, target: str, links: _Links = NO_LINKS) -> bool:
+    """Whether a link at a path of an archive would lead out of where the archive is unpacked.
+
+    It must stay inside as it is written, and also when the links on its way are followed, as whoever opens it does.
+    One that takes more than `MOST_LINKS` of them to follow is taken for one that leads out.
+    """
     joined = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
-    return target.startswith("/") or joined == ".." or joined.startswith("../")
+    if target.startswith("/") or joined == ".." or joined.startswith("../"):
+        return True
+    place = [links]
+    names = [*reversed(target.split("/")), *reversed(path.split("/")[:-1])]
+    followed = 0
+    while names:
+        name = names.pop()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            place.pop()
+            if not place:
+                return True
+            continue
+        found = place[-1].get(name, NO_LINKS)
+        if not isinstance(found, str):
+            place.append(found)
+            continue
+        followed += 1
+        if followed > MOST_LINKS or found.startswith("/"):
+            return True
+        names += reversed(found.split("/"))
+    return False
+
+
+def _links_of(tree: WorkspaceTree) -> _Links:
+    links: _Links = {}
+    for path, entry in tree.walk():
+        if entry.kind == "link":
+            *above, name = path.split("/")
+            here = links
+            for each in above:
+                below = here.setdefault(each, {})
+                assert not isinstance(below, str), "nothing lies below a link"
+                here = below
+            here[name] = entry.target
+    return links
 
 
 async def archived(fetch: Fetch, tree: WorkspaceTree, left_out: list[str]) -> AsyncGenerator[bytes]:
@@ -87,7 +134,7 @@ async def archived(fetch: Fetch, tree: WorkspaceTree, left_out: list[str]) -> As
 
     Links that lead out are left out; their paths are added to `left_out`. The same files give the same bytes.
     """
-    buffer = io.BytesIO()
+    buffer, links = io.BytesIO(), _links_of(tree)
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for path, entry in sorted(tree.walk(), key=lambda each: each[0]):
             member = tarfile.TarInfo(path)
@@ -95,7 +142,7 @@ async def archived(fetch: Fetch, tree: WorkspaceTree, left_out: list[str]) -> As
             if entry.kind == "folder":
                 member.type = tarfile.DIRTYPE
             elif entry.kind == "link":
-                if leads_out(path, entry.target):
+                if leads_out(path, entry.target, links):
                     left_out.append(path)
                     continue
                 member.type, member.linkname, member.mode = tarfile.SYMTYPE, entry.target, 0o777

@@ -110,8 +110,7 @@ def server_spec(document: Mapping[str, Any]) -> ServerSpec:
 
 
 def _fence(sandbox: Mapping[str, Any], namespace: str, *, operator: bool, contained: bool) -> FenceRequest:
-    wanted = fence_request(sandbox, namespace=namespace, bound=not operator, contained=contained)
-    return replace(wanted, secrets=tuple(replace(secret, by="McpServer") for secret in wanted.secrets))
+    return fence_request(sandbox, namespace=namespace, bound=not operator, by="McpServer", contained=contained)
 
 
 def _auth(given: Mapping[str, Any] | None, hosts: tuple[str, ...] | None) -> AuthSpec | None:
