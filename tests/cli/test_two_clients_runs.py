@@ -34,6 +34,10 @@ spec:
       turns:
         - {call: {pay: {amount: 5}}}
         - {say: "Paid: {last_result}."}
+    - match: {agent: boss}
+      turns:
+        - {call: {"agent:payer": {input: "Pay five."}}}
+        - {say: "The payer says: {last_result}"}
     - match: {agent: loser}
       turns:
         - call: [{tool: lose, args: {n: 1}, id: a}, {tool: lose, args: {n: 2}, id: lose}, {tool: lose, args: {n: 3}}]
@@ -83,6 +87,11 @@ apiVersion: foliot.dev/v1
 kind: Agent
 metadata: {name: payer}
 spec: {model_ref: brain, prompt: Pay., tools: [pay]}
+---
+apiVersion: foliot.dev/v1
+kind: Agent
+metadata: {name: boss}
+spec: {model_ref: brain, prompt: Delegate., tools: ["agent:payer"]}
 """
 TOOLS = """\
 import asyncio
@@ -216,6 +225,37 @@ def test_a_denied_call_is_told_to_the_model(applied) -> None:
 
     ended = _until(lambda: applied("resume", applied.space, "-q"), lambda said: said.code != 8)
     assert (ended.code, "not today" in ended.out) == (0, True), ended.err
+
+
+def test_a_run_whose_agent_waits_for_a_person_is_left_and_goes_on_after_the_decision(applied) -> None:
+    said = applied("run", "boss", "go", "--id", applied.space, "--no-wait")
+    assert said.code == 8, said.err
+    assert "It waits for an approval of pay" in said.err
+    assert "foliot approvals approve" in said.err
+
+    (name,) = applied("approvals", "list", "-o", "name").out.split()
+    assert applied("approvals", "approve", name).code == 0
+    assert applied("run", "boss", "--id", applied.space, "--wait").out == "The payer says: Paid: 5 euros.\n"
+
+
+def test_a_run_whose_agent_waits_for_a_person_says_so_while_it_stays(applied) -> None:
+    words = [*applied.where, "run", "boss", "go", "--id", applied.space, "--wait"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "foliot.cli", *map(str, words)],
+        cwd=applied.folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as staying:
+        assert staying.stderr is not None
+        timer = threading.Timer(PATIENCE, staying.kill)
+        timer.start()
+        named = next(line for line in staying.stderr if "waiting for approval" in line)
+        approved = applied("approvals", "approve", named.split("approvals approve ")[1].split()[0])
+        out, _ = staying.communicate()
+        timer.cancel()
+    assert (approved.code, out) == (0, "The payer says: Paid: 5 euros.\n"), approved.err
 
 
 def test_a_question_is_answered_from_elsewhere(applied) -> None:

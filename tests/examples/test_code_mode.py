@@ -75,3 +75,15 @@ def test_a_program_waits_for_consent_survives_a_kill_and_pays_once(tmp_path: Pat
     trace = shop.foliot("trace", "r1")
     assert "code 25 calls" in trace
     assert "│  │  ├─ ✓ find_order" in trace
+
+
+@pytest.mark.slow
+def test_a_program_that_waits_is_left_by_the_command_and_ends_where_it_is_approved(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    with shop.start("run", "agent.yaml", ORDER, "--id", "r1", "--no-wait") as left:
+        _, told = left.communicate(timeout=PATIENCE)
+    assert left.returncode == 8
+    assert "It waits for an approval of pay_refund" in told
+
+    assert "20 orders, 4 late\n=> 545.0" in shop.foliot("approvals", "approve", shop.approval())
+    assert shop.paid == ["C-6", "C-12", "C-18", "C-20"]

@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from foliot.common.process import is_gone
 from foliot.engine.live.hub import Live, Reader, Recorded
+from foliot.errors import NotFound
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import Message
-from foliot.kernel.run.events import RunCancelled, RunClaimed, RunDeadLettered, RunFailed, RunSucceeded
+from foliot.kernel.run.events import RunCancelled, RunClaimed, RunCreated, RunDeadLettered, RunFailed, RunSucceeded
 from foliot.resources.names import check_labels
 from foliot.runtime.agent import Agent, within
 from foliot.runtime.answers import Input
@@ -25,7 +26,7 @@ from foliot.runtime.inside import Inside
 from foliot.runtime.local.groups import LocalGroups
 from foliot.runtime.local.work import LocalRuns
 from foliot.runtime.results import RunResult
-from foliot.store.journal.base import TERMINAL, RunInfo
+from foliot.store.journal.base import TASK_LABEL, TERMINAL, RunInfo
 
 if TYPE_CHECKING:
     from foliot.runtime.runtime import Runtime
@@ -63,7 +64,7 @@ class _Drive:
 class WatchedRuns(LocalRuns):
     """Runs that are started or resumed here. `watch` yields all of them, and raises what stops driving them.
 
-    `ServedRuns` has the same verbs: `outcome`, `attend` and `is_taken_up` besides those of `RunGroup`.
+    `ServedRuns` has the same verbs: `outcome`, `attend`, `is_taken_up` and `outermost` besides those of `RunGroup`.
     """
 
     drives_here: ClassVar = True
@@ -205,6 +206,19 @@ class WatchedRuns(LocalRuns):
             if time.monotonic() >= until:
                 return False
             await asyncio.sleep(LOOK_AGAIN)
+
+    async def outermost(self, run_id: str) -> str:
+        """Returns the run to go on with for this one: the outermost of those above it that nobody drives, or itself."""
+        runs, above = self._inside.runs, run_id
+        while True:
+            created = next((event for _, event in await runs.facts(above, limit=1)), None)
+            if not isinstance(created, RunCreated) or not created.parent:
+                return run_id
+            above = created.parent
+            with suppress(NotFound):  # it was purged
+                info = await runs.journal.get(above)
+                if runs.is_left_alone(info) and TASK_LABEL not in info.labels:  # workers take up those of tasks
+                    run_id = above
 
     async def _last_worker(self, run_id: str) -> str:
         claims = [event.worker for _, event in await self._inside.runs.facts(run_id) if isinstance(event, RunClaimed)]

@@ -36,6 +36,10 @@ class ServedRuns(RemoteRuns):
         """Returns True: the server resumes every run that got a decision or an answer."""
         return True
 
+    async def outermost(self, run_id: str) -> str:
+        """Returns the run itself: the server goes on with those that started it."""
+        return run_id
+
 
 def open_server(settings: Settings) -> ServedClient:
     """Connects to the server that the settings name. Raises `UsageError`."""

@@ -76,7 +76,8 @@ class RunStanding(Struct, frozen=True):
     """How a run stands. `seq` is the number of its last event, `at` when that was.
 
     `calls` is how many calls were started, and `results` how many of them went well. `asked` are the calls of the last
-    answer: name and arguments by id. `result` is without the messages: they are in the events.
+    answer: name and arguments by id. `result` is without the messages: they are in the events. `asking` are the runs
+    below this one that wait for people or a budget, when all that it does is to wait for them.
     """
 
     info: RunInfo
@@ -86,6 +87,7 @@ class RunStanding(Struct, frozen=True):
     calls: int = 0
     results: int = 0
     asked: dict[str, tuple[str, str]] = {}
+    asking: tuple[str, ...] = ()
 
     @property
     def is_settled(self) -> bool:

@@ -45,6 +45,7 @@ from foliot.tools.backends.agent import (
     DelegationOrder,
     Program,
     child_id,
+    task_names,
 )
 from foliot.tools.base import ToolArgumentsInvalid, ToolDenied, ToolError, ToolUnsupported
 from foliot.tools.pipeline.parts import spend
@@ -469,7 +470,7 @@ class Delegator:
         if parent is None:
             return Limits(max_steps=order.max_steps)
         left = remaining(limits_of(parent.spec), parent.spent, now=self._clock(), deadline=parent.deadline)
-        shares = max(1, sum(_children_of(call) for call in parent.calls if call.phase != "done"))
+        shares = max(1, sum(len(children_of(parent, call)) for call in parent.calls if call.phase != "done"))
         unpaid = self._children.unpaid(parent)
         steps, tokens, cost = left.max_steps, left.max_tokens, left.max_cost_usd
         if order.max_steps is not None:
@@ -559,12 +560,15 @@ def _children_by(state: State, tools: Collection[str]) -> list[str]:
     return [child_id(state.spec.namespace, state.run_id, call.id) for call in calls]
 
 
-def _children_of(call: Call) -> int:
-    """How many children an open call stands for."""
+def children_of(state: State, call: Call) -> list[str]:
+    """The children that an open call stands for, by what it asks for; they need not have begun."""
+    space, run_id = state.spec.namespace, state.run_id
     if call.name.startswith(PREFIX) or call.name in SPAWNING or call.name == RUNNING_CODE:
-        return 1
+        return [child_id(space, run_id, call.id)]
     tasks = (parse_object(call.arguments)[0] or {}).get("tasks") if call.name == DELEGATING else None
-    return len(cast("list[object]", tasks)) if isinstance(tasks, list) else 0
+    if not isinstance(tasks, list):
+        return []
+    return [child_id(space, run_id, call.id, name) for name in task_names(cast("list[object]", tasks))]
 
 
 def _delegated(state: State) -> Delegated:

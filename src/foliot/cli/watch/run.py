@@ -19,10 +19,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Generator, Sequence
 from contextlib import aclosing, contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+from msgspec.structs import replace as replace_fields
 
 from foliot.cli.errors import INTERRUPTED, warn
 from foliot.cli.invocation import current, is_terminal
@@ -211,11 +213,13 @@ async def resumed_after_decision(
 ) -> int:
     """Resumes a run after a decision about it; returns the exit code, 0 when another process resumes it.
 
-    `left`: not here while somebody stays with the run, such as `attended_by`.
+    `left`: not here while somebody stays with the run, such as `attended_by`. Of a child that nobody drives, the run
+    that started it goes on, and the child with it.
     """
     try:
         if left and await client.runs.is_taken_up(run_id, attended_by=attended_by):
             return await _tell_who_goes_on(client, run_id)
+        run_id = await client.runs.outermost(run_id)
         return await resumed(client, run_id, WatchOptions(quiet=quiet))
     except (RunHeld, LeaseLost):
         return await _tell_who_goes_on(client, run_id)
@@ -276,6 +280,7 @@ class Watch:
         self._waits = asyncio.Event()
         self._told: set[str] = set()
         self._shown = False
+        self._children_ask = False
 
     async def to_the_end(self, begin: Begin) -> Watched:
         """Shows the run until it has ended, rests, or the person leaves. Ctrl-C once cancels it, twice leaves it."""
@@ -308,6 +313,8 @@ class Watch:
         try:
             await asyncio.wait({following, resting}, return_when=asyncio.FIRST_COMPLETED)
             await (following if following.done() else resting)
+            if self._children_ask:  # it is driven still: what it does is to wait for them
+                return replace_fields((await self._client.runs.get(self.run_id)).result, phase="waiting")
             return await self._client.runs.outcome(self.run_id)
         finally:
             await stop_tasks(following, resting)
@@ -323,16 +330,22 @@ class Watch:
                         self._waits.set()
 
     async def _rest(self) -> None:
-        """Returns when the run waits for something that this command does not wait for."""
+        """Returns when the run waits for something that this command does not wait for, or its children do."""
+        seen = -1
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_EVERY):
                     await self._waits.wait()
             self._waits.clear()
             with suppress(Unavailable):  # `_follow` says when the server stays away
-                if (await self._client.runs.find(self.run_id)).phase != "waiting":
+                # One that goes on is looked at where nothing has happened since the last look.
+                quiet, seen = self.seq == seen, self.seq
+                if (await self._client.runs.find(self.run_id)).phase != "waiting" and not quiet:
                     continue
                 stood = await self._client.runs.get(self.run_id)
+                if stood.asking and stood.seq <= self.seq and await self._ask_for(stood.asking):
+                    self._children_ask = True
+                    return
                 if stood.info.phase == "waiting" and stood.seq <= self.seq and await self._is_over(stood):
                     return
 
@@ -351,6 +364,14 @@ class Watch:
         await note_what_is_asked(self._client, self._view, self.run_id, self._told)
         await self._client.runs.attend(self.run_id)
         return False
+
+    async def _ask_for(self, children: Sequence[str]) -> bool:
+        """Says what the children of the run ask; returns whether this command leaves then."""
+        if self._look.wait:
+            self._begin()
+            for child in children:
+                await note_what_is_asked(self._client, self._view, child, self._told)
+        return not self._look.wait
 
     def _begin(self) -> None:
         """Begins the view, not before the first event: what fails before that is no run."""

@@ -17,6 +17,7 @@ from foliot.common.process import is_gone
 from foliot.common.suggestions import check_word, read_phases
 from foliot.engine.approval.questions import OpenQuestion
 from foliot.engine.approval.service import Decision
+from foliot.engine.budgets.wakeups import is_short
 from foliot.engine.driver.journal import read_run, summary_of
 from foliot.engine.explain.trace import trace_of
 from foliot.engine.explain.why import Explanation, Holder, RunLiveness, explain
@@ -29,6 +30,7 @@ from foliot.kernel.run.events import Event, InputMode
 from foliot.kernel.run.state import Call, State
 from foliot.runtime.agent import Agent
 from foliot.runtime.answers import Answered, Input, Replayed, RunStanding
+from foliot.runtime.delegation import children_of
 from foliot.runtime.groups.work import ApprovalGroup, QuestionGroup, RunGroup, Settled, TaskGroup
 from foliot.runtime.inside import Inside
 from foliot.runtime.local.groups import whoami
@@ -39,7 +41,7 @@ from foliot.store.journal.memory import MemoryJournal
 from foliot.store.ledger.doubts import DoubtPage, LateDecision, page_of, position_of
 from foliot.store.queue.queue import unattended
 from foliot.store.tasks import ENDED
-from foliot.tools.backends.agent import RUNNING_CODE, child_id
+from foliot.tools.backends.agent import RUNNING_CODE
 from foliot.tools.builtin.results import RESULT_PAGE, CallResult, ResultPage, result_page, results_of
 from foliot.work.tasks.base import Accepted, Command, TaskInfo, TaskRecord
 from foliot.work.views.events import Batch
@@ -119,7 +121,32 @@ class LocalRuns(_Waking, RunGroup):
             state.spent.tool_calls,
             sum(call.ok for call in trace.calls),
             {call.id: (call.name, call.arguments) for call in state.calls},
+            await self._asking(state),
         )
+
+    async def _asking(self, state: State) -> tuple[str, ...]:
+        """Lists the runs below one that wait for people or a budget, when all that it does is to wait for them."""
+        found: Rows[str] = []
+        for call in state.calls:
+            if state.ended is not None or call.phase != "running":
+                continue
+            below = [child for each in children_of(state, call) for child in await self._asking_in(each)]
+            if not below or "" in below:
+                return ()
+            found += below
+        return tuple(found)
+
+    async def _asking_in(self, child: str) -> tuple[str, ...]:
+        """Lists the runs that wait in a child; a blank one stands for a child that goes on."""
+        try:
+            _, state = await self._inside.runs.load(child)
+        except NotFound:  # not begun yet: there is a limit to how many go on at once
+            return ()
+        if state.ended is not None:
+            return ()
+        if state.waiting is not None and not is_short(state.waiting, self._inside.clock()):
+            return (child,)
+        return await self._asking(state) or ("",)
 
     async def find(self, word: str) -> RunInfo:
         journal = self._inside.runs.journal
@@ -176,14 +203,19 @@ class LocalRuns(_Waking, RunGroup):
         info, state, facts = await read_run(self._inside.runs.journal, run_id)
         standing = RunLiveness(info.phase, _holder(info, self._inside.runs.lease_clock()))
         told = explain(trace_of(run_id, facts), standing, state.spec, self._inside.clock())
-        # What a program does that is under way is what its agent does.
+        # What a child does that is under way, a program for example, is what its agent does.
+        asked: Rows[str] = []
         for call in state.calls:
-            if call.name == RUNNING_CODE and call.phase == "running":
-                program = child_id(state.spec.namespace, run_id, call.id)
+            for child in children_of(state, call) if call.phase == "running" else ():
                 with suppress(NotFound):
-                    inner = await self.why(program)
-                    told.chain += [f"its program, run {program}: {inner.headline}", *inner.chain]
+                    inner = await self.why(child)
+                    what = "program" if call.name == RUNNING_CODE else call.name
+                    asked += [f"its {what}, run {child}: {inner.headline}", *inner.chain]
                     told.next = [*inner.next, *told.next]
+        if asking := await self._asking(state):  # then what they ask is why nothing goes on
+            asked += [told.headline, *told.chain]
+            told.headline, told.chain = (await self.why(asking[0])).headline, []
+        told.chain += asked
         return told
 
     async def results(self, run_id: str) -> Rows[CallResult]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, cast
 
 import msgspec
 from msgspec import Struct
@@ -199,6 +199,12 @@ class AgentTool:
         told = call.arguments["input"] if self._takes_text else _encode(call.arguments).decode()
         order = replace(order_for(call, self._agent, told), namespace=self._definition.namespace)
         return answer_of(self._agent, await self._delegate(order))
+
+
+def task_names(tasks: Sequence[object]) -> list[str]:
+    """The names of the tasks of one `delegate` call, by which its children are told from each other."""
+    given = [cast("dict[str, object]", task).get("id") if isinstance(task, dict) else None for task in tasks]
+    return [(name.strip() if isinstance(name, str) else "") or f"task_{at}" for at, name in enumerate(given)]
 
 
 def child_run_id(call: Invocation, part: str = "") -> str:

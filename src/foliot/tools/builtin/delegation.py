@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Final, cast
 
-from foliot.tools.backends.agent import Agents, Delegated, DelegationOrder, answer_of, failure_of, order_for
+from foliot.tools.backends.agent import Agents, Delegated, DelegationOrder, answer_of, failure_of, order_for, task_names
 from foliot.tools.base import Invocation, OnOutput, ToolArgumentsInvalid, ToolDefinition, ToolError, ToolUnsupported
 from foliot.tools.builtin.arguments import (
     given,
@@ -95,8 +95,7 @@ def _tasks(call: Invocation) -> list[tuple[str, str, str]]:
     if len(tasks) > MOST_TASKS:
         raise ToolArgumentsInvalid(f"at most {MOST_TASKS} tasks in one call, and there are {len(tasks)}", field="tasks")
     found: list[tuple[str, str, str]] = []
-    for at, task in enumerate(tasks):
-        task_id = (task.get("id") or "").strip() or f"task_{at}"
+    for at, (task_id, task) in enumerate(zip(task_names(tasks), tasks, strict=True)):
         if not task["task"].strip():
             raise ToolArgumentsInvalid(f"tasks[{at}]: task is required", field=f"tasks/{at}/task")
         if any(task_id == known for known, _, _ in found):
