@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -40,7 +40,7 @@ from foliot.sandbox.egress.rules import EgressRecord, EgressRule
 from foliot.tools.base import Caller, Invocation, ToolDenied, ToolPolicyInvalid
 from foliot.tools.isolation import sandbox_failure
 from foliot.tools.processes import outlives_call
-from foliot.tools.workspaces import FenceOwner, WorkspaceFolders
+from foliot.tools.workspaces import EndResident, FenceOwner, WorkspaceFolders, no_resident
 
 Backend: TypeAlias = Literal["process", "container", "gvisor"]
 # From the weakest to the strongest.
@@ -308,10 +308,13 @@ class Fences:
         if self.workspaces is not None and policy.shows_workspace and policy.workspace_access == "read_write":
             await self.workspaces.changed(owner)
 
-    def keeps_writing(self, policy: SandboxPolicy, owner: FenceOwner, task: asyncio.Task[Any]) -> None:
-        """A program that this call started works on the folder until the task is over; see `WorkspaceFolders`."""
+    def resides(
+        self, policy: SandboxPolicy, owner: FenceOwner, end: EndResident, *, firm: bool = False
+    ) -> Callable[[], None]:
+        """A program works on the folder between calls; call what is returned at its end. See `WorkspaceFolders`."""
         if self.workspaces is not None and policy.shows_workspace and policy.workspace_access == "read_write":
-            self.workspaces.keeps_writing(owner, task)
+            return self.workspaces.resides(owner, end, firm=firm)
+        return no_resident
 
     async def workspace(self, access: WorkspaceAccess, owner: FenceOwner) -> tuple[Path | None, WorkspaceAccess]:
         """The folder that a call works on, ready, or None; and what is left of this access. Raises `ToolError`."""

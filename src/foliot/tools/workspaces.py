@@ -7,18 +7,20 @@ a call without a result changed is undone before the next call works on the fold
     folder(owner)   ->  the call runs  ->  changed(owner)  ->  the result becomes durable, with the snapshot
                                  └─ it is cut off: the next folder(owner) undoes what it did
 
+A program that goes on when its call is over, a job or a warm interpreter for example, is a resident of the folder
+(`resides`). The folder is held for it, and before anything is undone there, residents are ended.
+
 `CallFiles` is how the snapshot finds its way into the journal: the driver of a run sets it around each call, as it
 does with what a call spends, and takes from it what the call left.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -30,6 +32,14 @@ from foliot.tools.base import Caller, ToolDenied, ToolError
 WORKSPACE_RULES: Final = "workspace"
 # How many names of what was not kept a result mentions.
 MOST_NAMED: Final = 5
+NOT_UNDONE: Final = (
+    "[An earlier call was cut off while something else worked on the workspace. What it changed was not undone: look "
+    "at the files that it may have left half written]"
+)
+
+
+EndResident: TypeAlias = Callable[[], Awaitable[object]]
+"""Ends a program that works on a folder, with all that it started. Ending it twice is harmless."""
 
 
 class FenceOwner(Struct, frozen=True):
@@ -79,15 +89,18 @@ class WorkspaceFolders(Protocol):
     async def changed(self, owner: FenceOwner) -> None:
         """A call that could write is over, and nothing of it runs any more: keep what it changed.
 
-        Raises `WorkspaceFull` when it is more than the run may keep: then it was undone.
+        Raises `WorkspaceFull` when it is more than the run may keep: then it was undone, but for when others still
+        work on the folder, which the message says.
         """
         ...
 
-    def keeps_writing(self, owner: FenceOwner, task: asyncio.Task[Any]) -> None:
-        """A program that this call started goes on when the call is over, until `task` is: a job in the background.
+    def resides(self, owner: FenceOwner, end: EndResident, *, firm: bool = False) -> Callable[[], None]:
+        """A program of this run works on its folder from now on, also between calls. Call what is returned at its end.
 
-        Said between `folder` and `changed`. What it writes is kept by the calls that follow; as long as it runs,
-        nothing in the folder is undone.
+        Said between `folder` and `changed` by the call that started it, or, by an owner without a `call_id`, instead of
+        `changed`. What it writes is kept by the calls that follow. Before the folder is restored it is ended with
+        `end`, which returns when nothing of it runs any more. A `firm` one is ended only when another process had the
+        run meanwhile: as long as it runs, nothing that calls of this claim left is undone.
         """
         ...
 
@@ -110,8 +123,13 @@ class SharedWorkspace:
     async def changed(self, owner: FenceOwner) -> None:
         """Do nothing."""
 
-    def keeps_writing(self, owner: FenceOwner, task: asyncio.Task[Any]) -> None:
-        """Do nothing."""
+    def resides(self, owner: FenceOwner, end: EndResident, *, firm: bool = False) -> Callable[[], None]:
+        """Do nothing: what works there is never ended for the sake of the folder."""
+        return no_resident
+
+
+def no_resident() -> None:
+    """The end of a program that is no resident of any folder."""
 
 
 class WorkspaceReadOnly(ToolDenied):
@@ -119,7 +137,7 @@ class WorkspaceReadOnly(ToolDenied):
 
 
 class WorkspaceFull(ToolError):
-    """The call left more than the workspace may hold. What it changed was undone."""
+    """The call left more than the workspace may hold. What it changed was undone, or the message says why not."""
 
     retryable = False
 
@@ -135,10 +153,11 @@ class CallFiles:
     """The files of a run as one call has to do with them: `at` is the snapshot that the driver knows of.
 
     `epoch` is that of the claim under which the call is made, `rules` is what the agent declares. `kept` is the
-    snapshot that the call left; `left_out` are names of what could not be kept, with the reason.
+    snapshot that the call left; `left_out` are names of what could not be kept, with the reason. `not_undone`: an
+    earlier call was cut off, and what it did is still there, because others were at work on the folder.
     """
 
-    __slots__ = ("_dropped", "at", "epoch", "kept", "left_out", "rules", "run_id")
+    __slots__ = ("_dropped", "at", "epoch", "kept", "left_out", "not_undone", "rules", "run_id")
 
     def __init__(self, run_id: str, epoch: int, at: WorkspaceSnapshot | None, rules: Mapping[str, Any]) -> None:
         self.run_id = run_id
@@ -147,6 +166,7 @@ class CallFiles:
         self.rules = rules
         self.kept: WorkspaceSnapshot | None = None
         self.left_out: tuple[str, ...] = ()
+        self.not_undone = False
         self._dropped: Callable[[], None] | None = None
 
     def keep(self, snapshot: WorkspaceSnapshot, dropped: Callable[[], None]) -> None:
@@ -161,12 +181,15 @@ class CallFiles:
 
     @property
     def note(self) -> str:
-        """The text for the result on files that were not kept; blank when all were."""
-        if not self.left_out:
-            return ""
-        named = ", ".join(self.left_out[:MOST_NAMED])
-        more = f" and {len(self.left_out) - MOST_NAMED} more" if len(self.left_out) > MOST_NAMED else ""
-        return f"[Not kept in the workspace: {named}{more}]"
+        """The text for the result on files that are not as one may expect; blank when all are."""
+        notes: list[str] = []
+        if self.left_out:
+            named = ", ".join(self.left_out[:MOST_NAMED])
+            more = f" and {len(self.left_out) - MOST_NAMED} more" if len(self.left_out) > MOST_NAMED else ""
+            notes.append(f"[Not kept in the workspace: {named}{more}]")
+        if self.not_undone:
+            notes.append(NOT_UNDONE)
+        return "\n".join(notes)
 
 
 call_files: ContextVar[CallFiles | None] = ContextVar("foliot_call_files", default=None)

@@ -149,7 +149,7 @@ async def call_tool(
     spent: dict[str, Any] = _NOTHING_SPENT
     if delegated.runs:
         spent = {"usage": delegated.usage, "runs": dict(delegated.runs)}
-    if files is not None and (files.kept is not None or files.left_out):
+    if files is not None and (files.kept is not None or files.note):
         spent = {**spent, "workspace": files.kept}
         if note := files.note:
             result = replace(result, content=(*result.content, Text(note)))

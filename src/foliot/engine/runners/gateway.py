@@ -311,7 +311,8 @@ class _Work:
         if (program.fence, policy.workspace_access) != (found, access):
             return False
         program.owner = self._owner
-        return program.folder == (None if folder is None else folder_identity(folder))
+        # It was ended for that if its files had to be restored.
+        return program.session.alive and program.folder == (None if folder is None else folder_identity(folder))
 
     async def _narrowed(self) -> Narrowed:
         """The fence of the program as rules leave it now, whichever rules these are. Raises `ToolDenied`."""
@@ -380,6 +381,7 @@ class _Work:
             await session.close()
             raise
         program = RunningProgram(session, process, self._owner, name, fence)
+        program.gone = self._gateway.fences.resides(session.policy, self._owner, program.close)
         if self._speaks:
             program.write(self._start_line(name, system, prompt), last=False)
         elif any("prompt" in placeholders(word) for word in command):

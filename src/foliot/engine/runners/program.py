@@ -31,7 +31,7 @@ from foliot.kernel.run.budget import Spent
 from foliot.models.base import OnDelta
 from foliot.sandbox.base import KIB, MIB, Finished, SandboxProcess, SandboxSession
 from foliot.tools.fences import Narrowed
-from foliot.tools.workspaces import FenceOwner, folder_identity
+from foliot.tools.workspaces import FenceOwner, folder_identity, no_resident
 
 # What is kept of an answer, of the log of a turn, and of standard error in a failure: the end of each.
 LONGEST_ANSWER: Final = 1 * MIB
@@ -146,6 +146,7 @@ class RunningProgram:
         self._rest = b""
         self._skipping = False
         self.dropped = False
+        self.gone = no_resident
         self.reports = False  # whether it has ever said what it used
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._watching = None if process.stderr is None else asyncio.create_task(self._watch(process.stderr))
@@ -213,6 +214,7 @@ class RunningProgram:
         """End it with all that it started, and its fence."""
         try:
             await self.session.close()
+            self.gone()
         finally:
             for task in (self._watching, self._writing):
                 if task is not None:

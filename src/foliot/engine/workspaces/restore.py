@@ -6,15 +6,16 @@ is ever written, whatever stands in it. Files are written beside their place and
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final, TypeAlias
 
 from foliot.engine.workspaces.scan import BATCH, FOLDER, KnownFolder, opened
-from foliot.engine.workspaces.trees import PIECE, TreeEntry, WorkspaceTree, decode_pieces
+from foliot.engine.workspaces.trees import PIECE, TreeEntry, WorkspaceTree, decode_pieces, differences
 
 # Gets contents by their digests; called from the thread that writes.
 FetchMany: TypeAlias = Callable[[Sequence[str]], Mapping[str, bytes]]
@@ -30,6 +31,24 @@ def restore(root: int, now: KnownFolder | None, tree: WorkspaceTree, fetch: Fetc
     """
     writing = _Restore(root, tree, fetch)
     writing.shape(root, now, tree.root, ())
+    writing.write_files()
+    writing.close_folders()
+
+
+def merge(root: int, before: WorkspaceTree, after: WorkspaceTree, fetch: FetchMany) -> None:
+    """Bring what differs between two snapshots into a folder, which others may be at work on; all else in it stays.
+
+    Of a path that has been changed there too, what `after` says is left. A folder that went is removed unless there is
+    something else in it. Raises as `restore`.
+    """
+    changes = differences(before, after)
+    writing = _Restore(root, after, fetch)
+    for change in reversed(changes):
+        if change.before is not None and (change.after is None or change.after.kind != change.before.kind):
+            writing.take_away(tuple(change.path.split("/")), change.before)
+    for change in changes:
+        if change.after is not None:
+            writing.bring(tuple(change.path.split("/")), change.after)
     writing.write_files()
     writing.close_folders()
 
@@ -91,6 +110,73 @@ class _Restore:
             self.shape(inner, was[1] if was else None, entry.content, (*path, name))
         finally:
             os.close(inner)
+
+    def take_away(self, path: tuple[str, ...], entry: TreeEntry) -> None:
+        """Remove what an entry was, unless it is something else by now."""
+        try:
+            folder = self._parent(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            return  # a link stands where a folder was
+        try:
+            with self._writable(folder), suppress(OSError):
+                os.rmdir(path[-1], dir_fd=folder) if entry.kind == "folder" else os.unlink(path[-1], dir_fd=folder)
+        finally:
+            os.close(folder)
+
+    def bring(self, path: tuple[str, ...], entry: TreeEntry) -> None:
+        """Have an entry at a path, with the folders on the way: folders and links now, files with `write_files`."""
+        folder = os.dup(self._root)
+        try:
+            for depth, name in enumerate(path[:-1]):
+                inner = self._entered(folder, name, path[: depth + 1])
+                os.close(folder)
+                folder = inner
+            name = path[-1]
+            if entry.kind == "folder":
+                inner = self._entered(folder, name, path)
+                os.close(inner)
+                self._modes = [*(each for each in self._modes if each[0] != path), (path, entry.mode)]
+                return
+            if _kind_of(folder, name) != entry.kind:
+                remove(self._root, folder, name)
+            if entry.kind == "file":
+                self._wanted.append((path, entry))
+            else:
+                with suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=folder)
+                os.symlink(entry.target, name, dir_fd=folder)
+        finally:
+            os.close(folder)
+
+    def _entered(self, folder: int, name: str, path: tuple[str, ...]) -> int:
+        """A descriptor of a folder that may be written to until all is done. It is made where there is none."""
+        kind = _kind_of(folder, name)
+        if kind != "folder":
+            if kind is not None:
+                remove(self._root, folder, name)
+            os.mkdir(name, 0o755, dir_fd=folder)
+        inner = opened(folder, name, FOLDER, 0o700)
+        mode = stat.S_IMODE(os.fstat(inner).st_mode)
+        if mode & 0o700 != 0o700:
+            os.fchmod(inner, mode | 0o700)
+            self._modes.append((path, mode))
+        return inner
+
+    @staticmethod
+    @contextmanager
+    def _writable(folder: int) -> Generator[None]:
+        mode = stat.S_IMODE(os.fstat(folder).st_mode)
+        if mode & 0o700 != 0o700:
+            os.fchmod(folder, mode | 0o700)
+        try:
+            yield
+        finally:
+            if mode & 0o700 != 0o700:
+                os.fchmod(folder, mode)
 
     def write_files(self) -> None:
         """Write the files that are missing or different, in batches of contents that fit in memory."""
@@ -210,6 +296,14 @@ def _write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+def _kind_of(folder: int, name: str) -> str | None:
+    """What a name in a folder is; None when there is none."""
+    try:
+        return _kind(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return None
 
 
 def _kind(mode: int) -> str:

@@ -7,6 +7,10 @@ held while walking, not afterwards. What is opened is what is looked at.
 A file is unchanged when inode, size, permissions, time of change and time of its inode are: the last of these cannot
 be set by a program. Clocks of file systems are coarse, so a file that was changed moments before a look is read again
 at the next one (`FRESH`).
+
+Who writes to a file through a mapping leaves a new time with the first write, and none with those that follow. So a
+program that lived during a look may change files unseen after it, but only such as have a time of its own lifetime:
+they are read again (`doubted`). Where a file system is not known to tell of the first write, all are.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import stat
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Final, NamedTuple
 
 from foliot.engine.workspaces.trees import (
@@ -38,6 +43,9 @@ FRESH: Final = 20_000_000
 # Content is handed over in batches of about this size.
 BATCH: Final = 16 * 1024 * 1024
 MOST_LEFT_OUT: Final = 100
+_NEVER: Final = 1 << 63
+# File systems that give a file a new time with the first write through a mapping.
+_TELLING: Final = frozenset({"ext4", "xfs"})
 
 Signature = tuple[int, int, int, int, int]
 # Takes contents and stores them; called from the thread that walks.
@@ -94,23 +102,35 @@ class Seen(NamedTuple):
 
 
 def look(
-    root: int, known: KnownFolder | None, bounds: Bounds, store: Store | None = None, *, outside_links: bool = False
+    root: int,
+    known: KnownFolder | None,
+    bounds: Bounds,
+    store: Store | None = None,
+    *,
+    outside_links: bool = False,
+    doubted: int | None = None,
 ) -> Seen:
     """Look through the folder that the descriptor `root` is of, and hand contents that are new to `store`.
 
-    With `outside_links` a file that has a name outside too is kept like any other. Raises `OverBounds`, `OSError`.
+    With `outside_links` a file that has a name outside too is kept like any other. `doubted` is when the oldest program
+    began, in nanoseconds, that lived during the last look. Raises `OverBounds`, `OSError`.
     """
-    walk = _Look(root, bounds, store, outside_links)
+    walk = _Look(root, bounds, store, outside_links, doubted)
     found = walk.folder(root, known, 0, "")
     walk.hand_over()
     return Seen(found, walk.count, walk.size, tuple(walk.left_out))
 
 
 class _Look:
-    def __init__(self, root: int, bounds: Bounds, store: Store | None, outside_links: bool) -> None:
+    def __init__(
+        self, root: int, bounds: Bounds, store: Store | None, outside_links: bool, doubted: int | None
+    ) -> None:
         self._root = root
         self._outside_links = outside_links
         self._device = os.fstat(root).st_dev
+        self._doubted = _NEVER
+        if doubted is not None:
+            self._doubted = doubted - FRESH if _tells_of_mapped_writes(self._device) else 0
         self._bounds = bounds
         self._store = store
         self._fresh = time.time_ns() - FRESH
@@ -128,7 +148,7 @@ class _Look:
         entries: list[TreeEntry] = []
         old_files = known.files if known is not None else {}
         files = seen.files
-        fresh = self._fresh
+        fresh, doubted = self._fresh, self._doubted
         with os.scandir(fd) as found:
             for item in found:
                 name = item.name
@@ -144,7 +164,7 @@ class _Look:
                     changed = status.st_ctime_ns
                     signature = (status.st_ino, status.st_size, status.st_mtime_ns, changed, mode)
                     was = old_files.get(name)
-                    if was is not None and was.signature == signature and status.st_nlink == 1:
+                    if was is not None and was.signature == signature and status.st_nlink == 1 and changed < doubted:
                         self.size += status.st_size
                         self._check_size()
                         if changed >= fresh:
@@ -295,6 +315,18 @@ class _Look:
         if self._store is not None and self._batch:
             batch, self._batch, self._batch_size = self._batch, [], 0
             self._store(batch)
+
+
+@cache
+def _tells_of_mapped_writes(device: int) -> bool:
+    """Whether the file system with this number is one of those known to tell."""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
+            found = [line.partition(" - ")[2].split()[0] for line in mounts if line.split()[2] == number]
+    except (OSError, IndexError):
+        return False
+    return bool(found) and _TELLING.issuperset(found)
 
 
 def _by_name(entry: TreeEntry) -> str:

@@ -3,6 +3,10 @@
     ROOT/NAMESPACE/RUN/files    what calls of the run see as their workspace
     ROOT/NAMESPACE/RUN/lock     held while a call of the run works on it, in whatever process
 
+A folder is held for calls, each from `folder` to `changed`, and for residents: programs that go on between calls. It is
+restored only while nobody is at work on it: residents are ended first. Files that were recorded beside them under the
+same claim, by a program that a call ran for example, are brought in path by path, and nothing is ended for that.
+
 A folder is only ever a copy of what the journal says. It is compared with the journal before each call (by what is in
 memory, so that costs nothing) and made equal to it again where it is not: in a process that has not seen it, after
 another process had the run, after a call that was cut off. So a folder that nobody uses may be removed at any time.
@@ -15,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -23,12 +28,12 @@ import secrets
 import tempfile
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from foliot.common.threads import on_thread
-from foliot.engine.workspaces.restore import FetchMany, remove, restore
+from foliot.engine.workspaces.restore import FetchMany, merge, remove, restore
 from foliot.engine.workspaces.scan import FOLDER, Bounds, KnownFolder, OverBounds, Seen, Store, look, opened
 from foliot.engine.workspaces.trees import EMPTY, SNAPSHOT_EVENTS, WorkspaceTree, newest_after
 from foliot.errors import FoliotError, InvalidInput
@@ -40,11 +45,13 @@ from foliot.store.journal.base import Entry, Journal
 from foliot.tools.workspaces import (
     WORKSPACE_RULES,
     CallFiles,
+    EndResident,
     FenceOwner,
     WorkspaceFull,
     WorkspaceLost,
     WorkspaceReadOnly,
     call_files,
+    no_resident,
 )
 
 log = logging.getLogger(__name__)
@@ -77,10 +84,19 @@ class _Base(NamedTuple):
 
 
 class _Use(NamedTuple):
-    """One call that may write. A task that is over, or told to stop, has no result."""
+    """One call that may write. A task that is over, or told to stop, has no result. `began` is in nanoseconds."""
 
     task: asyncio.Task[Any] | None
     files: CallFiles | None
+    began: int
+
+
+class _Resident(NamedTuple):
+    """One program that may write between calls; see `WorkspaceFolders.resides`."""
+
+    end: EndResident
+    firm: bool
+    began: int
 
 
 class _RunFolder:
@@ -93,8 +109,12 @@ class _RunFolder:
         self.place = place
         self.turn = asyncio.Lock()
         self.uses: dict[str, _Use] = {}
-        # Jobs in the background that work on it between calls.
-        self.writers: set[asyncio.Task[Any]] = set()
+        self.residents: dict[object, _Resident] = {}
+        self.coming = 0  # calls that wait for their turn, or have it
+        # A call was cut off while a firm resident was at work, and the next one has not been told.
+        self.half_done = False
+        # When the oldest of those began who lived during the last look: they may have changed files unseen since.
+        self.doubted: int | None = None
         self.tree: KnownFolder | None = None
         self.sure = False
         self.head: WorkspaceSnapshot | None = None
@@ -110,7 +130,12 @@ class _RunFolder:
 
     @property
     def is_idle(self) -> bool:
-        return not self.uses and not self.writers and not self.turn.locked()
+        return not (self.uses or self.residents or self.coming or self.turn.locked())
+
+    @property
+    def is_firm(self) -> bool:
+        """Whether somebody is at work of whom nothing may be undone."""
+        return any(each.firm for each in self.residents.values())
 
 
 class RunWorkspaces:
@@ -136,7 +161,7 @@ class RunWorkspaces:
         self._namespace = namespace
         self._sources = sources
         self._known: OrderedDict[str, _RunFolder] = OrderedDict()
-        self._under_way: set[asyncio.Task[Any]] = set()
+        self._under_way: set[asyncio.Future[Any]] = set()
 
     async def access(self, owner: FenceOwner) -> WorkspaceAccess:
         """The most that calls of this run may do with its folder; see `WorkspaceFolders`."""
@@ -160,48 +185,60 @@ class RunWorkspaces:
         if (shared := self._shared_by(owner, rules)) is not None or base is None:
             return shared
         held = self._run_folder(owner)
-        files = self._files_of(owner)
-        use = _Use(asyncio.current_task(), files)
-        async with held.turn:
-            await self._whole(self._make_ready(held, owner.run_id, base, files))
-            if writes:
-                held.uses[owner.call_id] = use
-                if use.task is not None:
-                    use.task.add_done_callback(lambda _: self._gave_up(held, owner.call_id, use))
-            self._rest(held)
+        files, key = self._files_of(owner), _lease(owner)
+        held.coming += 1
+        try:
+            async with held.turn:
+                try:
+                    await self._whole(self._make_ready(held, owner.run_id, base, files))
+                    if writes:
+                        held.uses[key] = use = _Use(asyncio.current_task(), files, time.time_ns())
+                        if use.task is not None:
+                            use.task.add_done_callback(lambda _: self._gave_up(held, key, use))
+                finally:
+                    _rest(held)
+        finally:
+            held.coming -= 1
         return held.files
 
     async def changed(self, owner: FenceOwner) -> None:
         """Keep what a call changed that is over; see `WorkspaceFolders`."""
-        held = self._known.get(_key(owner)) if owner.run_id else None
-        use = held.uses.get(owner.call_id) if held is not None else None
+        held, key = self._known.get(_key(owner)) if owner.run_id else None, _lease(owner)
+        use = held.uses.get(key) if held is not None else None
         if held is None or use is None:
             return
         task = asyncio.current_task()
         if task is not None and task.cancelling():
-            self._gave_up(held, owner.call_id, use)
+            self._gave_up(held, key, use)
             return
         try:
             async with held.turn:
                 await self._keep(held, owner, use)
+        except WorkspaceFull:
+            raise
         except BaseException:
-            held.sure = False
+            _doubt(held)
             raise
         finally:
-            held.uses.pop(owner.call_id, None)
-            self._rest(held)
+            held.uses.pop(key, None)
+            _rest_soon(held)
 
-    def keeps_writing(self, owner: FenceOwner, task: asyncio.Task[Any]) -> None:
-        """A job of the run works on its folder until the task is over; see `WorkspaceFolders`."""
+    def resides(self, owner: FenceOwner, end: EndResident, *, firm: bool = False) -> Callable[[], None]:
+        """A program works on the folder of the run between calls; see `WorkspaceFolders`."""
         held = self._known.get(_key(owner)) if owner.run_id else None
-        if held is not None:
-            held.writers.add(task)
-            task.add_done_callback(lambda _: self._stopped(held, task))
+        use = held.uses.get(_lease(owner)) if held is not None else None
+        if held is None or use is None:
+            return no_resident
+        mark = object()
+        held.residents[mark] = _Resident(end, firm, use.began)
+        if not owner.call_id:
+            del held.uses[_lease(owner)]
 
-    def _stopped(self, held: _RunFolder, task: asyncio.Task[Any]) -> None:
-        held.writers.discard(task)
-        if not held.turn.locked():  # whoever has the turn looks at its end
-            self._rest(held)
+        def gone() -> None:
+            if held.residents.pop(mark, None) is not None:
+                _rest_soon(held)
+
+        return gone
 
     async def sweep(self, *, idle_for: float) -> int:
         """Remove the folders on this machine that no call has worked on for so many seconds. How many that were.
@@ -279,64 +316,92 @@ class RunWorkspaces:
                 del self._known[name]
         return held
 
-    def _gave_up(self, held: _RunFolder, call_id: str, use: _Use) -> None:
+    def _gave_up(self, held: _RunFolder, key: str, use: _Use) -> None:
         """Ends a use without a result: the next call begins where the last result left off."""
-        if held.uses.get(call_id) is use:
-            del held.uses[call_id]
-            held.sure = False
-            self._rest(held)
-
-    def _rest(self, held: _RunFolder) -> None:
-        """Give the folder up while no call works on it."""
-        if not held.uses and not held.writers:
-            _unlock(held)
+        if held.uses.get(key) is use:
+            del held.uses[key]
+            _doubt(held)
+            _rest_soon(held)
 
     # --- before a call -------------------------------------------------------------------------------------------
 
     async def _make_ready(self, held: _RunFolder, run_id: str, base: _Base, files: CallFiles | None) -> None:
-        await self._end_of_stopped(held)
+        await self._end_of_stopped(held, base.epoch)
         held.bounds = Bounds(base.rules.get("quota", QUOTA), base.rules.get("max_files", MOST_FILES))
         # A snapshot of this claim that is newer than what the driver knew when it started the call is on its way into
         # the journal. One of an earlier claim never arrived.
-        newer = held.epoch == base.epoch and _number(held.head) > _number(base.at)
+        same_claim = held.epoch == base.epoch
+        newer = same_claim and _number(held.head) > _number(base.at)
         wanted = held.head if newer else base.at
-        same = held.tree is not None and held.tree.digest == _digest(wanted)
-        known = same and held.sure
-        held.epoch, held.head = base.epoch, wanted
-        if held.writers and held.lock is not None:
-            if same:
-                return  # what a job wrote since is kept with the next call that changes something
-            await self._end_of_writers(held)
-        if known and (held.lock is not None or await on_thread(_take_as_it_was, held)):
+        behind = _digest(wanted) != _digest(held.head)
+        # Half done, or not by somebody else's leave: it is undone, but for when others are at work who would lose too.
+        stays = held.sure or bool(held.uses) or held.is_firm
+        if stays and (same_claim or not behind) and await on_thread(_take_as_it_was, held):
+            if behind:
+                await self._bring(held, run_id, wanted)
+            held.epoch, held.head = base.epoch, wanted
+            if files is not None and (held.half_done or not held.sure):
+                files.not_undone, held.half_done = True, False
             return
         if held.uses:
-            return  # another call works on it: it is put right when that is over
+            raise WorkspaceLost(
+                f"the workspace of run {run_id} has to be restored, and another call is still at work on it",
+                hint="call again when it is over",
+            )
+        await self._end_residents(held)
+        held.epoch, held.head, held.sure, held.half_done = base.epoch, wanted, False, False
         source = base.rules.get("source", "")
         if wanted is None and source:
             await self._seed(held, run_id, source, bool(base.rules.get("trusted")), files)
         else:
             await self._restore(held, run_id, wanted)
 
-    async def _end_of_stopped(self, held: _RunFolder) -> None:
-        """Wait for calls that were told to stop. Folders of those that do not are left to them."""
-        for call_id, use in list(held.uses.items()):
-            if use.task is None or not (use.task.done() or use.task.cancelling()):
+    async def _end_of_stopped(self, held: _RunFolder, epoch: int) -> None:
+        """Wait for calls that were told to stop, or are of an earlier claim. Folders of those that stay are left."""
+        for key, use in list(held.uses.items()):
+            old = use.files is not None and use.files.epoch < epoch
+            if use.task is None or not (old or use.task.done() or use.task.cancelling()):
                 continue
             if not use.task.done():
                 await asyncio.wait([use.task], timeout=STOPS_WITHIN)
-            if call_id in held.uses:
-                del held.uses[call_id]
-                held.sure = False
+            if key in held.uses:
+                del held.uses[key]
+                _doubt(held)
                 if not use.task.done():
-                    await on_thread(_leave, held)
+                    await self._leave_to_others(held)
 
-    async def _end_of_writers(self, held: _RunFolder) -> None:
-        """Wait for jobs of a run that others had meanwhile, which are being ended. One that stays keeps the folder."""
-        _, left = await asyncio.wait(held.writers, timeout=STOPS_WITHIN)
+    async def _end_residents(self, held: _RunFolder) -> None:
+        """End the programs that work on a folder between calls. It is left to those that stay."""
+        if not held.residents:
+            return
+        ending = [asyncio.ensure_future(each.end()) for each in held.residents.values()]
+        for task in ending:
+            self._under_way.add(task)
+            task.add_done_callback(self._ended)
+        await asyncio.wait(ending, timeout=STOPS_WITHIN)
+        if held.residents:
+            log.warning("%s: a program did not end, and keeps its folder; the run gets a new one", held.place)
+            await self._leave_to_others(held)
+
+    def _ended(self, task: asyncio.Future[Any]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("a program that worked on a workspace could not be ended: %s", error)
+
+    async def _leave_to_others(self, held: _RunFolder) -> None:
+        held.residents.clear()
+        held.uses.clear()
         held.sure = False
-        if left:
-            held.writers -= left
-            await on_thread(_leave, held)
+        await on_thread(_leave, held)
+
+    async def _bring(self, held: _RunFolder, run_id: str, snapshot: WorkspaceSnapshot | None) -> None:
+        """Bring what a later snapshot of the same claim changed into the folder, beside whoever works on it."""
+        try:
+            before = await WorkspaceTree.load(self._journal.get_blob, _digest(held.head))
+            after = await WorkspaceTree.load(self._journal.get_blob, _digest(snapshot))
+            await on_thread(_merge_into, held, before, after, self._fetching())
+        except (OSError, FoliotError) as error:
+            raise _not_restored(run_id, error) from error
 
     async def _restore(self, held: _RunFolder, run_id: str, snapshot: WorkspaceSnapshot | None) -> None:
         """Make the folder equal to a snapshot, and take its lock."""
@@ -346,13 +411,10 @@ class RunWorkspaces:
             tree = await WorkspaceTree.load(self._journal.get_blob, wanted)
             seen = await on_thread(_make_equal, held, tree, self._fetching())
         except (OSError, FoliotError) as error:
-            if isinstance(error, FoliotError) and error.retryable:
-                raise
-            what = error.message if isinstance(error, FoliotError) else (error.strerror or type(error).__name__)
-            raise WorkspaceLost(f"the workspace of run {run_id} could not be restored: {what}") from error
+            raise _not_restored(run_id, error) from error
         if seen.digest != wanted:
             raise WorkspaceLost(f"the workspace of run {run_id} changes while it is restored")
-        held.tree, held.head, held.sure = seen.root, snapshot, True
+        held.tree, held.head, held.sure, held.doubted = seen.root, snapshot, True, None
 
     async def _seed(self, held: _RunFolder, run_id: str, source: str, trusted: bool, files: CallFiles | None) -> None:
         """Begin with a copy of a folder, which is in the journal before the first call that sees it has a result."""
@@ -371,21 +433,15 @@ class RunWorkspaces:
     # --- after a call --------------------------------------------------------------------------------------------
 
     async def _keep(self, held: _RunFolder, owner: FenceOwner, use: _Use) -> None:
-        if held.lock is None:
-            return  # the folder was left to somebody else
+        others = [each.began for each in held.uses.values() if each is not use]
+        others += [each.began for each in held.residents.values()]
         try:
             seen = await self._whole(on_thread(_look_at, held, self._storing(owner.run_id)))
         except OverBounds as error:
-            before = "there was nothing in it before"
-            if held.head is not None:
-                before = f"before it there were {held.head.files:,} files of {held.head.size:,} bytes"
-            del held.uses[owner.call_id]
-            held.sure = False
-            if not held.uses:
-                await self._whole(self._restore(held, owner.run_id, held.head))
+            del held.uses[_lease(owner)]
+            undone = await self._whole(self._undo(held, owner.run_id))
             raise WorkspaceFull(
-                f"the workspace may not hold what this call left: {error.message}; what it changed was undone "
-                f"({before})",
+                f"the workspace may not hold what this call left: {error.message}; {undone}",
                 hint="write less, or delete what is no longer needed; spec.workspace.quota of the agent is the limit",
                 bound=error.what,
             ) from None
@@ -393,9 +449,25 @@ class RunWorkspaces:
             raise WorkspaceLost(
                 f"what the call changed in the workspace could not be kept: {error.strerror or error}"
             ) from error
+        held.doubted = min(others, default=None)
         self._note(held, seen, use.files)
         if use.files is not None:
             use.files.left_out = seen.left_out
+
+    async def _undo(self, held: _RunFolder, run_id: str) -> str:
+        """Go back to what was kept last, unless others are at work; says what was done."""
+        if held.is_firm:
+            return "it was not undone, because a job is running: delete what is too much, or nothing more is kept"
+        if held.uses:
+            held.sure = False
+            return "it was not undone yet, because other calls are at work: delete what is too much"
+        ended = ", and programs that worked on it were ended" if held.residents else ""
+        await self._end_residents(held)
+        await self._restore(held, run_id, held.head)
+        before = "there was nothing in it before"
+        if held.head is not None:
+            before = f"before it there were {held.head.files:,} files of {held.head.size:,} bytes"
+        return f"what it changed was undone{ended} ({before})"
 
     def _note(self, held: _RunFolder, seen: Seen, files: CallFiles | None) -> None:
         """Remember what was seen, and have it recorded with the result of the call if it is something new."""
@@ -412,8 +484,8 @@ class RunWorkspaces:
     async def _whole(self, work: Coroutine[Any, Any, T] | Awaitable[T]) -> T:
         """Await work to its end even when whoever waits for it is cancelled: threads cannot be stopped halfway."""
         task = asyncio.ensure_future(work)
-        self._under_way.add(task)  # type: ignore[arg-type]
-        task.add_done_callback(self._under_way.discard)  # type: ignore[arg-type]
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -468,11 +540,44 @@ def _digest(snapshot: WorkspaceSnapshot | None) -> str:
 def _forget(held: _RunFolder, snapshot: WorkspaceSnapshot, before: WorkspaceSnapshot | None) -> None:
     """Go back behind a snapshot that is not recorded, unless a later one was taken, which holds it too."""
     if held.head is snapshot:
-        held.head, held.sure = before, False
+        held.head = before
+        _doubt(held)
+
+
+def _doubt(held: _RunFolder) -> None:
+    """Have what a call left that has no result undone before the next one. Never while a firm resident is at work."""
+    if held.is_firm:
+        held.half_done = True
+    else:
+        held.sure = False
+
+
+def _rest(held: _RunFolder) -> None:
+    """Give the folder up while nobody works on it. For whoever has the turn."""
+    if not held.uses and not held.residents:
+        _unlock(held)
+
+
+def _rest_soon(held: _RunFolder) -> None:
+    """As `_rest`, for all others: whoever has the turn does it at its end."""
+    if not held.turn.locked():
+        _rest(held)
+
+
+def _not_restored(run_id: str, error: OSError | FoliotError) -> FoliotError:
+    if isinstance(error, FoliotError) and error.retryable:
+        return error
+    what = error.message if isinstance(error, FoliotError) else (error.strerror or type(error).__name__)
+    return WorkspaceLost(f"the workspace of run {run_id} could not be restored: {what}")
 
 
 def _key(owner: FenceOwner) -> str:
     return f"{owner.caller.namespace}/{owner.run_id}"
+
+
+def _lease(owner: FenceOwner) -> str:
+    """The name under which a folder is held: that of the call, or of the task of whoever has none."""
+    return owner.call_id or f" {id(asyncio.current_task())}"
 
 
 # --- on threads ------------------------------------------------------------------------------------------------------
@@ -481,12 +586,16 @@ def _key(owner: FenceOwner) -> str:
 def _take_as_it_was(held: _RunFolder) -> bool:
     """Take the lock of a folder that no other process has worked on since this one did. False when it is not so.
 
-    What jobs of the run, which go on between its calls, have changed there meanwhile stays.
+    What jobs of the run, which go on between its calls, have changed there meanwhile stays. One that is locked already
+    may have been moved away by another process.
     """
     try:
         if os.stat(held.files, follow_symlinks=False).st_ino != held.inode:
             return False
-        if os.stat(held.place / LOCK, follow_symlinks=False).st_mtime_ns != held.stamp:
+        lock = os.stat(held.place / LOCK, follow_symlinks=False)
+        if held.lock is not None:
+            return os.path.samestat(lock, os.fstat(held.lock))
+        if lock.st_mtime_ns != held.stamp:
             return False
     except OSError:
         return False
@@ -558,12 +667,14 @@ def _open_files(held: _RunFolder) -> Generator[int]:
 
 
 def _make_equal(held: _RunFolder, tree: WorkspaceTree, fetch: FetchMany) -> Seen:
+    if held.lock is not None and not _take_as_it_was(held):
+        _unlock(held)
     _claim(held)
     inode = held.inode
     with _open_files(held) as root:
         hint = held.tree if held.inode == inode else None
         try:
-            now = look(root, hint, held.bounds)
+            now = look(root, hint, held.bounds, doubted=held.doubted)
         except OverBounds:  # what a call that was cut off left may be more than it may leave
             now = None
         if now is not None and now.digest == tree.root and not now.left_out:
@@ -572,9 +683,16 @@ def _make_equal(held: _RunFolder, tree: WorkspaceTree, fetch: FetchMany) -> Seen
         return look(root, None if now is None else now.root, NO_BOUNDS)
 
 
-def _look_at(held: _RunFolder, store: Store) -> Seen:
+def _merge_into(held: _RunFolder, before: WorkspaceTree, after: WorkspaceTree, fetch: FetchMany) -> None:
     with _open_files(held) as root:
-        return look(root, held.tree, held.bounds, store)
+        merge(root, before, after, fetch)
+
+
+def _look_at(held: _RunFolder, store: Store) -> Seen:
+    if held.lock is None or not _take_as_it_was(held):
+        raise OSError(errno.ESTALE, "another process has taken the folder")
+    with _open_files(held) as root:
+        return look(root, held.tree, held.bounds, store, doubted=held.doubted)
 
 
 def _look_at_source(source: str, granted: Sequence[str] | None, bounds: Bounds, store: Store) -> Seen:

@@ -14,6 +14,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Coroutine, Iterable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -157,7 +158,8 @@ class Jobs:
         self._forget_oldest(run_id)
         try:
             # The call is over: from now on the job works on the folder beside the calls that follow.
-            self._fences.keeps_writing(session.policy, owner, job.running)
+            gone = self._fences.resides(session.policy, owner, partial(_end, job), firm=True)
+            job.running.add_done_callback(lambda _: gone())
             await self._fences.changed(session.policy, owner)
         except BaseException:
             await _end(job)

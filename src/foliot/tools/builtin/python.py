@@ -54,7 +54,7 @@ from foliot.tools.declared_fences import agent_fence
 from foliot.tools.fences import FenceRequest, Fences, Narrowed, fence_of
 from foliot.tools.isolation import sandbox_failure
 from foliot.tools.processes import outlives_call
-from foliot.tools.workspaces import folder_identity
+from foliot.tools.workspaces import folder_identity, no_resident
 
 # How many interpreters live at once.
 MOST: Final = 8
@@ -91,6 +91,7 @@ class _Interpreter:
         self._output = Tail("stdout", _KEPT, None)
         self._heard = Heard(None)
         self._mark = b""
+        self.gone = no_resident
         self._read_all = asyncio.Event()
         self._listening = asyncio.get_running_loop().create_task(self._listen())
 
@@ -147,6 +148,7 @@ class _Interpreter:
     async def end(self) -> None:
         self._listening.cancel()
         await self.session.close()
+        self.gone()
 
     async def _listen(self) -> None:
         """Read what is printed, so that nothing is held back; what comes behind the mark belongs to the next call."""
@@ -375,6 +377,7 @@ class Interpreters:
             with outlives_call():  # the sandbox itself ends what is started in it
                 process = await session.start([python, "-I", "-c", _INSIDE.read_text()])
                 interpreter = _Interpreter(session, process, found)
+                interpreter.gone = self._fences.resides(session.policy, fence_of(call), interpreter.end)
             async with asyncio.timeout(START_SECONDS):
                 await interpreter.answer()
         except BaseException as error:

@@ -22,7 +22,7 @@ from foliot.tools.mcp.http import EXCHANGE, Exchange
 from foliot.tools.mcp.pins import Announced, announced
 from foliot.tools.mcp.process import ResolveSecret, SecretHosts, ServerSpec, prepare
 from foliot.tools.mcp.stdio import FencedProcess, ServerProcess, start_fenced, start_unfenced, stdio_transport
-from foliot.tools.workspaces import FenceOwner
+from foliot.tools.workspaces import FenceOwner, no_resident
 from foliot.version import __version__
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ class McpSession:
         self._ended = asyncio.Event()
         self._list_changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._gone = no_resident
 
     @property
     def alive(self) -> bool:
@@ -236,6 +237,7 @@ class McpSession:
                 raise
         finally:
             self.end("the connection was closed")
+            self._gone()
 
     @asynccontextmanager
     async def _connected(self) -> AsyncGenerator[Client]:
@@ -308,6 +310,8 @@ class McpSession:
     def _started(self, child: ServerProcess) -> None:
         self.pid = child.pid
         self.policy = child.session.policy if isinstance(child, FencedProcess) else None
+        if self.policy is not None and self.fence is not None and self._means.fences is not None:
+            self._gone = self._means.fences.resides(self.policy, self.fence.owner, self.close)
 
     async def _stay(self, client: Client) -> None:
         capabilities = client.server_capabilities.tools
