@@ -4,7 +4,7 @@
     ROOT/NAMESPACE/RUN/lock     held while a call of the run works on it, in whatever process
 
 A folder is held for calls, each from `folder` to `changed`, and for residents: programs that go on between calls. It is
-restored only while nobody is at work on it: residents are ended first. Files that were recorded beside them under the
+restored only while no call is at work on it, and residents are ended first. Files that were recorded beside them under the
 same claim, by a program that a call ran for example, are brought in path by path, and nothing is ended for that.
 
 A folder is only ever a copy of what the journal says. It is compared with the journal before each call (by what is in
@@ -553,7 +553,7 @@ def _doubt(held: _RunFolder) -> None:
 
 
 def _rest(held: _RunFolder) -> None:
-    """Give the folder up while nobody works on it. For whoever has the turn."""
+    """Give the folder up when it is not held any more. For whoever has the turn."""
     if not held.uses and not held.residents:
         _unlock(held)
 
