@@ -299,7 +299,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def _kind_of(folder: int, name: str) -> str | None:
-    """What a name in a folder is; None when there is none."""
+    """Returns the kind of a name in a folder; None when there is none."""
     try:
         return _kind(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
     except FileNotFoundError:

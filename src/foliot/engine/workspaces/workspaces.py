@@ -553,13 +553,13 @@ def _doubt(held: _RunFolder) -> None:
 
 
 def _rest(held: _RunFolder) -> None:
-    """Give the folder up when it is not held any more. For whoever has the turn."""
+    """Give the folder up when it is not held any more. Only the one who has the turn does so."""
     if not held.uses and not held.residents:
         _unlock(held)
 
 
 def _rest_soon(held: _RunFolder) -> None:
-    """As `_rest`, for all others: whoever has the turn does it at its end."""
+    """Give the folder up as `_rest`, unless another has the turn, who does it at its end."""
     if not held.turn.locked():
         _rest(held)
 
