@@ -4,8 +4,8 @@
     ROOT/NAMESPACE/RUN/lock     held while a call of the run works on it, in whatever process
 
 A folder is held for calls, each from `folder` to `changed`, and for residents: programs that go on between calls. It is
-restored only while no call is at work on it, and residents are ended first. Files that were recorded beside them under the
-same claim, by a program that a call ran for example, are brought in path by path, and nothing is ended for that.
+restored only while no call is at work on it, and residents are ended first. Files that were recorded beside them under
+the same claim, by a program that a call ran for example, are brought in path by path: nothing is ended for that.
 
 A folder is only ever a copy of what the journal says. It is compared with the journal before each call (by what is in
 memory, so that costs nothing) and made equal to it again where it is not: in a process that has not seen it, after
