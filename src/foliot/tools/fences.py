@@ -37,8 +37,9 @@ from foliot.sandbox.base import (
 from foliot.sandbox.egress.broker import Broker, Resolve
 from foliot.sandbox.egress.credentials import EgressSecret
 from foliot.sandbox.egress.rules import EgressRecord, EgressRule
-from foliot.tools.base import Caller, Invocation, ToolDenied, ToolPolicyInvalid
+from foliot.tools.base import Caller, Invocation, ToolDenied, ToolError, ToolPolicyInvalid
 from foliot.tools.isolation import sandbox_failure
+from foliot.tools.network_notes import call_network
 from foliot.tools.processes import outlives_call
 from foliot.tools.workspaces import EndResident, FenceOwner, WorkspaceFolders, no_resident
 
@@ -266,7 +267,12 @@ class Fences:
         """Returns what a fence would be for this caller now. Raises `ToolDenied`."""
         if wanted.mounts:
             wanted = await on_thread(with_real_mounts, wanted)
-        found = narrowed(wanted, await self._ceilings(caller))
+        ceilings = await self._ceilings(caller)
+        found = narrowed(wanted, ceilings)
+        if (notes := call_network.get()) is not None and wanted.network:
+            notes.narrowed(
+                [each.rule for each in ceilings if each.network == ()], [each.rule for each in ceilings if each.network]
+            )
         if found.request.backend != "process" and not found.request.image:
             found = replace(found, request=replace(found.request, image=self._default_image))
         return found
@@ -327,7 +333,7 @@ class Fences:
         """Open a session, which whoever asked for it closes. Nothing has run in it.
 
         Raises `ToolDenied` when a ceiling forbids it, `ToolIsolationMissing` when it cannot be had here,
-        `ToolPolicyInvalid` when it makes no sense.
+        `ToolPolicyInvalid` when it makes no sense, `ToolSecretMissing` when one of its secrets is not there.
         """
         return await self.open_narrowed(await self.narrowed(wanted, owner.caller), owner)
 
@@ -375,6 +381,7 @@ class Fences:
         sandbox = self._sandbox(wanted.backend)
         if not wanted.network:
             return await sandbox.open(policy)
+        await self._check_secrets(wanted, owner)
         broker = self._broker(found, owner, serving)
         await broker.__aenter__()
         try:
@@ -382,6 +389,18 @@ class Fences:
         except BaseException:
             await broker.close()
             raise
+
+    async def _check_secrets(self, wanted: FenceRequest, owner: FenceOwner) -> None:
+        """Raises, before anything runs, for a secret that cannot be had now: the host would refuse what lacks it."""
+        reveal = self._reveal
+        if reveal is None:
+            return  # which the broker refuses
+        for secret in wanted.secrets:
+            try:
+                await reveal(owner, wanted.namespace or owner.caller.namespace, secret)
+            except ToolError as error:
+                error.before_effect = True
+                raise
 
     def _broker(self, found: Narrowed, owner: FenceOwner, serving: Serving) -> Broker:
         wanted, last = found.request, owner
@@ -398,6 +417,12 @@ class Fences:
             last = _CONNECTED.get() or serving() or last
             return last
 
+        def recorded(entry: EgressRecord) -> None:
+            by = served()
+            if by.notes is not None:
+                by.notes.note(entry)
+            record(by, entry)
+
         async def resolve(host: str, port: int) -> Sequence[str]:
             if (owner := serving()) is None:
                 raise ToolDenied("no call is in progress", layer="sandbox")
@@ -412,7 +437,7 @@ class Fences:
             wanted.network,
             within=found.within,
             resolve=resolve,
-            record=lambda entry: record(served(), entry),
+            record=recorded,
             secrets=[
                 EgressSecret(each.name, each.hosts, each.ports, each.variable, each.cleartext)
                 for each in wanted.secrets
@@ -423,4 +448,4 @@ class Fences:
 
 def fence_of(call: Invocation) -> FenceOwner:
     """Returns the owner of the fence of this call."""
-    return FenceOwner(call.tool, call.caller, call.run_id, call.call_id)
+    return FenceOwner(call.tool, call.caller, call.run_id, call.call_id, call_network.get())

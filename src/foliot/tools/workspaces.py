@@ -27,6 +27,7 @@ from msgspec import Struct
 from foliot.kernel.run.events import WorkspaceSnapshot
 from foliot.sandbox.base import WorkspaceAccess
 from foliot.tools.base import Caller, ToolDenied, ToolError
+from foliot.tools.network_notes import NetworkNotes
 
 # Where the frozen spec of a run keeps what its agent declares of the workspace.
 WORKSPACE_RULES: Final = "workspace"
@@ -43,12 +44,16 @@ EndResident: TypeAlias = Callable[[], Awaitable[object]]
 
 
 class FenceOwner(Struct, frozen=True):
-    """The call of a run that a fence and a folder belong to. A call outside any run has no `run_id`."""
+    """The call of a run that a fence and a folder belong to. A call outside any run has no `run_id`.
+
+    `notes` is told what the network refuses, for the result of the call; None where nobody reads it.
+    """
 
     tool: str
     caller: Caller
     run_id: str = ""
     call_id: str = ""
+    notes: NetworkNotes | None = None
 
 
 class FolderIdentity(Struct, frozen=True):

@@ -335,6 +335,8 @@ class Broker:
                     raise _Refused(error.reason, str(error)) from None
         except _Refused as refused:
             exchange.end(refused.verdict, refused.reason)
+            self._note(exchange)  # before the answer: the record is there when the program goes on
+            heard = False
             await self._answer(exchange, refused)
         except TimeoutError:
             exchange.end("failed", "timeout")

@@ -54,7 +54,7 @@ from foliot.tools.declared_fences import agent_fence
 from foliot.tools.fences import FenceRequest, Fences, Narrowed, fence_of
 from foliot.tools.isolation import sandbox_failure
 from foliot.tools.processes import outlives_call
-from foliot.tools.workspaces import folder_identity, no_resident
+from foliot.tools.workspaces import FenceOwner, folder_identity, no_resident
 
 # How many interpreters live at once.
 MOST: Final = 8
@@ -184,13 +184,14 @@ def _cut_mark(data: bytes, mark: bytes) -> int | None:
 
 
 class _Place:
-    """The interpreter of one run, or none, and why the last one is gone."""
+    """The interpreter of one run, or none, and why the last one is gone. `served` is the last call that it had."""
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
         self.interpreter: _Interpreter | None = None
         self.idle_since = 0.0
         self.gone = ""
+        self.served: FenceOwner | None = None
 
 
 class Interpreters:
@@ -280,6 +281,7 @@ class Interpreters:
         on_output: OnOutput | None,
     ) -> str:
         owner, note = fence_of(call), ""
+        place.served = owner
         found = await self._fences.narrowed(wanted, call.caller)
         if (used := place.interpreter) is not None:
             folder, access = await self._fences.workspace(found.request.workspace, owner)
@@ -362,16 +364,16 @@ class Interpreters:
         await self._take_place()
         try:
             # Only now: while it waited for a place, other ceilings may have come to hold.
-            place.interpreter = await self._started(call, await self._fences.narrowed(wanted, call.caller))
+            place.interpreter = await self._started(call, place, await self._fences.narrowed(wanted, call.caller))
         except BaseException:
             await self._give_up_place()
             raise
         place.gone = ""
 
-    async def _started(self, call: Invocation, found: Narrowed) -> _Interpreter:
+    async def _started(self, call: Invocation, place: _Place, found: Narrowed) -> _Interpreter:
         python, mounts = _python(found.request.backend)
         opened = replace(found, request=replace(found.request, parts=mounts))
-        session = await self._fences.open_narrowed(opened, fence_of(call))
+        session = await self._fences.open_narrowed(opened, fence_of(call), serving=lambda: place.served)
         interpreter = None
         try:
             with outlives_call():  # the sandbox itself ends what is started in it

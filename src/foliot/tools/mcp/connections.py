@@ -344,7 +344,8 @@ class McpConnections:
         folder, access = await fences.workspace(found.request.workspace, owner)
         if folder is not None:
             found = replace(found, request=replace(found.request, workspace=access))
-            return SessionFence(found, replace(owner, tool=server.name, call_id="")), folder_identity(folder)
+            of_run = replace(owner, tool=server.name, call_id="", notes=None)
+            return SessionFence(found, of_run), folder_identity(folder)
         return SessionFence(found, server_owner(server)), None
 
     def _granted(self, server: ServerSpec) -> FenceRequest:

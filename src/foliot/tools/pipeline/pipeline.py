@@ -43,6 +43,7 @@ from foliot.tools.governance.judge import Judgement, Layer, judge, refused_by
 from foliot.tools.governance.layers import Advertised, AllowList, CheckArguments, Conditions, Policies, Resolve
 from foliot.tools.governance.permissions import Callees, Delegates, Permissions
 from foliot.tools.governance.rules import Rules, StandingGrant, Verdict
+from foliot.tools.network_notes import NetworkNotes, call_network
 from foliot.tools.pipeline.attempt import Attempt, Deadline
 from foliot.tools.pipeline.breaker import Breaker
 from foliot.tools.pipeline.gates import (
@@ -66,6 +67,7 @@ from foliot.tools.pipeline.results import (
     classified,
     failure_result,
     masked_output,
+    noted,
     success_result,
 )
 from foliot.tools.pipeline.retry import Retries
@@ -439,8 +441,11 @@ class AdmittedCall:
         running = CallProgress(on_output, may_act)
         began = parts.clock()
         outer, noting = current.set(running), note_for(running.processes)
+        notes = NetworkNotes()
+        asking = call_network.set(notes)
         try:
-            result = success_result(call, await self.entry.handler(call, running))
+            value = await self.entry.handler(call, running)
+            result = success_result(call, value, notes.text(failed=False))
             if running.has_processes:
                 await running.end_processes(call)
         except asyncio.CancelledError:
@@ -452,6 +457,7 @@ class AdmittedCall:
             # A tool may raise anything; whatever it is, the model gets exactly one result.
             failure = classified(error, call.tool)
             result = failure_result(call, failure, running.unknown(failure), self.entry.definition.effect)
+            result = noted(result, notes.text(failed=True))
             running.over = True
             await running.end_processes(call)
         finally:
@@ -459,6 +465,7 @@ class AdmittedCall:
             try:
                 forget(noting)
                 current.reset(outer)
+                call_network.reset(asking)
             except ValueError:
                 pass  # thrown away by whoever tidies up, in a context of its own
         if ended is not None:

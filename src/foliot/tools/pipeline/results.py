@@ -111,8 +111,8 @@ SAME_REQUEST = "The same call again is the same request to the tool: it goes by 
 _encode = msgspec.json.Encoder(enc_hook=lambda value: _plain(value)).encode
 
 
-def success_result(call: Invocation, value: object) -> ToolResult:
-    """Text stays text, parts stay parts; every other value becomes JSON.
+def success_result(call: Invocation, value: object, note: str = "") -> ToolResult:
+    """Text stays text, parts stay parts; every other value becomes JSON. A note is not added to that: programs read it.
 
     Raises `ToolError` for a value that cannot: the tool has acted, and whoever asked does not learn what came of it.
     """
@@ -120,18 +120,19 @@ def success_result(call: Invocation, value: object) -> ToolResult:
         case str():
             content: tuple[Text | Media, ...] = (Text(value),)
         case None:
-            content = (Text("null"),)
+            content, note = (Text("null"),), ""
         case Text() | Media():
             content = (value,)
         case tuple() | list() if value and all(isinstance(part, Text | Media) for part in value):  # pyright: ignore[reportUnknownVariableType] - narrowed by the guard
             content = tuple(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType] - see above
         case _:
+            note = ""
             try:
                 content = (Text(_encode(value).decode()),)
             except (TypeError, ValueError) as error:
                 what = type(value).__name__
                 raise ToolError(f"the tool returned {what}, which is not JSON: {error}", retryable=False) from error
-    return ToolResult(call.call_id, call.tool, content)
+    return noted(ToolResult(call.call_id, call.tool, content), note)
 
 
 def failure_result(
@@ -160,6 +161,14 @@ def failure_result(
     )
     advice = SAME_REQUEST if effect == "idempotent" else NOT_AGAIN[0].upper() + NOT_AGAIN[1:]
     return ToolResult(call.call_id, call.tool, (Text(f"Error ({failure.code}): {message}. {advice}"),), failure)
+
+
+def noted(result: ToolResult, note: str) -> ToolResult:
+    """The result with a note of what stood around the call, in its text and in its error. A blank one adds nothing."""
+    if not note:
+        return result
+    error = None if result.error is None else replace(result.error, message=f"{result.error.message}\n{note}")
+    return replace(result, content=(*result.content, Text(note)), error=error)
 
 
 def _plain(value: object) -> object:
