@@ -459,6 +459,31 @@ async def test_an_agent_that_is_a_program_does_not_run_where_none_may(runtime: R
     assert "it ran" not in said
 
 
+@needs_fence
+@pytest.mark.parametrize(
+    ("policy", "commands", "objection"),
+    [
+        ({"ask": "always"}, ["echo *"], 'ask is "always", and no person can be asked'),
+        ({"ask": "always", "security": "full"}, [], 'ask is "always", and no person can be asked'),
+        ({"ask": "on-miss"}, [], "allowed_commands of the agent does not hold its program echo; ask is"),
+        ({"ask": "on-miss"}, ["git *"], "allowed_commands of the agent does not hold its program echo; ask is"),
+        ({"security": "allowlist"}, ["git *", "echo"], "allowed_commands of the agent does not hold its program echo"),
+        ({"security": "allowlist"}, [], ""),
+        ({"ask": "on-miss"}, ["echo *"], ""),
+        ({"ask": "on-miss"}, ["echo it ran"], ""),
+        ({"ask": "on-miss", "security": "full"}, [], ""),
+    ],
+)
+async def test_the_program_of_an_agent_starts_only_where_no_person_has_to_be_asked(
+    runtime: Runtime, policy: dict[str, Any], commands: list[str], objection: str
+) -> None:
+    runner = {"command": ["echo", "it", "ran"]}
+    worker = Agent("worker", runner=runner, execution_policy=policy, allowed_commands=commands)
+    done = await runtime.run(worker, "go", check=False)
+    assert done.output == ("" if objection else "it ran")
+    assert objection in (done.error or "")
+
+
 async def test_a_run_of_a_program_waits_for_a_worker_with_a_fence(runtime: Runtime) -> None:
     await declare(runtime, "Agent", "worker", runner={"command": ["true"]})
     await runtime.inside.tasking.tasks.accept(Command("agent", "worker", name="t1", message="go"))

@@ -93,6 +93,7 @@ from foliot.tools.base import ToolError
 from foliot.tools.builtin.questions import LONGEST_QUESTION, MOST_CHOICES
 from foliot.tools.declared_fences import fence_request
 from foliot.tools.fences import FenceRequest, Fences, Narrowed
+from foliot.tools.governance.execution import agent_program_objection
 from foliot.tools.processes import outlives_call
 from foliot.tools.workspaces import FenceOwner, folder_identity
 
@@ -275,11 +276,13 @@ class _Work:
     def _check(self) -> None:
         """Raises `ModelRequestError` unless the program may run here, by what holds now."""
         self._gateway.check(self._runner, self._state.spec.agent)
-        policy = self._owner.caller.execution
-        if policy is not None and policy.security not in ("allowlist", "full"):
+        caller, command = self._owner.caller, self._runner.command
+        if caller.execution is None:
+            return
+        if objection := agent_program_objection(caller.execution, command, caller.allowed_commands):
             raise ModelRequestError(
-                f'the execution policy of the run: security is "{policy.security}", and its agent is a program',
-                hint="let an agent with a model do it, or allow programs in its execution_policy",
+                f"the execution policy of the run: {objection}",
+                hint="let an agent with a model do it, or allow its program by security, ask and allowed_commands",
             )
 
     async def _waiting(self) -> RunningProgram | None:

@@ -15,7 +15,7 @@ opened for the run (`ceiling_of`). A policy that was not declared says nothing h
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from foliot.kernel.execution import RUNTIMES, ExecutionPolicy, normalised, to_run_execution_resources
@@ -131,6 +131,26 @@ def is_listed_command(command: str, patterns: Iterable[str]) -> bool:
     if not _PLAIN.fullmatch(command) or "=" in words[0]:
         return False
     return any(_fits(words, pattern.split()) for pattern in listed)
+
+
+def agent_program_objection(policy: ExecutionPolicy, command: Sequence[str], listed: Sequence[str]) -> str:
+    """Why the program that an agent is may not be started; blank when it may. `listed` are its `allowed_commands`.
+
+    No person can be asked about the start of an agent: where one would have to be asked, it is refused. An agent that
+    lists no commands lists its own program by declaring it, unless misses are to be asked about.
+    """
+    policy = normalised(policy)
+    if policy.security not in ("allowlist", "full"):
+        return f'security is "{policy.security}", and its agent is a program'
+    unasked = "and no person can be asked about the start of an agent that is a program"
+    if policy.ask == "always":
+        return f'ask is "always", {unasked}'
+    patterns = [pattern.split() for pattern in listed if pattern.strip()]
+    holds = any(_fits(list(command), pattern) for pattern in patterns)
+    if policy.security == "full" or holds or (not patterns and policy.ask == "off"):
+        return ""
+    missing = f'security is "allowlist", and allowed_commands of the agent does not hold its program {command[0]}'
+    return missing if policy.ask == "off" else f'{missing}; ask is "{policy.ask}", {unasked}'
 
 
 def _fits(words: list[str], pattern: list[str]) -> bool:
