@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from foliot.kernel.run.events import WorkspaceSnapshot
 from foliot.sandbox.base import Limits, Mount, WorkspaceAccess
 from foliot.sandbox.egress.rules import EgressRecord, EgressRule
 from foliot.sandbox.process import ProcessSandbox
@@ -91,6 +92,9 @@ class Kept:
 
     async def folder(self, owner: FenceOwner, *, writes: bool = True) -> Path | None:
         return await self._shared.folder(owner)
+
+    async def take_over(self, owner: FenceOwner, before: WorkspaceSnapshot | None, after: WorkspaceSnapshot) -> None:
+        """Do nothing."""
 
     async def changed(self, owner: FenceOwner) -> None:
         self.saved.append(owner)

@@ -24,7 +24,6 @@ from foliot.engine.definition.freeze import narrowed_by
 from foliot.engine.driver.driver import Driver
 from foliot.engine.driver.journal import signal
 from foliot.engine.driver.runs import Runs, user_message
-from foliot.engine.workspaces.trees import content_of
 from foliot.errors import Conflict, FoliotError, NotFound, UsageError
 from foliot.kernel.arguments import parse_object
 from foliot.kernel.run.budget import Limits, Spent, narrow, remaining
@@ -49,7 +48,7 @@ from foliot.tools.backends.agent import (
 )
 from foliot.tools.base import ToolArgumentsInvalid, ToolDenied, ToolError, ToolUnsupported
 from foliot.tools.pipeline.parts import spend
-from foliot.tools.workspaces import call_files
+from foliot.tools.workspaces import FenceOwner, call_files
 
 # --- children --------------------------------------------------------------------------------------------------------
 
@@ -436,16 +435,15 @@ class Delegator:
         return program_spec(parent.spec, order.tools or (), program, left)
 
     async def _bring_files_back(self, order: DelegationOrder, program: State) -> None:
-        """Have the call leave the files as its program left them, which had begun with those of its agent."""
+        """Have the call leave what its program changed in the files, which had begun with those of its agent."""
         files, left = call_files.get(), program.workspace
-        if files is None or files.run_id != order.parent or left is None:
+        begun = program.created.workspace if program.created is not None else None
+        if files is None or files.run_id != order.parent or left is None or left == begun:
             return
-        if files.at is not None and left.number <= files.at.number:
-            return
-        # They are content of this run from now on, and stay as long as it.
-        content = await content_of(self._runs.journal, left)
-        await self._runs.journal.put_blobs(list(content.values()), run_id=order.parent)
-        files.keep(left, lambda: None)
+        workspaces = self._assembly.backends.fences.workspaces
+        assert workspaces is not None, "the program had files"
+        owner = FenceOwner(RUNNING_CODE, order.caller, order.parent, order.call_id)
+        await workspaces.take_over(owner, begun, left)
 
     async def _called_by_programs(self, parent: State) -> int:
         """How many calls the earlier programs of a run have made: they count as its own."""

@@ -99,6 +99,14 @@ class WorkspaceFolders(Protocol):
         """
         ...
 
+    async def take_over(self, owner: FenceOwner, before: WorkspaceSnapshot | None, after: WorkspaceSnapshot) -> None:
+        """Have a call leave what another run changed that began with the files `before`, and left those `after`.
+
+        What has been changed here meanwhile stays, and is named in `CallFiles.left_out` where both changed it.
+        Raises as `folder` and `changed`.
+        """
+        ...
+
     def resides(self, owner: FenceOwner, end: EndResident, *, firm: bool = False) -> Callable[[], None]:
         """A program of this run works on its folder from now on, also between calls. Call what is returned at its end.
 
@@ -127,6 +135,9 @@ class SharedWorkspace:
 
     async def changed(self, owner: FenceOwner) -> None:
         """Do nothing."""
+
+    async def take_over(self, owner: FenceOwner, before: WorkspaceSnapshot | None, after: WorkspaceSnapshot) -> None:
+        """Do nothing: the other run worked on the same folder."""
 
     def resides(self, owner: FenceOwner, end: EndResident, *, firm: bool = False) -> Callable[[], None]:
         """Do nothing: what works there is never ended for the sake of the folder."""

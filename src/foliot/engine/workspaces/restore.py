@@ -14,8 +14,8 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final, TypeAlias
 
-from foliot.engine.workspaces.scan import BATCH, FOLDER, KnownFolder, opened
-from foliot.engine.workspaces.trees import PIECE, TreeEntry, WorkspaceTree, decode_pieces, differences
+from foliot.engine.workspaces.scan import BATCH, FOLDER, KnownFolder, entry_at, opened
+from foliot.engine.workspaces.trees import PIECE, FileChange, TreeEntry, WorkspaceTree, decode_pieces, differences
 
 # Gets contents by their digests; called from the thread that writes.
 FetchMany: TypeAlias = Callable[[Sequence[str]], Mapping[str, bytes]]
@@ -35,13 +35,17 @@ def restore(root: int, now: KnownFolder | None, tree: WorkspaceTree, fetch: Fetc
     writing.close_folders()
 
 
-def merge(root: int, before: WorkspaceTree, after: WorkspaceTree, fetch: FetchMany) -> None:
+def merge(
+    root: int, before: WorkspaceTree, after: WorkspaceTree, fetch: FetchMany, *, careful: bool = False
+) -> list[str]:
     """Bring what differs between two snapshots into a folder, which others may be at work on; all else in it stays.
 
-    Of a path that has been changed there too, what `after` says is left. A folder that went is removed unless there is
-    something else in it. Raises as `restore`.
+    Of a path that has been changed there too, what `after` says is left; if it is `careful`, what is there, and such
+    paths are returned. A folder that went is removed unless there is something else in it. Raises as `restore`.
     """
     changes = differences(before, after)
+    contested = _contested(root, changes) if careful else []
+    changes = [change for change in changes if change.path not in contested]
     writing = _Restore(root, after, fetch)
     for change in reversed(changes):
         if change.before is not None and (change.after is None or change.after.kind != change.before.kind):
@@ -51,6 +55,27 @@ def merge(root: int, before: WorkspaceTree, after: WorkspaceTree, fetch: FetchMa
             writing.bring(tuple(change.path.split("/")), change.after)
     writing.write_files()
     writing.close_folders()
+    return contested
+
+
+def _contested(root: int, changes: Iterable[FileChange]) -> list[str]:
+    """The paths at which there is neither what was before a change nor what is after it, and all below them."""
+    found: list[str] = []
+    for change in changes:  # a folder comes before what is in it
+        try:
+            there = entry_at(root, change.path.split("/"))
+            meant = any(_same(there, entry) for entry in (change.before, change.after))
+        except NotADirectoryError:
+            meant = change.after is None
+        if not meant or any(change.path.startswith(f"{path}/") for path in found):
+            found.append(change.path)
+    return found
+
+
+def _same(there: TreeEntry | None, entry: TreeEntry | None) -> bool:
+    if there is None or entry is None:
+        return there is entry
+    return there.kind == entry.kind and (there.kind == "folder" or there == entry)
 
 
 class _Restore:

@@ -415,3 +415,35 @@ def _what(mode: int) -> str:
     if stat.S_ISFIFO(mode):
         return "a named pipe"
     return "a device" if stat.S_ISCHR(mode) or stat.S_ISBLK(mode) else "no file"
+
+
+def entry_at(root: int, path: Sequence[str]) -> TreeEntry | None:
+    """Returns what is at one path of the folder that `root` is of; of a folder without what is in it.
+
+    None where there is nothing that a snapshot would have. Raises `NotADirectoryError` when the path leads through
+    something that is no folder.
+    """
+    fd = os.dup(root)
+    try:
+        for name in path[:-1]:
+            outer, fd = fd, -1
+            try:
+                if not stat.S_ISDIR(os.stat(name, dir_fd=outer, follow_symlinks=False).st_mode):
+                    raise NotADirectoryError(name)
+                fd = opened(outer, name, FOLDER, 0o700)
+            finally:
+                os.close(outer)
+        name = path[-1]
+        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        if stat.S_ISDIR(status.st_mode):
+            return TreeEntry(to_stored(name), "folder", stat.S_IMODE(status.st_mode) & 0o777)
+        if stat.S_ISLNK(status.st_mode):
+            return TreeEntry(to_stored(name), "link", 0, 0, to_stored(os.readlink(name, dir_fd=fd)))
+        look = _Look(fd, Bounds(1 << 62, 1 << 62), None, True, None)
+        read = look._file(fd, name, status, None, "") if stat.S_ISREG(status.st_mode) else None  # pyright: ignore[reportPrivateUsage]
+        return read.entry if read is not None else None
+    except FileNotFoundError:
+        return None
+    finally:
+        if fd >= 0:
+            os.close(fd)

@@ -258,6 +258,20 @@ class RunWorkspaces:
             place, self._temporary = self._temporary, None
             await on_thread(_remove_all, Path(place))
 
+    async def take_over(self, owner: FenceOwner, before: WorkspaceSnapshot | None, after: WorkspaceSnapshot) -> None:
+        """Bring in what a run that began with files of this one has changed; see `WorkspaceFolders`."""
+        await self.folder(owner)
+        held = self._known.get(_key(owner))
+        use = held.uses.get(owner.call_id) if held is not None else None
+        if held is None or use is None:
+            return  # both work on the same folder
+        async with held.turn:
+            contested = await self._whole(self._merged(held, owner.run_id, before, after))
+        await self.changed(owner)
+        if use.files is not None:
+            named = (f"{ascii(path)[1:-1][:200]} (something else has changed it meanwhile)" for path in contested)
+            use.files.left_out = (*named, *use.files.left_out)
+
     # --- which folder --------------------------------------------------------------------------------------------
 
     def _shared_by(self, owner: FenceOwner, rules: Mapping[str, Any]) -> Path | None:
@@ -396,10 +410,21 @@ class RunWorkspaces:
 
     async def _bring(self, held: _RunFolder, run_id: str, snapshot: WorkspaceSnapshot | None) -> None:
         """Bring what a later snapshot of the same claim changed into the folder, beside whoever works on it."""
+        await self._merged(held, run_id, held.head, snapshot, careful=False)
+
+    async def _merged(
+        self,
+        held: _RunFolder,
+        run_id: str,
+        before: WorkspaceSnapshot | None,
+        after: WorkspaceSnapshot | None,
+        *,
+        careful: bool = True,
+    ) -> list[str]:
         try:
-            before = await WorkspaceTree.load(self._journal.get_blob, _digest(held.head))
-            after = await WorkspaceTree.load(self._journal.get_blob, _digest(snapshot))
-            await on_thread(_merge_into, held, before, after, self._fetching())
+            was = await WorkspaceTree.load(self._journal.get_blob, _digest(before))
+            now = await WorkspaceTree.load(self._journal.get_blob, _digest(after))
+            return await on_thread(_merge_into, held, was, now, self._fetching(), careful)
         except (OSError, FoliotError) as error:
             raise _not_restored(run_id, error) from error
 
@@ -683,9 +708,11 @@ def _make_equal(held: _RunFolder, tree: WorkspaceTree, fetch: FetchMany) -> Seen
         return look(root, None if now is None else now.root, NO_BOUNDS)
 
 
-def _merge_into(held: _RunFolder, before: WorkspaceTree, after: WorkspaceTree, fetch: FetchMany) -> None:
+def _merge_into(
+    held: _RunFolder, before: WorkspaceTree, after: WorkspaceTree, fetch: FetchMany, careful: bool
+) -> list[str]:
     with _open_files(held) as root:
-        merge(root, before, after, fetch)
+        return merge(root, before, after, fetch, careful=careful)
 
 
 def _look_at(held: _RunFolder, store: Store) -> Seen:
