@@ -13,6 +13,7 @@ from foliot.engine.workspaces.workspaces import RunWorkspaces
 from foliot.store.journal.memory import MemoryJournal
 from foliot.tools.workspaces import CallFiles, WorkspaceFull
 from tests.engine.workspaces.kit import Played, created
+from tests.engine.workspaces.test_residents import Program
 
 
 class Pair:
@@ -130,3 +131,16 @@ async def test_more_than_the_run_may_keep_is_refused_and_undone(pair: Pair) -> N
         await pair.taken_over()
 
     assert await pair.texts() == {"a": "1"}
+
+
+async def test_a_job_in_the_background_goes_on_and_keeps_what_it_writes(pair: Pair) -> None:
+    await pair.begins(a="1")
+    job = await Program(pair.parent, firm=True).start()
+    job.write("log", "line")
+    await pair.child.call(lambda folder: put(folder, b="2"))
+
+    await pair.taken_over()
+
+    job.write("more", "line")
+    assert (job.runs, await pair.texts()) == (True, {"a": "1", "b": "2", "log": "line", "more": "line"})
+    await job.end()
