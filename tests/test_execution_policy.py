@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -186,6 +187,27 @@ async def test_what_an_agent_leaves_blank_is_not_opened_by_a_task(runtime: Runti
     )
     assert held is not None
     assert held.security == "allowlist"
+
+
+EMPTY = [{}, {"security": ""}, {"resources": {}}, {"retry": {}}, {"resources": {"cpu": 0}, "retry": {"delay_ms": 0}}]
+
+
+@pytest.mark.parametrize("empty", EMPTY)
+async def test_a_policy_that_declares_no_field_is_none_wherever_it_is_written(runtime: Runtime, empty: Any) -> None:
+    await declare(runtime, "ModelEndpoint", "script", **SCRIPT)
+    await declare(runtime, "Agent", "clerk", model_ref="script", execution_policy=empty)
+    command = Command("agent", "clerk", message="go", execution_policy=msgspec.convert(empty, ExecutionPolicy))
+    assert (await accepted(runtime, command))[0] is None
+    assert command_of(task(execution_policy=empty)).execution_policy is None
+    done = await runtime.run(desk(execution_policy=empty), "go")
+    assert done.output == "ran under None"
+
+
+@pytest.mark.parametrize("wrong", [{"disk": 0}, {"cpu": False}])
+async def test_a_policy_that_declares_nothing_must_still_be_right(runtime: Runtime, wrong: Any) -> None:
+    command = Command("agent", "clerk", message="go", execution_policy=ExecutionPolicy(resources=wrong))
+    with pytest.raises(InvalidInput, match="invalid policy: invalid resources: "):
+        await runtime.inside.tasking.tasks.accept(command)
 
 
 def task(**spec: Any) -> dict[str, Any]:
@@ -482,6 +504,67 @@ async def test_the_program_of_an_agent_starts_only_where_no_person_has_to_be_ask
     done = await runtime.run(worker, "go", check=False)
     assert done.output == ("" if objection else "it ran")
     assert objection in (done.error or "")
+
+
+TALKS = """
+import json
+print(json.dumps({"type": "question", "id": "q", "text": "Which colour?"}), flush=True)
+"""
+
+
+def talker(**spec: Any) -> Agent:
+    runner = {"command": ["python3", "-c", TALKS], "protocol": "jsonl", "interactive": True}
+    return Agent("talker", runner=runner, **spec)
+
+
+@needs_fence
+@pytest.mark.parametrize("policy", [None, {}, FULL, {**FULL, "interactive": True}])
+async def test_a_blank_interactive_leaves_a_program_its_questions(runtime: Runtime, policy: Any) -> None:
+    asked = await runtime.run(talker(execution_policy=policy), "go", check=False)
+    assert asked.phase == "waiting"
+
+
+@needs_fence
+@pytest.mark.parametrize("tools", [[], ["ask_user"]])
+async def test_interactive_false_puts_no_question_of_a_program_to_a_person(runtime: Runtime, tools: Any) -> None:
+    done = await runtime.run(talker(execution_policy={"interactive": False}, tools=tools), "go")
+    assert (done.phase, done.output) == ("succeeded", "Which colour?")
+    _, state = await runtime.inside.runs.load(done.run_id)
+    assert state.spec.tools == ()
+
+
+@needs_fence
+async def test_interactive_true_gives_no_questions_to_a_program_without_them(runtime: Runtime) -> None:
+    runner = {"command": ["python3", "-c", TALKS], "protocol": "jsonl"}
+    done = await runtime.run(Agent("talker", runner=runner, execution_policy={**FULL, "interactive": True}), "go")
+    assert done.output == "Which colour?"
+
+
+@needs_fence
+@pytest.mark.parametrize("held_by", ["its own policy", "its parent"])
+async def test_interactive_false_refuses_a_program_on_a_terminal(runtime: Runtime, held_by: str) -> None:
+    silent = {"interactive": False, "security": "full"}
+    own = {"execution_policy": silent} if held_by == "its own policy" else {}
+    worker = Agent("worker", runner={"command": ["echo", "it ran"], "protocol": "terminal"}, **own)
+    if held_by == "its own policy":
+        done = await runtime.run(worker, "go", check=False)
+    else:
+        turns = [{"call": {"agent:worker": {"input": "go"}}}, {"say": "{last_result}"}]
+        boss = Agent("boss", model=ScriptedModel(turns), tools=[worker], execution_policy=silent)
+        done = await runtime.run(boss, "go")
+    said = f"{done.output} {done.error}"
+    assert "interactive is false, and the program of its agent needs a terminal" in said
+    assert "it ran" not in said
+
+
+async def test_a_task_that_is_not_interactive_takes_the_questions_of_a_program_away(runtime: Runtime) -> None:
+    await declare(runtime, "Agent", "clerk", runner={"command": ["true"], "interactive": True})
+    silent = ExecutionPolicy(interactive=False)
+    held, _ = await accepted(runtime, Command("agent", "clerk", message="go", execution_policy=silent))
+    (run,) = await runtime.inside.runs.journal.list()
+    _, state = await runtime.inside.runs.load(run.id)
+    assert held is not None
+    assert (held.interactive, state.spec.tools) == (False, ())
 
 
 async def test_a_run_of_a_program_waits_for_a_worker_with_a_fence(runtime: Runtime) -> None:

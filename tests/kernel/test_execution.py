@@ -16,6 +16,7 @@ from foliot.kernel.execution import (
     ExecutionResources,
     ExecutionRetry,
     classify_execution_outcome,
+    declares_nothing,
     execution_class_key,
     is_retryable_outcome,
     normalised,
@@ -145,8 +146,33 @@ def test_a_word_of_a_newer_version_is_never_widened_by_one_that_is_known() -> No
     assert both.security == "quarantine"
 
 
-def test_nothing_holds_where_nothing_was_declared() -> None:
-    assert strictest(None, None) is None
+EMPTY = [
+    ExecutionPolicy(),
+    ExecutionPolicy(security=" ", host=""),
+    ExecutionPolicy(resources={"cpu": 0}),
+    ExecutionPolicy(retry=ExecutionRetry()),
+]
+
+
+@pytest.mark.parametrize("empty", EMPTY)
+def test_nothing_holds_where_nothing_was_declared(empty: ExecutionPolicy) -> None:
+    assert strictest(None, empty) is None
+    assert strictest(ExecutionPolicy(security="full"), empty) == ExecutionPolicy(security="full")
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        *(ExecutionPolicy(**{field: words[-1]}) for field, words in WORDS.items()),
+        ExecutionPolicy(network_enabled=True),
+        ExecutionPolicy(interactive=False),
+        ExecutionPolicy(resources={"gpu": 1}),
+        ExecutionPolicy(retry=ExecutionRetry(delay_ms=1)),
+    ],
+)
+def test_one_field_is_enough_for_the_defaults_of_all_others(policy: ExecutionPolicy) -> None:
+    assert strictest(policy) is not None
+    assert normalised(strictest(policy) or policy).security == (policy.security or "allowlist")
 
 
 def _rank(field: str, policy: ExecutionPolicy) -> int:
@@ -157,7 +183,9 @@ def _rank(field: str, policy: ExecutionPolicy) -> int:
 @given(policies, policies, policies)
 def test_no_policy_can_widen_another(agent: ExecutionPolicy, task: ExecutionPolicy, command: ExecutionPolicy) -> None:
     both = strictest(agent, task, command)
-    assert both is not None
+    if both is None:
+        assert all(map(declares_nothing, (agent, task, command)))
+        return
     frozen = normalised(strictest(normalised(agent), task, command) or agent)
     assert all(_rank(field, frozen) <= _rank(field, normalised(agent)) for field in WORDS)
     for each in (agent, task, command):

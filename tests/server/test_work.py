@@ -328,6 +328,17 @@ async def test_a_task_is_posted_with_an_execution_policy_in_both_ways(http: http
         assert answer.json()["spec"]["execution_policy"] == policy
 
 
+@pytest.mark.parametrize("policy", [{}, {"security": ""}, {"resources": {}}, {"retry": {}}])
+async def test_an_empty_execution_policy_is_none_in_both_ways(http: httpx.AsyncClient, policy: Any) -> None:
+    order = {"target_kind": "agent", "target": "greeter", "message": "Hi", "execution_policy": policy}
+    submitted = await http.post("/v1/tasks/submit", json={**order, "name": "one"})
+    spec = {"agent": "greeter", "input": {"topic": "Hi"}, "execution_policy": policy}
+    declared = await http.post("/v1/tasks", json={"kind": "Task", "metadata": {"name": "two"}, "spec": spec})
+    for answer in (submitted, declared):
+        assert answer.status_code == 201, answer.text
+        assert "execution_policy" not in answer.json()["spec"]
+
+
 @pytest.mark.parametrize(
     ("policy", "told"),
     [

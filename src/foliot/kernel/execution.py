@@ -11,7 +11,7 @@ that another one starts is never wider than its parent.
     runtime_type       gvisor < runc < process            no default of its own, see below
     workspace_access   none < ro < rw                     default rw
     network_enabled    false < true                       default true
-    interactive        false < true                       default false
+    interactive        false < true                       default false, see below
     resources          the smaller of each                default none
     retry              fewer attempts, longer waits       default 2 and 0, where any is declared
 
@@ -19,8 +19,15 @@ that another one starts is never wider than its parent.
 have there. But a default that most machines cannot enforce would refuse all work on them: so where nobody names one,
 the isolation that each tool declares is what holds. Whoever names one gets that one, or a refusal.
 
+**A blank `interactive` leaves an external program what its agent declares.** Only a `false` that somebody wrote takes
+its terminal and its questions away, so what is frozen keeps the two apart; `true` gives nothing that is not declared.
+
+**A policy in which everything is blank, null or 0 was not declared** (`declares_nothing`), wherever it is written: a
+manifest does not keep an empty object, so an empty policy cannot mean one thing there and another over HTTP.
+
 Who enforces it: `tools/governance/execution.py` (security, ask), `tools/fences.py` (runtime, workspace, network and
-resources), `store/queue/placement.py` (a worker takes only what it can enforce).
+resources), `engine/runners/gateway.py` (interactive), `store/queue/placement.py` (a worker takes only what it can
+enforce).
 """
 
 from __future__ import annotations
@@ -175,9 +182,20 @@ def retry_or_default(policy: ExecutionPolicy | None) -> ExecutionRetry:
     return ExecutionRetry(attempts, max(0, given.delay_ms))
 
 
+def declares_nothing(policy: ExecutionPolicy) -> bool:
+    """Whether no field of a policy says anything: it is as if it were not there."""
+    return not (
+        any(getattr(policy, field).strip() for field in WORDS)
+        or policy.network_enabled is not None
+        or policy.interactive is not None
+        or any(policy.resources.values())
+        or (policy.retry or ExecutionRetry()) != ExecutionRetry()
+    )
+
+
 def strictest(*declared: ExecutionPolicy | None) -> ExecutionPolicy | None:
     """Return the policy that holds under all of these; None when none of them was declared. Blank stays blank."""
-    given = [policy for policy in declared if policy is not None]
+    given = [policy for policy in declared if policy is not None and not declares_nothing(policy)]
     if not given:
         return None
     words = {

@@ -22,6 +22,7 @@ from foliot.engine.definition.freeze import (
     DEFERRED,
     ENDPOINT,
     LOCK,
+    declared_policy,
     freeze,
     program_of,
     with_search,
@@ -253,7 +254,7 @@ class Assembly:
         if runner is not None:
             self.backends.grants.check_runner(runner, agent.name)
             endpoint, model = REFERENCE, spec.get("model_name") or f"{RUNNER}:{runner.type}"
-            requests = with_questions(runner, requests)
+            requests = with_questions(runner, requests, declared_policy(spec))
         else:
             endpoint = qualified(agent.model_ref, agent.namespace)
             await self.models.allow(endpoint, agent.namespace)

@@ -14,10 +14,11 @@ import msgspec
 from msgspec.structs import replace
 
 from foliot.common.durations import seconds
+from foliot.engine.runners.adapters import ASK_USER
 from foliot.engine.runners.profile import RUNNER, SYSTEM_PROMPT, RunnerSpec
 from foliot.errors import InvalidInput
 from foliot.kernel.backoff import RetryPolicy
-from foliot.kernel.execution import RUNTIMES, ExecutionPolicy, normalised, strictest
+from foliot.kernel.execution import RUNTIMES, ExecutionPolicy, declares_nothing, normalised, strictest
 from foliot.kernel.messages import ModelSettings, ToolSpec
 from foliot.kernel.run.budget import Limits
 from foliot.kernel.run.spec import Contract, RunSpec, ToolRule
@@ -135,8 +136,8 @@ def asked_sandbox(agent: Mapping[str, Any]) -> dict[str, Any]:
 
 def declared_policy(spec: Mapping[str, Any]) -> ExecutionPolicy | None:
     """The execution policy in the normalised spec of an Agent or a Task; None when it declares none."""
-    given = spec.get(EXECUTION)
-    return msgspec.convert(given, ExecutionPolicy) if given else None
+    policy = msgspec.convert(spec.get(EXECUTION) or {}, ExecutionPolicy)
+    return None if declares_nothing(policy) else policy
 
 
 def execution_of(spec: RunSpec) -> ExecutionPolicy | None:
@@ -172,12 +173,20 @@ def narrowed_by(spec: RunSpec, policy: ExecutionPolicy | None) -> RunSpec:
     """The spec of a run that is held to this policy as well, besides its own: the strictest holds."""
     if policy is None:
         return spec
-    return replace(spec, extra={**spec.extra, **_execution(execution_of(spec), policy)})
+    narrowed = replace(spec, extra={**spec.extra, **_execution(execution_of(spec), policy)})
+    if RUNNER not in spec.extra or policy.interactive is not False:
+        return narrowed
+    locked = {name: pin for name, pin in spec.extra.get(LOCK, {}).items() if name != ASK_USER}
+    tools = tuple(rule for rule in spec.tools if rule.name != ASK_USER)
+    return replace(narrowed, tools=tools, extra={**narrowed.extra, LOCK: locked})
 
 
 def _execution(*declared: ExecutionPolicy | None) -> dict[str, Any]:
     policy = strictest(*declared)
-    return {} if policy is None else {EXECUTION: msgspec.to_builtins(normalised(policy))}
+    if policy is None:
+        return {}
+    # Whether a program may be talked to is kept as it was said: what nobody said is left to its agent.
+    return {EXECUTION: msgspec.to_builtins(replace(normalised(policy), interactive=policy.interactive))}
 
 
 def program_of(given: Mapping[str, Any]) -> Program:

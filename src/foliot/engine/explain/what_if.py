@@ -19,7 +19,15 @@ from foliot.engine.approval.grants import standing_among
 from foliot.engine.budgets.calls import CallBudgets
 from foliot.engine.definition.backends import can_fence
 from foliot.engine.definition.endpoints import models_reached
-from foliot.engine.definition.freeze import FENCED_MODES, FENCED_TYPES, LOCK, freeze, tool_definition, with_search
+from foliot.engine.definition.freeze import (
+    FENCED_MODES,
+    FENCED_TYPES,
+    LOCK,
+    declared_policy,
+    freeze,
+    tool_definition,
+    with_search,
+)
 from foliot.engine.definition.functions import fenced_definition, function_tool
 from foliot.engine.definition.governance import token_limits
 from foliot.engine.definition.grants import NOTHING_GRANTED, SecretHosts, check_provider, not_granted
@@ -228,7 +236,7 @@ class PolicyWorld:
         if (runner := resolved_runner(document)) is not None:
             self.granted.check_runner(runner, asked.agent)
             endpoint, own = REFERENCE, f"{RUNNER}:{runner.type}"
-            requests = with_questions(runner, requests)
+            requests = with_questions(runner, requests, declared_policy(spec))
         else:
             endpoint = qualified(str(spec.get("model_ref", "")), self.namespace)
             own = await self._model_of(endpoint)

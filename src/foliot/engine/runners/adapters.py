@@ -21,6 +21,7 @@ from foliot.common.durations import seconds
 from foliot.engine.runners.lines import Said, read_claude_line, read_line
 from foliot.engine.runners.profile import Protocol, RunnerSpec
 from foliot.errors import InvalidInput
+from foliot.kernel.execution import ExecutionPolicy
 from foliot.resources.definitions.runner import COMMAND, DEFAULT_RUNNER
 from foliot.resources.powers import Document, declared_by_operator
 from foliot.tools.builtin.questions import AskUser
@@ -152,7 +153,12 @@ def resolved_runner(agent: Document) -> RunnerSpec | None:
     )
 
 
-def with_questions(runner: RunnerSpec, tools: Sequence[str]) -> list[str]:
-    """The tools that an agent asks for; with the one by which its program asks people, if it may."""
-    asks = runner.interactive and all(each.partition("@")[0] != ASK_USER for each in tools)
-    return [*tools, *([ASK_USER] if asks else [])]
+def with_questions(runner: RunnerSpec, tools: Sequence[str], policy: ExecutionPolicy | None) -> list[str]:
+    """The tools that an agent asks for; with the one by which its program asks people, if it may.
+
+    Without it, whoever asked for it, where `policy` (that of the agent) says that nobody is talked to.
+    """
+    others = [each for each in tools if each.partition("@")[0] != ASK_USER]
+    if policy is not None and policy.interactive is False:
+        return others
+    return [*tools, *([ASK_USER] if runner.interactive and len(others) == len(tools) else [])]

@@ -170,7 +170,7 @@ class RunnerGateway:
         """Do one turn. Raises `ModelError`."""
         asking = ASKING.get()
         if asking is None:
-            raise ModelRequestError("a runner does the turns of runs, and is asked by nobody else")
+            raise ModelRequestError("a runner does the turns of runs, and nothing else")
         work = _Work(self, asking, request, on_delta)
         try:
             return await work.answer()
@@ -283,6 +283,11 @@ class _Work:
             raise ModelRequestError(
                 f"the execution policy of the run: {objection}",
                 hint="let an agent with a model do it, or allow its program by security, ask and allowed_commands",
+            )
+        if self._is_silent and self._runner.protocol == "terminal":
+            raise ModelRequestError(
+                "the execution policy of the run: interactive is false, and the program of its agent needs a terminal",
+                hint="give spec.runner another protocol, or leave interactive out of the execution_policy",
             )
 
     async def _waiting(self) -> RunningProgram | None:
@@ -552,7 +557,9 @@ class _Work:
             except Exception as error:  # an adapter of a package that breaks its word
                 log.exception("the adapter %s cannot read a line of its program", self._adapter.name)
                 reason = f"the adapter {self._adapter.name!r} cannot read a line of its program"
-                raise RunnerFailed(f"{reason}: {type(error).__name__}", hint="tell whoever made it") from None
+                raise RunnerFailed(
+                    f"{reason}: {type(error).__name__}", hint="report it to the author of the package"
+                ) from None
             for said in meaning:
                 turn.take(said)
         elif line.strip():
@@ -587,8 +594,18 @@ class _Work:
             turn.question = SaidQuestion("", text)
 
     @property
+    def _is_silent(self) -> bool:
+        """Whether the execution policy of the run says that nobody talks with its program."""
+        policy = self._owner.caller.execution
+        return policy is not None and policy.interactive is False
+
+    @property
     def _may_ask(self) -> bool:
-        return self._runner.interactive and any(tool.name == ASK_USER for tool in self._request.tools)
+        return (
+            self._runner.interactive
+            and not self._is_silent
+            and any(tool.name == ASK_USER for tool in self._request.tools)
+        )
 
     # --- the answer --------------------------------------------------------------------------------------------------
 

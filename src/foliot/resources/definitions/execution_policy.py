@@ -114,7 +114,8 @@ class ExecutionPolicy(Model):
         default=None, description="false: programs have no network at all. true: as their tool declares."
     )
     interactive: bool | None = Field(
-        default=None, description="Whether an external program has a terminal and can be talked to."
+        default=None,
+        description="false: an agent that is a program has no terminal and asks no person. Else as the runner says.",
     )
     resources: ExecutionResources = Field(
         default_factory=ExecutionResources, description="How much of the machine programs get at most."

@@ -84,10 +84,10 @@ class AgentRunner(Model):
     )
     resume: TextList = Field(
         default_factory=list[str],
-        description="Arguments that are added to go on with a session: --resume={session}.",
+        description="Arguments that are added to resume a session: --resume={session}.",
     )
     resume_latest: TextList = Field(
-        default_factory=list[str], description="Arguments that are tried when that session cannot be gone on with."
+        default_factory=list[str], description="Arguments that are tried when that session cannot be resumed."
     )
     config: dict[str, Any] = Field(
         default_factory=dict[str, Any], description="For the program, as variables FOLIOT_AGENT_CONFIG_<KEY>."

@@ -15,7 +15,7 @@ from foliot.engine.definition.freeze import declared_policy
 from foliot.engine.driver.ids import is_made
 from foliot.errors import InvalidInput
 from foliot.kernel.backoff import RetryPolicy
-from foliot.kernel.execution import policy_problem, strictest
+from foliot.kernel.execution import declares_nothing, policy_problem, strictest
 from foliot.kernel.graph.plan import MOST_ATTEMPTS
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.run.codec import settled
@@ -68,7 +68,8 @@ def normalise(command: Command) -> Command:
     check_word("priority", command.priority, PRIORITIES)
     if problems := list(_problems(command)):
         raise InvalidInput("; ".join(problems), hint="nothing was accepted")
-    return command
+    is_empty = command.execution_policy is not None and declares_nothing(command.execution_policy)
+    return replace(command, execution_policy=None) if is_empty else command
 
 
 def _problems(command: Command) -> list[str]:
