@@ -185,9 +185,10 @@ async def test_a_secret_goes_only_where_it_may(runtime: Runtime, world: World) -
     assert TOKEN.encode() in world.heard[-1]
 
 
+@pytest.mark.parametrize("way", ["bash", "runner"])
 @pytest.mark.parametrize(("kinds", "sent"), [(["Agent"], True), (["Tool", "McpServer"], False)])
 async def test_a_secret_of_another_namespace_is_granted_to_the_kind_that_declares_it(
-    runtime: Runtime, world: World, kinds: list[str], sent: bool
+    runtime: Runtime, world: World, way: str, kinds: list[str], sent: bool
 ) -> None:
     port = await world.serve(host=HOST)
     await declare(runtime, "Secret", "token", **secret(), namespace="other")
@@ -199,7 +200,11 @@ async def test_a_secret_of_another_namespace_is_granted_to_the_kind_that_declare
     script = [{"call": {"bash": {"command": command}}}, {"say": "{last_result}"}]
     await declare(runtime, "ModelEndpoint", "brain", provider="scripted", script=script)
     sandbox = _with_secret(fetching(port), "other/token")["sandbox"]
-    await declare(runtime, "Agent", "desk", model_ref="brain", tools=["bash"], sandbox=sandbox)
+    if way == "bash":
+        await declare(runtime, "Agent", "desk", model_ref="brain", tools=["bash"], sandbox=sandbox)
+    else:
+        runner = {"command": ["sh", "-c", command], "sandbox": sandbox}
+        await declare(runtime, "Agent", "desk", runner=runner)
     holders = [{"namespace": "default", "kind": kind} for kind in kinds]
     await declare(runtime, "ReferenceGrant", "share", **granted, **{"from": holders})
 
