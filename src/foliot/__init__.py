@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from foliot.client.client import Client
+    from foliot.common.call_processes import outlives_call
     from foliot.engine.approval.questions import OpenQuestion
     from foliot.engine.audit.metering import Total
     from foliot.engine.explain.trace import Trace
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
     from foliot.tools.builtin.results import CallResult, ResultPage
     from foliot.tools.function import tool
     from foliot.tools.governance.judge import Judgement, PolicyQuestion
-    from foliot.tools.processes import outlives_call
     from foliot.version import __version__
     from foliot.work.tasks.base import Accepted, Command, Requirements, TaskInfo, TaskRecord
     from foliot.work.views.events import Batch, log_line
@@ -237,7 +237,7 @@ _HOME = {
     "events": "foliot.kernel.run.events",
     "load_settings": "foliot.settings.settings",
     "log_line": "foliot.work.views.events",
-    "outlives_call": "foliot.tools.processes",
+    "outlives_call": "foliot.common.call_processes",
     "parse_manifests": "foliot.resources.reader",
     "tool": "foliot.tools.function",
 }

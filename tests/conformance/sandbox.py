@@ -21,6 +21,7 @@ from foliot.sandbox.base import (
     SandboxSession,
     SandboxStartFailed,
 )
+from foliot.tools.processes import forget, note_for
 
 # Long enough for a busy machine; nothing waits for it when all is well.
 SOON = 60.0
@@ -269,6 +270,22 @@ class SandboxConformance:
             await session.start(["true"])
         await session.close()
         await session.close()
+
+    async def test_nothing_that_a_sandbox_starts_belongs_to_the_call_that_uses_it(self, sandbox: Sandbox) -> None:
+        """A call ends what is its own, and blames its tool, and once over starts nothing, not even to clean up."""
+        noted: list[int] = []
+        token = note_for(lambda: noted.append(1))
+        try:
+            session = await sandbox.open(SandboxPolicy())
+            assert (await session.exec(["echo", "done"])).stdout == b"done\n"
+            assert (await session.exec(["sleep", "3600"], seconds=0.1)).ended_by == "timeout"
+            await (await session.start(["sleep", "3600"])).kill()
+            await session.start(["sleep", "3600"])
+            await session.close()
+            await sandbox.sweep()
+        finally:
+            forget(token)
+        assert noted == []
 
     @pytest.mark.parametrize("how", ["kill", "close", "close_sandbox"])
     async def test_a_session_that_is_over_neither_reads_nor_writes_files(

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from foliot.common.call_processes import outlives_call
 from foliot.tools.function import tool
 from foliot.tools.mcp.process import Launch
 from foliot.tools.mcp.stdio import UnfencedProcess, start_unfenced
 from foliot.tools.pipeline.pipeline import Pipeline
 from foliot.tools.pipeline.running import going_on
-from foliot.tools.processes import outlives_call
 from tests.tools.governed import call
 
 pytestmark = [

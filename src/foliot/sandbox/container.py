@@ -27,6 +27,7 @@ from typing import Any, Final
 
 from msgspec import DecodeError, Struct, json, structs
 
+from foliot.common.call_processes import outlives_call
 from foliot.common.process import host, identity, is_gone
 from foliot.common.threads import on_thread
 from foliot.sandbox import container_cli, seccomp_profile
@@ -180,15 +181,16 @@ class ContainerSandbox:
         if self._watchdog is not None and self._watchdog.poll() is None:
             return
         try:
-            self._watchdog = subprocess.Popen(
-                ["/bin/sh", "-c", _WATCHDOG, "foliot-watchdog", f"{OWNER_LABEL}={self.owner}", *self.cli.line()],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=self.cli.environment,
-                cwd="/",
-                start_new_session=True,
-            )
+            with outlives_call():
+                self._watchdog = subprocess.Popen(
+                    ["/bin/sh", "-c", _WATCHDOG, "foliot-watchdog", f"{OWNER_LABEL}={self.owner}", *self.cli.line()],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    env=self.cli.environment,
+                    cwd="/",
+                    start_new_session=True,
+                )
         except OSError as error:
             raise SandboxUnavailable(f"the watchdog of containers cannot be started: {error.strerror}") from None
 
@@ -560,9 +562,10 @@ class ContainerProgram:
         line = cli.line(*words)
         if terminal:
             line = [sys.executable, "-I", "-S", "-c", ON_TERMINAL, *line]
-        self._run = subprocess.Popen(
-            line, env=cli.environment, cwd="/", stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
-        )
+        with outlives_call():  # who has the session ends it, also for a call that is made here
+            self._run = subprocess.Popen(
+                line, env=cli.environment, cwd="/", stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
+            )
         self._watched = os.pidfd_open(self._run.pid)
         self._loop.add_reader(self._watched, self._run_ended)
         self._settling: asyncio.Task[None] | None = None

@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import DecodeError, Struct, json
 
+from foliot.common.call_processes import outlives_call
 from foliot.sandbox.base import BROKER_SOCKET, WORKSPACE, SandboxError, SandboxPolicy, SandboxUnavailable
 
 Kind: TypeAlias = Literal["podman", "docker"]
@@ -110,15 +111,16 @@ class ContainerCli:
     async def ask(self, *words: str, stdin: bytes = b"", seconds: float = ANSWER_SECONDS) -> Answer:
         """Run it to its end. Raises `SandboxUnavailable` when it cannot be started, or does not answer."""
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self.line(*words),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env=self.environment,
-                cwd="/",
-                start_new_session=True,
-            )
+            with outlives_call():  # what it removes has to go also when the call is over
+                process = await asyncio.create_subprocess_exec(
+                    *self.line(*words),
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.PIPE,
+                    env=self.environment,
+                    cwd="/",
+                    start_new_session=True,
+                )
         except OSError as error:
             raise SandboxUnavailable(f"{self.path} cannot be started: {error.strerror}") from None
         try:

@@ -25,6 +25,7 @@ from typing import Final
 
 from msgspec import DecodeError, Struct, json
 
+from foliot.common.call_processes import outlives_call
 from foliot.common.threads import on_thread
 from foliot.sandbox.base import EndedBy, OnOutput, Stream
 
@@ -106,17 +107,18 @@ class Program:
             line = [*command, "--args", str(words), "--", *argv]
             if terminal:
                 line = [sys.executable, "-I", "-S", "-c", ON_TERMINAL, *line]
-            self._outside = subprocess.Popen(
-                line,
-                # Nothing of the environment is left: LD_PRELOAD of a policy would be loaded before the fence is there.
-                env={},
-                cwd="/",
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                pass_fds=given,
-                start_new_session=True,
-            )
+            with outlives_call():  # who has the session ends it, also for a call that is made here
+                self._outside = subprocess.Popen(
+                    line,
+                    # Nothing of the environment is left: LD_PRELOAD of a policy would be loaded before the fence is.
+                    env={},
+                    cwd="/",
+                    stdin=stdin,
+                    stdout=stdout,
+                    stderr=stderr,
+                    pass_fds=given,
+                    start_new_session=True,
+                )
         except BaseException:
             for descriptor in (status_read, block_write, *(() if report is None else (report,))):
                 os.close(descriptor)

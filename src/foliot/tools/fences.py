@@ -40,7 +40,6 @@ from foliot.sandbox.egress.rules import EgressRecord, EgressRule
 from foliot.tools.base import Caller, Invocation, ToolDenied, ToolError, ToolPolicyInvalid
 from foliot.tools.isolation import sandbox_failure
 from foliot.tools.network_notes import call_network
-from foliot.tools.processes import outlives_call
 from foliot.tools.workspaces import EndResident, FenceOwner, WorkspaceFolders, no_resident
 
 Backend: TypeAlias = Literal["process", "container", "gvisor"]
@@ -346,8 +345,7 @@ class Fences:
         and nothing is let out while there is none. Raises as `open`, but for `ToolDenied`.
         """
         try:
-            with outlives_call():  # the sandbox itself ends what is started in it
-                return await self._opened(found, owner, serving or (lambda: owner))
+            return await self._opened(found, owner, serving or (lambda: owner))
         except SandboxError as error:
             failure = sandbox_failure(error)
             failure.before_effect = True

@@ -17,12 +17,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, Final, cast
 
 from msgspec import Struct
+
+from foliot.common.call_processes import NOTING
 
 log = logging.getLogger(__name__)
 
@@ -105,36 +106,22 @@ class Processes:
 
 # The processes of the call that is made here. Filled when it starts one: a call that starts none pays nothing.
 Note = Callable[[], "Processes | None"]
-_noting: Final[ContextVar[Note | None]] = ContextVar("foliot_processes", default=None)
-
-
-@contextmanager
-def outlives_call() -> Generator[None]:
-    """Start processes here that are to go on when the call is over: a browser or a server that later calls use too.
-
-    Who starts it sees to its end.
-    """
-    token = _noting.set(None)
-    try:
-        yield
-    finally:
-        _noting.reset(token)
 
 
 def note_for(note: Note) -> Any:
     """Have processes that are started here, and in what is begun here, noted by what `note` gives. Returns a token."""
     if not _wrapped:
         _wrap()
-    return _noting.set(note)
+    return NOTING.set(note)
 
 
 def forget(token: Any) -> None:
     """Note no longer. Raises `ValueError` in another context than the one it began in."""
-    _noting.reset(token)
+    NOTING.reset(token)
 
 
 def _current() -> Processes | None:
-    note = _noting.get()
+    note: Note | None = NOTING.get()
     return note() if note is not None else None
 
 

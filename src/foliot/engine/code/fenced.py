@@ -44,7 +44,6 @@ from foliot.tools.backends.fenced_function import FencedCode, shown
 from foliot.tools.base import ToolError
 from foliot.tools.builtin.code import parameters
 from foliot.tools.fences import FenceRequest
-from foliot.tools.processes import outlives_call
 
 LIMITS: Final = Limits(memory=512 * MIB, processes=64, seconds=None)
 # Processes that wait for answers, at most, and for how long.
@@ -130,14 +129,13 @@ class FencedPython:
         # Texts have the same order in a set whenever a program is run.
         wanted = FenceRequest(parts=parts, cwd="/tmp", limits=LIMITS, environment={"PYTHONHASHSEED": "0"})
         try:
-            with outlives_call():  # the sandbox itself ends what is started in it
-                session = await self._open(wanted, ASKER.get()[0])
-                try:
-                    argv = [_PYTHON, "-s", "-P", "-S", "-c", _inside(), "\n".join(paths[:-1])]
-                    return _Process(course, session, await session.start(argv))
-                except BaseException:
-                    await session.close()
-                    raise
+            session = await self._open(wanted, ASKER.get()[0])
+            try:
+                argv = [_PYTHON, "-s", "-P", "-S", "-c", _inside(), "\n".join(paths[:-1])]
+                return _Process(course, session, await session.start(argv))
+            except BaseException:
+                await session.close()
+                raise
         except (ToolError, SandboxError) as error:
             raise ModelRequestError(error.message, hint=error.hint) from None
 

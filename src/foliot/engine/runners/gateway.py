@@ -94,7 +94,6 @@ from foliot.tools.builtin.questions import LONGEST_QUESTION, MOST_CHOICES
 from foliot.tools.declared_fences import fence_request
 from foliot.tools.fences import FenceRequest, Fences, Narrowed
 from foliot.tools.governance.execution import agent_program_objection
-from foliot.tools.processes import outlives_call
 from foliot.tools.workspaces import FenceOwner, folder_identity
 
 log = logging.getLogger(__name__)
@@ -376,15 +375,14 @@ class _Work:
             environment = environment_of(runner, facts)
             if resumes or runner.resume:
                 environment = {"HOME": HOME, **environment} if self._is_writable(session) else environment
-            with outlives_call():
-                process = await session.start(
-                    argv,
-                    pty=runner.protocol == "terminal",
-                    environment=environment,
-                    cwd=folder,
-                    rows=ROWS,
-                    columns=COLUMNS,
-                )
+            process = await session.start(
+                argv,
+                pty=runner.protocol == "terminal",
+                environment=environment,
+                cwd=folder,
+                rows=ROWS,
+                columns=COLUMNS,
+            )
         except BaseException:
             await session.close()
             raise

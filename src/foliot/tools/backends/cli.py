@@ -28,7 +28,6 @@ from foliot.tools.builtin.output import CommandFailed, CommandTimedOut
 from foliot.tools.contract import ToolResponse, normalise_response, request_id, request_of
 from foliot.tools.fences import FenceRequest, Fences, fence_of
 from foliot.tools.isolation import IsolatedCall, Isolation, no_credential, sandbox_failure
-from foliot.tools.processes import outlives_call
 from foliot.tools.workspaces import FenceOwner
 
 # How much of what a failed program said is shown.
@@ -93,8 +92,7 @@ class CliFence:
                     raise _no_workspace(definition)
                 # Who calls has the bound that counts, and cancels; this one is for a caller that does not.
                 bound = None if call.seconds is None else call.seconds + SLACK
-                with outlives_call():  # the sandbox itself ends what is started in it
-                    done = await session.exec(argv, stdin=given, seconds=bound)
+                done = await session.exec(argv, stdin=given, seconds=bound)
         except SandboxError as error:
             failure = sandbox_failure(error)
             failure.before_effect = failure.before_effect or isinstance(error, SandboxStartFailed)

@@ -57,7 +57,6 @@ from foliot.tools.contract import (
 )
 from foliot.tools.fences import FenceRequest, Fences, Narrowed, fence_of
 from foliot.tools.isolation import IsolatedCall, Isolation, no_credential, sandbox_failure
-from foliot.tools.processes import outlives_call
 from foliot.tools.workspaces import FenceOwner
 
 # How many processes there are at once: in all, and for one tool.
@@ -324,10 +323,9 @@ class FunctionFence:
             argv = [_PYTHON, "-I", "-S"] if own else ["python3", "-I"]
             argv += ["-c", _BOOT, code.path, definition.name, "\n".join(paths)]
             served = _Served(owner)
-            with outlives_call():  # the sandbox itself ends what is started in it
-                session = await self._fences().open_narrowed(
-                    structs.replace(found, request=request), owner, serving=lambda: served.owner
-                )
+            session = await self._fences().open_narrowed(
+                structs.replace(found, request=request), owner, serving=lambda: served.owner
+            )
             worker = await _Worker.start(session, argv, key, code, served)
         except BaseException as error:
             self._free(key)
@@ -430,12 +428,11 @@ class _Worker:
         cls, session: SandboxSession, argv: list[str], key: _Key, code: FencedCode, served: _Served
     ) -> _Worker:
         """Start it, and wait until it has imported the function. Raises `SandboxError`, `ToolError`."""
-        with outlives_call():  # the sandbox itself ends what is started in it
-            try:
-                worker = cls(session, await session.start(argv), key, served)
-            except BaseException:
-                await session.close()
-                raise
+        try:
+            worker = cls(session, await session.start(argv), key, served)
+        except BaseException:
+            await session.close()
+            raise
         try:
             async with asyncio.timeout(START_SECONDS):
                 ready = await worker._response()

@@ -37,7 +37,6 @@ from foliot.tools.builtin.journal import History, past_of
 from foliot.tools.builtin.output import TIMED_OUT, duration, tail_of
 from foliot.tools.builtin.results import ToolNothingThere
 from foliot.tools.fences import FenceRequest, Fences, fence_of
-from foliot.tools.processes import outlives_call
 
 JOB_SECONDS: Final = 600
 LONGEST_JOB: Final = 3600
@@ -148,8 +147,7 @@ class Jobs:
         try:
             session = await self._fences.open(wanted, owner)
             job = Job(id, command, session, session.policy.limits.seconds_of(seconds) or seconds)
-            with outlives_call():
-                job.running = asyncio.create_task(self._run(job))
+            job.running = asyncio.create_task(self._run(job))
             self._of_runs.setdefault(run_id, {})[id] = job
         finally:
             starting.discard(id)

@@ -53,7 +53,6 @@ from foliot.tools.builtin.shell import LIMITS, LONGEST
 from foliot.tools.declared_fences import agent_fence
 from foliot.tools.fences import FenceRequest, Fences, Narrowed, fence_of
 from foliot.tools.isolation import sandbox_failure
-from foliot.tools.processes import outlives_call
 from foliot.tools.workspaces import FenceOwner, folder_identity, no_resident
 
 # How many interpreters live at once.
@@ -376,10 +375,9 @@ class Interpreters:
         session = await self._fences.open_narrowed(opened, fence_of(call), serving=lambda: place.served)
         interpreter = None
         try:
-            with outlives_call():  # the sandbox itself ends what is started in it
-                process = await session.start([python, "-I", "-c", _INSIDE.read_text()])
-                interpreter = _Interpreter(session, process, found)
-                interpreter.gone = self._fences.resides(session.policy, fence_of(call), interpreter.end)
+            process = await session.start([python, "-I", "-c", _INSIDE.read_text()])
+            interpreter = _Interpreter(session, process, found)
+            interpreter.gone = self._fences.resides(session.policy, fence_of(call), interpreter.end)
             async with asyncio.timeout(START_SECONDS):
                 await interpreter.answer()
         except BaseException as error:

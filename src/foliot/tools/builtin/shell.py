@@ -27,7 +27,6 @@ from foliot.tools.builtin.output import (
 from foliot.tools.declared_fences import agent_fence
 from foliot.tools.fences import Fences, fence_of
 from foliot.tools.isolation import sandbox_failure
-from foliot.tools.processes import outlives_call
 
 LONGEST: Final = 120
 LIMITS: Final = Limits(memory=2048 * MIB, processes=256, output=256 * 1024, seconds=float(LONGEST))
@@ -95,8 +94,7 @@ class Bash:
         heard = Heard(on_output)
         async with self._fences.opened(agent_fence(call.caller, LIMITS, self._mounts), fence_of(call)) as session:
             try:
-                with outlives_call():  # the sandbox itself ends what is started in it
-                    done = await session.exec(["sh", "-c", command], seconds=seconds, on_output=heard)
+                done = await session.exec(["sh", "-c", command], seconds=seconds, on_output=heard)
             except SandboxError as error:
                 raise sandbox_failure(error) from None
             limits = session.policy.limits

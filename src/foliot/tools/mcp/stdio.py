@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
 
+from foliot.common.call_processes import outlives_call
 from foliot.common.threads import unhurried
 from foliot.kernel.json_texts import has_more_values
 from foliot.sandbox.base import MIB, SandboxError, SandboxProcess, SandboxSession
@@ -30,7 +31,6 @@ from foliot.tools.fences import Fences
 from foliot.tools.isolation import sandbox_failure
 from foliot.tools.mcp.process import Launch
 from foliot.tools.mcp.results import TOO_LARGE
-from foliot.tools.processes import outlives_call
 from foliot.tools.workspaces import FenceOwner
 
 if TYPE_CHECKING:
