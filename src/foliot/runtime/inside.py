@@ -31,7 +31,7 @@ from foliot.engine.driver.journal import signal
 from foliot.engine.driver.runs import Runs
 from foliot.engine.explain.replay import Replay, ReplayDifference, branch, replay
 from foliot.engine.live.hub import Live, Reader, Recorded, RunHub
-from foliot.errors import Conflict, NotFound, UsageError
+from foliot.errors import Conflict, InvalidInput, NotFound, UsageError
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import Message
 from foliot.kernel.run.codec import decode
@@ -234,6 +234,7 @@ class Inside:
         user: str = "",
         identity: Identity | None = None,
         history: Sequence[Message] = (),
+        after: str = "",
         adjust: Adjust | None = None,
         stream: bool = False,
         check: bool = True,
@@ -242,7 +243,8 @@ class Inside:
         """Run an agent until it ends, or waits for a person. Raises `RunFailedError` when it fails, if `check`.
 
         `user` is who it is run for, as budgets, conditions and records name him; a program that acts for callers of its
-        own gives the whole `identity`. `history` is what was said before.
+        own gives the whole `identity`. `history` is what was said before; `after` is the run of the same user whose
+        conversation it goes on with.
         `adjust` changes what this one run is pinned to. `stream` lets whoever watches see answers as they are written.
         What `in_transaction` writes is stored together with a run that is new, or not at all.
 
@@ -257,6 +259,7 @@ class Inside:
             labels=labels,
             identity=identity or Identity(user, via="python"),
             history=history,
+            after=after,
             adjust=adjust,
             stream=stream,
             in_transaction=in_transaction,
@@ -274,6 +277,7 @@ class Inside:
         labels: Mapping[str, str] | None,
         identity: Identity,
         history: Sequence[Message],
+        after: str = "",
         adjust: Adjust | None = None,
         stream: bool,
         in_transaction: TransactionBody | None = None,
@@ -283,9 +287,13 @@ class Inside:
         The coroutine that gets the driver drives it at once: a task between the two could be cancelled before it
         begins, and the run would be held without a driver. Raises `RunTaken`, `NotFound`, `InvalidInput`.
         """
-        if not self.is_new(run_id) and await self.is_begun(run_id, agent, input, identity, history):
+        if after and history:
+            raise InvalidInput("a run goes on with another one, or has a history of its own: `after` and `history`")
+        if not self.is_new(run_id) and await self.is_begun(run_id, agent, input, identity, history, after):
             return None
         known = await self._assembly.agent(agent)
+        if after:
+            await self._check_may_follow(after, known.namespace, identity)
         spec, tools = await self._assembly.prepare(known)
         if adjust is not None:
             prepared, spec = spec, adjust(spec)
@@ -298,6 +306,7 @@ class Inside:
                 messages_of(input, history),
                 run_id=run_id,
                 history=history,
+                after=after,
                 definitions=known.pins,
                 labels=labels,
                 identity=identity,
@@ -306,7 +315,7 @@ class Inside:
                 in_transaction=in_transaction,
             )
         except Conflict:
-            if await self.is_begun(run_id, agent, input, identity, history):  # somebody else started it meanwhile
+            if await self.is_begun(run_id, agent, input, identity, history, after):  # somebody else was faster
                 return None
             raise
 
@@ -323,6 +332,7 @@ class Inside:
         user: str = "",
         identity: Identity | None = None,
         history: Sequence[Message] = (),
+        after: str = "",
     ) -> AsyncGenerator[Live]:
         """Run an agent and yield what happens: `Recorded` events, `Streamed` pieces of answers, `Output` of tools.
 
@@ -343,6 +353,7 @@ class Inside:
                 labels=labels,
                 identity=identity or Identity(user, via="python"),
                 history=history,
+                after=after,
                 stream=True,
             )
             if driver is not None:
@@ -645,8 +656,25 @@ class Inside:
     async def _wake(self, run_id: str, message: Signal) -> RunInfo:
         return await self.background.woken(await self.runs.journal.get(run_id), message, stay=True)
 
+    async def _check_may_follow(self, run_id: str, namespace: str, identity: Identity) -> None:
+        """Raises `NotFound` unless the run is of this namespace and user, `Conflict` while it has not ended."""
+        facts = await self.runs.facts(run_id, limit=1)
+        created = facts[0][1] if facts else None
+        whose = (created.namespace, created.identity.user) if isinstance(created, RunCreated) else None
+        if whose != (namespace, identity.user):
+            raise NotFound(f"there is no run {run_id!r} to go on with", hint="`foliot runs` lists them")
+        info = await self.runs.journal.get(run_id)
+        if info.phase not in TERMINAL:
+            raise Conflict(f"run {run_id} has not ended ({info.phase})", hint="`foliot say` tells it something")
+
     async def is_begun(
-        self, run_id: str, agent: Agent | str, input: Input, identity: Identity, history: Sequence[Message] = ()
+        self,
+        run_id: str,
+        agent: Agent | str,
+        input: Input,
+        identity: Identity,
+        history: Sequence[Message] = (),
+        after: str = "",
     ) -> bool:
         """Whether there is a run of this id, of this agent in its namespace, for this user, with this input.
 
@@ -661,7 +689,8 @@ class Inside:
         assert isinstance(created, RunCreated), "every journal begins with it"
         if (created.namespace, created.agent, created.identity.user) != (*named(agent), identity.user):
             raise taken(run_id)
-        if msgspec.json.encode(created.input) != msgspec.json.encode(messages_of(input, history)):
+        said = msgspec.json.encode(messages_of(input, history))
+        if created.after != after or msgspec.json.encode(created.input) != said:
             raise RunTaken(
                 f"run {run_id} began with another input",
                 hint=f'choose another run_id, or go on with that run: resume("{run_id}")',

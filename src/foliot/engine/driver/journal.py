@@ -6,7 +6,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -24,6 +24,7 @@ from foliot.kernel.run.events import (
     RunDeadLettered,
     RunFailed,
     RunSucceeded,
+    SessionCompacted,
     Terminal,
 )
 from foliot.kernel.run.loop import fold
@@ -110,10 +111,46 @@ async def read_facts(journal: Journal, run_id: str, *, limit: int | None = None)
 
 async def read_history(journal: Journal, created: RunCreated) -> tuple[Message, ...]:
     """Reads the messages that came before the run, in full."""
+    if created.after:
+        return await read_conversation(journal, created.after)
     if not created.history:
         return ()
     told = await journal.get_blob(created.history)
     return await unhurried(len(told), _messages.decode, told)
+
+
+# Stands for messages that a summary has replaced: nobody has to read them.
+_REPLACED: Final = Message("user", ())
+
+
+async def read_conversation(journal: Journal, run_id: str) -> tuple[Message, ...]:
+    """Reads the conversation of a run up to its last boundary, from its own journal and those of the turns before it.
+
+    A turn in which everything before it was replaced by a summary is the first that has to be read. Raises `NotFound`,
+    `Conflict`, `JournalChanged`.
+    """
+    turns: list[tuple[str, RunCreated, list[tuple[float, Event]]]] = []
+    while run_id:
+        facts = (await told_by(run_id, await journal.read(run_id))).facts
+        if not facts or not isinstance(created := facts[0][1], RunCreated):
+            raise Conflict(f"the journal of run {run_id} does not begin with its creation")
+        turns.append((run_id, created, facts))
+        run_id = "" if _is_summarised(created, facts) else created.after
+    oldest = turns[-1][1]
+    if _is_summarised(*turns[-1][1:]):
+        messages: tuple[Message, ...] = (_REPLACED,) * oldest.before
+    else:
+        messages = await read_history(journal, oldest)
+    specs = Specs()
+    for turn, created, facts in reversed(turns):
+        messages = fold(await specs.get(journal, created.spec), turn, facts, messages).settled_messages()
+    return messages
+
+
+def _is_summarised(created: RunCreated, facts: Sequence[tuple[float, Event]]) -> bool:
+    return bool(created.before) and any(
+        isinstance(event, SessionCompacted) and event.replaced >= created.before for _, event in facts
+    )
 
 
 # --- summary ---------------------------------------------------------------------------------------------------------

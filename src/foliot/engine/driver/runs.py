@@ -28,6 +28,7 @@ from foliot.engine.driver.journal import (
     Specs,
     load_run,
     load_state,
+    read_conversation,
     read_facts,
     read_history,
     storable,
@@ -137,6 +138,7 @@ class Runs:
         *,
         run_id: str | None = None,
         history: Sequence[Message] = (),
+        after: str = "",
         definitions: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
         fork: Fork | None = None,
@@ -157,10 +159,11 @@ class Runs:
     ) -> Driver:
         """Store a new run, held by this process. Raises `Conflict` when `run_id` is taken, and `InvalidInput`.
 
-        `parent` is the run that delegated to it, `depth` how many such runs stand above it. `trace` is the context it
-        is traced under, by default one of its own if this process traces. `identity` is on whose behalf it acts; a
-        delegate has the `task`, `system`, `template`, `root` and `ancestors` of what stands above it. `workspace` are
-        the files that it begins with. `in_transaction` is written with it.
+        `after` is the run whose conversation it goes on with, which is not stored again. `parent` is the run that
+        delegated to it, `depth` how many such runs stand above it. `trace` is the context it is traced under, by
+        default one of its own if this process traces. `identity` is on whose behalf it acts; a delegate has the `task`,
+        `system`, `template`, `root` and `ancestors` of what stands above it. `workspace` are the files that it begins
+        with. `in_transaction` is written with it.
         """
         now = self._clock()
         if run_id is None:
@@ -172,7 +175,10 @@ class Runs:
             told = await unhurried(_size(history), msgspec.json.encode, tuple(history)) if history else b""
         content = {name: frozen}
         before = None
-        if history:
+        if after:
+            assert not history, "a run that goes on with another has its history"
+            history = await read_conversation(self.journal, after)
+        elif history:
             before = await unhurried(len(told), digest, told)
             content[before] = told
         if workspace is not None:
@@ -190,6 +196,8 @@ class Runs:
             workspace=workspace,
             unsettled=unsettled,
             equality=EQUALITY,
+            after=after,
+            before=len(history) if after else 0,
             parent=parent,
             depth=depth,
             identity=identity,
@@ -214,6 +222,7 @@ class Runs:
                 parent_seq=fork.seq if fork else None,
                 labels={**(labels or {}), **identity_labels(identity)},
                 content=content,
+                after=after or None,
                 root=family(spec.namespace, run_id, task, root).name if root else None,
             ),
             entries,

@@ -99,6 +99,8 @@ class RunCreated(Fact, frozen=True, tag="run.created"):
     behalf it acts. A delegate has that of the run above it, and the `task`, `system` and `template` (the Task that its
     task was made after); `ancestors` are the agents above it, the outermost first. `root` is what its tokens are
     counted under together with others: the uid of its task, or the run that began it all; blank for one of its own.
+    `after` is the run whose conversation it goes on with: its messages, `before` in number, are read from the journals
+    of the turns before and stored nowhere else.
     `unsettled` are calls of the run that it follows (a fork, another try of a task) which may have acted.
     `equality` says which calls are the same. 1: arguments that mean the same to the tool, and a call that a person
     has said to have happened counts as made; 2: also, a repeat is refused where `duplicates` is "deny", and a contract
@@ -125,6 +127,8 @@ class RunCreated(Fact, frozen=True, tag="run.created"):
     unsettled: tuple[Unsettled, ...] = ()
     equality: int = 0
     workspace: WorkspaceSnapshot | None = None
+    after: str = ""
+    before: int = 0
 
 
 class RunClaimed(Fact, frozen=True, tag="run.claimed"):

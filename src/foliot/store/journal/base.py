@@ -85,7 +85,8 @@ class NewRun(Struct, frozen=True):
     """`spec` is the digest of the frozen definition the run is pinned to.
 
     `content` is what the run needs by digest, the spec included: stored with it, in the same transaction. `root` is the
-    task or the run that it belongs to together with others, as in `RunCreated`.
+    task or the run that it belongs to together with others, as in `RunCreated`. `after` is the run whose conversation
+    it goes on with: that is kept for as long as this one.
     """
 
     id: str
@@ -98,6 +99,7 @@ class NewRun(Struct, frozen=True):
     labels: dict[str, str] = {}
     content: dict[str, bytes] = {}
     root: str | None = None
+    after: str | None = None
 
 
 class RunInfo(Struct, frozen=True):

@@ -305,6 +305,7 @@ def create_run(
 ) -> Tx[int]:
     """Store a new run with its first events; its key. Part of a larger transaction where a task makes the run."""
     epoch = 1 if worker else 0
+    conversation = (yield from _joined(new.after, new.namespace)) if new.after is not None else None
     row = yield from one(
         "run_create",
         id=new.id,
@@ -321,6 +322,7 @@ def create_run(
         parent_seq=new.parent_seq,
         labels=msgspec.json.encode(new.labels).decode(),
         root=new.root,
+        conversation=conversation,
     )
     if row is None:
         raise Conflict(f"there is already a run {new.id!r}")
@@ -332,6 +334,19 @@ def create_run(
             yield from many("blob_use", [{"digest": each.decode(), "run": key} for each in names])
     yield from _add_events(key, first)
     return key
+
+
+def _joined(run_id: str, namespace: str) -> Tx[str]:
+    """Returns the conversation that a run which another one goes on with is part of. Raises `NotFound`.
+
+    Its first turn is locked, because whoever forgets conversations begins there.
+    """
+    ends = yield from one("conversation_ends", id=run_id, namespace=namespace)
+    keys = () if ends is None else {ends["first_key"], ends["key"]}
+    if ends is None or len((yield from lock_runs(sorted(keys)))) < len(keys):
+        raise NotFound(f"there is no run {run_id!r} to go on with", hint="`foliot runs` lists them")
+    yield from run("conversation_join", key=ends["key"])
+    return ends["first_id"]
 
 
 def _keep(key: int, content: Mapping[str, bytes], at: float) -> Tx[None]:
@@ -591,6 +606,8 @@ def _forget(run_id: str) -> Tx[None]:
         raise Conflict(f"run {run_id} has not ended ({row['phase']})", hint="cancel it first")
     if row["held"]:
         raise Conflict(f"run {run_id} is part of a task that goes on", hint="cancel the task first")
+    if (later := (yield from one("conversation_follows", id=run_id))) is not None:
+        raise Conflict(f"run {later['id']} goes on with the conversation of run {run_id}", hint="delete that one first")
     yield from _delete([row])
 
 

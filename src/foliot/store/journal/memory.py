@@ -36,6 +36,7 @@ class _Run:
     entries: list[Entry] = field(default_factory=list[Entry])
     signals: dict[str, Signal] = field(default_factory=dict[str, Signal])
     content: set[str] = field(default_factory=set[str])
+    conversation: str = ""
 
 
 class MemoryJournal:
@@ -62,6 +63,7 @@ class MemoryJournal:
         assert in_transaction is None, "what is recorded needs a database"
         if run.id in self._runs:
             raise Conflict(f"there is already a run {run.id!r}")
+        conversation = self._joined(run.after, run.namespace) if run.after is not None else ""
         info = RunInfo(
             id=run.id,
             key=len(self._runs) + 1,
@@ -81,7 +83,7 @@ class MemoryJournal:
         )
         told = b" ".join(data for name, data in run.content.items() if name != run.spec)
         named = {found.decode() for found in NAMED.findall(told)}
-        self._runs[run.id] = _Run(info, list(first), content={*run.content, *named})
+        self._runs[run.id] = _Run(info, list(first), content={*run.content, *named}, conversation=conversation)
         self._blobs.update(run.content)
         return _lease(info) if worker else None
 
@@ -233,10 +235,15 @@ class MemoryJournal:
             raise NotFound(f"there is no stored content {digest}") from None
 
     async def purge(self, *, ended_before: float, limit: int = 1000) -> int:
+        alive = {
+            run.conversation
+            for run in self._runs.values()
+            if run.conversation and (run.info.phase not in TERMINAL or run.info.updated_at >= ended_before)
+        }
         ended = [
             run_id
             for run_id, run in self._runs.items()
-            if run.info.phase in TERMINAL and run.info.updated_at < ended_before
+            if run.info.phase in TERMINAL and run.info.updated_at < ended_before and run.conversation not in alive
         ][:limit]
         for run_id in ended:
             del self._runs[run_id]
@@ -244,10 +251,22 @@ class MemoryJournal:
         self._blobs = {digest: data for digest, data in self._blobs.items() if digest in kept}
         return len(ended)
 
+    def _joined(self, run_id: str, namespace: str) -> str:
+        known = self._runs.get(run_id)
+        if known is None or known.info.namespace != namespace:
+            raise NotFound(f"there is no run {run_id!r} to go on with", hint="`foliot runs` lists them")
+        known.conversation = known.conversation or run_id
+        return known.conversation
+
     async def forget(self, run_id: str) -> None:
-        info = self._get(run_id).info
-        if info.phase not in TERMINAL:
-            raise Conflict(f"run {run_id} has not ended ({info.phase})", hint="cancel it first")
+        run = self._get(run_id)
+        if run.info.phase not in TERMINAL:
+            raise Conflict(f"run {run_id} has not ended ({run.info.phase})", hint="cancel it first")
+        for later in self._runs.values():
+            if run.conversation and later.conversation == run.conversation and later.info.key > run.info.key:
+                raise Conflict(
+                    f"run {later.info.id} goes on with the conversation of run {run_id}", hint="delete that one first"
+                )
         del self._runs[run_id]
 
     def _get(self, run_id: str) -> _Run:

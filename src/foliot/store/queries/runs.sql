@@ -3,9 +3,9 @@
 -- name: run_create
 -- locks: -
 INSERT INTO run (id, namespace, agent, phase, spec, epoch, last_seq, worker, lease_until,
-                 created_at, updated_at, parent, parent_seq, labels, summary, root)
+                 created_at, updated_at, parent, parent_seq, labels, summary, root, conversation)
 VALUES (:id, :namespace, :agent, :phase, :spec, :epoch, :last, :worker, :lease_until,
-        :created_at, :created_at, :parent, :parent_seq, :labels, '{}', :root)
+        :created_at, :created_at, :parent, :parent_seq, :labels, '{}', :root, :conversation)
 ON CONFLICT (id) DO NOTHING
 RETURNING key;
 
@@ -184,6 +184,8 @@ SELECT key, id FROM run
  WHERE phase IN ('succeeded', 'failed', 'cancelled') AND updated_at < :before
    AND NOT EXISTS (SELECT 1 FROM task_run AS m JOIN task AS t ON t.key = m.task
                     WHERE m.run_id = run.id AND t.ended_at IS NULL)
+   AND NOT EXISTS (SELECT 1 FROM run AS later WHERE later.conversation = run.conversation
+                      AND (later.updated_at >= :before OR later.phase NOT IN ('succeeded', 'failed', 'cancelled')))
  ORDER BY id LIMIT :count;
 
 -- name: purge_tasks
@@ -199,7 +201,25 @@ SELECT key, id FROM run
    AND phase IN ('succeeded', 'failed', 'cancelled') AND updated_at < :before
    AND NOT EXISTS (SELECT 1 FROM task_run AS m JOIN task AS t ON t.key = m.task
                     WHERE m.run_id = run.id AND t.ended_at IS NULL)
+   AND NOT EXISTS (SELECT 1 FROM run AS later WHERE later.conversation = run.conversation
+                      AND (later.updated_at >= :before OR later.phase NOT IN ('succeeded', 'failed', 'cancelled')))
  ORDER BY key;
+
+-- name: conversation_ends
+-- The first turn of the conversation that a run is part of, or would begin, and the run itself.
+SELECT first.key AS first_key, first.id AS first_id, run.key AS key
+  FROM run JOIN run AS first ON first.id = COALESCE(run.conversation, run.id)
+ WHERE run.id = :id AND run.namespace = :namespace;
+
+-- name: conversation_join
+-- locks: -
+-- A run that another one goes on with is the first turn of a conversation, if it is not part of one.
+UPDATE run SET conversation = id WHERE key = :key AND conversation IS NULL;
+
+-- name: conversation_follows
+-- Whether a turn goes on with this run: then it cannot be forgotten alone.
+SELECT later.id AS id FROM run JOIN run AS later ON later.conversation = run.conversation AND later.key > run.key
+ WHERE run.id = :id LIMIT 1;
 
 -- name: forget_find
 SELECT key, id, phase,
