@@ -66,7 +66,7 @@ async def test_replay_and_fork_of_a_turn_know_what_was_said_before(rt: Runtime) 
     assert (await rt.runs.replay(second)).difference is None
     fork = await rt.runs.fork(second, at=1, input="three")
 
-    assert said(await read_conversation(rt.inside.runs.journal, fork.run_id))[:2] == ["one", "I heard one"]
+    assert said(await read_conversation(rt.inside.runs.journal, fork.id))[:2] == ["one", "I heard one"]
 
 
 async def test_a_summary_of_all_that_came_before_is_where_reading_begins(rt: Runtime) -> None:

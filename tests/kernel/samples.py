@@ -119,4 +119,5 @@ GROWN: tuple[e.Event, ...] = (
     e.ToolFinished(ToolResult("c1", "bash"), workspace=SNAPSHOT),
     e.ToolUnknown("c1", "timeout", workspace=SNAPSHOT),
     e.ModelResponded(3, ModelResponse(Message("assistant", (Text("done"),))), workspace=SNAPSHOT),
+    e.RunCreated("clerk", "sha256:00", after="r0", before=4),
 )

@@ -93,10 +93,11 @@ class Client(RemoteClient, Conveniences):
         labels: Mapping[str, str] | None = None,
         user: str = "",
         history: Sequence[Message] = (),
+        after: str = "",
         check: bool = True,
     ) -> RunResult[Value]:
         started = await self.runs.start(
-            agent, input, namespace=namespace, run_id=run_id, labels=labels, user=user, history=history
+            agent, input, namespace=namespace, run_id=run_id, labels=labels, user=user, history=history, after=after
         )
         return await self._result(started.id, check)
 
@@ -110,9 +111,10 @@ class Client(RemoteClient, Conveniences):
         labels: Mapping[str, str] | None = None,
         user: str = "",
         history: Sequence[Message] = (),
+        after: str = "",
     ) -> AsyncGenerator[Live]:
         started = await self.runs.start(
-            agent, input, namespace=namespace, run_id=run_id, labels=labels, user=user, history=history
+            agent, input, namespace=namespace, run_id=run_id, labels=labels, user=user, history=history, after=after
         )
         async with aclosing(self.runs.watch(started.id)) as live:
             async for item in live:

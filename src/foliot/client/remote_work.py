@@ -101,6 +101,7 @@ class RemoteRuns(_RunAsking, RunGroup):
         labels: Mapping[str, str] | None = None,
         user: str = "",
         history: Sequence[Message] = (),
+        after: str = "",
     ) -> RunInfo:
         name = declared_name(agent)
         messages = messages_of(input, history)
@@ -113,6 +114,7 @@ class RemoteRuns(_RunAsking, RunGroup):
             user,
             () if isinstance(input, str) else _sent(messages),
             _sent(history),
+            after,
         )
         found = await self._post(RUNS, order, Document, namespace=namespace, repeatable=True)
         return wire.read_runs([found])[0]

@@ -57,9 +57,9 @@ def messages_of(input: Input, history: Sequence[Message] = ()) -> tuple[Message,
 class RunOrder(Struct, frozen=True):
     """A run of a declared agent that is to be started. The caller chooses `run_id`, so that asking again finds it.
 
-    `messages` stand in place of `input` when that is more than a text; `history` is what was said before. `user` is the
-    person it is run for, as budgets, conditions and records name them: by default whoever asks. Another name needs the
-    role impersonator.
+    `messages` stand in place of `input` when that is more than a text; `history` is what was said before; `after` is
+    an ended run of the same user whose conversation goes on. `user` is the person it is run for, as budgets, conditions
+    and records name them: by default whoever asks. Another name needs the role impersonator.
     """
 
     agent: str
@@ -70,6 +70,7 @@ class RunOrder(Struct, frozen=True):
     user: str = ""
     messages: tuple[dict[str, Any], ...] = ()
     history: tuple[dict[str, Any], ...] = ()
+    after: str = ""
 
 
 class RunStanding(Struct, frozen=True):

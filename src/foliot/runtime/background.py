@@ -69,6 +69,7 @@ class BackgroundRuns:
         labels: Mapping[str, str] | None,
         identity: Identity,
         history: Sequence[Message] = (),
+        after: str = "",
         in_transaction: TransactionBody | None = None,
     ) -> RunInfo:
         """Start a run as `identity`, or resume the one of this id, as whoever began it; durable on return.
@@ -80,7 +81,7 @@ class BackgroundRuns:
         check_labels(labels or {})
         inside = self._inside
         agent = within(agent, namespace)
-        if not inside.is_new(run_id) and await inside.is_begun(run_id, agent, input, identity, history):
+        if not inside.is_new(run_id) and await inside.is_begun(run_id, agent, input, identity, history, after):
             return await self.resume(await inside.runs.journal.get(run_id))
         drive = inside.run(
             agent,
@@ -89,6 +90,7 @@ class BackgroundRuns:
             labels=labels,
             identity=identity,
             history=history,
+            after=after,
             stream=True,
             check=False,
             in_transaction=in_transaction,

@@ -89,11 +89,19 @@ class Runtime(LocalGroups, Conveniences):
         labels: Mapping[str, str] | None = None,
         user: str = "",
         history: Sequence[Message] = (),
+        after: str = "",
         check: bool = True,
     ) -> RunResult[Value]:
         check_labels(labels or {})
         return await self.inside.run(
-            _within(agent, namespace), input, run_id=run_id, labels=labels, user=user, history=history, check=check
+            _within(agent, namespace),
+            input,
+            run_id=run_id,
+            labels=labels,
+            user=user,
+            history=history,
+            after=after,
+            check=check,
         )
 
     def stream(
@@ -106,9 +114,10 @@ class Runtime(LocalGroups, Conveniences):
         labels: Mapping[str, str] | None = None,
         user: str = "",
         history: Sequence[Message] = (),
+        after: str = "",
     ) -> AsyncGenerator[Live]:
         return self.inside.stream(
-            _within(agent, namespace), input, run_id=run_id, labels=labels, user=user, history=history
+            _within(agent, namespace), input, run_id=run_id, labels=labels, user=user, history=history, after=after
         )
 
     async def resume(self, run_id: str, *, agent: Agent[Value] | None = None, check: bool = True) -> RunResult[Value]:

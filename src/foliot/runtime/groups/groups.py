@@ -126,12 +126,14 @@ class Conveniences(Groups):
         labels: Mapping[str, str] | None = None,
         user: str = "",
         history: Sequence[Message] = (),
+        after: str = "",
         check: bool = True,
     ) -> RunResult[Value]:
         """Run an agent until it ends or waits for a person. Raises `RunFailedError` when it fails, if `check`.
 
-        `user` is the person it is run for, as budgets, conditions and records name them. `history` is what was said
-        before: `result.messages` of an earlier run.
+        `user` is the person it is run for, as budgets, conditions and records name them. `after` is an earlier run of
+        theirs, which has ended: its conversation goes on, and is not stored again. `history` is what was said before
+        elsewhere, as messages.
 
         An existing run with this `run_id` is resumed: calling again after a crash is always right. One that this
         process or the server drives already is waited for. Raises `RunTaken`, a `Conflict`, when it is a run of another
@@ -148,6 +150,7 @@ class Conveniences(Groups):
         labels: Mapping[str, str] | None = None,
         user: str = "",
         history: Sequence[Message] = (),
+        after: str = "",
         check: bool = True,
     ) -> RunResult[Value]:
         """Run an agent as `run` does, in a program without an event loop: opens, runs, and closes again.
@@ -168,6 +171,7 @@ class Conveniences(Groups):
                     labels=labels,
                     user=user,
                     history=history,
+                    after=after,
                     check=check,
                 )
 
@@ -190,6 +194,7 @@ class Conveniences(Groups):
         labels: Mapping[str, str] | None = None,
         user: str = "",
         history: Sequence[Message] = (),
+        after: str = "",
     ) -> AsyncGenerator[Live]:
         """Run an agent and yield what happens: `Recorded` events, `Streamed` pieces of answers, `Output` of tools.
 

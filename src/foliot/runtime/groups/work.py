@@ -52,11 +52,13 @@ class RunGroup(Group):
         labels: Mapping[str, str] | None = None,
         user: str = "",
         history: Sequence[Message] = (),
+        after: str = "",
     ) -> RunInfo:
         """Start a run. It is durable on return and goes on in the background; `wait` gives its result.
 
         An existing run with this `run_id` is resumed, so calling again after a crash is always right. `user` is the
-        person it is run for, `history` what was said before. An `Agent` object needs a runtime; a server takes names.
+        person it is run for; `after` and `history` are as in `run`. An `Agent` object needs a runtime; a server takes
+        names.
         Raises `NotFound` (the agent), `Conflict` when the id belongs to other work, `InvalidInput`.
         """
 

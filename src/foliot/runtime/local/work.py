@@ -94,6 +94,7 @@ class LocalRuns(_Waking, RunGroup):
         labels: Mapping[str, str] | None = None,
         user: str = "",
         history: Sequence[Message] = (),
+        after: str = "",
     ) -> RunInfo:
         return await self._inside.background.start(
             agent,
@@ -103,6 +104,7 @@ class LocalRuns(_Waking, RunGroup):
             labels=labels,
             identity=self._identity(user),
             history=history,
+            after=after,
         )
 
     def _identity(self, user: str) -> Identity:

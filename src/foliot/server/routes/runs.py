@@ -120,6 +120,7 @@ async def begin(request: Request, services: Services, caller: Caller, namespace:
         labels=order.labels,
         identity=identity,
         history=_messages(order.history),
+        after=order.after,
         in_transaction=done.record,
     )
     done.tell()
