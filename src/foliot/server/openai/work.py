@@ -101,12 +101,13 @@ async def begin(
         if gone_on is not None:
             return gone_on
     before, said = await unhurried(order.conversation.size, order.conversation.split, param)
-    history = (*await _history(runtime, asker.caller, previous, target), *before)
+    after = await _followed(runtime, asker, previous, target) if not before else ""
+    history = () if after else (*await _history(runtime, asker.caller, previous, target), *before)
     id = session.turn(turn) if session is not None else _id(runtime, asker, target)
     await _check_same(runtime, target, id, asker)
     labels = _labels(order, asker, named, previous)
     act = _act(runtime, asker, target, id)
-    ordered = replace(_turn(order, asker, target, id, said, history, labels), act=act)
+    ordered = replace(_turn(order, asker, target, id, said, history, labels), after=after, act=act)
     engagement = await engage(runtime, drives, ordered)
     act.tell()
     await _check_same(runtime, target, engagement.id, asker)  # of two at once, one has begun it
@@ -180,6 +181,20 @@ async def _previous(
     if asker.key and await _asked_before(runtime, target, id, asker.digest):
         return await _previous_of(runtime, target, id), last
     return task_response(target.namespace, id) if target.kind == "system" else run_response(id), last + 1
+
+
+async def _followed(runtime: Runtime, asker: RequestCaller, previous: str, target: WorkTarget) -> str:
+    """Returns the run whose conversation goes on by reference: an ended one of the same agent, for the same user."""
+    ref = parse_response(previous) if previous else None
+    if ref is None or ref.is_task or target.kind != "agent":
+        return ""
+    info, state = await load_visible(runtime, asker.caller, ref.name)
+    same = (info.namespace, info.agent, state.identity.user) == (
+        target.namespace,
+        target.name,
+        asker.caller.acting_for_self("openai").user,
+    )
+    return info.id if same and state.ended is not None else ""
 
 
 async def _history(runtime: Runtime, caller: Caller, previous: str, target: WorkTarget) -> tuple[Message, ...]:

@@ -40,13 +40,15 @@ LOOK_EVERY: Final = 1.0
 class ClientTurn:
     """One thing that a client says to a target. With the id of a run that exists, that run is gone on with.
 
-    `act` is the record of it, stored with a run or task that is new.
+    `after` is the run whose conversation goes on; else `history` is what was said before. `act` is the record of it,
+    stored with a run or task that is new.
     """
 
     target: WorkTarget
     input: tuple[Message, ...]
     id: str
     history: tuple[Message, ...] = ()
+    after: str = ""
     instructions: str = ""
     adjust: Adjust | None = None
     structured: bool = False
@@ -110,6 +112,7 @@ class RunEngagement:
                     labels=turn.labels,
                     identity=turn.identity,
                     history=turn.history,
+                    after=turn.after,
                     adjust=turn.adjust,
                     stream=True,
                     check=False,
