@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from msgspec import structs
+
 from foliot.engine.budgets.wakeups import models_changed
 from foliot.engine.definition.task_memory import TaskMemory
 from foliot.engine.driver.journal import signal
@@ -95,6 +97,12 @@ async def _create_same(t: Tools) -> Any:
 @act("run.create.old-content")
 async def _create_old(t: Tools) -> Any:
     return (await t.journal.create(new_run(f"new-{t.who}", t.now, content=ANCIENT), [entry(1)])) is None
+
+
+@act("run.follow")
+async def _follow(t: Tools) -> Any:
+    follower = structs.replace(new_run(f"new-{t.who}", t.now), after="gone")
+    return (await t.journal.create(follower, [entry(1)])) is None
 
 
 @act("run.claim")
@@ -203,6 +211,16 @@ async def _blob(t: Tools) -> Any:
 @act("run.blob.old")
 async def _old_blob(t: Tools) -> Any:
     return await t.journal.put_blob(ANCIENT)
+
+
+@act("run.blobs")
+async def _blobs(t: Tools) -> Any:
+    return await t.journal.put_blobs([b"content", ANCIENT, b"more"])
+
+
+@act("run.blobs.other")
+async def _other_blobs(t: Tools) -> Any:
+    return await t.journal.put_blobs([b"more", ANCIENT, b"content"])
 
 
 @act("run.purge")

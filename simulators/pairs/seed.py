@@ -270,5 +270,14 @@ def _is_gone(identity: str | None) -> bool:
 def _dead_worker(now: float) -> Tx[None]:
     """A worker that has died: nobody registers one of those."""
     yield from run(
-        "worker_put", name="w2", identity=DEAD, region="", gpu=0, models="[]", labels="{}", capacity=1, now=now
+        "worker_put",
+        name="w2",
+        identity=DEAD,
+        region="",
+        gpu=0,
+        models="[]",
+        labels="{}",
+        isolation="[]",
+        capacity=1,
+        now=now,
     )

@@ -113,7 +113,7 @@ async def test_nobody_goes_on_with_what_is_not_theirs_or_not_over(rt: Runtime) -
     (hers,) = await talk(rt, "a secret", user="ann")
 
     for user, after in (("bob", hers), ("", hers), ("ann", "run-that-is-not-there")):
-        with pytest.raises(NotFound, match="to go on with"):
+        with pytest.raises(NotFound, match="to continue"):
             await talk(rt, "and then?", after=after, user=user)
     with pytest.raises(InvalidInput, match="after"):
         await rt.inside.run(CLERK, "x", after=hers, user="ann", history=[Message("user", ())])

@@ -288,7 +288,7 @@ class Inside:
         begins, and the run would be held without a driver. Raises `RunTaken`, `NotFound`, `InvalidInput`.
         """
         if after and history:
-            raise InvalidInput("a run goes on with another one, or has a history of its own: `after` and `history`")
+            raise InvalidInput("a run continues another one, or has a history of its own: `after` and `history`")
         if not self.is_new(run_id) and await self.is_begun(run_id, agent, input, identity, history, after):
             return None
         known = await self._assembly.agent(agent)
@@ -662,7 +662,7 @@ class Inside:
         created = facts[0][1] if facts else None
         whose = (created.namespace, created.identity.user) if isinstance(created, RunCreated) else None
         if whose != (namespace, identity.user):
-            raise NotFound(f"there is no run {run_id!r} to go on with", hint="`foliot runs` lists them")
+            raise NotFound(f"there is no run {run_id!r} to continue", hint="`foliot runs` lists them")
         info = await self.runs.journal.get(run_id)
         if info.phase not in TERMINAL:
             raise Conflict(f"run {run_id} has not ended ({info.phase})", hint="`foliot say` tells it something")

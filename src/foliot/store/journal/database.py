@@ -344,7 +344,7 @@ def _joined(run_id: str, namespace: str) -> Tx[str]:
     ends = yield from one("conversation_ends", id=run_id, namespace=namespace)
     keys = () if ends is None else {ends["first_key"], ends["key"]}
     if ends is None or len((yield from lock_runs(sorted(keys)))) < len(keys):
-        raise NotFound(f"there is no run {run_id!r} to go on with", hint="`foliot runs` lists them")
+        raise NotFound(f"there is no run {run_id!r} to continue", hint="`foliot runs` lists them")
     yield from run("conversation_join", key=ends["key"])
     return ends["first_id"]
 
@@ -607,7 +607,7 @@ def _forget(run_id: str) -> Tx[None]:
     if row["held"]:
         raise Conflict(f"run {run_id} is part of a task that goes on", hint="cancel the task first")
     if (later := (yield from one("conversation_follows", id=run_id))) is not None:
-        raise Conflict(f"run {later['id']} goes on with the conversation of run {run_id}", hint="delete that one first")
+        raise Conflict(f"run {later['id']} continues the conversation of run {run_id}", hint="delete that one first")
     yield from _delete([row])
 
 

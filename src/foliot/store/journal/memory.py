@@ -254,7 +254,7 @@ class MemoryJournal:
     def _joined(self, run_id: str, namespace: str) -> str:
         known = self._runs.get(run_id)
         if known is None or known.info.namespace != namespace:
-            raise NotFound(f"there is no run {run_id!r} to go on with", hint="`foliot runs` lists them")
+            raise NotFound(f"there is no run {run_id!r} to continue", hint="`foliot runs` lists them")
         known.conversation = known.conversation or run_id
         return known.conversation
 
@@ -265,7 +265,7 @@ class MemoryJournal:
         for later in self._runs.values():
             if run.conversation and later.conversation == run.conversation and later.info.key > run.info.key:
                 raise Conflict(
-                    f"run {later.info.id} goes on with the conversation of run {run_id}", hint="delete that one first"
+                    f"run {later.info.id} continues the conversation of run {run_id}", hint="delete that one first"
                 )
         del self._runs[run_id]
 
