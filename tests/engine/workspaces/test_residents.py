@@ -17,7 +17,7 @@ from foliot.engine.workspaces import workspaces as module
 from foliot.engine.workspaces.workspaces import RunWorkspaces
 from foliot.store.journal.base import Journal
 from foliot.store.journal.memory import MemoryJournal
-from foliot.tools.workspaces import WorkspaceFull
+from foliot.tools.workspaces import WorkspaceFull, WorkspaceLost
 from tests.engine.workspaces.kit import Played, created, owner, writes
 
 KINDS = pytest.mark.parametrize("firm", [False, True], ids=["server", "job"])
@@ -283,12 +283,14 @@ async def test_the_folder_is_free_once_the_program_has_ended(run: Played) -> Non
     assert await run.workspaces.sweep(idle_for=-1) == 1
 
 
-@pytest.mark.parametrize("place", ["disk", "memory"])
+@pytest.mark.parametrize("tells", [True, False])
 async def test_what_a_living_program_writes_through_a_mapping_is_kept(
-    journal: Journal, tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+    journal: Journal, tmp_path: Path, tells: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if place == "memory":  # as on a file system that is not known to tell of such writes
-        monkeypatch.setattr(scan, "_tells_of_mapped_writes", lambda device: False)
+    def known(device: int) -> bool:
+        return tells
+
+    monkeypatch.setattr(scan, "_tells_of_mapped_writes", known)
     run = Played(RunWorkspaces(journal, tmp_path / "here"))
     program = await Program(run).start()
     program.write("m", "-" * 4096)
@@ -367,3 +369,56 @@ async def test_a_call_that_gives_up_while_another_gets_the_folder_ready_does_not
     monkeypatch.setattr(module.RunWorkspaces, "_make_ready", meanwhile)
 
     assert (await run.call(writes({"b": "2"}))).kept is not None
+
+
+async def test_a_call_that_does_not_stop_keeps_its_folder_and_programs_on_it_are_ended(
+    run: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STOPS_WITHIN", 0.01)
+    await run.call(writes({"a": "one"}))
+    job = await Program(run, firm=True).start()
+    began, stop = asyncio.Event(), asyncio.Event()
+
+    async def stubborn() -> None:
+        by, _ = run.begin()
+        await run.workspaces.folder(by)
+        began.set()
+        while not stop.is_set():
+            try:
+                await stop.wait()
+            except asyncio.CancelledError:
+                continue
+
+    task = asyncio.create_task(stubborn())
+    await began.wait()
+    task.cancel()
+
+    assert await run.seen() == {"a": (0o644, b"one")}
+    assert not job.runs
+    stop.set()
+    await task
+
+
+async def test_a_call_whose_folder_was_left_under_it_is_told_that_its_changes_are_lost(
+    run: Played, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "STOPS_WITHIN", 0.01)
+    await run.call(writes({"a": "one"}))
+    by, _ = run.begin()
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def of_an_earlier_claim() -> None:
+        folder = await run.workspaces.folder(by)
+        assert folder is not None
+        began.set()
+        await go_on.wait()
+        await run.workspaces.changed(by)
+
+    task = asyncio.create_task(of_an_earlier_claim())
+    await began.wait()
+    await elsewhere(run, journal, tmp_path, writes({"b": "two"}))
+    assert sorted(await run.seen()) == ["a", "b"]
+    go_on.set()
+
+    with pytest.raises(WorkspaceLost, match="lost"):
+        await task

@@ -110,6 +110,7 @@ class _RunFolder:
         self.turn = asyncio.Lock()
         self.uses: dict[str, _Use] = {}
         self.residents: dict[object, _Resident] = {}
+        self.moved: set[str] = set()  # calls whose folder was left to others under them
         self.coming = 0  # calls that wait for their turn, or have it
         # A call was cut off while a firm resident was at work, and the next one has not been told.
         self.half_done = False
@@ -205,6 +206,8 @@ class RunWorkspaces:
         """Keep what a call changed that is over; see `WorkspaceFolders`."""
         held, key = self._known.get(_key(owner)) if owner.run_id else None, _lease(owner)
         use = held.uses.get(key) if held is not None else None
+        if held is not None and key in held.moved:
+            raise WorkspaceLost("what the call changed in the workspace is lost: its folder was left to another call")
         if held is None or use is None:
             return
         task = asyncio.current_task()
@@ -332,6 +335,7 @@ class RunWorkspaces:
 
     def _gave_up(self, held: _RunFolder, key: str, use: _Use) -> None:
         """Ends a use without a result: the next call begins where the last result left off."""
+        held.moved.discard(key)
         if held.uses.get(key) is use:
             del held.uses[key]
             _doubt(held)
@@ -382,6 +386,8 @@ class RunWorkspaces:
                 del held.uses[key]
                 _doubt(held)
                 if not use.task.done():
+                    held.moved.add(key)
+                    await self._end_residents(held)
                     await self._leave_to_others(held)
 
     async def _end_residents(self, held: _RunFolder) -> None:
@@ -404,6 +410,7 @@ class RunWorkspaces:
 
     async def _leave_to_others(self, held: _RunFolder) -> None:
         held.residents.clear()
+        held.moved |= held.uses.keys()
         held.uses.clear()
         held.sure = False
         await on_thread(_leave, held)
