@@ -11,7 +11,7 @@ from foliot.sandbox.base import Enforcement, SandboxPolicy, SandboxUnavailable
 from foliot.sandbox.process import ProcessSandbox
 from foliot.tools.base import ToolArgumentsInvalid, ToolIsolationMissing
 from foliot.tools.builtin.catalogue import builtin_tools
-from foliot.tools.builtin.output import CommandFailed, CommandTimedOut, duration
+from foliot.tools.builtin.output import CommandFailed, CommandTimedOut, duration, tail_of
 from foliot.tools.builtin.shell import Bash
 from foliot.tools.pipeline.pipeline import Pipeline
 from tests.conformance.sandbox import marked
@@ -58,12 +58,34 @@ async def test_the_end_of_long_output_is_shown_with_how_much_there_was(bash) -> 
     assert (lines[-1], len(lines), last[:8]) == ("100000", 2000, "[exit:0 ")
     assert lines[0] == "98001"
     line = await said(bash, "head -c 3000000 /dev/zero | tr '\\0' x")
-    assert "3000000 bytes in all" in line.split("\n")[0]
+    assert line.startswith("[The end of line 1 of 1, whose beginning was cut; 3000000 bytes in all; ")
     assert 40_000 < len(line) < 52_000
     with pytest.raises(CommandFailed) as caught:
         await said(bash, "seq 1 100000; exit 1")
     assert "\n100000\n[exit:1 | " in caught.value.message
     assert len(caught.value.message) < 8000
+
+
+@pytest.mark.parametrize(
+    ("output", "printed", "head"),
+    [
+        ("a\nb", 2, "[The last 2 of 9 lines, the first without its beginning; 99 bytes in all; "),
+        ("b", 1, "[The end of line 9 of 9, whose beginning was cut; 99 bytes in all; "),
+        ("a\n" + "x" * 60, 1, "[The end of line 9 of 9, whose beginning was cut; 99 bytes in all; "),
+        ("x" * 60 + "\na\nb", 2, "[The last 2 of 9 lines; 99 bytes in all; "),
+    ],
+)
+def test_the_head_of_an_output_says_what_was_cut(output: str, printed: int, head: str) -> None:
+    first, *lines, last = tail_of(output, 9, 99, most=40, cut=True).split("\n")
+    assert first.startswith(head)
+    assert (len(lines), last) == (printed, "")
+
+
+@pytest.mark.parametrize("timeout", [121, 3600, 121.0, 10**9])
+async def test_a_timeout_that_only_a_job_may_have_is_refused_and_not_shortened(bash, timeout) -> None:
+    with pytest.raises(ToolArgumentsInvalid, match="a command may take 120 seconds without background: true") as caught:
+        await said(bash, "true", timeout=timeout)
+    assert caught.value.details["field"] == "timeout"
 
 
 @pytest.mark.fence

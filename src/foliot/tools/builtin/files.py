@@ -12,7 +12,7 @@ from foliot.tools.builtin.workspace import FileSource, UnfitFile, Workspace
 from foliot.tools.pipeline.running import blocking
 
 MOST_LINES: Final = 2000
-MOST_BYTES: Final = 50 * 1024 - 2048  # with the footer below the limit at which results are cut
+MOST_BYTES: Final = 50 * 1024 - 2048  # with the footer below where every result is cut (pipeline/results.py)
 LARGEST_WRITE: Final = 4 * 1024 * 1024
 LARGEST_EDITED: Final = 16 * 1024 * 1024
 MOST_PLACES: Final = 100

@@ -65,9 +65,15 @@ def tail_of(output: str, count: int, size: int, *, most: int = MOST_BYTES, cut: 
         kept.append(line)
     if len(kept) == len(lines) and not cut:
         return f"{output}\n"
+    total = max(count, len(lines))
+    # Where all of `output` is shown and it is not all there was, its first line is the end of one.
+    begins_cut = not kept or len(kept) == len(lines)
     if not kept:  # one line that does not fit: its end says more than nothing
         kept = [lines[-1].encode()[-most:].decode("utf-8", "ignore")]
-    said = f"[The last {len(kept)} of {max(count, len(lines))} lines; {size} bytes in all"
+    said = f"[The last {len(kept)} of {total} lines{', the first without its beginning' if begins_cut else ''}"
+    if begins_cut and len(kept) == 1:
+        said = f"[The end of line {total} of {total}, whose beginning was cut"
+    said += f"; {size} bytes in all"
     advice = "write to a file in /workspace and read it to see everything]"
     return "\n".join([f"{said}; {advice}", *reversed(kept)]) + "\n"
 

@@ -49,7 +49,7 @@ class Bash:
                 "command": text("The command, as for sh -c.", minLength=1),
                 "timeout": optional(
                     "integer",
-                    f"Seconds it may take; {LONGEST} at most, in the background {LONGEST_JOB}.",
+                    f"Seconds it may take: up to {LONGEST}, with background: true {LONGEST_JOB}. More is refused.",
                     minimum=1,
                     maximum=LONGEST_JOB,
                 ),
@@ -90,7 +90,13 @@ class Bash:
             raise missing
         if given(call, "background", False) is True:
             return await self._begun(call, command)
-        seconds = whole_number(call, "timeout", LONGEST, least=1, most=LONGEST)
+        seconds = whole_number(call, "timeout", LONGEST, least=1, most=LONGEST_JOB)
+        if seconds > LONGEST:
+            raise ToolArgumentsInvalid(
+                f"bash: timeout is {seconds}, and a command may take {LONGEST} seconds without background: true",
+                hint=f"start it with background: true, which may take {LONGEST_JOB} seconds, or give a shorter timeout",
+                field="timeout",
+            )
         heard = Heard(on_output)
         async with self._fences.opened(agent_fence(call.caller, LIMITS, self._mounts), fence_of(call)) as session:
             try:
