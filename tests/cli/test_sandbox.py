@@ -30,6 +30,16 @@ def test_a_program_runs_fenced_and_its_code_is_the_exit_code(foliot, tmp_path) -
 
 
 @pytest.mark.fence
+def test_what_is_mounted_is_seen_and_written_only_if_that_is_said(foliot, tmp_path) -> None:
+    (tmp_path / "a.txt").write_text("from outside")
+    for access, code in (("", 1), (":ro", 1), (":rw", 0)):
+        said = foliot("sandbox", "run", "--mount", f"{tmp_path}:/data{access}", "cat", "-A", "/data/a.txt")
+        assert (said.code, said.out) == (0, "from outside")
+        assert foliot("sandbox", "run", "--mount", f"{tmp_path}:/data{access}", "touch", "/data/b").code == code
+    assert (tmp_path / "b").exists()
+
+
+@pytest.mark.fence
 def test_what_cannot_be_run_or_enforced_is_said_in_one_line(foliot, monkeypatch) -> None:
     monkeypatch.setattr("foliot.sandbox.landlock.version", lambda: 0)
     for words, code, text in (
@@ -38,6 +48,9 @@ def test_what_cannot_be_run_or_enforced_is_said_in_one_line(foliot, monkeypatch)
         (("--require", "magic", "--", "true"), 5, "magic"),
         (("--timeout", "0.2", "--", "sleep", "60"), 124, "0.2 seconds"),
         (("--read-only", "--", "true"), 2, "--workspace"),
+        (("--net", "x", "--", "true"), 2, "--net"),
+        (("--mount", "/usr", "--", "true"), 2, "not a mount"),
+        (("--mount", "/no/such:/data", "--", "true"), 2, "does not exist"),
     ):
         said = foliot("sandbox", "run", *words)
         assert (said.code, text in said.err) == (code, True), said

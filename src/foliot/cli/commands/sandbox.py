@@ -16,7 +16,7 @@ from foliot.cli.show.output import as_json, output_option
 from foliot.cli.show.tables import table
 from foliot.cli.terminal import out
 from foliot.errors import UsageError
-from foliot.sandbox.base import MIB, Enforcement, Finished, Limits, SandboxPolicy, WorkspaceAccess
+from foliot.sandbox.base import MIB, Enforcement, Finished, Limits, Mount, SandboxPolicy, WorkspaceAccess
 from foliot.tools.governance.judge import PolicyQuestion
 
 if TYPE_CHECKING:
@@ -39,9 +39,12 @@ def sandbox() -> None:
     """
 
 
-@sandbox.command(name="run", context_settings={"ignore_unknown_options": True})
+@sandbox.command(name="run", context_settings={"allow_interspersed_args": False})
 @click.option("--workspace", type=click.Path(exists=True, file_okay=False), help="A folder, seen at /workspace.")
 @click.option("--read-only", is_flag=True, help="The workspace cannot be written.")
+@click.option(
+    "--mount", "mounts", multiple=True, metavar="SRC:DST[:rw]", help="A file or folder, read-only unless :rw is given."
+)
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=120.0, show_default=True, help="Seconds.")
 @click.option("--memory", type=click.IntRange(min=16), default=512, show_default=True, help="MiB.")
 @click.option("--processes", type=click.IntRange(min=1), default=256, show_default=True, help="How many at once.")
@@ -50,6 +53,7 @@ def sandbox() -> None:
 def run_fenced(
     workspace: str | None,
     read_only: bool,
+    mounts: tuple[str, ...],
     timeout: float,
     memory: int,
     processes: int,
@@ -58,13 +62,14 @@ def run_fenced(
 ) -> int:
     """Run a program fenced in, as `bash` and sandboxed tools are.
 
-    It sees a read-only system, an empty /tmp, the workspace, and no network. What is piped in is its input. The exit
-    code is that of the program; 124 when it took too long.
+    It sees a read-only system, an empty /tmp, the workspace, what is mounted, and no network. What is piped in is its
+    input. Options come before the program. The exit code is that of the program; 124 when it took too long.
     """
     access: WorkspaceAccess = "read_only" if read_only else "read_write"
     if read_only and workspace is None:
         raise UsageError("--read-only needs a --workspace")
     policy = SandboxPolicy(
+        mounts=tuple(map(_mount, mounts)),
         workspace=None if workspace is None else os.path.abspath(workspace),
         workspace_access=access,
         limits=Limits(memory=memory * MIB, processes=processes, seconds=timeout, output=4096),
@@ -76,6 +81,18 @@ def run_fenced(
         reasons = {"timeout": f"it took longer than {timeout:g} seconds", "memory": f"it used more than {memory} MiB"}
         out(f"The program was ended: {reasons.get(done.ended_by, done.ended_by)}.", err=True)
     return TIMED_OUT if done.ended_by == "timeout" else done.exit_code
+
+
+def _mount(text: str) -> Mount:
+    """Reads `SRC:DST` or `SRC:DST:rw`. Raises `UsageError`."""
+    source, _, rest = text.partition(":")
+    target, _, access = rest.partition(":")
+    if not source or not target.startswith("/") or access not in ("", "ro", "rw"):
+        raise UsageError(f"{text!r} is not a mount", hint="such as --mount ./data:/data, or --mount ./data:/data:rw")
+    path = os.path.abspath(source)
+    if not os.path.exists(path):
+        raise UsageError(f"--mount: {path} does not exist")
+    return Mount(path, target, writable=access == "rw")
 
 
 async def _fenced(policy: SandboxPolicy, command: tuple[str, ...], given: bytes) -> Finished:

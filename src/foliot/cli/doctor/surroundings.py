@@ -29,6 +29,7 @@ EXTRAS: Final = {
     "mcp": ("mcp",),
     "grpc": ("grpc",),
     "wasm": ("wasmtime",),
+    "code": ("pydantic_monty",),
     "pydantic-ai": ("pydantic_ai",),
     "server": ("starlette", "uvicorn"),
     "metrics": ("prometheus_client",),
