@@ -160,6 +160,8 @@ class Tour:
             ("foliot resume", "goes on with whatever was interrupted"),
             (f"foliot replay {run_id}", "decides it again, offline, byte for byte"),
             (f'foliot fork {run_id} --at 5 --prompt "Be brief."', "what if?"),
+            ("cat ../programmer/README.md", "an agent that writes and runs programs, in the sandbox"),
+            ("cat ../code-review/README.md", "a review of a repository that the agent cannot change"),
             ("foliot init my-agent", "an agent of your own"),
         ):
             click.echo(f"  {click.style(words, fg='cyan')}  {click.style('# ' + what, dim=True)}")

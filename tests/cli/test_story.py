@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foliot.cli.show.run import RunStory
 from foliot.engine.live.hub import Recorded
-from foliot.kernel.messages import Message, ModelResponse, Text
+from foliot.kernel.messages import Message, ModelResponse, Text, ToolCall, ToolResult
 from foliot.kernel.run import events as e
 
 
@@ -28,7 +28,17 @@ def test_a_model_that_fails_for_a_while_says_when_it_is_asked_again() -> None:
         e.StepStarted(1),
     )
 
-    assert lines == ["step 1", "the model failed: overloaded  busy", "waits: the model is asked again in 2.5s"]
+    assert lines == ["step 1", "the model failed (overloaded)  busy", "waits: the model is asked again in 2.5s"]
+
+
+def test_a_program_in_the_place_of_a_model_fails_as_a_program() -> None:
+    assert told(e.StepStarted(1), e.ModelFailed(1, "program", "no"))[1:] == ["the program failed  no"]
+
+
+def test_a_call_without_an_id_is_shown_with_its_arguments() -> None:
+    answer = ModelResponse(Message("assistant", (Text("Look."), ToolCall("", "look", '{"at": 1}'))))
+    lines = told(e.ModelResponded(1, answer, 0.5), e.ToolFinished(ToolResult("call_1_1", "look", (Text("ok"),))))
+    assert "look at=1" in lines
 
 
 def test_what_is_noted_of_answers_is_told_once() -> None:

@@ -38,6 +38,15 @@ async def test_a_run_is_steps_with_an_answer_and_calls() -> None:
     assert trace.marks == []
 
 
+def test_calls_without_ids_are_named_as_the_kernel_names_them() -> None:
+    parts = (Reasoning("hm"), Text("One moment."), ToolCall("", "look", "{}"), ToolCall("", "look", "{}"))
+    answer = e.ModelResponded(1, ModelResponse(Message("assistant", parts)))
+    done = [e.ToolFinished(ToolResult(name, "look", (Text("ok"),))) for name in ("call_1_2", "call_1_3")]
+    trace = trace_of("r", [(1.0, e.StepStarted(1)), (2.0, answer), *((3.0, each) for each in done)])
+
+    assert [(call.id, call.result) for call in trace.calls] == [("call_1_2", "ok"), ("call_1_3", "ok")]
+
+
 async def test_a_failed_call_keeps_its_error() -> None:
     trace = await traced([{"call": {"population": {"city": "Atlantis"}}}, {"say": "no"}])
 

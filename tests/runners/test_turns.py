@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,6 +66,20 @@ async def test_a_program_that_is_not_there_says_where_it_has_to_be(runtime: Runt
 
     assert result.phase == "failed"
     assert "nowhere" in (result.error or "")
+
+
+@pytest.mark.parametrize("file", ["./agent.py", "agent.py", "/srv/agent.py"])
+async def test_a_program_that_finds_no_file_of_the_machine_says_how_it_is_shown(runtime: Runtime, file: str) -> None:
+    result = await runtime.run(command("python3", file), "hi", check=False)
+    assert "can't open file" in (result.error or "")
+    assert f"if {file} is a file of the machine, show it by runner.sandbox.mounts" in (result.error or "")
+
+
+async def test_a_program_of_the_machine_runs_from_a_mount(runtime: Runtime, tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text("import sys; print(sys.stdin.read().upper())")
+    mounts = [{"source": str(tmp_path / "agent.py"), "target": "/opt/agent.py"}]
+    result = await runtime.run(command("python3", "/opt/agent.py", sandbox={"mounts": mounts}), "hi")
+    assert result.output == "HI"
 
 
 async def test_a_program_without_a_word_has_still_an_answer(runtime: Runtime) -> None:

@@ -13,10 +13,11 @@ import msgspec
 from foliot.cli.terminal import out
 from foliot.common.durations import duration
 from foliot.common.text import counted, lines_of, one_line, visible, visible_json
-from foliot.engine.explain.amounts import arguments, money, tokens
+from foliot.engine.explain.amounts import arguments, failure, money, tokens
 from foliot.engine.live.hub import Live, Output, Recorded, Streamed
 from foliot.kernel.messages import ModelResponse, Reasoning, ToolResult, Usage
 from foliot.kernel.run import events as e
+from foliot.kernel.run.calls import named_calls
 from foliot.kernel.run.codec import encode, type_of
 from foliot.kernel.run.events import ToolStarted
 from foliot.runtime.results import RunResult
@@ -142,7 +143,7 @@ class RunStory:
                 return self._responded(step, response, seconds, answer)
             case e.ModelFailed() as failed:
                 self.thinking = None
-                return [Line("bad", f"the model failed: {failed.kind}", one_line(failed.message, LONGEST_RESULT))]
+                return [Line("bad", failure([failed.kind]), one_line(failed.message, LONGEST_RESULT))]
             case e.ModelDelayed():
                 self.thinking = None
                 return []  # the wait that follows says so
@@ -172,7 +173,7 @@ class RunStory:
             lines.append(Line("quiet", f"thought: {one_line(thought, LONGEST_RESULT)}"))
         if message.text.strip() and (answer or message.calls):
             lines += [Line("text", row, wrap=True) for row in lines_of(message.text.strip())]
-        for call in message.calls:
+        for _, call in named_calls(message, step, {*self._asked}):
             self._asked[call.id] = _call(call.name, call.arguments)
         lines.append(Line("quiet", " · ".join((*spent(response.usage, seconds), *cache_read(response.usage)))))
         # Most notes come with every answer, and the first time is enough: who answered instead, what was not sent.

@@ -12,7 +12,7 @@ from foliot.cli.show.run import SYNTHETIC, cache_read, spent
 from foliot.cli.terminal import paint
 from foliot.common.durations import duration
 from foliot.common.text import counted, lines_of, one_line
-from foliot.engine.explain.amounts import arguments, money, tokens
+from foliot.engine.explain.amounts import arguments, failure, money, tokens
 from foliot.engine.explain.prompt_cache import misses
 from foliot.engine.explain.trace import Ask, CallTrace, Mark, StepTrace, Trace
 from foliot.kernel.run.codec import type_of
@@ -128,7 +128,7 @@ def _ask(ask: Ask) -> TraceNode:
         return TraceNode(f"{_bad('✗')} the model was asked; the answer was lost with the worker")
     status = f" (HTTP {ask.status})" if ask.status else ""
     return TraceNode(
-        f"{_bad('✗')} the model failed: {ask.error}{status}  {_dim(duration(ask.seconds))}",
+        f"{_bad('✗')} {failure([ask.error])}{status}  {_dim(duration(ask.seconds))}",
         [_dim(one_line(ask.message, WIDTH))],
     )
 

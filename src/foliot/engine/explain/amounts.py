@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any, cast
 
 from foliot.common.text import counted, one_line
@@ -24,6 +25,12 @@ def money(usd: float | None) -> str:
 
 def tokens(count: int) -> str:
     return counted(count, "token")
+
+
+def failure(kinds: Iterable[str], often: str = "") -> str:
+    """`the model failed twice (overloaded)`, or `the program failed` where a program is in its place."""
+    named = ", ".join(dict.fromkeys(kind for kind in kinds if not kind.startswith("program")))
+    return " ".join(filter(None, (f"the {'model' if named else 'program'} failed", often, f"({named})" * bool(named))))
 
 
 def times(count: int) -> str:

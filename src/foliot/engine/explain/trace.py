@@ -16,6 +16,7 @@ from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import Reasoning, Source, ToolFailure, Usage
 from foliot.kernel.run import events as e
 from foliot.kernel.run import feedback
+from foliot.kernel.run.calls import named_calls
 
 MarkKind: TypeAlias = Literal[
     "unknown",  # nobody knows whether a call took effect
@@ -324,8 +325,8 @@ class _Building:
         asked.seconds = event.seconds if event.seconds is not None else max(0.0, at - asked.at)
         step.seconds = asked.seconds
         self._spend(response.usage)
-        for index, call in enumerate(response.message.calls):
-            self._open_call(step, call.id or f"call_{event.step}_{index}", call.name, call.arguments, at)
+        for _, call in named_calls(response.message, event.step, {*self._calls}):
+            self._open_call(step, call.id, call.name, call.arguments, at)
 
     def failed(self, at: float, event: e.ModelFailed) -> None:
         step = self._step(event.step, at)
@@ -433,12 +434,8 @@ class _Building:
         return steps[-1]
 
     def _open_call(self, step: StepTrace, call_id: str, name: str, arguments: str, at: float) -> None:
-        # The kernel makes ids unique in the run in the same way (calls.py), so that both name a call alike.
-        unique, n = call_id, 2
-        while unique in self._calls:
-            unique, n = f"{call_id}-{n}", n + 1
-        call = CallTrace(unique, name, arguments, at)
-        self._calls[unique] = call
+        call = CallTrace(call_id, name, arguments, at)
+        self._calls[call_id] = call
         step.items.append(call)
 
     def call(self, call_id: str, name: str = "") -> CallTrace:

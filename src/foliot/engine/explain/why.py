@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from foliot.common.durations import duration
 from foliot.common.process import in_words, is_gone
 from foliot.common.text import counted, one_line
-from foliot.engine.explain.amounts import arguments, money, times, tokens
+from foliot.engine.explain.amounts import arguments, failure, money, times, tokens
 from foliot.engine.explain.prompt_cache import cached
 from foliot.engine.explain.trace import CallTrace, StepTrace, Trace, total
 from foliot.kernel.run.budget import Limits
@@ -530,9 +530,9 @@ def _mark(text: str, seconds: float | None, by: str) -> str:
 
 
 def _failures(step: StepTrace) -> str:
-    kinds = dict.fromkeys(ask.error for ask in step.failures)
+    kinds = [ask.error for ask in step.failures]
     went = "then it answered" if step.answered_at is not None else "and it never answered"
-    return f"the model failed {times(len(step.failures))} ({', '.join(kinds)}), {went}"
+    return f"{failure(kinds, times(len(step.failures)))}, {went}"
 
 
 def _call(call: CallTrace) -> list[str]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import secrets as chance
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -105,6 +106,10 @@ GRACE: Final = 5.0
 HOME: Final = f"{WORKSPACE}/.home"
 # A program that cannot speak lines asks a person by leaving its question in this file.
 QUESTION_FILE: Final = ".foliot-question"
+# Where programs and their files are seen, and words of a command that are paths of files.
+INSIDE: Final = "/usr, /bin, the workspace, and the mounts of its sandbox"
+SEEN: Final = (f"{WORKSPACE}/", "/usr/", "/bin/", "/tmp/")
+_FILE: Final = re.compile(r"(?!-)[^\s{}]*(/[^\s{}]*|\.[A-Za-z]\w{0,4})")
 NOTHING_SAID: Final = "The program ended without a word."
 
 # How an exchange came to its end: the program said so, closed its output, or was silent for too long.
@@ -576,7 +581,19 @@ class _Work:
         elif done is None:
             turn.notes["the program did not end by itself after its turn, and was ended"] = None
         elif how == "closed" and (done.exit_code or done.ended_by):
-            raise RunnerFailed(f"{self._runner.command[0]} {_why(done)}{_reason(program, turn)}", hint=_hint(done))
+            raise RunnerFailed(
+                f"{self._runner.command[0]} {_why(done)}{_reason(program, turn)}", hint=self._hint(program, done)
+            )
+
+    def _hint(self, program: RunningProgram, done: Finished) -> str | None:
+        """Says what a program that failed may not have found: itself, or a file of the machine that it is given."""
+        if done.exit_code == 127:
+            return f"the program has to be where the fence sees it: in {INSIDE}"
+        seen = (*SEEN, *(mount.target for mount in program.session.policy.mounts))
+        given = [word for word in self._runner.command[1:] if _FILE.fullmatch(word) and not word.startswith(seen)]
+        if not given or done.ended_by:
+            return None
+        return f"if {given[0]} is a file of the machine, show it by runner.sandbox.mounts: the program sees {INSIDE}"
 
     async def _look_for_question(self, program: RunningProgram, turn: Turn) -> None:
         """Take the question that a program left in a file."""
@@ -678,9 +695,3 @@ def _reason(program: RunningProgram, turn: Turn) -> str:
     """The end of what it said on standard error, or else of what it printed."""
     said = stripped(clean(program.errors.text.strip() or turn.answer.text.strip()))[-LONGEST_REASON:]
     return f":\n{said}" if said else ""
-
-
-def _hint(done: Finished) -> str | None:
-    if done.exit_code != 127:
-        return None
-    return "the program has to be where the fence sees it: in /usr, /bin, the workspace, or a mount of its sandbox"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -31,18 +31,26 @@ def open_calls(state: State, response: ModelResponse) -> Message:
     """
     message = response.message
     parts: list[Part] | None = None
-    for index, part in enumerate(message.parts):
-        if not isinstance(part, ToolCall):
-            continue
-        call_id = _unique(state.call_ids, part.id, f"call_{state.spent.steps}_{index}")
-        if call_id != part.id:
-            part = replace(part, id=call_id)
+    for index, call in named_calls(message, state.spent.steps, state.call_ids):
+        if call is not message.parts[index]:
             parts = parts if parts is not None else list(message.parts)
-            parts[index] = part
-        state.call_ids.add(call_id)
-        state.calls.append(_opened(state, part, cut=response.stop == "length"))
+            parts[index] = call
+        state.calls.append(_opened(state, call, cut=response.stop == "length"))
     state.open_calls = len(state.calls)
     return message if parts is None else Message(message.role, tuple(parts))
+
+
+def named_calls(message: Message, step: int, taken: set[str]) -> Iterator[tuple[int, ToolCall]]:
+    """Yields the calls of an answer with their places in it, and with ids that are unique in the run.
+
+    Every reader of a journal names calls by this, because answers are stored as the model gave them. `taken` are the
+    ids of earlier calls; those of these calls are added.
+    """
+    for index, part in enumerate(message.parts):
+        if isinstance(part, ToolCall):
+            call_id = _unique(taken, part.id, f"call_{step}_{index}")
+            taken.add(call_id)
+            yield index, part if call_id == part.id else replace(part, id=call_id)
 
 
 def _opened(state: State, written: ToolCall, *, cut: bool) -> Call:

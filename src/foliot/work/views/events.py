@@ -15,6 +15,7 @@ from foliot.common.cursors import read_cursor, write_cursor
 from foliot.common.durations import duration
 from foliot.common.text import counted, one_line
 from foliot.common.times import iso
+from foliot.engine.explain.amounts import failure
 from foliot.kernel.graph import events as t
 from foliot.kernel.graph.events import encode_fact, fact_type
 from foliot.kernel.run import events as e
@@ -172,7 +173,7 @@ def _run(fact: e.Event) -> str | None:
             text = response.message.text.strip()
             return f"says: {one_line(text, LONGEST)}{took}" if text else None
         case e.ModelFailed(kind=kind, message=message):
-            return f"the model failed ({kind}): {one_line(message, LONGEST)}"
+            return f"{failure([kind])}: {one_line(message, LONGEST)}"
         case e.ToolStarted(name=name):
             return f"calls {name}"
         case e.ToolFinished(result=result):
