@@ -252,6 +252,10 @@ class SandboxSession(Protocol):
         """
         ...
 
+    async def disconnect(self) -> None:
+        """End all its connections to the network. Its programs go on, and may make others."""
+        ...
+
     async def kill(self) -> None:
         """End everything in it now. It takes no more programs."""
         ...
@@ -268,7 +272,7 @@ class Sandbox(Protocol):
     def name(self) -> str: ...
 
     async def enforces(self) -> Enforcement:
-        """Say what this machine really enforces. Looked at once, and remembered. Never raises."""
+        """Say what this machine really enforces. Remembered, unless looking at it failed. Never raises."""
         ...
 
     async def check(self, policy: SandboxPolicy) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import platform
 import re
@@ -49,8 +50,10 @@ from foliot.sandbox.base import (
     check_policy,
 )
 from foliot.sandbox.container_cli import NOBODY, OWNER_LABEL, RUNSC, ContainerCli, EngineInfo, State
-from foliot.sandbox.program import ON_TERMINAL, Ended
+from foliot.sandbox.program import ON_TERMINAL, Descriptors, Ended
 from foliot.sandbox.session import Running, Session, check_host, undisturbed
+
+log = logging.getLogger(__name__)
 
 NAMES: Final = "foliot-"
 _PROBE_IMAGE: Final = "localhost/foliot-probe:1"
@@ -58,6 +61,7 @@ _PROBE_SECONDS: Final = 60.0
 # How often a container that does not go is killed, and how long each time is waited for it.
 _KILLS: Final = 20
 _BETWEEN_KILLS: Final = 0.5
+_BETWEEN_LOOKS: Final = 0.1
 # What the init processes of podman and docker say when there is no such program.
 _NOT_STARTED: Final = re.compile(
     r"\A(?:ERROR \(catatonit:\d+\): failed to exec pid1|\[FATAL tini \(\d+\)\] exec .* failed): (?P<why>[^\n]*)\n\Z"
@@ -196,9 +200,11 @@ class ContainerSandbox:
 
     def _opened(self, policy: SandboxPolicy, volumes: Sequence[str]) -> ContainerSession:
         assert self._info is not None
-        session = ContainerSession(
-            self, policy, container_cli.walls(self.cli, self._info, policy, self._profile(), volumes)
-        )
+        try:
+            profile = self._profile()
+        except OSError as error:
+            raise SandboxError(f"a container cannot be opened: {error.strerror}") from None
+        session = ContainerSession(self, policy, container_cli.walls(self.cli, self._info, policy, profile, volumes))
         self._sessions.add(session)
         return session
 
@@ -207,8 +213,11 @@ class ContainerSandbox:
         if self._filter is None:
             made = seccomp_profile.profile()
             assert made is not None, "looked at before the first container"
-            self._filter = os.memfd_create("seccomp", os.MFD_CLOEXEC)
-            os.write(self._filter, made)
+            with Descriptors() as own:
+                kept = own.take(os.memfd_create("seccomp", os.MFD_CLOEXEC))
+                os.write(kept, made)
+                own.pop_all()
+            self._filter = kept
         return f"/proc/{os.getpid()}/fd/{self._filter}"
 
     def _is_orphan(self, container: container_cli.Container) -> bool:
@@ -510,7 +519,7 @@ class ContainerSession(Session):
         ]  # fmt: skip
         try:
             return ContainerProgram(cli, name, words, stdin=stdin, stdout=stdout, stderr=stderr, terminal=terminal)
-        except OSError as error:
+        except (FileNotFoundError, PermissionError) as error:
             raise SandboxUnavailable(f"{cli.path} cannot be started: {error.strerror}") from None
 
     def _failure(self, program: Running, argv: Sequence[str], stderr: bytes) -> SandboxError | None:
@@ -566,9 +575,25 @@ class ContainerProgram:
             self._run = subprocess.Popen(
                 line, env=cli.environment, cwd="/", stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
             )
-        self._watched = os.pidfd_open(self._run.pid)
-        self._loop.add_reader(self._watched, self._run_ended)
         self._settling: asyncio.Task[None] | None = None
+        self._watch()
+
+    def _watch(self) -> None:
+        """Hear of the end of `run`. It runs already: where it cannot be heard of, it is looked for."""
+        self._watched: int | None = None
+        with contextlib.suppress(OSError), Descriptors() as own:
+            watched = own.take(os.pidfd_open(self._run.pid))
+            self._loop.add_reader(watched, self._run_ended)
+            own.pop_all()
+            self._watched = watched
+        if self._watched is None:
+            self._look()
+
+    def _look(self) -> None:
+        if self._run.poll() is None:
+            self._loop.call_later(_BETWEEN_LOOKS, self._look)
+        else:
+            self._run_ended()
 
     def kill(self, by: EndedBy) -> None:
         """Have the engine kill it. `ended` is set when it is gone."""
@@ -580,35 +605,39 @@ class ContainerProgram:
     async def _kill(self) -> None:
         """Kill the container until `run` has ended, which may be about to make it."""
         for _ in range(_KILLS):
-            with contextlib.suppress(SandboxError):
+            with contextlib.suppress(Exception):  # whatever it was, it is tried again
                 await self._cli.remove(self.name)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_BETWEEN_KILLS):
                     await self._over.wait()
                 return
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._watched, signal.SIGKILL)
+        self._run.kill()
 
     def _run_ended(self) -> None:
-        self._loop.remove_reader(self._watched)
+        if self._watched is not None:
+            self._loop.remove_reader(self._watched)
+            os.close(self._watched)
         self._run.wait()
         self._over.set()
         self._settling = asyncio.ensure_future(self._settle())
 
     async def _settle(self) -> None:
-        """Ask how it ended, and remove it."""
-        if self._killing is not None:
-            await self._killing
+        """Ask how it ended, and remove it. Whatever happens, `ended` is set: who closes the session waits for that."""
         state: State | None = None
+        self.not_gone = "removing it was broken off"
         try:
+            if self._killing is not None:
+                await self._killing
             state = None if self._killed_by else await self._cli.state(self.name)
-            if not await self._cli.remove(self.name):
-                self.not_gone = "the engine still lists it"
+            self.not_gone = "" if await self._cli.remove(self.name) else "the engine still lists it"
         except SandboxError as error:
             self.not_gone = error.message
-        os.close(self._watched)
-        if not self.ended.done():
-            self.ended.set_result(self._judged(state))
+        except Exception as error:
+            log.exception("the container %s was not removed", self.name)
+            self.not_gone = f"{type(error).__name__}: {error}"
+        finally:
+            if not self.ended.done():
+                self.ended.set_result(self._judged(state))
 
     def _judged(self, state: State | None) -> Ended:
         seconds = time.monotonic() - self._began

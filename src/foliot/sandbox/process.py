@@ -34,7 +34,7 @@ from foliot.sandbox.base import (
     check_policy,
 )
 from foliot.sandbox.cgroups import Cgroups, Group
-from foliot.sandbox.program import Ended, Program
+from foliot.sandbox.program import Descriptors, Ended, Program
 from foliot.sandbox.seccomp import filter_for
 from foliot.sandbox.session import Running, Session, check_host, undisturbed
 
@@ -66,7 +66,10 @@ class ProcessSandbox:
             self._looking = asyncio.Lock()
         async with self._looking:
             if self._enforcement is None:
-                self._enforcement = await self._look()
+                try:
+                    self._enforcement = await self._look()
+                except SandboxError as error:  # it broke, which may pass: it is looked at again
+                    return Enforcement(self.name, False, why=error.message, hint=error.hint or "")
         return self._enforcement
 
     async def check(self, policy: SandboxPolicy) -> None:
@@ -121,8 +124,11 @@ class ProcessSandbox:
         """A descriptor from which a process reads `data`, from its beginning: each has a place of its own in it."""
         kept = self._descriptors.get(name)
         if kept is None:
-            kept = self._descriptors[name] = os.memfd_create(name, os.MFD_CLOEXEC)
-            os.write(kept, data)
+            with Descriptors() as own:
+                kept = own.take(os.memfd_create(name, os.MFD_CLOEXEC))
+                os.write(kept, data)
+                own.pop_all()
+            self._descriptors[name] = kept
         return os.open(f"/proc/self/fd/{kept}", os.O_RDONLY | os.O_CLOEXEC)
 
     def _opened(self, policy: SandboxPolicy) -> ProcessSession:
@@ -131,7 +137,14 @@ class ProcessSandbox:
             group = self.cgroups.make(memory=limits.memory, processes=limits.processes, cpus=limits.cpus)
         except OSError as error:
             raise SandboxError(f"the control group of a sandbox cannot be made: {error.strerror}") from None
-        session = ProcessSession(self, policy, group)
+        try:
+            session = ProcessSession(self, policy, group)
+        except BaseException as error:
+            if group is not None:
+                group.is_removed()  # nothing has run in it
+            if isinstance(error, OSError):
+                raise SandboxError(f"a sandbox cannot be opened: {error.strerror}") from None
+            raise
         self._sessions.add(session)
         return session
 
@@ -150,7 +163,7 @@ class ProcessSandbox:
         session = self._opened(SandboxPolicy(limits=Limits(seconds=_PROBE_SECONDS)))
         try:
             seen = await session.exec(["/bin/cat", "/proc/self/status", "/proc/net/dev", "/proc/self/mounts"])
-        except SandboxError as error:
+        except SandboxUnavailable as error:
             return Enforcement(self.name, False, why=error.message, hint=error.hint or "")
         finally:
             await session.close()
@@ -244,42 +257,44 @@ class ProcessSession(Session):
         *,
         terminal: bool,
     ) -> Program:
-        opened = _opened_exactly(self._policy.mounts)
         words = list(self._walls)
         for name, value in environment.items():
             words += ["--setenv", name, value]
         words += ["--chdir", folder]
-        given: list[int] = [*opened.values()]
-        report = None
-        if self._rules:
-            report, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-            paths = _candidates(argv[0], {**bubblewrap.ENVIRONMENT, **self._policy.environment, **environment})
-            given += [write, _in_memory(landlock.launcher(self._rules, paths, write, landlock.version()))]
-            words += ["--perms", "0555", "--file", str(given[-1]), LAUNCHER]
-            argv = [LAUNCHER, *argv]
-        for path, text in bubblewrap.FILES.items():
-            given.append(self._sandbox.fresh(path, text.encode()))
-            words += ["--file", str(given[-1]), path]
-        words += bubblewrap.shown(self._policy, opened)
-        program = filter_for()
-        assert program is not None, "checked when the session was opened"
-        given.append(self._sandbox.fresh("seccomp", program))
-        words += [*bubblewrap.SEALED, "--seccomp", str(given[-1])]
-        try:
-            made = Program(
-                [self._sandbox.command],
-                words,
-                argv,
-                given,
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                hold=self._hold,
-                terminal=terminal,
-                report=report,
-            )
-        except OSError as error:
-            raise SandboxUnavailable(f"bubblewrap cannot be started: {error.strerror}") from None
+        with Descriptors() as own, Descriptors() as given:
+            opened = _opened_exactly(self._policy.mounts, given)
+            report, shown = None, [*opened.values()]
+            if self._rules:
+                report, write = own.pipe_from(given, os.O_NONBLOCK)
+                paths = _candidates(argv[0], {**bubblewrap.ENVIRONMENT, **self._policy.environment, **environment})
+                launcher = landlock.launcher(self._rules, paths, write, landlock.version())
+                shown += [write, given.take(_in_memory(launcher))]
+                words += ["--perms", "0555", "--file", str(shown[-1]), LAUNCHER]
+                argv = [LAUNCHER, *argv]
+            for path, text in bubblewrap.FILES.items():
+                shown.append(given.take(self._sandbox.fresh(path, text.encode())))
+                words += ["--file", str(shown[-1]), path]
+            words += bubblewrap.shown(self._policy, opened)
+            program = filter_for()
+            assert program is not None, "checked when the session was opened"
+            shown.append(given.take(self._sandbox.fresh("seccomp", program)))
+            words += [*bubblewrap.SEALED, "--seccomp", str(shown[-1])]
+            try:
+                made = Program(
+                    [self._sandbox.command],
+                    words,
+                    argv,
+                    shown,
+                    stdin=stdin,
+                    stdout=stdout,
+                    stderr=stderr,
+                    hold=self._hold,
+                    terminal=terminal,
+                    report=report,
+                )
+            except (FileNotFoundError, PermissionError) as error:
+                raise SandboxUnavailable(f"bubblewrap cannot be started: {error.strerror}") from None
+            own.pop_all()
         made.killed_before = self._killed()
         return made
 
@@ -345,22 +360,19 @@ def _candidates(program: str, environment: Mapping[str, str]) -> list[str]:
     return [f"{folder or '.'}/{program}" for folder in environment["PATH"].split(":")]
 
 
-def _opened_exactly(mounts: Sequence[Mount]) -> dict[str, int]:
+def _opened_exactly(mounts: Sequence[Mount], given: Descriptors) -> dict[str, int]:
     """Descriptors of the sources that must not go through a link, by target. Raises `SandboxPolicyRefused`.
 
     What was looked at by its path may be another thing by now; what is open stays what it is.
     """
-    with contextlib.ExitStack() as undo:
-        opened: dict[str, int] = {}
-        for mount in mounts:
-            if mount.exact:
-                opened[mount.target] = descriptor = _opened(mount)
-                undo.callback(os.close, descriptor)
-                place = os.readlink(f"/proc/self/fd/{descriptor}")
-                if place != mount.source or stat.S_ISLNK(os.fstat(descriptor).st_mode):
-                    raise SandboxPolicyRefused("mounts", f"what is shown at {mount.target} was exchanged meanwhile")
-        undo.pop_all()
-        return opened
+    opened: dict[str, int] = {}
+    for mount in mounts:
+        if mount.exact:
+            opened[mount.target] = descriptor = given.take(_opened(mount))
+            place = os.readlink(f"/proc/self/fd/{descriptor}")
+            if place != mount.source or stat.S_ISLNK(os.fstat(descriptor).st_mode):
+                raise SandboxPolicyRefused("mounts", f"what is shown at {mount.target} was exchanged meanwhile")
+    return opened
 
 
 def _opened(mount: Mount) -> int:

@@ -39,6 +39,24 @@ ON_TERMINAL: Final = (
 )
 
 
+class Descriptors(contextlib.ExitStack):
+    """Descriptors that are closed when it is left, whatever happened: all but those that `pop_all` has taken out."""
+
+    def take(self, descriptor: int) -> int:
+        self.callback(os.close, descriptor)
+        return descriptor
+
+    def pipe_to(self, given: Descriptors) -> tuple[int, int]:
+        """A pipe to a program: our end, and the one that is given to it. Raises `OSError`."""
+        read, write = os.pipe2(os.O_CLOEXEC)
+        return self.take(write), given.take(read)
+
+    def pipe_from(self, given: Descriptors, flags: int = 0) -> tuple[int, int]:
+        """A pipe from a program: our end, and the one that is given to it. Raises `OSError`."""
+        read, write = os.pipe2(os.O_CLOEXEC | flags)
+        return self.take(read), given.take(write)
+
+
 class _Status(Struct, rename="kebab"):
     """A line that bubblewrap writes: the first process inside, or how the program ended."""
 
@@ -73,8 +91,8 @@ class Program:
     ) -> None:
         """Run `command` (bubblewrap) with `arguments`, which may refer to `descriptors`, for the program `argv`.
 
-        `report` is where a launcher says by the number of an error why it could not start the program. Closes
-        `descriptors`, and `report` when it has ended. Raises `OSError`.
+        `report` is where a launcher says by the number of an error why it could not start the program; it is closed
+        when that has ended. Raises `OSError`: then nothing runs, and `report` is still open.
         """
         self._loop = asyncio.get_running_loop()
         self._hold = hold
@@ -94,15 +112,14 @@ class Program:
         # How often memory had been short in its session before.
         self.killed_before = 0
         self._text = b""
-        status_read, status_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        block_read, block_write = os.pipe2(os.O_CLOEXEC)
-        # Arguments go through a file: other users see the command lines of processes, and the kernel bounds their size.
-        words = os.memfd_create("arguments", os.MFD_CLOEXEC)
-        self._status, self._block = status_read, block_write
-        given = [status_write, block_read, words, *descriptors]
-        try:
-            own = ["--json-status-fd", str(status_write), "--block-fd", str(block_read)]
-            os.write(words, b"".join(os.fsencode(word) + b"\0" for word in [*arguments, *own]))
+        self._outer: int | None = None
+        with Descriptors() as own, Descriptors() as given:
+            self._status, status_write = own.pipe_from(given, os.O_NONBLOCK)
+            self._block, block_read = own.pipe_to(given)
+            # Arguments go through a file: other users see the command lines of processes, and the kernel bounds them.
+            words = given.take(os.memfd_create("arguments", os.MFD_CLOEXEC))
+            more = ["--json-status-fd", str(status_write), "--block-fd", str(block_read)]
+            os.write(words, b"".join(os.fsencode(word) + b"\0" for word in [*arguments, *more]))
             os.lseek(words, 0, os.SEEK_SET)
             line = [*command, "--args", str(words), "--", *argv]
             if terminal:
@@ -116,19 +133,32 @@ class Program:
                     stdin=stdin,
                     stdout=stdout,
                     stderr=stderr,
-                    pass_fds=given,
+                    pass_fds=[status_write, block_read, words, *descriptors],
                     start_new_session=True,
                 )
-        except BaseException:
-            for descriptor in (status_read, block_write, *(() if report is None else (report,))):
-                os.close(descriptor)
-            raise
-        finally:
-            for descriptor in given:
-                os.close(descriptor)
-        self._outer: int | None = os.pidfd_open(self._outside.pid)
-        self._loop.add_reader(status_read, self._read_status)
-        self._loop.add_reader(self._outer, self._outer_ended)
+            given.close()
+            try:
+                self._outer = own.take(os.pidfd_open(self._outside.pid))
+                self._loop.add_reader(self._status, self._read_status)
+                self._loop.add_reader(self._outer, self._outer_ended)
+            except BaseException:
+                self._abandon()
+                raise
+            own.pop_all()
+
+    def _abandon(self) -> None:
+        """End what cannot be watched. The first process inside waits to be let run: it is killed before that."""
+        self._loop.remove_reader(self._status)
+        os.set_blocking(self._status, True)
+        text = b""
+        while b"\n" not in text and (piece := os.read(self._status, _CHUNK)):
+            text += piece
+        with contextlib.suppress(DecodeError, ProcessLookupError):
+            inside = json.decode(text.partition(b"\n")[0], type=_Status).child_pid
+            if inside is not None:
+                os.kill(inside, signal.SIGKILL)
+        self._outside.kill()
+        self._outside.wait()
 
     @property
     def pid(self) -> int:
@@ -162,17 +192,30 @@ class Program:
 
     def _let_run(self, pid: int) -> None:
         try:
-            self._inner = os.pidfd_open(pid)
+            self._inner = self._watched(pid)
         except ProcessLookupError:
             return  # setting up failed, which bubblewrap tells
+        except OSError as error:  # it waits to be let run, and is not
+            self.not_held, self._killed_by = error, "killed"
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            self._kill_both()
+            return
         self._inner_pid = pid
-        self._loop.add_reader(self._inner, self._inner_ended)
         if self._killed_by:
             self._kill_both()
             return
         # On a thread: moving a process into a control group makes the caller wait for all processors.
         self._holding = asyncio.ensure_future(on_thread(self._hold, pid))
         self._holding.add_done_callback(self._held)
+
+    def _watched(self, pid: int) -> int:
+        """A descriptor of the first process inside, whose end is heard. Raises `OSError`."""
+        with Descriptors() as own:
+            descriptor = own.take(os.pidfd_open(pid))
+            self._loop.add_reader(descriptor, self._inner_ended)
+            own.pop_all()
+        return descriptor
 
     def _held(self, holding: asyncio.Future[None]) -> None:
         """Let it run, now that its limits hold. Without them it must not."""
@@ -287,8 +330,11 @@ class PipeReader:
         self._loop = asyncio.get_running_loop()
         self._descriptor: int | None = descriptor
         self._tail = tail
-        os.set_blocking(descriptor, False)
-        self._loop.add_reader(descriptor, self._read)
+        with Descriptors() as own:  # it is closed also when it cannot be watched
+            own.take(descriptor)
+            os.set_blocking(descriptor, False)
+            self._loop.add_reader(descriptor, self._read)
+            own.pop_all()
 
     def _read(self) -> bool:
         """Read a piece; False when there is nothing to read now, or never again."""
@@ -323,9 +369,12 @@ class PipeWriter:
         self._loop = asyncio.get_running_loop()
         self._descriptor: int | None = descriptor
         self._left = memoryview(data)
-        os.set_blocking(descriptor, False)
-        if not self._write():
-            self._loop.add_writer(descriptor, self._write)
+        with Descriptors() as own:  # it is closed also when it cannot be watched
+            own.take(descriptor)
+            os.set_blocking(descriptor, False)
+            if not self._write():
+                self._loop.add_writer(descriptor, self._write)
+            own.pop_all()
 
     def _write(self) -> bool:
         """Write what the pipe takes now; True when there is no more to write."""
@@ -350,8 +399,10 @@ class PipeWriter:
 
 def open_terminal(rows: int, columns: int) -> tuple[int, int]:
     """A new terminal: the end that is kept, and the end for the program."""
-    kept, given = pty.openpty()
-    resize_terminal(kept, rows, columns)
+    with Descriptors() as own:
+        kept, given = map(own.take, pty.openpty())
+        resize_terminal(kept, rows, columns)
+        own.pop_all()
     return kept, given
 
 

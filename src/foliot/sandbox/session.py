@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Mapping, Sequence
-from typing import Final, Protocol, cast
+from collections.abc import Awaitable, Generator, Mapping, Sequence
+from typing import IO, Final, Protocol, cast
 
 from foliot.common.threads import on_thread
 from foliot.sandbox import files
@@ -28,7 +29,7 @@ from foliot.sandbox.base import (
     SandboxStartFailed,
     Stream,
 )
-from foliot.sandbox.program import Ended, PipeReader, PipeWriter, Tail, open_terminal, resize_terminal
+from foliot.sandbox.program import Descriptors, Ended, PipeReader, PipeWriter, Tail, open_terminal, resize_terminal
 
 # Longer words and lists of them the kernel does not take (MAX_ARG_STRLEN, and a part of the stack).
 LONGEST_WORD: Final = 128 * 1024 - 1
@@ -75,32 +76,19 @@ class Session(ABC):
         """Run a program to its end; see `SandboxSession.exec`."""
         most = self._policy.limits.output
         tails = Tail("stdout", most, on_output), Tail("stderr", most, on_output)
-        opened: list[int] = []
-        try:
-            for _ in range(3):
-                opened += os.pipe2(os.O_CLOEXEC)
-            into_read, into_write, out_read, out_write, err_read, err_write = opened
-            program = self._start(argv, environment, cwd, into_read, out_write, err_write)
-        except BaseException:
-            for descriptor in opened:
-                os.close(descriptor)
-            raise
-        for descriptor in (into_read, out_write, err_write):
-            os.close(descriptor)
-        writer = PipeWriter(into_write, stdin)
-        readers = PipeReader(out_read, tails[0]), PipeReader(err_read, tails[1])
-        bound = self._policy.limits.seconds_of(seconds)
-        timer = None
-        if bound is not None:
-            timer = asyncio.get_running_loop().call_later(bound, program.kill, "timeout")
-        try:
+        with contextlib.ExitStack() as own:
+            with Descriptors() as given, _starting():
+                program = self._start(
+                    argv,
+                    environment,
+                    cwd,
+                    _written(stdin, own, given),
+                    _heard(tails[0], own, given),
+                    _heard(tails[1], own, given),
+                )
+            if (bound := self._policy.limits.seconds_of(seconds)) is not None:
+                own.callback(asyncio.get_running_loop().call_later(bound, program.kill, "timeout").cancel)
             ended = await self._gone(program)
-        finally:
-            if timer is not None:
-                timer.cancel()
-            writer.close()
-            for reader in readers:
-                reader.close()
         stdout, stderr = tails
         if (failure := self._failure(program, argv, stderr.kept)) is not None:
             raise failure
@@ -129,30 +117,25 @@ class Session(ABC):
         columns: int = 80,
     ) -> ProgramInFence:
         """Start a program and return at once; see `SandboxSession.start`."""
-        if pty:
-            kept, given = open_terminal(rows, columns)
-            variables = {"TERM": "xterm-256color", **(environment or {})}
-            try:
-                program = self._start(argv, variables, cwd, given, given, given, terminal=True)
-            except BaseException:
-                os.close(kept)
-                raise
-            finally:
-                os.close(given)
-            return await ProgramInFence.connect(self, program, os.dup(kept), kept, None, terminal=kept)
-        ends: list[int] = []
-        for _ in range(3):
-            ends += os.pipe2(os.O_CLOEXEC)
+        kept: int | None = None
+        with Descriptors() as own, Descriptors() as given, _starting():
+            if pty:
+                kept, inside = open_terminal(rows, columns)
+                ours, theirs = [own.take(kept)], [given.take(inside)] * 3
+                ours.insert(0, own.take(os.dup(kept)))
+                environment = {"TERM": "xterm-256color", **(environment or {})}
+            else:
+                pipes = own.pipe_to(given), own.pipe_from(given), own.pipe_from(given)
+                ours, theirs = [mine for mine, _ in pipes], [its for _, its in pipes]
+            program = self._start(argv, environment, cwd, *theirs, terminal=pty)
+            own.pop_all()
         try:
-            program = self._start(argv, environment, cwd, ends[0], ends[3], ends[5])
+            with _starting():
+                return await ProgramInFence.connect(self, program, ours, terminal=kept)
         except BaseException:
-            for descriptor in (ends[1], ends[2], ends[4]):
-                os.close(descriptor)
+            program.kill("cancelled")
+            await undisturbed(asyncio.wait([program.ended]))
             raise
-        finally:
-            for descriptor in (ends[0], ends[3], ends[5]):
-                os.close(descriptor)
-        return await ProgramInFence.connect(self, program, ends[1], ends[2], ends[4])
 
     async def read(self, path: str, limit: int = 16 * MIB) -> bytes:
         """Read a file by its path inside. Raises `SandboxPathRefused`, `SandboxGone`."""
@@ -163,6 +146,9 @@ class Session(ABC):
         """Write a file by its path inside. Raises `SandboxPathRefused`, `SandboxGone`."""
         self._check_alive()
         await on_thread(files.write, self._policy, path, data, self._file_owner)
+
+    async def disconnect(self) -> None:  # noqa: B027 - the same for all backends
+        """Do nothing: who has a network has it by a broker; see `BrokeredSession`."""
 
     async def kill(self) -> None:
         """End everything in it now; it takes no more programs."""
@@ -259,19 +245,25 @@ class ProgramInFence:
 
     @classmethod
     async def connect(
-        cls,
-        session: Session,
-        program: Running,
-        stdin: int,
-        stdout: int,
-        stderr: int | None,
-        *,
-        terminal: int | None = None,
+        cls, session: Session, program: Running, ends: Sequence[int], *, terminal: int | None = None
     ) -> ProgramInFence:
-        writer = await _writer(stdin)
-        reader = await _reader(stdout)
-        errors = await _reader(stderr) if stderr is not None else None
-        return cls(session, program, (writer, reader, errors), terminal)
+        """Make streams of the ends that are ours: of its input, its output and perhaps its errors. They are closed if
+        that fails, or is cancelled.
+        """
+        with contextlib.ExitStack() as held:
+            files = [
+                held.enter_context(os.fdopen(each, "rb" if number else "wb", 0)) for number, each in enumerate(ends)
+            ]
+            writer = await _writer(files[0])
+            held.callback(writer.transport.abort)
+            readers: list[asyncio.StreamReader] = []
+            for file in files[1:]:
+                reader, transport = await _reader(file)
+                held.callback(transport.close)
+                readers.append(reader)
+            made = cls(session, program, (writer, readers[0], readers[1] if readers[1:] else None), terminal)
+            held.pop_all()
+        return made
 
     @property
     def finished(self) -> Finished | None:
@@ -306,17 +298,48 @@ class _EndsQuietly(asyncio.StreamReaderProtocol):
         super().connection_lost(None if isinstance(exc, OSError) else exc)
 
 
-async def _reader(descriptor: int) -> asyncio.StreamReader:
+async def _reader(file: IO[bytes]) -> tuple[asyncio.StreamReader, asyncio.ReadTransport]:
     reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: _EndsQuietly(reader), os.fdopen(descriptor, "rb", 0))
-    return reader
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: _EndsQuietly(reader), file)
+    return reader, transport
 
 
-async def _writer(descriptor: int) -> asyncio.StreamWriter:
+async def _writer(file: IO[bytes]) -> asyncio.StreamWriter:
     loop = asyncio.get_running_loop()
     protocol = _EndsQuietly(asyncio.StreamReader())
-    transport, _ = await loop.connect_write_pipe(lambda: protocol, os.fdopen(descriptor, "wb", 0))
+    transport, _ = await loop.connect_write_pipe(lambda: protocol, file)
     return asyncio.StreamWriter(transport, protocol, None, loop)
+
+
+def _written(data: bytes, own: contextlib.ExitStack, given: Descriptors) -> int:
+    """The end for the program of a pipe that `data` is written into. Raises `OSError`."""
+    read, write = os.pipe2(os.O_CLOEXEC)
+    given.take(read)
+    own.callback(PipeWriter(write, data).close)
+    return read
+
+
+def _heard(tail: Tail, own: contextlib.ExitStack, given: Descriptors) -> int:
+    """The end for the program of a pipe that is read into `tail`. Raises `OSError`."""
+    read, write = os.pipe2(os.O_CLOEXEC)
+    given.take(write)
+    own.callback(PipeReader(read, tail).close)
+    return write
+
+
+@contextlib.contextmanager
+def _starting() -> Generator[None]:
+    """Around what makes a program: an error of the system is one of the fence. Nothing has run then."""
+    try:
+        yield
+    except OSError as error:
+        short = error.errno in (errno.EMFILE, errno.ENFILE)
+        raise SandboxError(
+            f"no program can be started in the sandbox: {error.strerror or error}",
+            hint="raise the limit of open files of the worker (`ulimit -n`), or let it do less at once"
+            if short
+            else None,
+        ) from None
 
 
 async def undisturbed(work: Awaitable[object]) -> None:
