@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import os
 import sys
@@ -10,11 +11,13 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from foliot.engine.definition.functions import fenced_definition
 from foliot.engine.definition.grants import OperatorGrants
 from foliot.errors import NotHere
 from foliot.resources.validate import validate_document
+from foliot.sandbox.egress.rules import EgressRule
 from foliot.sandbox.process import ProcessSandbox
 from foliot.tools.backends.fenced_function import FencedCode, FencedFunction, FunctionFence, shown, with_code
 from foliot.tools.base import (
@@ -29,7 +32,7 @@ from foliot.tools.base import (
     ToolRateLimited,
     ToolTimeout,
 )
-from foliot.tools.fences import Fences
+from foliot.tools.fences import FenceRequest, Fences
 from foliot.tools.function import tool
 from foliot.tools.pipeline.pipeline import Pipeline
 
@@ -140,10 +143,32 @@ def count() -> int:
 '''
 
 
+WAY = """
+import os, socket, urllib.parse
+
+way = None
+
+def carry(word: str, port: int) -> str:
+    global way
+    if way is None:
+        proxy = urllib.parse.urlparse(os.environ["https_proxy"])
+        way = socket.create_connection((proxy.hostname, proxy.port))
+        head = f"POST http://svc.example:{port}/ HTTP/1.1\\r\\nHost: svc.example:{port}\\r\\n"
+        way.sendall(head.encode() + b"Transfer-Encoding: chunked\\r\\n\\r\\n")
+    data = word.encode()
+    try:
+        way.sendall(b"%x\\r\\n%b\\r\\n" % (len(data), data))
+        return way.recv(100).decode()
+    except OSError:
+        return ""
+"""
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("code")
     (folder / "fence_desk.py").write_text(textwrap.dedent(CODE))
+    (folder / "fence_way.py").write_text(WAY)
     (folder / "fence_neighbour.py").write_text("WORD = 'found'\n")
     (folder / "private.env").write_text("TOKEN=canary\n")
     sys.path.insert(0, str(folder))
@@ -435,6 +460,53 @@ async def test_a_module_that_is_missing_or_not_granted_is_refused(fence, folder)
 def test_only_python_is_shown_of_the_folder(folder) -> None:
     mounts, paths = shown(FencedCode("fence_desk:greet", str(folder)))
     own = {each.target for each in mounts if each.source.startswith(str(folder))}
-    assert own == {"/code/fence_desk.py", "/code/fence_neighbour.py"}
+    assert own == {f"/code/fence_{name}.py" for name in ("desk", "neighbour", "way")}
     assert not any(each.writable for each in mounts)
     assert paths[0] == "/code"
+
+
+async def test_a_connection_ends_with_the_call_that_made_it_and_carries_nothing_of_the_next(sandbox, folder) -> None:
+    came, ended, records = bytearray(), asyncio.Event(), list[tuple[str, int]]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(1000):
+                came.extend(data)
+                if b"alice" in data:
+                    writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        ended.set()
+        writer.close()
+
+    async def resolve(host: str, port: int) -> list[str]:
+        return ["127.0.0.1"]
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    fences = Fences(
+        lambda backend: sandbox,
+        resolve=resolve,
+        record=lambda owner, entry: records.append((owner.call_id, entry.bytes_out)),
+    )
+    fence = FunctionFence(lambda: fences)
+    definition = ToolDefinition(
+        "carry",
+        isolation="sandboxed",
+        options={"sandbox": FenceRequest(network=(EgressRule(("svc.example",), (port,)),))},
+    )
+    carry = FencedFunction(with_code(definition, FencedCode("fence_way:carry", str(folder))), fence)
+
+    (first,) = await carry.invoke(replace(call("carry", word="of alice", port=port), call_id="of-alice"))
+    async with asyncio.timeout(60):
+        await ended.wait()
+    sent = list(records)
+    (second,) = await carry.invoke(replace(call("carry", word="of bob", port=port), call_id="of-bob"))
+    size = fence.size
+    await fence.close()
+    server.close()
+
+    assert first.text.startswith("HTTP/1.1 200")
+    assert (second.text, size) == ("", 1), "the same process has served both"
+    assert b"of alice" in came
+    assert b"of bob" not in came
+    assert [who for who, _ in records] == ["of-alice"]
+    assert records == sent

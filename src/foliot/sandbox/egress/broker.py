@@ -127,6 +127,7 @@ class _Exchange:
         self.reason = ""
         # Whether an answer of the broker can still be read as one.
         self.answerable = True
+        self.is_cut = False
         self.began = time.monotonic()
         self._idle = limits.idle
         self._end = asyncio.get_running_loop().time() + limits.seconds
@@ -138,6 +139,11 @@ class _Exchange:
 
     def end(self, verdict: Outcome, reason: str) -> None:
         self.verdict, self.reason = verdict, reason
+
+    def cut(self) -> None:
+        """Let nothing more pass, whatever was read already."""
+        self.is_cut = True
+        self.writer.transport.abort()
 
     @property
     def record(self) -> EgressRecord:
@@ -193,7 +199,7 @@ class Broker:
         self._server: asyncio.Server | None = None
         self._authority: SessionAuthority | None = None
         self._outward: ssl.SSLContext | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], _Exchange] = {}
         self._interpreter = next((path for path in _INTERPRETERS if os.path.exists(path)), None)
         self._requests = 0
         self._bytes = 0
@@ -226,14 +232,19 @@ class Broker:
         server, self._server = self._server, None
         if server is not None:
             server.close()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await self.disconnect()
         private, self._private = self._private, None
         if private is not None:
             self._remove(private)
+
+    async def disconnect(self) -> None:
+        """End all connections that there are. Not a byte passes from now on; on return each of them is recorded."""
+        tasks = dict(self._tasks)
+        for task, exchange in tasks.items():
+            exchange.cut()
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     def _remove(self, private: Path) -> None:
         shutil.rmtree(private, ignore_errors=True)
@@ -318,13 +329,13 @@ class Broker:
     # --- connections --------------------------------------------------------------------------------------------------
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         exchange = _Exchange(reader, writer, self._limits)
-        heard = True
+        task = asyncio.get_running_loop().create_task(self._serve(exchange))
+        self._tasks[task] = exchange
+        task.add_done_callback(self._tasks.pop)
+
+    async def _serve(self, exchange: _Exchange) -> None:
+        writer, heard = exchange.writer, True
         try:
             async with exchange.clock:
                 try:
@@ -469,6 +480,8 @@ class Broker:
         raise _Refused(reason, words.get(reason, "TLS with the host failed"), status=502, verdict="failed")
 
     def _count(self, exchange: _Exchange, *, came: int = 0, went: int = 0) -> None:
+        if exchange.is_cut:
+            raise _Refused("closed", status=0, verdict="failed")
         exchange.touch()
         exchange.bytes_in += came
         exchange.bytes_out += went
@@ -740,6 +753,10 @@ class BrokeredSession:
 
     async def write(self, path: str, data: bytes) -> None:
         await self._session.write(path, data)
+
+    async def disconnect(self) -> None:
+        """End all its connections; see `Broker.disconnect`."""
+        await self._broker.disconnect()
 
     async def kill(self) -> None:
         """End everything in it now, and the broker with all its connections."""

@@ -9,8 +9,9 @@ Inside are the interpreter, the installed packages, Foliot itself, and of the fo
 files and packages: nothing else of it, no environment of ours, and no workspace and no network unless `spec.sandbox`
 says so. No credential goes inside. In a container the interpreter and Foliot are those of the image.
 
-A process stays warm only for callers of one namespace whose ceilings leave the same fence. While it serves no call,
-nothing leaves it. One that sees a workspace serves one call: the files are those of that run, as they are then.
+A process stays warm only for callers of one namespace whose ceilings leave the same fence. Its connections to the
+network end with the call that made them, so while it serves no call nothing leaves it. One that sees a workspace serves
+one call: the files are those of that run, as they are then.
 """
 
 from __future__ import annotations
@@ -213,6 +214,7 @@ class FunctionFence:
             await self._end(worker)
             await fences.changed(worker.policy, owner)
         else:
+            await self._leave(worker)
             self._give_back(worker)
         return response
 
@@ -342,6 +344,15 @@ class FunctionFence:
         if not self._taken[key]:
             del self._taken[key]
         self._wake()
+
+    async def _leave(self, worker: _Worker) -> None:
+        """End what a call has opened to the network, before another one may be served."""
+        worker.served.owner = None
+        try:
+            await worker.disconnect()
+        except BaseException:
+            await self._end(worker)
+            raise
 
     def _give_back(self, worker: _Worker) -> None:
         worker.calls += 1
@@ -500,6 +511,10 @@ class _Worker:
         if isinstance(error, ToolError):
             error.before_effect = True
         return error
+
+    async def disconnect(self) -> None:
+        """End the connections of the call that it has served: no other call may use them."""
+        await self._session.disconnect()
 
     async def end(self) -> None:
         self._listening.cancel()
