@@ -238,7 +238,7 @@ class ToolDefinition:
 
     @property
     def fence_access(self) -> Literal["none", "read_only", "read_write"]:
-        """What the fence of a call lets it do with the files of its run, whatever its author says of the tool."""
+        """The access that the fence of a call has to the files of its run, whatever its author says of the tool."""
         return getattr(self.options.get("sandbox"), "workspace", "none")
 
     @property
