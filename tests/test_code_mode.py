@@ -691,6 +691,20 @@ async def test_calls_of_one_step_keep_each_others_files(runtime: Runtime, calls:
     assert (await runtime.run(agent, "Go.")).output.split() == ["a", "b"]
 
 
+@pytest.mark.parametrize("access", ["none", "read_only", "read_write"])
+async def test_the_fence_of_an_mcp_server_says_what_its_tools_do_with_files(runtime: Runtime, access: str) -> None:
+    await declare(runtime, "McpServer", "editor", transport="stdio", command="cat", sandbox={"workspace": access})
+    await declare(runtime, "Tool", "edit", type="mcp", mcp_server_ref="editor", mcp_tool_name="edit", effect="read")
+    assembly = runtime.inside._assembly
+    agent = Agent("coder", model=ScriptedModel([{"say": "Done."}]), tools=("edit", "code"))
+    pipeline = await assembly.pipeline(await assembly.freeze(agent))
+    edit, code = pipeline.definition("edit"), pipeline.definition("code")
+    assert edit is not None
+    assert code is not None
+    assert (edit.fence_access, edit.changes_files) == (access, access == "read_write")
+    assert code.resource_keys == (() if access == "none" else ("file:*",))
+
+
 FILES = """
 text = await read("a.txt")
 await write("b.txt", ("one" if "one" in text else "nothing") + " and two")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from foliot.sandbox.egress.rules import EgressRecord, EgressRule
 from foliot.sandbox.process import ProcessSandbox
 from foliot.tools.base import Caller, ToolDenied
 from foliot.tools.fences import Ceiling, FenceRequest, Fences, FenceSecret, narrowed
-from foliot.tools.workspaces import FenceOwner, SharedWorkspace
+from foliot.tools.workspaces import EndResident, FenceOwner, SharedWorkspace, no_resident
 from tests.sandbox.egress.world import World, open_world
 
 EVERYWHERE = EgressRule(("*",), (80, 443))
@@ -99,8 +99,8 @@ class Kept:
     async def changed(self, owner: FenceOwner) -> None:
         self.saved.append(owner)
 
-    def keeps_writing(self, owner: FenceOwner, task: asyncio.Task[object]) -> None:
-        """Do nothing."""
+    def resides(self, owner: FenceOwner, end: EndResident, *, firm: bool = False) -> Callable[[], None]:
+        return no_resident
 
 
 def fences(sandbox: ProcessSandbox, world: World, kept: Kept, *ceilings: Ceiling) -> Fences:
