@@ -20,7 +20,7 @@ from foliot.sandbox.base import BROKER_SOCKET, WORKSPACE, SandboxPolicy
 USER: Final = 1000
 NAME: Final = "agent"
 # All of the host that is seen inside without being asked for. Nothing of /home, /root, /var, /run, /sys, /opt.
-_SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _SETTINGS: Final = (
     "/etc/alternatives",
     "/etc/ca-certificates",
@@ -112,7 +112,7 @@ def _system_words() -> tuple[str, ...]:
 
 
 def _system() -> Iterator[str]:
-    for path in _SYSTEM:
+    for path in SYSTEM:
         if os.path.islink(path):
             yield from ("--symlink", os.readlink(path), path)
         elif os.path.isdir(path):

@@ -131,7 +131,7 @@ def narrowed(wanted: FenceRequest, ceilings: Sequence[Ceiling]) -> Narrowed:
         if (backend := _stronger(left.backend, ceiling.backend)) != left.backend:
             taken.append(f"backend: {backend} instead of {left.backend} ({ceiling.rule})")
             left = replace(left, backend=backend)
-        if (access := _less(left.workspace, ceiling.workspace)) != left.workspace:
+        if (access := less_access(left.workspace, ceiling.workspace)) != left.workspace:
             taken.append(f"workspace: {access} instead of {left.workspace} ({ceiling.rule})")
             left = replace(left, workspace=access)
         if ceiling.network is not None and left.network:
@@ -155,7 +155,8 @@ def _stronger(one: Backend, other: Backend) -> Backend:
     return BACKENDS[max(BACKENDS.index(one), BACKENDS.index(other))]
 
 
-def _less(one: WorkspaceAccess, other: WorkspaceAccess) -> WorkspaceAccess:
+def less_access(one: WorkspaceAccess, other: WorkspaceAccess) -> WorkspaceAccess:
+    """The access of two that lets less be done."""
     return _ACCESS[min(_ACCESS.index(one), _ACCESS.index(other))]
 
 
@@ -325,7 +326,7 @@ class Fences:
         """The folder that a call works on, ready, or None; and what is left of this access. Raises `ToolError`."""
         if access == "none" or self.workspaces is None:
             return None, access
-        access = _less(access, await self.workspaces.access(owner))
+        access = less_access(access, await self.workspaces.access(owner))
         return await self.workspaces.folder(owner, writes=access == "read_write"), access
 
     async def open(self, wanted: FenceRequest, owner: FenceOwner) -> SandboxSession:

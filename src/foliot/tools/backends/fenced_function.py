@@ -24,7 +24,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -36,6 +36,7 @@ from msgspec import structs
 from foliot.common.threads import on_thread
 from foliot.kernel.messages import Media, Text
 from foliot.sandbox.base import MIB, Limits, Mount, SandboxError, SandboxProcess, SandboxSession
+from foliot.sandbox.bubblewrap import SYSTEM
 from foliot.tools.backends.function_worker import LARGEST, LENGTH, MARKS, READY
 from foliot.tools.base import (
     Caller,
@@ -56,7 +57,7 @@ from foliot.tools.contract import (
     request_of,
     response_error,
 )
-from foliot.tools.fences import FenceRequest, Fences, Narrowed, fence_of
+from foliot.tools.fences import FenceRequest, Fences, Narrowed, fence_of, lies_in
 from foliot.tools.isolation import IsolatedCall, Isolation, no_credential, sandbox_failure
 from foliot.tools.workspaces import FenceOwner
 
@@ -74,9 +75,8 @@ NO_FENCE: Final = FenceRequest(limits=Limits(seconds=None))
 TAIL: Final = 2_000
 # More neighbours than that are not a project: then only the module itself is shown.
 MOST_NEIGHBOURS: Final = 256
-# Where the code is inside; and what is there anyway.
+# Where the code is inside.
 CODE: Final = "/code"
-_SYSTEM: Final = ("/usr", "/bin", "/lib", "/lib64", "/sbin")
 _BOOT: Final = (
     "import sys; sys.path[:0] = filter(None, sys.argv[3].split('\\n')); "
     "from foliot.tools.backends.function_worker import main; main(sys.argv[1], sys.argv[2])"
@@ -540,10 +540,10 @@ def shown(code: FencedCode) -> tuple[tuple[Mount, ...], list[str]]:
     interpreter = os.path.dirname(os.path.dirname(_PYTHON))
     mounts: dict[str, Mount] = {}
     for path in sorted({interpreter, sys.base_prefix, *packages, home}, key=len):
-        if not _is_below(path, (*_SYSTEM, *mounts)):
+        if not lies_in(path, (*SYSTEM, *mounts)):
             mounts[path] = Mount(path, path)
     paths = [*packages, os.path.dirname(home)]
-    if not code.root or _is_below(code.root, (*_SYSTEM, *mounts)):
+    if not code.root or lies_in(code.root, (*SYSTEM, *mounts)):
         return tuple(mounts.values()), paths
     return (*mounts.values(), *_own_code(code)), [CODE, *paths]
 
@@ -558,10 +558,6 @@ def shown_in_image(code: FencedCode) -> tuple[tuple[Mount, ...], list[str]]:
 def _own_code(code: FencedCode) -> list[Mount]:
     module = code.path.partition(":")[0].partition(".")[0]
     return [Mount(os.fspath(each), f"{CODE}/{each.name}") for each in _python_in(code.root, module)]
-
-
-def _is_below(path: str, folders: Iterable[str]) -> bool:
-    return any(path == each or path.startswith(f"{each}/") for each in folders)
 
 
 def _python_in(root: str, module: str) -> list[Path]:

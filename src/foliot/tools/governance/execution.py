@@ -21,14 +21,13 @@ from typing import Final
 from foliot.kernel.execution import RUNTIMES, ExecutionPolicy, normalised, to_run_execution_resources
 from foliot.sandbox.base import WorkspaceAccess
 from foliot.tools.base import Caller, Invocation, ToolDefinition, ToolDenied
-from foliot.tools.fences import Ceiling
+from foliot.tools.fences import Ceiling, less_access
 from foliot.tools.governance.rules import Rules, Verdict, tokens_of, tool_token
 
 EXECUTION: Final = "execution"
 RULE: Final = "execution_policy"
 
 _ACCESS: Final[dict[str, WorkspaceAccess]] = {"none": "none", "ro": "read_only", "rw": "read_write"}
-_ORDER: Final = ("none", "read_only", "read_write")
 # Isolations that are fences in the sense of `tools/fences.py`, so that a ceiling reaches them.
 _FENCED: Final = ("sandboxed", "container")
 
@@ -60,7 +59,7 @@ class Execution:
     def _on_files(self, policy: ExecutionPolicy) -> Verdict | None:
         """Refuses work on files beyond the access that the run has. Programs in a fence find less there instead."""
         wanted, held = self._definition.workspace, _ACCESS.get(policy.workspace_access, "none")
-        if self._definition.isolation in _FENCED or _ORDER.index(wanted) <= _ORDER.index(held):
+        if self._definition.isolation in _FENCED or less_access(wanted, held) == wanted:
             return None
         return _denied(f'workspace_access is "{policy.workspace_access}", and {self._name!r} needs more')
 

@@ -17,8 +17,9 @@ from typing import Final
 from msgspec import Struct
 
 from foliot.sandbox.base import Mount
+from foliot.sandbox.bubblewrap import SYSTEM
+from foliot.tools.fences import lies_in
 
-SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _MODULES: Final = "node_modules"
 _MOST_LINKS: Final = 16
 # How deep interpreters of interpreters are followed: a script, `env`, what `env` finds.
@@ -81,7 +82,7 @@ class _Showing:
         self._search = search
 
     def holds(self, path: str) -> bool:
-        return _is_below(path, (*self._inside, *self.mounts))
+        return lies_in(path, (*self._inside, *self.mounts))
 
     def add(self, paths: Iterable[str]) -> None:
         for path in paths:
@@ -93,7 +94,7 @@ class _Showing:
         for hop in _hops(path):
             self.add(_belonging(hop))
         folder = os.path.dirname(path)
-        if not _is_below(path, SYSTEM) and folder not in self.path:
+        if not lies_in(path, SYSTEM) and folder not in self.path:
             self.path.append(folder)
         if depth < _MOST_INTERPRETERS and (interpreter := self._interpreter(os.path.realpath(path))) is not None:
             self.program(interpreter, depth + 1)
@@ -179,7 +180,3 @@ def _script(program: str, args: Sequence[str]) -> str | None:
         elif not word.startswith("-"):
             return word if os.path.isabs(word) else None
     return None
-
-
-def _is_below(path: str, folders: Iterable[str]) -> bool:
-    return any(path == each or path.startswith(f"{each}/") for each in folders)
