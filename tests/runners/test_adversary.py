@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from foliot import Agent, Runtime, tool
+from foliot.engine.runners import gateway
+from foliot.engine.runners.adapters import RunnerAdapter
 from foliot.engine.runners.program import LONGEST_ANSWER, LONGEST_LOG
 from foliot.kernel.messages import Reasoning
 from foliot.kernel.run.events import ToolFinished, ToolStarted
@@ -200,3 +204,17 @@ async def test_a_prompt_longer_than_a_pipe_and_output_before_it_is_read_do_not_b
     result = await runtime.run(Agent("worker", runner={"command": program(code)}), "z" * 500_000)
 
     assert result.output.endswith("y500000")
+
+
+async def test_an_adapter_that_breaks_on_a_line_fails_the_run_with_its_name(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(line: Any) -> list[Any]:
+        raise KeyError(line["type"])
+
+    monkeypatch.setattr(gateway, "find_adapter", lambda name: RunnerAdapter(name, "acme", "jsonl", read=broken))
+
+    result = await runtime.run(speaks_lines("hear()\nsay('result', text='said')"), "go", check=False)
+
+    assert result.phase == "failed"
+    assert "the adapter 'command' cannot read a line of its program: KeyError" in (result.error or "")
