@@ -27,6 +27,8 @@ FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 ON_NATS = "nats.connect("
+# Of examples in Python: they run programs in a sandbox, which not every machine can make.
+IN_FENCE = re.compile(r"^    (sandbox|execution_policy)=", re.MULTILINE)
 
 
 def examples(language: str, *, on_nats: bool = False) -> list[object]:
@@ -35,7 +37,8 @@ def examples(language: str, *, on_nats: bool = False) -> list[object]:
         for match in FENCE.finditer(page.read_text(encoding="utf-8")):
             if match[1] == language and (ON_NATS in match[2]) == on_nats:
                 line = page.read_text(encoding="utf-8")[: match.start()].count("\n") + 1
-                found.append(pytest.param(match[2], id=f"{page.relative_to(ROOT)}:{line}"))
+                marks = [pytest.mark.fence] if IN_FENCE.search(match[2]) else []
+                found.append(pytest.param(match[2], id=f"{page.relative_to(ROOT)}:{line}", marks=marks))
     return found
 
 
