@@ -15,6 +15,7 @@ import pytest
 
 from foliot import Agent, Runtime, tool
 from foliot.engine.workspaces.history import files_by_step
+from foliot.engine.workspaces.workspaces import RunWorkspaces
 from foliot.kernel.run.events import ModelResponded
 from foliot.resources.validate import validate_document
 from foliot.store.base import Put
@@ -307,3 +308,19 @@ async def test_a_program_that_a_new_policy_forbids_is_ended(governed: Runtime, t
     result = await governed.run(agent, "Go.", check=False)
     assert (result.phase, alive("forbidden-4711")) == ("failed", 0)
     assert "AgentPolicy/careful does not allow" in (result.error or "")
+
+
+async def test_the_folder_of_a_run_is_held_for_a_program_that_waits(governed: Runtime) -> None:
+    held: list[bool] = []
+
+    @tool(effect="read")
+    async def tighten() -> str:
+        """Looks whether the folder is held."""
+        folders = governed.inside.fences.workspaces
+        assert isinstance(folders, RunWorkspaces)
+        held.extend(each.lock is not None for each in folders._known.values())  # pyright: ignore[reportPrivateUsage]
+        return "looked"
+
+    result = await governed.run(speaks_lines(TRIES, tools=[tighten], workspace="read_write"), "Go.")
+
+    assert (result.output, held) == ("tool_result write", [True])
