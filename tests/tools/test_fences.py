@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from foliot.kernel.run.events import WorkspaceSnapshot
-from foliot.sandbox.base import Limits, Mount, WorkspaceAccess
+from foliot.sandbox.base import Limits, Mount, Sandbox, SandboxPolicy, WorkspaceAccess
 from foliot.sandbox.egress.rules import EgressRecord, EgressRule
 from foliot.sandbox.process import ProcessSandbox
+from foliot.sandbox.session import undisturbed
 from foliot.tools.base import Caller, ToolDenied
 from foliot.tools.fences import Ceiling, FenceRequest, Fences, FenceSecret, narrowed
+from foliot.tools.pipeline.attempt import BoundedWork
 from foliot.tools.workspaces import EndResident, FenceOwner, SharedWorkspace, no_resident
 from tests.sandbox.egress.world import World, open_world
 
 EVERYWHERE = EgressRule(("*",), (80, 443))
+
+
+class NotedWorkspace(SharedWorkspace):
+    """The shared folder, which notes what is kept."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, "default")
+        self.kept: list[FenceOwner] = []
+
+    async def changed(self, owner: FenceOwner) -> None:
+        self.kept.append(owner)
+
+
 OWNER = FenceOwner("fetch", Caller("default", "clerk"), "run-1", "call-1")
 
 
@@ -33,6 +50,68 @@ def test_each_ceiling_takes_away_and_says_which_rule_did_so() -> None:
     assert left.request.network == () == left.within
     assert left.request.require == {"memory"}
     assert [line.rpartition(" ")[2] for line in left.taken] == ["(AgentPolicy/a)"] * 3 + ["(AgentPolicy/b)"]
+
+
+class SlowSession:
+    """A session as a busy engine of containers has it: to end a program, and to close, takes longer than anybody waits.
+
+    It closes only once `may_close` is set.
+    """
+
+    def __init__(self, policy: SandboxPolicy) -> None:
+        self.policy = policy
+        self.may_close, self.closed = asyncio.Event(), asyncio.Event()
+        self.closes = 0
+
+    async def exec(self, argv: list[str]) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if argv == ["deaf"]:
+                await undisturbed(self.may_close.wait())
+            raise
+
+    async def close(self) -> None:
+        self.closes += 1
+        await undisturbed(self.may_close.wait())
+        self.closed.set()
+
+
+class SlowSandbox:
+    def __init__(self) -> None:
+        self.sessions: list[SlowSession] = []
+
+    async def open(self, policy: SandboxPolicy) -> SlowSession:
+        self.sessions.append(SlowSession(policy))
+        return self.sessions[-1]
+
+
+@pytest.mark.parametrize("program", ["deaf", "listens"])
+async def test_a_call_that_is_closed_in_its_cleanup_breaks_nothing_and_the_cleanup_comes_to_its_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, program: str
+) -> None:
+    slow, folders = SlowSandbox(), NotedWorkspace(tmp_path)
+    fences = Fences(lambda _: cast("Sandbox", slow), workspaces=folders)
+    problems: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
+
+    async def work() -> None:
+        async with fences.opened(FenceRequest(workspace="read_write"), OWNER) as session:
+            await session.exec([program])
+
+    bounded = BoundedWork(work(), seconds=0.01, scope="total", idle=None, grace=0.01)
+    await bounded
+
+    assert bounded.forced
+    (session,) = slow.sessions
+    session.may_close.set()
+    await asyncio.wait_for(session.closed.wait(), 60)
+    await asyncio.sleep(0)
+    gc.collect()
+    assert session.closes == 1
+    assert problems == []
+    assert "did not end when it was closed" not in caplog.text
+    assert folders.kept == [], "what a call did that was cut off is not kept on purpose"
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])

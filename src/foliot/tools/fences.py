@@ -13,13 +13,14 @@ Nothing weaker than what was asked for ever stands in for it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -37,10 +38,13 @@ from foliot.sandbox.base import (
 from foliot.sandbox.egress.broker import Broker, Resolve
 from foliot.sandbox.egress.credentials import EgressSecret
 from foliot.sandbox.egress.rules import EgressRecord, EgressRule
+from foliot.sandbox.session import undisturbed
 from foliot.tools.base import Caller, Invocation, ToolDenied, ToolError, ToolPolicyInvalid
 from foliot.tools.isolation import sandbox_failure
 from foliot.tools.network_notes import call_network
 from foliot.tools.workspaces import EndResident, FenceOwner, WorkspaceFolders, no_resident
+
+log = logging.getLogger(__name__)
 
 Backend: TypeAlias = Literal["process", "container", "gvisor"]
 # From the weakest to the strongest.
@@ -262,6 +266,8 @@ class Fences:
         self._reveal = reveal
         self._unfenced = unfenced
         self._default_image = default_image
+        # Sessions that are being closed, some of them for calls that nobody waits for any more.
+        self._cleanups: set[asyncio.Task[None]] = set()
 
     async def narrowed(self, wanted: FenceRequest, caller: Caller) -> Narrowed:
         """Returns what a fence would be for this caller now. Raises `ToolDenied`."""
@@ -277,37 +283,32 @@ class Fences:
             found = replace(found, request=replace(found.request, image=self._default_image))
         return found
 
-    @asynccontextmanager
-    async def opened(self, wanted: FenceRequest, owner: FenceOwner) -> AsyncGenerator[SandboxSession]:
+    def opened(self, wanted: FenceRequest, owner: FenceOwner) -> AbstractAsyncContextManager[SandboxSession]:
         """A session for one call. What it changed in the workspace is kept when the call is over.
 
         A call that is cancelled may have acted: nothing of it is kept on purpose. Raises as `open`.
         """
-        async with self.entered(await self.narrowed(wanted, owner.caller), owner) as session:
-            yield session
+        return _OpenFence(self, owner, self.narrowed(wanted, owner.caller))
 
-    @asynccontextmanager
-    async def entered(self, found: Narrowed, owner: FenceOwner) -> AsyncGenerator[SandboxSession]:
+    def entered(self, found: Narrowed, owner: FenceOwner) -> AbstractAsyncContextManager[SandboxSession]:
         """The session of a request that is narrowed already; as `opened`."""
-        session = await self.open_narrowed(found, owner)
-        async with self.working(session.policy, owner):
-            try:
-                yield session
-            finally:
-                await session.close()
+        return _OpenFence(self, owner, found)
 
-    @asynccontextmanager
-    async def working(self, policy: SandboxPolicy, owner: FenceOwner) -> AsyncGenerator[None]:
+    def working(self, policy: SandboxPolicy, owner: FenceOwner) -> AbstractAsyncContextManager[None]:
         """Around a call that works on its folder, in a session that others use too or in none: as `opened`."""
-        over = True
-        try:
-            yield
-        except asyncio.CancelledError:
-            over = False
-            raise
-        finally:
-            if over:
-                await self.changed(policy, owner)
+        return _Working(self, policy, owner)
+
+    def finishing(self, cleanup: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Have a cleanup come to its end, also when the call that needs it is closed while it waits."""
+        task = asyncio.get_running_loop().create_task(cleanup)
+        self._cleanups.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._cleanups.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("a sandbox could not be closed: %s: %s", type(error).__name__, error)
 
     async def changed(self, policy: SandboxPolicy, owner: FenceOwner) -> None:
         """Keep what a call changed in the workspace, if it could change anything; before its result is durable."""
@@ -385,8 +386,11 @@ class Fences:
         await broker.__aenter__()
         try:
             return await broker.open(sandbox, policy)
+        except GeneratorExit:
+            self.finishing(broker.close())
+            raise
         except BaseException:
-            await broker.close()
+            await undisturbed(self.finishing(broker.close()))
             raise
 
     async def _check_secrets(self, wanted: FenceRequest, owner: FenceOwner) -> None:
@@ -443,6 +447,47 @@ class Fences:
             ],
             reveal=None if self._reveal is None else reveal,
         )
+
+
+# Context managers without generators: a call that does not end when it is told to is closed wherever it waits, which a
+# generator that waits in its cleanup does not survive. After `GeneratorExit` a call must wait for nothing more.
+_CUT_OFF: Final = (asyncio.CancelledError, GeneratorExit)
+
+
+class _Working(AbstractAsyncContextManager[None]):
+    def __init__(self, fences: Fences, policy: SandboxPolicy, owner: FenceOwner) -> None:
+        self._fences, self._policy, self._owner = fences, policy, owner
+
+    async def __aenter__(self) -> None:
+        return None
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, _CUT_OFF):
+            await self._fences.changed(self._policy, self._owner)
+
+
+class _OpenFence(AbstractAsyncContextManager[SandboxSession]):
+    def __init__(self, fences: Fences, owner: FenceOwner, found: Narrowed | Awaitable[Narrowed]) -> None:
+        self._fences, self._owner, self._found = fences, owner, found
+
+    async def __aenter__(self) -> SandboxSession:
+        found = self._found if isinstance(self._found, Narrowed) else await self._found
+        self._session = await self._fences.open_narrowed(found, self._owner)
+        return self._session
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        closing = self._fences.finishing(self._session.close())
+        if isinstance(error, GeneratorExit):
+            return
+        keeps = not isinstance(error, _CUT_OFF)
+        try:
+            await undisturbed(closing)
+        except _CUT_OFF:
+            keeps = False
+            raise
+        finally:
+            if keeps:
+                await self._fences.changed(self._session.policy, self._owner)
 
 
 def fence_of(call: Invocation) -> FenceOwner:

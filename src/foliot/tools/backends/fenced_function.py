@@ -37,6 +37,7 @@ from foliot.common.threads import on_thread
 from foliot.kernel.messages import Media, Text
 from foliot.sandbox.base import MIB, Limits, Mount, SandboxError, SandboxProcess, SandboxSession
 from foliot.sandbox.bubblewrap import SYSTEM
+from foliot.sandbox.session import undisturbed
 from foliot.tools.backends.function_worker import LARGEST, LENGTH, MARKS, READY
 from foliot.tools.base import (
     Caller,
@@ -207,8 +208,12 @@ class FunctionFence:
             crash = await worker.crash()
             await self._end(worker)
             raise crash from None
+        except GeneratorExit:  # the call is closed: it waits for nothing more
+            self._end_soon(worker)
+            raise
         except BaseException:
-            await self._end(worker)
+            # It comes to its end also when the call is closed meanwhile.
+            await undisturbed(self._end_soon(worker))
             raise
         if found.request.workspace != "none":
             await self._end(worker)
@@ -375,11 +380,12 @@ class FunctionFence:
             wait = self._idle[0].idle_since + self._idle_seconds - now
             self._timer = asyncio.get_running_loop().call_later(wait, self._end_idle)
 
-    def _end_soon(self, worker: _Worker) -> None:
+    def _end_soon(self, worker: _Worker) -> asyncio.Task[None]:
         """End it while others go on. Its place is free at once."""
         task = asyncio.get_running_loop().create_task(self._end(worker))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
+        return task
 
     async def _end(self, worker: _Worker) -> None:
         """End it with everything in it. Doing so twice is harmless."""
