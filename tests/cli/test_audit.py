@@ -65,6 +65,13 @@ def test_records_tell_who_called_what_and_by_which_rule(foliot: Foliot, desk: Pa
     assert "ToolPermission/no-wiping" in lines[1]
 
 
+def test_a_wide_list_has_the_moment_and_what_was_said(foliot: Foliot, desk: Path) -> None:
+    heading, denied, _ = foliot("audit", "list", "-o", "wide").out.splitlines()
+    assert heading.split()[-4:] == ["NAMESPACE", "MOMENT", "USER", "MESSAGE"]
+    assert denied[heading.index("MOMENT") :].startswith("refused")
+    assert "tool:wipe:invoke" in denied[heading.index("MESSAGE") :]
+
+
 def test_filters_narrow_the_list(foliot: Foliot, desk: Path) -> None:
     found = json.loads(foliot("audit", "list", "--tool", "dump", "--outcome", "ok", "-o", "json").out)
     assert [each["tool"] for each in found] == ["dump"]

@@ -7,12 +7,14 @@ import json
 import os
 import shlex
 import time
+import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 
 import apsw
 import pytest
 
+from foliot.cli.doctor.surroundings import EXTRAS
 from foliot.store.audit.chain import COLUMNS
 from foliot.store.audit.log import SqlAuditLog
 from foliot.store.sqlite.database import SqliteDatabase
@@ -42,6 +44,11 @@ def test_a_healthy_store_has_no_error_and_no_warning(foliot, team, monkeypatch: 
     assert found["store.fsync"][0] == "ok"
     assert found["rules.default_access"][0] == "note"
     assert foliot("doctor", "--strict").code == 0
+
+
+def test_every_extra_of_the_package_is_looked_for() -> None:
+    declared = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert {*EXTRAS} == {*declared["optional-dependencies"]} - {"all", "services"}
 
 
 def test_people_see_what_to_do_and_quiet_shows_only_trouble(foliot, team, home) -> None:

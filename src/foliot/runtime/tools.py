@@ -47,6 +47,7 @@ EXTRAS: Final[Mapping[str, str]] = {
     "mcp": "mcp",
     "grpc": "grpc",
     "wasm": "wasmtime",
+    "code": "pydantic_monty",
     "pydantic-ai": "pydantic_ai",
     "opentelemetry": "opentelemetry",
 }

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 MOST_NAMED = 20
+# What `-o wide` shows besides.
+WIDE = ("NAMESPACE", "MOMENT", "USER", "MESSAGE")
 
 
 @click.group()
@@ -208,7 +210,7 @@ async def _prune(before: float, yes: bool) -> int:
     help="Only these: admitted, refused, finished, decided, act, budget, egress.",
 )
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, metavar="N", help="At most N.")
-@output_option("table", "json", default="table", help="table or json.")
+@output_option("table", "wide", "json", default="table", help="table, wide or json.")
 def list_command(
     tool: str,
     agent: str,
@@ -237,7 +239,10 @@ async def _list(wanted: AuditFilter, limit: int, output: str) -> int:
         out(as_json([_as_data(record) for record in found]))
     elif found:
         headings = ("NUMBER", "TIME", "AGENT", "ABOUT", "OUTCOME", "BY", "RUN", "CALL")
-        out(table(headings, [_row(record) for record in found]))
+        if output == "wide":
+            out(table((*headings, *WIDE), [(*_row(record), *_more(record.body)) for record in found]))
+        else:
+            out(table(headings, [_row(record) for record in found]))
     else:
         out("No audit records found.", err=True)
     return 0
@@ -255,6 +260,14 @@ def _row(record: AuditRecord) -> tuple[str, ...]:
         one_line(body["run_id"]) or "-",
         one_line(body["call_id"]),
     )
+
+
+def _more(body: dict[str, Any]) -> list[str]:
+    """The columns of a wide list: where, at which moment, on whose behalf, and what was said of it."""
+    decision, result = body["decision"], cast("dict[str, Any]", body.get("result") or {})
+    user = cast("dict[str, Any]", body.get("caller") or {}).get("user", "")
+    said = decision.get("message") or decision.get("comment") or result.get("message") or ""
+    return [one_line(str(each)) or "-" for each in (body["namespace"], body["moment"], user, said)]
 
 
 def _about(body: dict[str, Any]) -> str:
