@@ -25,6 +25,7 @@ def settings(tmp_path):
         "FOLIOT_HOME": str(tmp_path / "home"),
         "FOLIOT_OUTBOUND_ALLOW": "127.0.0.0/8",
         "FOLIOT_MCP_COMMANDS": sys.executable,
+        "FOLIOT_CONTAINER_CLI": str(tmp_path / "no-engine"),  # whatever this machine has
     }
     return load_settings({}, environ)
 
