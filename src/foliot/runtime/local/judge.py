@@ -142,7 +142,10 @@ class Judging:
         )
 
     async def _documents(self, namespace: str) -> list[Document]:
-        documents = await rule_documents(self._store, namespace)
+        documents = [
+            *await rule_documents(self._store, namespace),
+            *await list_all(self._store, Filter("McpServer", namespace)),
+        ]
         references = References(self._store)
         # Agents name endpoints, and those name others, of any namespace that granted it.
         for kind in ("Agent", "ModelEndpoint"):

@@ -113,12 +113,24 @@ class IsolationLayer:
     def __call__(self, call: Invocation, rules: Rules) -> Verdict:
         if self._wanted != self._offered:
             raise ToolIsolationMissing(
-                f"the tool {self._name!r} must run {self._wanted!r}, and nothing here can do that",
+                f"the tool {self._name!r} must run {self._wanted!r}, and nothing here can do that: "
+                f"{_what_is_missing(self._wanted)}",
                 hint="set runtime.isolation_mode to what this deployment offers",
                 layer=self.layer,
                 wanted=self._wanted,
             )
         return self._contained
+
+
+def _what_is_missing(mode: str) -> str:
+    """What to do for an isolation mode, as far as can be seen without trying it. It is for a model's user as well."""
+    from foliot.sandbox import bubblewrap, wasm  # only a refusal needs them
+
+    if mode == "sandboxed" and bubblewrap.find() is None:
+        return f"bubblewrap is not installed ({bubblewrap.INSTALL})"
+    if mode == "wasm" and not wasm.installed():
+        return f"wasmtime is not installed ({wasm.INSTALL})"
+    return "`foliot doctor` says what is missing"
 
 
 # --- approval --------------------------------------------------------------------------------------------------------
