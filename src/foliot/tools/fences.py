@@ -334,7 +334,7 @@ class Fences:
         """Open a session, which whoever asked for it closes. Nothing has run in it.
 
         Raises `ToolDenied` when a ceiling forbids it, `ToolIsolationMissing` when it cannot be had here,
-        `ToolPolicyInvalid` when it makes no sense, `ToolSecretMissing` when one of its secrets is not there.
+        `ToolPolicyInvalid` when it makes no sense, `ToolSecretMissing` when one of its secrets does not exist.
         """
         return await self.open_narrowed(await self.narrowed(wanted, owner.caller), owner)
 

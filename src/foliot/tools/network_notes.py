@@ -1,4 +1,4 @@
-"""What the network refused to a call, in lines for its result: the program inside often says no more than `403`.
+"""Network notes: lines on refused requests for the result of a call, whose program often says no more than `403`.
 
 The pipeline sets `call_network` around each call. Fences write into it: each request that their broker refused, and the
 rules that took the network away. A line holds the method, the host, the port and the reason; never a path or a header.
@@ -47,7 +47,7 @@ _WORDS: Final[Mapping[str, str]] = {
 
 
 class NetworkNotes:
-    """What one call learns of its network. Bounded, whatever the code inside tries."""
+    """The notes of one call on its network. They are bounded, whatever the code inside tries."""
 
     __slots__ = ("_more", "_narrowing", "_offline", "_refused")
 

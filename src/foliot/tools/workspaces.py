@@ -46,7 +46,7 @@ EndResident: TypeAlias = Callable[[], Awaitable[object]]
 class FenceOwner(Struct, frozen=True):
     """The call of a run that a fence and a folder belong to. A call outside any run has no `run_id`.
 
-    `notes` is told what the network refuses, for the result of the call; None where nobody reads it.
+    `notes` collects what the network refuses, for the result of the call; None where there is no such result.
     """
 
     tool: str

@@ -178,7 +178,7 @@ async def _explain(tool: str, agent: str, task: str, system: str, output: str) -
 
 
 def _problems(found: dict[str, Any], mode: str, around: dict[str, Any], enforcement: Enforcement) -> Iterator[str]:
-    """What keeps a tool from being called, as far as can be seen here without calling it."""
+    """Yields the reasons that keep a tool from being called, as far as can be seen here without calling it."""
     if problem := found.get("problem"):
         yield problem
     elif not found.get("available"):
@@ -191,7 +191,7 @@ def _problems(found: dict[str, Any], mode: str, around: dict[str, Any], enforcem
         if not os.path.exists(mount["source"]):
             yield f"the source of a mount is not on this machine: {mount['source']} (at {mount['target']})"
     for secret in around.get("absent", ()):
-        yield f"the Secret {secret} is not there: `foliot create secret`"
+        yield f"the Secret {secret} does not exist: `foliot create secret`"
     program = around.get("program", "")
     if program and left.get("backend") == "process" and not bubblewrap.shows_program(program, mounts):
         yield f"the program {program} is not in the sandbox: install it below /usr, or show its folder as a mount"

@@ -123,7 +123,7 @@ class IsolationLayer:
 
 
 def _what_is_missing(mode: str) -> str:
-    """What to do for an isolation mode, as far as can be seen without trying it. It is for a model's user as well."""
+    """The advice for an isolation mode, as far as can be seen without trying it."""
     from foliot.sandbox import bubblewrap, wasm  # only a refusal needs them
 
     if mode == "sandboxed" and bubblewrap.find() is None:
