@@ -63,7 +63,7 @@ def shows_program(program: str, mounts: Iterable[Mapping[str, str]]) -> bool:
         target = mount["target"].rstrip("/")
         if program == target or program.startswith(f"{target}/"):
             return os.path.exists(mount["source"] + program[len(target) :])
-    return program.startswith(tuple(f"{folder}/" for folder in _SYSTEM)) and os.path.exists(program)
+    return program.startswith(tuple(f"{folder}/" for folder in SYSTEM)) and os.path.exists(program)
 
 
 def find() -> str | None:
