@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from foliot.sandbox import bubblewrap
 from foliot.sandbox.base import (
     FEATURES,
     Enforced,
@@ -73,3 +76,22 @@ async def test_processes_have_no_image() -> None:
     with pytest.raises(SandboxPolicyRefused, match="image: "):
         await sandbox.open(SandboxPolicy(image=f"tools@sha256:{'0' * 64}"))
     await sandbox.close()
+
+
+@pytest.mark.parametrize(
+    ("program", "found"),
+    [
+        ("sh", True),
+        ("no-such-program", False),
+        ("/usr/bin/env", True),
+        ("/usr/bin/no-such-program", False),
+        ("/opt/no-such-folder/run", False),
+        ("/tools/run", True),
+        ("/tools/other", False),
+        ("/workspace/run", True),
+    ],
+)
+def test_a_program_is_found_where_the_fence_shows_it(tmp_path: Path, program: str, found: bool) -> None:
+    (tmp_path / "run").touch()
+
+    assert bubblewrap.shows_program(program, [{"source": str(tmp_path), "target": "/tools"}]) is found
