@@ -84,6 +84,7 @@ class WatchedRuns(LocalRuns):
         labels: Mapping[str, str] | None = None,
         user: str = "",
         history: Sequence[Message] = (),
+        after: str = "",
     ) -> RunInfo:
         check_labels(labels or {})
         new_id = run_id or self._inside.new_run_id()
@@ -94,6 +95,7 @@ class WatchedRuns(LocalRuns):
             labels=labels,
             identity=self._identity(user),
             history=history,
+            after=after,
             stream=True,
             check=False,
         )

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 from functools import partial
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import click
 
@@ -16,10 +16,10 @@ from foliot.cli.show.output import as_json, output_option
 from foliot.cli.show.tables import table
 from foliot.cli.terminal import out
 from foliot.common.text import counted, one_line
+from foliot.common.threads import on_thread
+from foliot.engine.workspaces.restore import restore_into
+from foliot.engine.workspaces.trees import FileChange, differences
 from foliot.errors import UsageError
-
-if TYPE_CHECKING:
-    from foliot.engine.workspaces.trees import FileChange
 
 _at = click.option("--at", type=click.IntRange(min=0), metavar="STEP", help="As this step left it; the last one.")
 _SIGNS = {"added": "A", "changed": "M", "deleted": "D"}
@@ -80,7 +80,6 @@ def diff(run_id: str | None, at: int | None, since: int | None, content: bool, o
 
 async def _diff(word: str | None, at: int | None, since: int | None, content: bool, output: str) -> int:
     from foliot.engine.workspaces.history import files_at, text_difference, tree_of
-    from foliot.engine.workspaces.trees import differences
 
     async with reached() as client:
         info = await run_of(client, word)
@@ -163,8 +162,6 @@ def restore(run_id: str | None, at: int | None, place: str) -> int:
 
 
 async def _restore(word: str | None, at: int | None, place: str) -> int:
-    from foliot.common.threads import on_thread
-    from foliot.engine.workspaces.restore import restore_into
 
     loop = asyncio.get_running_loop()
     async with reached() as client:
