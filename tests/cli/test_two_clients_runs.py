@@ -173,7 +173,7 @@ def test_manifests_are_applied_before_their_agent_runs(ask) -> None:
     said = ask("run", "team.yaml", "--agent", "writer", "clocks", "--id", ask.space)
 
     assert (said.code, said.out) == (0, "On clocks: all is well.\n"), said.err
-    assert "applied team.yaml: 10 resources" in said.err
+    assert "applied team.yaml: 11 resources" in said.err
     again = ask("run", "writer", "--id", ask.space, "-q")
     assert (again.code, again.out) == (0, said.out)
     assert ask("run", "writer", "other", "--id", ask.space).code == 4
