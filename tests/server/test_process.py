@@ -67,7 +67,10 @@ async def test_it_says_where_it_is_and_who_is_let_in_and_stops_when_told(start: 
         assert (await http.get("/readyz")).json() == {"status": "ok"}
         assert (await http.get("/v1/workers")).status_code == 401
         http.headers.update(await local_headers(url, tmp_path))
-        (worker,) = (await http.get("/v1/workers")).json()["items"]
+        async with asyncio.timeout(60):  # it looks first what it can enforce
+            while not (found := (await http.get("/v1/workers")).json()["items"]):
+                await asyncio.sleep(0.2)
+        (worker,) = found
         assert worker["spec"]["region"] == "default"
         assert worker["status"]["phase"] == "Ready"
         # It reads MCP servers as `foliot worker` does: one that cannot be reached does not stay Pending.
