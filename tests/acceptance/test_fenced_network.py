@@ -224,7 +224,8 @@ async def test_two_secrets_that_read_alike_are_not_taken_for_each_other(runtime:
     """As if they came from an older server: the value of one would go to the hosts of the other."""
     port = await world.serve(host=HOST)
     long = "a" * 70
-    await declare(runtime, "Secret", f"{long}-good", **secret(hosts=[HOST]))
+    for each in ("good", "evil"):
+        await declare(runtime, "Secret", f"{long}-{each}", **secret(hosts=[HOST]))
     spec = _with_secret(fetching(port), f"{long}-evil")
     spec["sandbox"]["secrets"].append({"secretRef": f"{long}-good", "hosts": [HOST], "variable": "OTHER"})
     await declare(runtime, "Tool", "fetch", MALLORY, **spec)

@@ -138,6 +138,9 @@ class _Exchange:
         self.clock.reschedule(min(asyncio.get_running_loop().time() + self._idle, self._end))
 
     def end(self, verdict: Outcome, reason: str) -> None:
+        if self.is_cut and verdict == "failed":
+            # A client that has its whole answer may be done before the connection is: that was let through.
+            verdict, reason = ("allowed" if self.bytes_in else "failed"), "closed"
         self.verdict, self.reason = verdict, reason
 
     def cut(self) -> None:
