@@ -107,7 +107,7 @@ class LoginConformance:
         assert await sessions.find(text, now=110.0) is None
         assert await sessions.find("other", now=11.0) is None
         assert (await users.list())[0].login_at == 10.0
-        kept = await database.read("session_get", digest=begun.digest)
+        kept = await database.read("login_session_get", digest=begun.digest)
         assert text not in str([dict(row) for row in kept])
 
     async def test_use_makes_a_session_last_but_not_beyond_its_end(

@@ -120,4 +120,5 @@ GROWN: tuple[e.Event, ...] = (
     e.ToolUnknown("c1", "timeout", workspace=SNAPSHOT),
     e.ModelResponded(3, ModelResponse(Message("assistant", (Text("done"),))), workspace=SNAPSHOT),
     e.RunCreated("clerk", "sha256:00", after="r0", before=4),
+    e.RunCreated("clerk", "sha256:00", after="r0", before=4, session="s-1", turn=3, inputs=(4, 5)),
 )

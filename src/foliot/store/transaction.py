@@ -33,10 +33,22 @@ Params: TypeAlias = Mapping[str, Any]
 
 
 # What is locked first comes first. Rows that are only ever touched under one of these locks have no level of their own:
-# the queue's under that of their run, events, signals and uses of content under their run's or task's, resources under
-# the revision, and records under the head of the audit log. `limit` are bounds of the queue, execution classes and the
-# buckets of tools; `revision` and `audit` are heads that all share, and therefore taken last.
-LOCK_ORDER: Final = ("request", "account", "limit", "task", "run", "setting", "revision", "audit")
+# turns and inputs under that of their session, the queue's under that of their run, events, signals and uses of content
+# under their run's or task's, resources under the revision, and records under the head of the audit log. `limit` are
+# bounds of the queue, execution classes and the buckets of tools; `channel` says which session is active where;
+# `revision` and `audit` are heads that all share, and therefore taken last.
+LOCK_ORDER: Final = (
+    "request",
+    "account",
+    "limit",
+    "task",
+    "channel",
+    "session",
+    "run",
+    "setting",
+    "revision",
+    "audit",
+)
 
 
 class Statement(NamedTuple):

@@ -120,6 +120,8 @@ class Runs:
         self._set_back = set_back
         # What a run that is taken up has to be told first, by whoever knows of its parent and its children.
         self.taken_up: Callable[[State], Awaitable[Sequence[Signal]]] | None = None
+        # What the end of a turn does to its session; without it no turn of a session is driven here.
+        self.turn_settlement: Callable[[State], Settlement] | None = None
         # What lives between the calls of runs, and ends with them; None as long as there is nothing.
         self.processes: Callable[[], RunProcesses | None] = lambda: None
         # Whether runs that begin here are traced, unless who begins one says so.
@@ -139,6 +141,9 @@ class Runs:
         run_id: str | None = None,
         history: Sequence[Message] = (),
         after: str = "",
+        session: str = "",
+        turn: int = 0,
+        inputs: tuple[int, ...] = (),
         definitions: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
         fork: Fork | None = None,
@@ -159,7 +164,8 @@ class Runs:
     ) -> Driver:
         """Store a new run, held by this process. Raises `Conflict` when `run_id` is taken, and `InvalidInput`.
 
-        `after` is the run whose conversation it goes on with, which is not stored again. `parent` is the run that
+        `after` is the run whose conversation it goes on with, which is not stored again. `session` is the one that it
+        is a turn of, `turn` its number there, `inputs` the numbers of what it answers. `parent` is the run that
         delegated to it, `depth` how many such runs stand above it. `trace` is the context it is traced under, by
         default one of its own if this process traces. `identity` is on whose behalf it acts; a delegate has the `task`,
         `system`, `template`, `root` and `ancestors` of what stands above it. `workspace` are the files that it begins
@@ -198,6 +204,9 @@ class Runs:
             equality=EQUALITY,
             after=after,
             before=len(history) if after else 0,
+            session=session,
+            turn=turn,
+            inputs=inputs,
             parent=parent,
             depth=depth,
             identity=identity,
@@ -459,6 +468,10 @@ class Runs:
         settlement: Settlement | None = None,
     ) -> Driver:
         tools = tools or self.tools
+        if settlement is None and state.created is not None and state.created.session:
+            if self.turn_settlement is None:
+                raise UsageError(f"run {lease.run_id} is a turn of a session, and nothing here knows of sessions")
+            settlement = self.turn_settlement(state)
         return Driver(
             lease,
             state,

@@ -100,7 +100,8 @@ class RunCreated(Fact, frozen=True, tag="run.created"):
     task was made after); `ancestors` are the agents above it, the outermost first. `root` is what its tokens are
     counted under together with others: the uid of its task, or the run that began it all; blank for one of its own.
     `after` is the run whose conversation it goes on with: its messages, `before` in number, are read from the journals
-    of the turns before and stored nowhere else.
+    of the turns before and stored nowhere else. `session` is the id of the session that it is a turn of, `turn` its
+    number there, and `inputs` are the arrival numbers of what it answers.
     `unsettled` are calls of the run that it follows (a fork, another try of a task) which may have acted.
     `equality` says which calls are the same. 1: arguments that mean the same to the tool, and a call that a person
     has said to have happened counts as made; 2: also, a repeat is refused where `duplicates` is "deny", and a contract
@@ -129,6 +130,9 @@ class RunCreated(Fact, frozen=True, tag="run.created"):
     workspace: WorkspaceSnapshot | None = None
     after: str = ""
     before: int = 0
+    session: str = ""
+    turn: int = 0
+    inputs: tuple[int, ...] = ()
 
 
 class RunClaimed(Fact, frozen=True, tag="run.claimed"):

@@ -125,6 +125,7 @@ def _step_started(state: State, event: e.StepStarted) -> None:
         for given in inputs_due(state):
             add_message(state, given.message)
             state.inputs.remove(given)
+            state.taken.append(given.input_id)
         state.interrupted = False
     if event.note:
         add_message(state, feedback.user_message(event.note))

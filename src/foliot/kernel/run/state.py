@@ -180,6 +180,7 @@ class State:
         "spent",
         "started_at",
         "stood_for",
+        "taken",
         "told_by",
         "tools",
         "tools_done",
@@ -234,6 +235,7 @@ class State:
         self.answer: FinalAnswer | None = None
         self.notes: list[Message] = []  # what the kernel tells the model at the next boundary
         self.inputs: list[InputReceived] = []
+        self.taken: list[str] = []  # ids of the inputs that have entered the transcript
         self.interrupted = False
         # counters and memory of the rules
         self.spent = Spent()

@@ -76,21 +76,21 @@ class SqlLoginSessions:
 
     async def find(self, text: str, *, now: float) -> LoginSession | None:
         """The session of this cookie, if it is good now."""
-        found = await self._db.read("session_get", digest=digest_of(text))
+        found = await self._db.read("login_session_get", digest=digest_of(text))
         session = _session(found[0]) if found else None
         return session if session is not None and session.good(now) else None
 
     async def seen(self, session: LoginSession, *, idle: float, now: float) -> None:
         """Extends a session that was used: it may rest for `idle` seconds again."""
         until = min(now + idle, session.ends_at)
-        await self._db.write(run, "session_seen", digest=session.digest, idle_until=until)
+        await self._db.write(run, "login_session_seen", digest=session.digest, idle_until=until)
 
     async def end(self, session: LoginSession) -> None:
-        await self._db.write(run, "session_end", digest=session.digest)
+        await self._db.write(run, "login_session_end", digest=session.digest)
 
     async def prune(self, *, now: float) -> int:
         """Forget those that are over; the number of them."""
-        return await self._db.write(run, "session_prune", now=now)
+        return await self._db.write(run, "login_session_prune", now=now)
 
 
 def _new(user_id: str, name: str, grants: Grants, lifetime: Lifetime, now: float) -> tuple[LoginSession, str]:
@@ -103,7 +103,7 @@ def _new(user_id: str, name: str, grants: Grants, lifetime: Lifetime, now: float
 def _add(session: LoginSession, grants: str) -> Tx[int]:
     return (
         yield from run(
-            "session_add",
+            "login_session_add",
             digest=session.digest,
             user_id=session.user_id,
             name=session.name,

@@ -151,7 +151,7 @@ class SqlUsers:
             if instead_of is not None and row["password"] != instead_of:
                 raise Conflict("the password was changed meanwhile", hint="log in again")
             yield from run("user_password", id=row["id"], password=password, now=now)
-            return (yield from run("session_end_all", user_id=row["id"]))
+            return (yield from run("login_session_end_all", user_id=row["id"]))
 
         return await self._db.write(body)
 
@@ -167,7 +167,7 @@ class SqlUsers:
             if row["disabled_at"] is not None:
                 return _info(row)
             yield from run("user_disable", id=row["id"], now=now)
-            yield from run("session_end_all", user_id=row["id"])
+            yield from run("login_session_end_all", user_id=row["id"])
             yield from _run_body(in_transaction)
             return msgspec.structs.replace(_info(row), disabled_at=now)
 

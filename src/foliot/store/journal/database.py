@@ -294,6 +294,8 @@ def _create(
     lease_until: float | None,
     in_transaction: TransactionBody | None,
 ) -> Tx[int]:
+    if isinstance(in_transaction, LockingBody):
+        yield from in_transaction.locks()
     key = yield from create_run(new, first, worker, lease_until)
     if in_transaction is not None:
         yield from in_transaction()
@@ -537,6 +539,15 @@ def _add_events(key: int, entries: Sequence[Entry]) -> Tx[None]:
 
 def _signal(signal: Signal, in_transaction: TransactionBody | None) -> Tx[None]:
     """Leave a signal. A run that is being let go right now is waited for: either it sees the signal, or it is woken."""
+    if isinstance(in_transaction, LockingBody):
+        yield from in_transaction.locks()
+    new = yield from add_signal(signal)
+    if in_transaction is not None and new:
+        yield from in_transaction()
+
+
+def add_signal(signal: Signal) -> Tx[bool]:
+    """Leaves a signal, as part of a larger transaction; False when there was one of this id. Raises as `signal`."""
     there = yield from one("run_get", id=signal.run_id)
     found = (yield from lock_runs([there["key"]])) if there is not None else []
     if not found:
@@ -547,8 +558,7 @@ def _signal(signal: Signal, in_transaction: TransactionBody | None) -> Tx[None]:
     new = yield from run("signal_add", **msgspec.structs.asdict(signal))
     if phase in ("waiting", "pending"):
         yield from queue.wake(signal.run_id, signal.at)
-    if in_transaction is not None and new:
-        yield from in_transaction()
+    return bool(new)
 
 
 def lock_runs(keys: Sequence[int]) -> Tx[list[Row]]:
@@ -617,6 +627,7 @@ def _delete(ended: Sequence[Row]) -> Tx[None]:
         ("purge_signals", "id"),
         ("purge_uses", "key"),
         ("purge_doubts", "id"),
+        ("purge_inbox", "key"),
         ("purge_run", "key"),
     ):
         yield from many(name, [{column: row[column]} for row in ended])

@@ -54,27 +54,27 @@ SELECT digest, expires_at FROM setup_token WHERE id = 'setup' /*for_update*/;
 -- name: setup_token_spend
 DELETE FROM setup_token WHERE id = 'setup';
 
--- name: session_add
+-- name: login_session_add
 INSERT INTO login_session (digest, user_id, name, grants, created_at, idle_until, ends_at)
 VALUES (:digest, :user_id, :name, :grants, :now, :idle_until, :ends_at);
 
--- name: session_get
+-- name: login_session_get
 -- The account speaks for the roles, and for whether it is still allowed in.
 SELECT s.digest, s.user_id, s.name, s.grants, s.created_at, s.idle_until, s.ends_at,
        u.grants AS user_grants, u.disabled_at
   FROM login_session AS s LEFT JOIN user_account AS u ON u.id = s.user_id
  WHERE s.digest = :digest;
 
--- name: session_seen
+-- name: login_session_seen
 UPDATE login_session SET idle_until = :idle_until WHERE digest = :digest AND idle_until < :idle_until;
 
--- name: session_end
+-- name: login_session_end
 DELETE FROM login_session WHERE digest = :digest;
 
--- name: session_end_all
+-- name: login_session_end_all
 DELETE FROM login_session WHERE user_id = :user_id;
 
--- name: session_prune
+-- name: login_session_prune
 DELETE FROM login_session WHERE idle_until <= :now;
 
 -- name: flow_add

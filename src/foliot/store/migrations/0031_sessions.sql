@@ -1,0 +1,72 @@
+-- Conversations that last. A turn of a session is a run; `head` is the turn that the next one goes on after, `turn` the
+-- run at work, and at most one is. `arrivals` counts what was said, so that arrival numbers have no gaps.
+CREATE TABLE session (
+    key INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    namespace TEXT NOT NULL,
+    agent TEXT NOT NULL,
+    user_name TEXT NOT NULL,
+    channel TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    title TEXT NOT NULL,
+    model TEXT NOT NULL,
+    options TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    active_at REAL NOT NULL,
+    archived_at REAL,
+    head TEXT,
+    turn TEXT,
+    turns BIGINT NOT NULL,
+    arrivals BIGINT NOT NULL
+);
+CREATE INDEX session_by_activity ON session (namespace, active_at);
+CREATE INDEX session_of_agent ON session (namespace, agent, active_at);
+CREATE INDEX session_of_user ON session (namespace, user_name, active_at);
+CREATE INDEX session_at_work ON session (turn) WHERE turn IS NOT NULL;
+
+-- The active session of an agent, a user and a channel: whoever resolves, rotates or archives locks this row first.
+CREATE TABLE session_channel (
+    namespace TEXT NOT NULL,
+    agent TEXT NOT NULL,
+    user_name TEXT NOT NULL,
+    channel TEXT NOT NULL,
+    active TEXT,
+    PRIMARY KEY (namespace, agent, user_name, channel)
+);
+
+-- The turns of a session in the order in which they began. `parent` is the number of the turn that one goes on after,
+-- 0 for none: an answer that was asked for again leaves the earlier one as a branch.
+CREATE TABLE session_turn (
+    session BIGINT NOT NULL,
+    number BIGINT NOT NULL,
+    run_id TEXT NOT NULL,
+    parent BIGINT NOT NULL,
+    began_at REAL NOT NULL,
+    ended_at REAL,
+    PRIMARY KEY (session, number)
+);
+CREATE UNIQUE INDEX session_turn_of_run ON session_turn (run_id);
+
+-- What was said to a session or, outside of sessions, to a run: `owner` is the key of its row. A message that is in a
+-- journal by now is not kept here a second time.
+CREATE TABLE inbox (
+    owner_kind TEXT NOT NULL,
+    owner BIGINT NOT NULL,
+    seq BIGINT NOT NULL,
+    id TEXT NOT NULL,
+    mode TEXT NOT NULL,
+    message BLOB,
+    digest TEXT NOT NULL,
+    by_name TEXT NOT NULL,
+    place TEXT NOT NULL,
+    details TEXT NOT NULL,
+    status TEXT NOT NULL,
+    steered BIGINT NOT NULL,
+    outcome TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    run_id TEXT,
+    at REAL NOT NULL,
+    PRIMARY KEY (owner_kind, owner, seq)
+);
+CREATE UNIQUE INDEX inbox_by_id ON inbox (owner_kind, owner, id);
+CREATE INDEX inbox_open ON inbox (owner_kind, owner, seq) WHERE status IN ('pending', 'offered');

@@ -1,0 +1,163 @@
+-- Sessions, their turns, and what was said to them. See migrations/0031_sessions.sql for the columns.
+
+-- name: session_add
+-- locks: -
+INSERT INTO session (id, namespace, agent, user_name, channel, kind, title, model, options, created_at, active_at,
+                     archived_at, head, turn, turns, arrivals)
+VALUES (:id, :namespace, :agent, :user_name, :channel, :kind, :title, :model, :options, :at, :at,
+        NULL, NULL, NULL, 0, 0)
+ON CONFLICT (id) DO NOTHING
+RETURNING key;
+
+-- name: session_get
+SELECT key, id, namespace, agent, user_name, channel, kind, title, model, options, created_at, active_at, archived_at,
+       head, turn, turns, arrivals
+  FROM session WHERE id = :id;
+
+-- name: session_lock
+-- locks: session id
+SELECT key, id, namespace, agent, user_name, channel, kind, title, model, options, created_at, active_at, archived_at,
+       head, turn, turns, arrivals
+  FROM session WHERE id = :id /*for_update*/;
+
+-- name: session_list
+-- Last used first. Empty texts mean any.
+SELECT key, id, namespace, agent, user_name, channel, kind, title, model, options, created_at, active_at, archived_at,
+       head, turn, turns, arrivals
+  FROM session
+ WHERE namespace = :namespace
+   AND (:agent = '' OR agent = :agent)
+   AND (:user_name = '' OR user_name = :user_name)
+   AND (:channel = '' OR channel = :channel)
+   AND (:kind = '' OR kind = :kind)
+   AND (CAST(:archived AS BIGINT) = 1 OR archived_at IS NULL)
+   AND (active_at < :before_at OR (active_at = :before_at AND key < :before_key))
+ ORDER BY active_at DESC, key DESC LIMIT :count;
+
+-- name: session_set
+-- locks: -
+UPDATE session SET title = :title, model = :model, options = :options, active_at = :active_at WHERE key = :key;
+
+-- name: session_archive
+-- locks: -
+UPDATE session SET archived_at = :at, active_at = :at WHERE key = :key AND archived_at IS NULL;
+
+-- name: session_begin_turn
+-- locks: -
+UPDATE session SET turn = :run_id, turns = turns + 1, active_at = :at WHERE key = :key AND turn IS NULL;
+
+-- name: session_end_turn
+-- locks: -
+UPDATE session SET head = :run_id, turn = NULL, active_at = :at WHERE key = :key AND turn = :run_id;
+
+-- name: session_arrived
+-- locks: -
+UPDATE session SET arrivals = :arrivals, active_at = :at WHERE key = :key;
+
+-- name: session_delete
+-- locks: -
+DELETE FROM session WHERE key = :key;
+
+-- name: session_of_turn
+-- The session that has this run at work.
+SELECT id FROM session WHERE turn = :run_id;
+
+-- name: sessions_at_work
+-- Sessions with a turn, in the order of their keys: whoever looks after turns that nobody drives reads them in pages.
+SELECT s.key AS key, s.id AS id, s.turn AS run_id FROM session AS s
+ WHERE s.turn IS NOT NULL AND s.key > :after ORDER BY s.key LIMIT :count;
+
+-- name: sessions_unanswered
+-- Sessions with inputs that wait and no turn that would hear them, in the order of their keys.
+SELECT s.key AS key, s.id AS id FROM session AS s
+ WHERE s.turn IS NULL AND s.key > :after
+   AND s.key IN (SELECT i.owner FROM inbox AS i WHERE i.owner_kind = 'session' AND i.status IN ('pending', 'offered'))
+ ORDER BY s.key LIMIT :count;
+
+-- name: session_channel_add
+-- locks: -
+INSERT INTO session_channel (namespace, agent, user_name, channel, active)
+VALUES (:namespace, :agent, :user_name, :channel, NULL)
+ON CONFLICT (namespace, agent, user_name, channel) DO NOTHING;
+
+-- name: session_channel_lock
+-- locks: channel namespace agent user_name channel
+SELECT active FROM session_channel
+ WHERE namespace = :namespace AND agent = :agent AND user_name = :user_name AND channel = :channel /*for_update*/;
+
+-- name: session_channel_get
+SELECT active FROM session_channel
+ WHERE namespace = :namespace AND agent = :agent AND user_name = :user_name AND channel = :channel;
+
+-- name: session_channel_set
+-- locks: -
+UPDATE session_channel SET active = :active
+ WHERE namespace = :namespace AND agent = :agent AND user_name = :user_name AND channel = :channel;
+
+-- name: session_turn_add
+-- locks: -
+INSERT INTO session_turn (session, number, run_id, parent, began_at, ended_at)
+VALUES (:session, :number, :run_id, :parent, :at, NULL);
+
+-- name: session_turn_end
+-- locks: -
+UPDATE session_turn SET ended_at = :at WHERE run_id = :run_id;
+
+-- name: session_turn_of_run
+SELECT session, number, run_id, parent, began_at, ended_at FROM session_turn WHERE run_id = :run_id;
+
+-- name: session_turns
+SELECT session, number, run_id, parent, began_at, ended_at FROM session_turn
+ WHERE session = :session AND number < :before ORDER BY number DESC LIMIT :count;
+
+-- name: session_turns_delete
+-- locks: -
+DELETE FROM session_turn WHERE session = :key;
+
+-- name: inbox_add
+-- locks: -
+INSERT INTO inbox (owner_kind, owner, seq, id, mode, message, digest, by_name, place, details, status, steered, outcome,
+                   reason, run_id, at)
+VALUES (:owner_kind, :owner, :seq, :id, :mode, :message, :digest, :by_name, :place, :details, :status, 0, :outcome,
+        '', :run_id, :at);
+
+-- name: inbox_by_id
+SELECT seq, id, mode, message, digest, by_name, place, details, status, steered, outcome, reason, run_id, at
+  FROM inbox WHERE owner_kind = :owner_kind AND owner = :owner AND id = :id;
+
+-- name: inbox_open
+-- What is not answered yet, in the order of arrival.
+SELECT seq, id, mode, message, digest, by_name, place, details, status, steered, outcome, reason, run_id, at
+  FROM inbox WHERE owner_kind = :owner_kind AND owner = :owner AND status IN ('pending', 'offered') ORDER BY seq;
+
+-- name: inbox_list
+SELECT seq, id, mode, message, digest, by_name, place, details, status, steered, outcome, reason, run_id, at
+  FROM inbox WHERE owner_kind = :owner_kind AND owner = :owner AND seq > :after ORDER BY seq LIMIT :count;
+
+-- name: inbox_last
+SELECT COALESCE(MAX(seq), 0) AS seq FROM inbox WHERE owner_kind = :owner_kind AND owner = :owner;
+
+-- name: inbox_consume
+-- locks: -
+-- Its message is in the journal of the run by now.
+UPDATE inbox SET status = 'consumed', run_id = :run_id, message = NULL
+ WHERE owner_kind = :owner_kind AND owner = :owner AND seq = :seq AND status IN ('pending', 'offered');
+
+-- name: inbox_drop
+-- locks: -
+UPDATE inbox SET status = 'dropped', reason = :reason
+ WHERE owner_kind = :owner_kind AND owner = :owner AND seq = :seq AND status IN ('pending', 'offered');
+
+-- name: inbox_back
+-- locks: -
+-- A turn did not take it, or took it and it is to be answered all the same.
+UPDATE inbox SET status = 'pending', steered = :steered, run_id = NULL
+ WHERE owner_kind = :owner_kind AND owner = :owner AND seq = :seq AND status = 'offered';
+
+-- name: inbox_clear
+-- locks: -
+DELETE FROM inbox WHERE owner_kind = :owner_kind AND owner = :owner;
+
+-- name: purge_inbox
+-- locks: -
+DELETE FROM inbox WHERE owner_kind = 'run' AND owner = :key;

@@ -1,0 +1,1 @@
+"""Sessions, their turns, and the inboxes of sessions and runs."""

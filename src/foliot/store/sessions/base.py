@@ -1,0 +1,138 @@
+"""The values that cross the store of sessions.
+
+Written by:  the room `sessions`; what is said to a run outside of sessions by `runtime/inputs`.
+Read by:     the same, lists and searches.
+Invariant:   a session has at most one turn at work. Its inputs are numbered without gaps, in the order in which they
+             were stored, and each that is `consumed` names the run that answers it, or took it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, TypeAlias
+
+from msgspec import Struct
+
+from foliot.errors import Conflict
+from foliot.kernel.inbox import Outcome, Waiting
+from foliot.kernel.messages import Message
+from foliot.kernel.run.events import InputMode
+
+SessionKind: TypeAlias = Literal["main", "chat", "delegate", "task", "scheduler"]
+InputStatus: TypeAlias = Literal["pending", "offered", "consumed", "dropped"]
+OwnerKind: TypeAlias = Literal["session", "run"]
+NO_TURN: Final = ""
+
+
+class SessionArchived(Conflict):
+    """The session is archived: it can be read, and takes nothing new."""
+
+    code = "session_archived"
+
+
+class SessionBusy(Conflict):
+    """Another turn of the session is at work."""
+
+    code = "session_busy"
+
+
+class Place(Struct, frozen=True):
+    """The place that one session is active for: an agent, a user and a channel of a namespace."""
+
+    namespace: str
+    agent: str
+    user: str = ""
+    channel: str = ""
+
+
+class NewSession(Struct, frozen=True):
+    """A session to be stored. `model` is the one that its turns ask, blank for that of the agent."""
+
+    id: str
+    place: Place
+    kind: SessionKind = "chat"
+    title: str = ""
+    model: str = ""
+    options: dict[str, Any] = {}
+
+
+class Session(Struct, frozen=True):
+    """A session as stored. `head` is the run that the next turn goes on after, `turn` the run at work."""
+
+    key: int
+    id: str
+    place: Place
+    kind: SessionKind
+    title: str
+    model: str
+    options: dict[str, Any]
+    created_at: float
+    active_at: float
+    archived_at: float | None
+    head: str
+    turn: str
+    turns: int
+    arrivals: int
+
+
+class Turn(Struct, frozen=True):
+    """One turn of a session. `parent` is the number of the turn that it goes on after, 0 for none."""
+
+    number: int
+    run_id: str
+    parent: int
+    began_at: float
+    ended_at: float | None
+
+
+class NewInput(Struct, frozen=True):
+    """Something to be said. The same `id` twice is one input; `digest` tells whether it is the same.
+
+    `place` is where it came from (channel, thread): inputs of two places are never joined. `details` are routing,
+    provenance and options of its turn, as the rooms above write them.
+    """
+
+    id: str
+    mode: InputMode
+    message: Message
+    digest: str
+    by: str = ""
+    place: str = ""
+    details: dict[str, Any] = {}
+
+
+class Input(Struct, frozen=True):
+    """An input as stored. `message` is None once it stands in the journal of `run_id`."""
+
+    seq: int
+    id: str
+    mode: InputMode
+    message: Message | None
+    digest: str
+    by: str
+    place: str
+    details: dict[str, Any]
+    status: InputStatus
+    steered: bool
+    outcome: Outcome
+    reason: str
+    run_id: str
+    at: float
+
+    def waiting(self) -> Waiting:
+        """Returns what the rules of the inbox need to know of it."""
+        return Waiting(self.seq, self.mode, self.at, self.place, offered=self.status == "offered", steered=self.steered)
+
+
+class Said(Struct, frozen=True):
+    """What became of an input. `run_id` is the turn that has to hear of it, if one is at work.
+
+    `act` is what is left to do after the commit: `start` a turn, `wake` the run that was signalled, or nothing.
+    `again`: it had been said before, and this is what became of it then.
+    """
+
+    seq: int
+    outcome: Outcome
+    act: Literal["start", "wake", "wait"] = "wait"
+    run_id: str = ""
+    dropped: tuple[int, ...] = ()
+    again: bool = False

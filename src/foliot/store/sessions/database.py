@@ -1,0 +1,508 @@
+"""Sessions in a database: who is active where, turns that begin and end, and what is said meanwhile.
+
+A session is locked before the runs of its turns. The creation of a run begins a turn in the same transaction, and its
+last event ends it: so a session never has a turn without a run, and never loses what was said between two turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from foliot.errors import Conflict, NotFound
+from foliot.kernel.inbox import CANCELLED, RESHAPED, Arrival, InboxOptions, TurnPhase, Waiting, after_turn, arrive
+from foliot.kernel.messages import Message
+from foliot.kernel.run.codec import encode, type_of
+from foliot.kernel.run.events import CancelRequested, Event, InputReceived
+from foliot.store.base import Database
+from foliot.store.journal.base import LockingBody, Signal
+from foliot.store.journal.database import add_signal
+from foliot.store.sessions.base import (
+    Input,
+    NewInput,
+    NewSession,
+    OwnerKind,
+    Place,
+    Said,
+    Session,
+    SessionArchived,
+    SessionBusy,
+    SessionKind,
+    Turn,
+)
+from foliot.store.transaction import Row, Tx, one, rows, run
+
+_END: Final = 2**62
+INTERRUPTED: Final = "interrupted by an input"
+_messages = msgspec.json.Decoder(Message)
+
+
+class SqlSessions:
+    """The sessions of an installation."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    # --- sessions ------------------------------------------------------------------------------------------------
+
+    async def create(self, new: NewSession, *, now: float) -> Session:
+        """Stores a session, which is active in its place from then on. Raises `Conflict` when the id is taken."""
+        return await self._db.write(_create, new, now)
+
+    async def resolve(self, new: NewSession, *, now: float) -> tuple[Session, bool]:
+        """Returns the active session of a place, or stores this one; and whether it is new."""
+        return await self._db.write(_resolve, new, now)
+
+    async def rotate(self, new: NewSession, *, now: float) -> Session:
+        """Archives the active session of a place, if there is one, and stores another, in one transaction."""
+        return await self._db.write(_rotate, new, now)
+
+    async def archive(self, id: str, *, now: float) -> Session:
+        """Archives a session; one that is archived stays as it is. Raises `NotFound`."""
+        return await self._db.write(_archive, id, now)
+
+    async def change(
+        self,
+        id: str,
+        *,
+        title: str | None = None,
+        model: str | None = None,
+        options: dict[str, Any] | None = None,
+        now: float,
+    ) -> Session:
+        """Changes what is given of a session. Raises `NotFound`, `SessionArchived`."""
+        return await self._db.write(_change, id, title, model, options, now)
+
+    async def delete(self, id: str) -> None:
+        """Deletes a session with its inputs; its runs stay. Raises `NotFound`, `SessionBusy` during a turn."""
+        await self._db.write(_delete, id)
+
+    async def get(self, id: str) -> Session:
+        """Raises `NotFound`."""
+        found = await self._db.read("session_get", id=id)
+        if not found:
+            raise _missing(id)
+        return _session(found[0])
+
+    async def active(self, place: Place) -> Session | None:
+        """Returns the active session of a place."""
+        found = await self._db.read("session_channel_get", **_place(place))
+        return await self.get(found[0]["active"]) if found and found[0]["active"] else None
+
+    async def list(
+        self,
+        namespace: str,
+        *,
+        agent: str = "",
+        user: str = "",
+        channel: str = "",
+        kind: SessionKind | str = "",
+        archived: bool = False,
+        limit: int = 50,
+        before: Session | None = None,
+    ) -> list[Session]:
+        """Lists sessions, the last used first; `before` is the last one already seen."""
+        found = await self._db.read(
+            "session_list",
+            namespace=namespace,
+            agent=agent,
+            user_name=user,
+            channel=channel,
+            kind=kind,
+            archived=int(archived),
+            before_at=before.active_at if before is not None else float(_END),
+            before_key=before.key if before is not None else _END,
+            count=limit,
+        )
+        return [_session(row) for row in found]
+
+    # --- turns ---------------------------------------------------------------------------------------------------
+
+    async def turns(self, session: Session, *, limit: int = 50, before: int | None = None) -> list[Turn]:
+        """Lists the turns of a session, the newest first."""
+        found = await self._db.read(
+            "session_turns", session=session.key, before=_END if before is None else before, count=limit
+        )
+        return [_turn(row) for row in found]
+
+    async def turn_of(self, run_id: str) -> Turn | None:
+        """Returns the turn that a run is."""
+        found = await self._db.read("session_turn_of_run", run_id=run_id)
+        return _turn(found[0]) if found else None
+
+    async def at_work(self, *, after: int = 0, limit: int = 100) -> list[tuple[int, str, str]]:
+        """Lists sessions with a turn at work, by key: (key, id, run)."""
+        found = await self._db.read("sessions_at_work", after=after, count=limit)
+        return [(row["key"], row["id"], row["run_id"]) for row in found]
+
+    async def unanswered(self, *, after: int = 0, limit: int = 100) -> list[tuple[int, str]]:
+        """Lists sessions in which something waits to be answered and no turn is at work, by key: (key, id)."""
+        found = await self._db.read("sessions_unanswered", after=after, count=limit)
+        return [(row["key"], row["id"]) for row in found]
+
+    # --- inputs --------------------------------------------------------------------------------------------------
+
+    async def say(self, id: str, new: NewInput, *, now: float, options: InboxOptions) -> Said:
+        """Stores an input, and lets the turn at work hear of it if its mode says so.
+
+        Raises `NotFound`, `SessionArchived`, and `Conflict` when the inbox is full or the id belongs to other words.
+        """
+        return await self._db.write(_say, id, new, now, options)
+
+    async def waiting(self, session: Session) -> list[Input]:
+        """Lists what is not answered yet, in the order of arrival."""
+        found = await self._db.read("inbox_open", owner_kind="session", owner=session.key)
+        return [_input(row) for row in found]
+
+    async def inputs(self, owner: int, *, kind: OwnerKind = "session", after: int = 0, limit: int = 100) -> list[Input]:
+        """Lists what was said to a session or a run, by the key of its row, in the order of arrival."""
+        found = await self._db.read("inbox_list", owner_kind=kind, owner=owner, after=after, count=limit)
+        return [_input(row) for row in found]
+
+    async def drop_waiting(self, id: str, *, reason: str = CANCELLED) -> list[int]:
+        """Takes out what no turn has answered or was offered; their numbers. Raises `NotFound`."""
+        return await self._db.write(_drop_waiting, id, reason)
+
+
+def begin_turn(
+    session: Session,
+    run_id: str,
+    inputs: Sequence[int],
+    *,
+    now: float,
+    parent: int | None = None,
+    title: str = "",
+) -> LockingBody:
+    """Returns what the creation of a run that is a turn does to its session; for `Journal.create`.
+
+    `session` is what was read when it was decided; `inputs` are the numbers of what the turn answers. Raises
+    `SessionBusy` when another turn began meanwhile, or one of the inputs is taken. `parent` is the number of the turn
+    that it goes on after, by default the head. A session without a title gets this one.
+    """
+
+    def locks() -> Tx[None]:
+        there = yield from one("session_lock", id=session.id)
+        if there is None:
+            raise _missing(session.id)
+        if there["turn"] is not None or there["turns"] != session.turns:
+            raise SessionBusy(f"another turn of session {session.id} began meanwhile")
+
+    def then() -> Tx[None]:
+        yield from run("session_begin_turn", key=session.key, run_id=run_id, at=now)
+        above = parent
+        if above is None:
+            head = (yield from one("session_turn_of_run", run_id=session.head)) if session.head else None
+            above = head["number"] if head is not None else 0
+        yield from run(
+            "session_turn_add", session=session.key, number=session.turns + 1, run_id=run_id, parent=above, at=now
+        )
+        for seq in inputs:
+            if not (yield from _consume("session", session.key, seq, run_id)):
+                raise SessionBusy(f"input {seq} of session {session.id} is answered already")
+        if title and not session.title:
+            yield from run(
+                "session_set",
+                key=session.key,
+                title=title,
+                model=session.model,
+                options=msgspec.json.encode(session.options).decode(),
+                active_at=now,
+            )
+
+    return LockingBody(locks, then)
+
+
+def end_turn(session_id: str, run_id: str, taken: Sequence[str], *, now: float) -> LockingBody:
+    """Returns what the end of a run that is a turn does to its session; for the append of its last event.
+
+    `taken` are the ids of the inputs that entered its transcript. What it was offered besides waits again.
+    """
+
+    def locks() -> Tx[None]:
+        yield from rows("session_lock", id=session_id)
+
+    def then() -> Tx[None]:
+        there = yield from one("session_get", id=session_id)
+        if there is None or there["turn"] != run_id:
+            return  # the session was deleted
+        yield from run("session_end_turn", key=there["key"], run_id=run_id, at=now)
+        yield from run("session_turn_end", run_id=run_id, at=now)
+        offered = [each for each in (yield from _open("session", there["key"])) if each.status == "offered"]
+        by_id = {input_id(session_id, each.seq): each.seq for each in offered}
+        heard = frozenset(by_id[each] for each in taken if each in by_id)
+        after = after_turn([each.waiting() for each in offered], heard)
+        for seq in after.answered:
+            yield from _consume("session", there["key"], seq, run_id)
+        for each in after.back:
+            yield from run(
+                "inbox_back", owner_kind="session", owner=there["key"], seq=each.seq, steered=int(each.steered)
+            )
+
+    return LockingBody(locks, then)
+
+
+def input_id(session_id: str, seq: int) -> str:
+    """Returns the id under which a turn hears of an input."""
+    return f"{session_id}/{seq}"
+
+
+# --- transactions ------------------------------------------------------------------------------------------------
+
+
+def _create(new: NewSession, now: float) -> Tx[Session]:
+    yield from _lock_place(new.place)
+    return (yield from _add(new, now))
+
+
+def _resolve(new: NewSession, now: float) -> Tx[tuple[Session, bool]]:
+    active = yield from _lock_place(new.place)
+    there = (yield from one("session_get", id=active)) if active else None
+    if there is not None and there["archived_at"] is None:
+        return _session(there), False
+    return (yield from _add(new, now)), True
+
+
+def _rotate(new: NewSession, now: float) -> Tx[Session]:
+    active = yield from _lock_place(new.place)
+    there = (yield from one("session_lock", id=active)) if active else None
+    if there is not None:
+        yield from run("session_archive", key=there["key"], at=now)
+    return (yield from _add(new, now))
+
+
+def _archive(id: str, now: float) -> Tx[Session]:
+    there = yield from one("session_get", id=id)
+    if there is None:
+        raise _missing(id)
+    place = _session(there).place
+    active = yield from _lock_place(place)
+    there = yield from one("session_lock", id=id)
+    if there is None:
+        raise _missing(id)
+    yield from run("session_archive", key=there["key"], at=now)
+    if active == id:
+        yield from run("session_channel_set", active=None, **_place(place))
+    return (yield from _again(id))
+
+
+def _change(id: str, title: str | None, model: str | None, options: dict[str, Any] | None, now: float) -> Tx[Session]:
+    there = yield from _locked(id)
+    yield from run(
+        "session_set",
+        key=there.key,
+        title=there.title if title is None else title,
+        model=there.model if model is None else model,
+        options=msgspec.json.encode(there.options if options is None else options).decode(),
+        active_at=now,
+    )
+    return (yield from _again(id))
+
+
+def _delete(id: str) -> Tx[None]:
+    there = yield from one("session_get", id=id)
+    if there is None:
+        raise _missing(id)
+    place = _session(there).place
+    active = yield from _lock_place(place)
+    locked = yield from one("session_lock", id=id)
+    if locked is None:
+        raise _missing(id)
+    if locked["turn"] is not None:
+        raise SessionBusy(f"a turn of session {id} is at work: run {locked['turn']}", hint="stop it first")
+    if active == id:
+        yield from run("session_channel_set", active=None, **_place(place))
+    yield from run("inbox_clear", owner_kind="session", owner=locked["key"])
+    yield from run("session_turns_delete", key=locked["key"])
+    yield from run("session_delete", key=locked["key"])
+
+
+def _say(id: str, new: NewInput, now: float, options: InboxOptions) -> Tx[Said]:
+    there = yield from one("session_lock", id=id)
+    if there is None:
+        raise _missing(id)
+    session = _session(there)
+    if (known := (yield from one("inbox_by_id", owner_kind="session", owner=session.key, id=new.id))) is not None:
+        return _said_before(_input(known), new)
+    if session.archived_at is not None:
+        raise _archived(id)
+    waiting = yield from _open("session", session.key)
+    phase = yield from _phase_of(session, waiting)
+    seq = session.arrivals + 1
+    arrival = arrive(Waiting(seq, new.mode, now, new.place), [each.waiting() for each in waiting], phase, options)
+    if arrival.refused:
+        raise Conflict(arrival.refused, hint="wait for the turn at work to end, or stop it")
+    yield from run("session_arrived", key=session.key, arrivals=seq, at=now)
+    yield from add_input("session", session.key, seq, new, arrival, now, session.turn)
+    for dropped in arrival.dropped:
+        yield from run("inbox_drop", owner_kind="session", owner=session.key, seq=dropped, reason=RESHAPED)
+    said = Said(seq, arrival.outcome, run_id=session.turn, dropped=arrival.dropped)
+    if arrival.act == "start":
+        return msgspec.structs.replace(said, act="start")
+    heard: Event | None = None
+    if arrival.act == "offer":
+        heard = InputReceived(input_id(id, seq), new.message, new.mode, new.by)
+    elif arrival.act == "stop":
+        heard = CancelRequested(by=new.by, reason=INTERRUPTED)
+    if heard is None:
+        return said
+    yield from add_signal(Signal(input_id(id, seq), session.turn, now, type_of(heard), encode(heard)))
+    return msgspec.structs.replace(said, act="wake")
+
+
+def _said_before(known: Input, new: NewInput) -> Said:
+    if known.digest != new.digest:
+        raise Conflict(f"the input {new.id!r} was said before, in other words", hint="give each input a key of its own")
+    return Said(known.seq, known.outcome, run_id=known.run_id, again=True)
+
+
+def _phase_of(session: Session, waiting: Sequence[Input]) -> Tx[TurnPhase]:
+    if not session.turn:
+        return "idle"
+    if any(each.mode == "interrupt" for each in waiting):
+        return "stopping"
+    turn = yield from one("run_get", id=session.turn)
+    return "waiting" if turn is not None and turn["phase"] == "waiting" else "working"
+
+
+def add_input(
+    kind: OwnerKind, owner: int, seq: int, new: NewInput, arrival: Arrival, now: float, run_id: str
+) -> Tx[None]:
+    """Stores the row of an input. The row of its owner is locked by now, and gave it the number."""
+    offered = arrival.act == "offer"
+    yield from run(
+        "inbox_add",
+        owner_kind=kind,
+        owner=owner,
+        seq=seq,
+        id=new.id,
+        mode=new.mode,
+        message=msgspec.json.encode(new.message),
+        digest=new.digest,
+        by_name=new.by,
+        place=new.place,
+        details=msgspec.json.encode(new.details).decode(),
+        status="offered" if offered else "pending",
+        outcome=arrival.outcome,
+        run_id=run_id if offered else None,
+        at=now,
+    )
+
+
+def _drop_waiting(id: str, reason: str) -> Tx[list[int]]:
+    there = yield from one("session_lock", id=id)
+    if there is None:
+        raise _missing(id)
+    waiting = [each.seq for each in (yield from _open("session", there["key"])) if each.status == "pending"]
+    for seq in waiting:
+        yield from run("inbox_drop", owner_kind="session", owner=there["key"], seq=seq, reason=reason)
+    return waiting
+
+
+def _consume(kind: OwnerKind, owner: int, seq: int, run_id: str) -> Tx[bool]:
+    return bool((yield from run("inbox_consume", owner_kind=kind, owner=owner, seq=seq, run_id=run_id)))
+
+
+def _open(kind: OwnerKind, owner: int) -> Tx[list[Input]]:
+    return [_input(row) for row in (yield from rows("inbox_open", owner_kind=kind, owner=owner))]
+
+
+def _lock_place(place: Place) -> Tx[str]:
+    """Locks the row of a place, and returns its active session; blank for none."""
+    yield from run("session_channel_add", **_place(place))
+    row = yield from one("session_channel_lock", **_place(place))
+    assert row is not None, "rows of places are never deleted"
+    return row["active"] or ""
+
+
+def _add(new: NewSession, now: float) -> Tx[Session]:
+    row = yield from one(
+        "session_add",
+        id=new.id,
+        kind=new.kind,
+        title=new.title,
+        model=new.model,
+        options=msgspec.json.encode(new.options).decode(),
+        at=now,
+        **_place(new.place),
+    )
+    if row is None:
+        raise Conflict(f"the session id {new.id!r} is taken", hint="choose another id")
+    yield from run("session_channel_set", active=new.id, **_place(new.place))
+    return (yield from _again(new.id))
+
+
+def _locked(id: str) -> Tx[Session]:
+    row = yield from one("session_lock", id=id)
+    if row is None:
+        raise _missing(id)
+    if row["archived_at"] is not None:
+        raise _archived(id)
+    return _session(row)
+
+
+def _again(id: str) -> Tx[Session]:
+    row = yield from one("session_get", id=id)
+    assert row is not None, "it is locked, or was just made"
+    return _session(row)
+
+
+def _missing(id: str) -> NotFound:
+    return NotFound(f"there is no session {id!r}", hint="`foliot sessions` lists them")
+
+
+def _archived(id: str) -> SessionArchived:
+    return SessionArchived(f"session {id} is archived", hint="begin another one")
+
+
+def _place(place: Place) -> dict[str, str]:
+    return {
+        "namespace": place.namespace,
+        "agent": place.agent,
+        "user_name": place.user,
+        "channel": place.channel,
+    }
+
+
+def _session(row: Row) -> Session:
+    return Session(
+        row["key"],
+        row["id"],
+        Place(row["namespace"], row["agent"], row["user_name"], row["channel"]),
+        row["kind"],
+        row["title"],
+        row["model"],
+        msgspec.json.decode(row["options"]),
+        row["created_at"],
+        row["active_at"],
+        row["archived_at"],
+        row["head"] or "",
+        row["turn"] or "",
+        row["turns"],
+        row["arrivals"],
+    )
+
+
+def _turn(row: Row) -> Turn:
+    return Turn(row["number"], row["run_id"], row["parent"], row["began_at"], row["ended_at"])
+
+
+def _input(row: Row) -> Input:
+    message = row["message"]
+    return Input(
+        row["seq"],
+        row["id"],
+        row["mode"],
+        None if message is None else _messages.decode(message),
+        row["digest"],
+        row["by_name"],
+        row["place"],
+        msgspec.json.decode(row["details"]),
+        row["status"],
+        bool(row["steered"]),
+        row["outcome"],
+        row["reason"],
+        row["run_id"] or "",
+        row["at"],
+    )
