@@ -25,9 +25,11 @@ from foliot.engine.definition.freeze import (
     declared_policy,
     freeze,
     program_of,
+    tool_rule,
     with_search,
 )
 from foliot.engine.definition.governance import ModelGate
+from foliot.engine.definition.run_options import RunOptions, check_model_may_change, without_tools
 from foliot.engine.driver.intake import caller_for
 from foliot.engine.runners.adapters import resolved_runner, with_questions
 from foliot.engine.runners.profile import REFERENCE, RUNNER
@@ -39,7 +41,7 @@ from foliot.resources.references import qualified
 from foliot.runtime.agent import Agent, named
 from foliot.store.base import Document, Key, ResourceStore
 from foliot.tools import search
-from foliot.tools.backends.agent import PREFIX, Agents, AgentTool, Program
+from foliot.tools.backends.agent import PREFIX, RUNNING_CODE, Agents, AgentTool, Program
 from foliot.tools.base import Tool, ToolDefinition
 from foliot.tools.builtin.code import Code
 from foliot.tools.builtin.questions import ClientTool
@@ -276,6 +278,25 @@ class Assembly:
         model = await self.models.model_of(endpoint, spec.namespace)
         changed = replace(spec, model=model, extra={**spec.extra, ENDPOINT: endpoint})
         return await self._allowed(changed)
+
+    async def adjusted(self, spec: RunSpec, options: RunOptions) -> RunSpec:
+        """The spec of one run with its options. Raises `NotFound`, `Denied`, `InvalidInput`."""
+        check_model_may_change(spec, options)
+        if options.model:
+            spec = await self.with_model(spec, options.model)
+        if options.system.strip():
+            spec = replace(spec, system=options.system)
+        if options.output_schema is not None:
+            spec = replace(spec, output_schema=options.output_schema)
+        return await self.without(spec, options.exclude_tools)
+
+    async def without(self, spec: RunSpec, names: Iterable[str]) -> RunSpec:
+        """The spec without these tools, see `without_tools`; `code` shows the others only. Raises `InvalidInput`."""
+        left = without_tools(spec, names)
+        if len(left.tools) == len(spec.tools) or not any(rule.name == RUNNING_CODE for rule in left.tools):
+            return left
+        shown = (await self.pipeline(left)).definitions[RUNNING_CODE]
+        return replace(left, tools=tuple(tool_rule(shown) if r.name == RUNNING_CODE else r for r in left.tools))
 
     async def _allowed(self, spec: RunSpec) -> RunSpec:
         """The spec, if what holds for all work lets it begin. Raises `Denied`.

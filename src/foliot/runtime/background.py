@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from foliot.common.cancellation import stop_tasks
 from foliot.common.suggestions import check_word
+from foliot.engine.definition.run_options import UNCHANGED, RunOptions
 from foliot.engine.driver.ids import new_run_id
 from foliot.engine.driver.journal import signal, was_said
 from foliot.engine.driver.runs import user_message
@@ -70,6 +71,7 @@ class BackgroundRuns:
         identity: Identity,
         history: Sequence[Message] = (),
         after: str = "",
+        options: RunOptions = UNCHANGED,
         in_transaction: TransactionBody | None = None,
     ) -> RunInfo:
         """Start a run as `identity`, or resume the one of this id, as whoever began it; durable on return.
@@ -91,6 +93,7 @@ class BackgroundRuns:
             identity=identity,
             history=history,
             after=after,
+            options=options,
             stream=True,
             check=False,
             in_transaction=in_transaction,

@@ -419,7 +419,8 @@ class Delegator:
             spec = await self._assembly.freeze(agent)
         except (NotFound, UsageError) as error:
             raise ToolUnsupported(f"agent {order.agent!r} cannot be run: {error.message}", hint=error.hint) from None
-        spec = replace(_narrowed(spec, order), limits=narrow(self._share(order), spec.limits))
+        spec = await self._assembly.without(_narrowed(spec, order), order.caller.excluded_tools)
+        spec = replace(spec, limits=narrow(self._share(order), spec.limits))
         return narrowed_by(spec, order.caller.execution), {f"Agent/{agent.name}": definition_digest(agent.document)}
 
     async def _program(self, order: DelegationOrder, program: Program) -> RunSpec:

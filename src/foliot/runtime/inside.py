@@ -24,6 +24,7 @@ from foliot.engine.approval.unknown_calls import UnknownCalls
 from foliot.engine.audit.log import AuditTrail
 from foliot.engine.budgets.wakeups import is_short
 from foliot.engine.definition.grants import OperatorGrants
+from foliot.engine.definition.run_options import UNCHANGED, RunOptions
 from foliot.engine.driver.driver import Driver
 from foliot.engine.driver.ids import new_run_id
 from foliot.engine.driver.intake import system_of
@@ -235,6 +236,7 @@ class Inside:
         identity: Identity | None = None,
         history: Sequence[Message] = (),
         after: str = "",
+        options: RunOptions = UNCHANGED,
         adjust: Adjust | None = None,
         stream: bool = False,
         check: bool = True,
@@ -245,7 +247,9 @@ class Inside:
         `user` is who it is run for, as budgets, conditions and records name him; a program that acts for callers of its
         own gives the whole `identity`. `history` is what was said before; `after` is the run of the same user whose
         conversation it goes on with.
-        `adjust` changes what this one run is pinned to. `stream` lets whoever watches see answers as they are written.
+        `options` are what is different in this one run: its model, its prompt, tools that it and all below it lack.
+        `adjust` changes in any other way what it is pinned to. `stream` lets whoever watches see answers as they are
+        written.
         What `in_transaction` writes is stored together with a run that is new, or not at all.
 
         A run that exists already with this `run_id` is resumed: calling again after a crash is always right.
@@ -260,6 +264,7 @@ class Inside:
             identity=identity or Identity(user, via="python"),
             history=history,
             after=after,
+            options=options,
             adjust=adjust,
             stream=stream,
             in_transaction=in_transaction,
@@ -278,6 +283,7 @@ class Inside:
         identity: Identity,
         history: Sequence[Message],
         after: str = "",
+        options: RunOptions = UNCHANGED,
         adjust: Adjust | None = None,
         stream: bool,
         in_transaction: TransactionBody | None = None,
@@ -294,11 +300,11 @@ class Inside:
         known = await self._assembly.agent(agent)
         if after:
             await self._check_may_follow(after, known.namespace, identity)
-        spec, tools = await self._assembly.prepare(known)
-        if adjust is not None:
-            prepared, spec = spec, adjust(spec)
-            if spec.tools != prepared.tools:
-                tools = await self._assembly.pipeline(spec)
+        prepared, tools = await self._assembly.prepare(known)
+        spec = prepared if options == UNCHANGED else await self._assembly.adjusted(prepared, options)
+        spec = spec if adjust is None else adjust(spec)
+        if spec is not prepared and spec.tools != prepared.tools:
+            tools = await self._assembly.pipeline(spec)
         self._made.pop(run_id, None)
         try:
             return await self.runs.start(
@@ -333,6 +339,7 @@ class Inside:
         identity: Identity | None = None,
         history: Sequence[Message] = (),
         after: str = "",
+        options: RunOptions = UNCHANGED,
     ) -> AsyncGenerator[Live]:
         """Run an agent and yield what happens: `Recorded` events, `Streamed` pieces of answers, `Output` of tools.
 
@@ -354,6 +361,7 @@ class Inside:
                 identity=identity or Identity(user, via="python"),
                 history=history,
                 after=after,
+                options=options,
                 stream=True,
             )
             if driver is not None:

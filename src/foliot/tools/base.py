@@ -46,7 +46,8 @@ class Caller(Struct, frozen=True, gc=False):
     It is done under a `task` and its `template` (the Task it was made after), as `namespace/name`, and a `system`.
     `execution` is the execution policy of the run, in normal form; None where none was declared. `allowed_commands` are
     commands for shells that are on the agent's list besides its `allowed_tools`. `sandbox` is what the agent asks of
-    the fence around commands and code that it writes; see tools/declared_fences.py.
+    the fence around commands and code that it writes; see tools/declared_fences.py. `excluded_tools` are what this run
+    may not have, nor any run that it delegates to.
     """
 
     namespace: str = "default"
@@ -68,6 +69,7 @@ class Caller(Struct, frozen=True, gc=False):
     execution: ExecutionPolicy | None = None
     allowed_commands: tuple[str, ...] = ()
     sandbox: Mapping[str, Any] = {}
+    excluded_tools: tuple[str, ...] = ()
 
     @property
     def identity(self) -> Identity:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from foliot.engine.budgets.calls import shortage_of
 from foliot.engine.definition.freeze import CLIENT, COMMANDS, LOCK, SANDBOX, execution_of
+from foliot.engine.definition.run_options import excluded_by
 from foliot.engine.driver.effects import failed
 from foliot.errors import Unavailable
 from foliot.kernel.arguments import parse_object, repeated_name
@@ -252,6 +253,7 @@ def caller_for(spec: RunSpec, created: RunCreated, identity: Identity) -> Caller
         execution=execution_of(spec),
         allowed_commands=tuple(spec.extra.get(COMMANDS, ())),
         sandbox=spec.extra.get(SANDBOX, {}),
+        excluded_tools=excluded_by(spec),
     )
 
 

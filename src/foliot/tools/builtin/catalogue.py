@@ -27,6 +27,7 @@ from foliot.tools.builtin.find import Glob, Grep
 from foliot.tools.builtin.jobs import JobTool
 from foliot.tools.builtin.journal import History
 from foliot.tools.builtin.memory import MemoryList, MemoryRead, MemorySearch, MemoryWrite, SharedMemory
+from foliot.tools.builtin.names import OTHER_NAMES, names_of
 from foliot.tools.builtin.notes import ReadScratchpad, ReadTodos, Scratchpad, WriteTodos
 from foliot.tools.builtin.overview import Definitions, ListTools, MonitorRuns
 from foliot.tools.builtin.python import PythonTool
@@ -130,16 +131,7 @@ _MAKERS: Final[Mapping[str, _Make]] = {
     "job": lambda around, _: JobTool(around.processes and around.processes.jobs, around.journal),
     "python": lambda around, _: PythonTool(around.processes and around.processes.interpreters, around.mounts),
 }
-_OTHER_NAMES: Final[Mapping[str, str]] = {
-    "read_file": "read",
-    "write_file": "write",
-    "edit_file": "edit",
-    "submit": "submit_work",
-    "ask": "ask_user",
-    "spawn": "spawn_agent",
-}
-
-NAMES: Final = frozenset({*_MAKERS, *_OTHER_NAMES})
+NAMES: Final = frozenset({*_MAKERS, *OTHER_NAMES})
 
 
 def builtin_tools(
@@ -192,7 +184,7 @@ def _definitions(tools: Iterable[Tool]) -> list[ToolDefinition]:
 
 def builtin_tool(name: str, around: BuiltinServices, definitions: Definitions) -> Tool:
     """One of them. Raises as `builtin_tools`."""
-    make = _MAKERS.get(_OTHER_NAMES.get(name, name))
+    make = _MAKERS.get(OTHER_NAMES.get(name, name))
     if make is None:
         raise NotFound(f"there is no built-in tool {name!r}", hint=f"there are: {', '.join(sorted(NAMES))}")
     try:
@@ -200,7 +192,7 @@ def builtin_tool(name: str, around: BuiltinServices, definitions: Definitions) -
     except InvalidInput as error:
         raise InvalidInput(f"the tool {name!r} cannot be used: {error.message}", hint=error.hint) from None
     own = tool.definition.name
-    names = {own, *(other for other, first in _OTHER_NAMES.items() if first == own)}
+    names = {*names_of(own)}
     return tool if names == {name} else _renamed(tool, name, tuple(sorted(names - {name})))
 
 
