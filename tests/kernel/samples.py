@@ -77,6 +77,19 @@ SAMPLES: tuple[e.Event, ...] = (
     e.SessionCompacted(4, INPUT, USAGE),
     e.BudgetExceeded("tool_calls", 3, 2, "too many", "finish", "answer now"),
     e.ContractViolated("duplicate_call", "again", True, "c1", "pay"),
+    e.HookDecided(
+        "before_tool",
+        "c1",
+        ("a", "b"),
+        "Be brief.",
+        ("pay",),
+        "m-2",
+        '{"n":1}',
+        "hi",
+        "refuse",
+        "not today",
+        {"c": "late"},
+    ),
 )
 
 GROWN: tuple[e.Event, ...] = (
@@ -121,4 +134,5 @@ GROWN: tuple[e.Event, ...] = (
     e.ModelResponded(3, ModelResponse(Message("assistant", (Text("done"),))), workspace=SNAPSHOT),
     e.RunCreated("clerk", "sha256:00", after="r0", before=4),
     e.RunCreated("clerk", "sha256:00", after="r0", before=4, session="s-1", turn=3, inputs=(4, 5)),
+    e.ToolFinished(ToolResult("c1", "look"), hooks=("redact",)),
 )

@@ -20,6 +20,7 @@ from foliot.kernel.run import events as e
 from foliot.kernel.run.calls import named_calls
 from foliot.kernel.run.codec import encode, type_of
 from foliot.kernel.run.events import ToolStarted
+from foliot.kernel.run.hooks import in_words
 from foliot.runtime.results import RunResult
 
 
@@ -259,6 +260,8 @@ def _others(event: e.Event) -> list[Line]:
             return [Line("note", f"contract: {message}{' (only watched)' if observed else ''}")]
         case e.CancelRequested(reason=reason):
             return [Line("note", f"asked to stop{f' ({reason})' if reason else ''}")]
+        case e.HookDecided() if said := in_words(event):
+            return [Line("note", said, wrap=True)]
         case e.ToolHeld(run_id=other):
             return [Line("note", f"a call is not made: the same call of run {other} may have taken effect", wrap=True)]
         case e.UnknownDecided(decision=decision, by=by):

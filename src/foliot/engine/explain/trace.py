@@ -17,6 +17,7 @@ from foliot.kernel.messages import Reasoning, Source, ToolFailure, Usage
 from foliot.kernel.run import events as e
 from foliot.kernel.run import feedback
 from foliot.kernel.run.calls import named_calls
+from foliot.kernel.run.hooks import in_words
 
 MarkKind: TypeAlias = Literal[
     "unknown",  # nobody knows whether a call took effect
@@ -33,6 +34,7 @@ MarkKind: TypeAlias = Literal[
     "violation",
     "budget",
     "compacted",
+    "hook",  # somebody's hook changed or refused something
     "memory",
     "note",  # something of the question was not sent as it was asked, or of the answer not kept
 ]
@@ -494,6 +496,11 @@ def _compacted(building: _Building, at: float, event: e.SessionCompacted) -> Non
     building.mark("compacted", at, f"the first {event.replaced} messages are summarised from here on")
 
 
+def _hooked(building: _Building, at: float, event: e.HookDecided) -> None:
+    if said := in_words(event):
+        building.mark("hook", at, said, call_id=event.act if event.point.endswith("_tool") else "")
+
+
 def _memory(building: _Building, at: float, event: e.MemoryWritten) -> None:
     building.mark("memory", at, f"remembered {event.key} ({event.scope})")
 
@@ -544,6 +551,7 @@ _HANDLERS: Final[Mapping[type[e.Fact], Callable[[_Building, float, Any], None]]]
     e.UnknownDecided: _unknown_decided,
     e.InputReceived: _input,
     e.MemoryWritten: _memory,
+    e.HookDecided: _hooked,
     e.SessionCompacted: _compacted,
     e.BudgetExceeded: _budget,
     e.ContractViolated: _violation,

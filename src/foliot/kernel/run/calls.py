@@ -54,14 +54,15 @@ def named_calls(message: Message, step: int, taken: set[str]) -> Iterator[tuple[
 
 
 def _opened(state: State, written: ToolCall, *, cut: bool) -> Call:
-    call = Call(written, state.rules.get(written.name))
+    offered = state.step_change is None or state.offers(written.name)
+    call = Call(written, state.rules.get(written.name) if offered else None)
     state.called.add(written.name)
     if state.final:
         call.verdict = feedback.not_run(call.id, call.name, "budget", started=False)
         return call
     if call.rule is None:
         call.bad = True
-        call.verdict = feedback.unknown_tool(call.id, call.name, state.rules)
+        call.verdict = feedback.unknown_tool(call.id, call.name, [name for name in state.rules if state.offers(name)])
         return call
     if not call.arguments.strip() and not cut:
         call.arguments = "{}"  # some providers write nothing at all when a tool takes no arguments

@@ -40,6 +40,20 @@ Synthetic: TypeAlias = Literal[
     "ended",
     "answered",
     "unknown",
+    "blocked",
+]
+# Where hooks are asked: before an act, which they may change or refuse, and after it.
+HookPoint: TypeAlias = Literal[
+    "before_run",
+    "after_run",
+    "before_message",
+    "after_message",
+    "before_model",
+    "after_model",
+    "before_tool",
+    "after_tool",
+    "before_compaction",
+    "after_compaction",
 ]
 
 
@@ -311,7 +325,8 @@ class ToolFinished(Fact, frozen=True, tag="tool.finished"):
     `ends_run` is set when the result is the answer of the run, as its tool or its agent declares. `usage` is what
     delegated runs have spent, and `runs` what each of them has: a run that several calls report is paid for once.
     `contract` is the version of the tool contract by which it was called; blank when nothing was called. `workspace`
-    is the folder of the run as the call left it; None when it changed nothing there.
+    is the folder of the run as the call left it; None when it changed nothing there. `hooks` are those that put another
+    result in the place of the tool's.
     """
 
     result: ToolResult
@@ -322,6 +337,7 @@ class ToolFinished(Fact, frozen=True, tag="tool.finished"):
     runs: dict[str, Usage] = {}
     contract: str = ""
     workspace: WorkspaceSnapshot | None = None
+    hooks: tuple[str, ...] = ()
 
 
 class ToolUnknown(Fact, frozen=True, tag="tool.unknown"):
@@ -468,6 +484,28 @@ class BudgetExceeded(Fact, frozen=True, tag="budget.exceeded"):
     basis: str = ""
 
 
+class HookDecided(Fact, frozen=True, tag="hook.decided"):
+    """Hooks decided about one act of the run, which is done as they say: see hooks.py for what `act` names.
+
+    Recorded before the act, so that nobody is asked about it again; also when nothing was changed. `hooks` are those
+    that changed it, the last of them is the one that refused. What is None stays as it was. `then` says what becomes of
+    the act: it is done, it is refused and `message` tells why, or the run ends. `failed` are hooks that broke or were
+    late, each with what is known of it.
+    """
+
+    point: HookPoint
+    act: str = ""
+    hooks: tuple[str, ...] = ()
+    system: str | None = None
+    tools: tuple[str, ...] | None = None
+    model: str | None = None
+    arguments: str | None = None
+    text: str | None = None
+    then: Literal["do", "refuse", "end"] = "do"
+    message: str = ""
+    failed: dict[str, str] = {}
+
+
 class ContractViolated(Fact, frozen=True, tag="contract.violated"):
     """`observed`: the contract only watches, and the run goes on."""
 
@@ -509,5 +547,6 @@ Event: TypeAlias = (
     | SessionCompacted
     | BudgetExceeded
     | ContractViolated
+    | HookDecided
 )
 Terminal: TypeAlias = RunSucceeded | RunFailed | RunCancelled | RunDeadLettered

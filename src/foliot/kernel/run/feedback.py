@@ -102,6 +102,13 @@ def not_run(
     return failed(call_id, name, why, code, f"run_{why}", message, kind, unknown, key)
 
 
+def blocked(call_id: str, name: str, message: str) -> ToolFinished:
+    """The result of a call that a hook refused."""
+    return failed(
+        call_id, name, "blocked", "blocked_by_hook", "tool_blocked", f"{message}; it was not run", "policy_denied"
+    )
+
+
 def refused_repeat(call_id: str, name: str) -> ToolFinished:
     """A call that was made before with the same arguments, by an agent whose `duplicate_tool_call_policy` is `deny`."""
     message = "the same call has succeeded before, and this agent may not repeat it; it was not run. Use that result"

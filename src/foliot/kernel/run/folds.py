@@ -24,6 +24,7 @@ from foliot.kernel.run.calls import (
     size_of,
 )
 from foliot.kernel.run.contract import fold_violation, release_twins
+from foliot.kernel.run.hooks import fold_decision
 from foliot.kernel.run.rules import TAKEN_AT_BOUNDARY
 from foliot.kernel.run.state import Call, FinalAnswer, RunEnding, State
 
@@ -406,4 +407,5 @@ FOLDS: Final[Mapping[type[e.Fact], Callable[[State, Any], None]]] = {
     e.SessionCompacted: _compacted,
     e.BudgetExceeded: _budget_exceeded,
     e.ContractViolated: fold_violation,
+    e.HookDecided: fold_decision,
 }

@@ -17,7 +17,7 @@ from typing import Final, Literal, NamedTuple
 from msgspec.structs import replace
 
 from foliot.kernel.errors import IllegalEvent
-from foliot.kernel.messages import Message, ModelRequest, Usage
+from foliot.kernel.messages import Message, ModelRequest, ToolSpec, Usage
 from foliot.kernel.run import budget, feedback
 from foliot.kernel.run.actions import Action, AskModel, Await, CallTools, CheckOutput, Compact, End, Note, Stop, Wait
 from foliot.kernel.run.calls import blocked_calls, doubt_of, intent, key_of
@@ -40,6 +40,7 @@ from foliot.kernel.run.events import (
     WaitReason,
 )
 from foliot.kernel.run.folds import FOLDS, inputs_due
+from foliot.kernel.run.hooks import question_of
 from foliot.kernel.run.rules import GUARDS, LEGAL, refusal
 from foliot.kernel.run.spec import RunSpec
 from foliot.kernel.run.state import Call, FinalAnswer, State
@@ -314,6 +315,9 @@ def _last_answer(state: State) -> Action | None:
 
 def _ask(state: State) -> AskModel:
     spec = state.spec
+    model, system, tools = spec.model, spec.system, state.tools
+    if state.run_change is not None or state.step_change is not None:
+        model, system, tools = question_of(state)
     messages = tuple(state.transcript)
     if state.notes or state.inputs:
         messages = (*messages, *state.notes, *(given.message for given in inputs_due(state)))
@@ -323,14 +327,14 @@ def _ask(state: State) -> AskModel:
         note = feedback.budget_note(state.step, spec.limits.max_steps)
         messages = (*messages, feedback.user_message(note))
     settings = spec.settings
-    if state.final and state.tools:
+    if state.final and tools:
         settings = replace(settings, tool_choice="none")  # the tools stay in the request: its prefix must not change
-    elif settings.tool_choice not in ("auto", "none") and _was_called(state, settings.tool_choice):
+    elif settings.tool_choice not in ("auto", "none") and _was_called(state, settings.tool_choice, tools):
         settings = replace(settings, tool_choice="auto")
     if spec.limits.max_tokens is not None and settings.max_output_tokens is not None:
         left = room_left(state).tokens or 1
         settings = replace(settings, max_output_tokens=min(settings.max_output_tokens, left))
-    request = ModelRequest(spec.model, messages, spec.system, state.tools, spec.output_schema, settings, spec.agent)
+    request = ModelRequest(model, messages, system, tools, spec.output_schema, settings, spec.agent)
     step = state.step
     return AskModel(step, request, (StepStarted(step, state.asks + 1, note),), state.deadline)
 
@@ -359,11 +363,11 @@ def room_left(state: State) -> Room:
     return Room(tokens, cost)
 
 
-def _was_called(state: State, wanted: str) -> bool:
+def _was_called(state: State, wanted: str, tools: tuple[ToolSpec, ...]) -> bool:
     """Whether a call is no longer to be forced: it was asked for, or is of a tool that the model is not shown."""
     if wanted == "required":
-        return not state.called.isdisjoint(state.rules)
-    return wanted in state.called or all(tool.name != wanted for tool in state.tools)
+        return not tools or not state.called.isdisjoint(state.rules)
+    return wanted in state.called or all(tool.name != wanted for tool in tools)
 
 
 def _estimate(state: State) -> int:

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from foliot.kernel.arguments import parse_object
 from foliot.kernel.run import events as e
+from foliot.kernel.run.hooks import refusal_of
 from foliot.kernel.run.state import Call, CallPhase, Phase, State
 
 _LIVE: Final[frozenset[Phase]] = frozenset({"queued", "ready", "thinking", "acting"})
@@ -61,6 +62,7 @@ LEGAL: Final[Mapping[type[e.Fact], frozenset[Phase]]] = {
     e.SessionCompacted: frozenset({"ready"}),
     e.BudgetExceeded: _HELD,
     e.ContractViolated: frozenset({"ready", "acting"}),
+    e.HookDecided: _HELD,
 }
 
 # A fact about a call, and where that call must be. A result that the kernel gives itself fits any open call.
@@ -271,4 +273,5 @@ GUARDS: Final[Mapping[type[e.Fact], Callable[[State, Any], str | None]]] = {
     e.UnknownDecided: _unknown_decided,
     e.SessionCompacted: _compacted,
     e.BudgetExceeded: _exceeded,
+    e.HookDecided: refusal_of,
 }

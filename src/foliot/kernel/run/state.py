@@ -21,6 +21,7 @@ from foliot.kernel.run.events import (
     BudgetExceeded,
     CancelRequested,
     ContractRule,
+    HookDecided,
     InputReceived,
     ModelDelayed,
     QuestionAsked,
@@ -156,6 +157,7 @@ class State:
         "final",
         "fruitless",
         "held",
+        "hooked",
         "inputs",
         "interrupted",
         "known_tokens",
@@ -174,11 +176,13 @@ class State:
         "retried",
         "retry_at",
         "rules",
+        "run_change",
         "run_id",
         "seq",
         "spec",
         "spent",
         "started_at",
+        "step_change",
         "stood_for",
         "taken",
         "told_by",
@@ -260,6 +264,10 @@ class State:
         self.unsettled: dict[tuple[str, bytes], Unsettled] = {}
         self.stood_for: set[str] = set()  # keys of calls of other runs that calls of this one were held for
         self.doubts = 0  # grows with each call that comes into doubt, for whoever keeps a list of them
+        # what hooks have decided: points with acts, and what became of the questions
+        self.hooked: set[str] = set()
+        self.run_change: HookDecided | None = None
+        self.step_change: HookDecided | None = None
         # size of the next request, counted only when tokens are limited
         self.known_tokens = 0
         self.new_chars = len(spec.system)
@@ -308,6 +316,16 @@ class State:
             if call.id == call_id:
                 return call
         return None
+
+    def offers(self, name: str) -> bool:
+        """Whether the model was offered a tool with the question whose answer is worked on: hooks may leave some out.
+
+        What was not offered is not run.
+        """
+        change = self.step_change
+        if change is not None and change.tools is not None and change.act == str(self.spent.steps):
+            return name in self.rules and name in change.tools
+        return name in self.rules
 
     def end(self, code: str, reason: str, message: str) -> None:
         """Take note that the run must fail; the first reason stands."""

@@ -21,6 +21,7 @@ from foliot.kernel.graph.events import encode_fact, fact_type
 from foliot.kernel.run import events as e
 from foliot.kernel.run.codec import decode, type_of
 from foliot.kernel.run.codec import encode as encode_event
+from foliot.kernel.run.hooks import in_words
 from foliot.store.journal.base import Entry
 
 LONGEST: Final = 300
@@ -183,6 +184,8 @@ def _run(fact: e.Event) -> str | None:
             return f"nobody knows whether a call took effect: {one_line(message or reason, LONGEST)}"
         case e.ToolHeld(run_id=other):
             return f"does not make a call: the same call of run {other} may have taken effect"
+        case e.HookDecided():
+            return one_line(in_words(fact), LONGEST) or None
         case e.RunRetried(message=message, reason=reason):
             return f"broke down, and is tried again: {one_line(message or reason, LONGEST)}"
         case e.RunWaiting(message=message, reason=reason):
