@@ -26,6 +26,7 @@ from foliot.kernel.run.events import (
     SessionCompacted,
     StepStarted,
     ToolFinished,
+    ToolUnknown,
 )
 from foliot.kernel.run.loop import apply, fold
 from foliot.kernel.run.spec import Repairs
@@ -539,3 +540,43 @@ def test_the_first_reason_to_end_stands(by: str):
         play.record(failing(kind="auth", retryable=False))
     play.run()
     assert isinstance(play.state.ended, RunCancelled if by == "cancel" else RunFailed)
+
+
+# --- a notice in the place of an answer
+
+
+NOTICED = {"limits": Limits(max_seconds=60.0), "time_notice": "The time is over. Shall I go on?"}
+
+
+def test_a_run_whose_time_is_over_answers_with_its_notice():
+    play = Play(spec(**NOTICED), [asks(("a", "look"))])
+    asking = play.next()
+    assert isinstance(asking, AskModel)
+    play.now += 61.0
+    play.ask(asking)
+    play.run()
+    assert isinstance(play.state.ended, RunSucceeded)
+    assert play.state.ended.output == "The time is over. Shall I go on?"
+    assert [message.role for message in play.state.transcript][-2:] == ["tool", "assistant"]
+    assert play.state.settled_messages()[-1].text == "The time is over. Shall I go on?"
+
+
+def test_every_call_has_its_result_before_the_notice():
+    play = Play(spec(**NOTICED))
+    play.record(StepStarted(1), ModelResponded(1, asks(("a", "look"), ("b", "pay"))))
+    action = play.next()
+    assert isinstance(action, CallTools)
+    play.record(*(call.started() for call in action.calls))
+    play.now += 61.0
+    play.record(ToolUnknown("b", "timeout"), ToolFinished(result(action.calls[0])))
+    play.run()
+    assert isinstance(play.state.ended, RunSucceeded)
+    assert [each.call_id for each in play.results()] == ["a", "b"]
+    assert play.state.unsettled, "what may have acted is still in doubt"
+
+
+def test_the_notice_stands_for_time_only():
+    play = Play(spec(limits=Limits(max_steps=1), time_notice="later"), [asks(("a", "look")), says("x")])
+    play.run()
+    assert isinstance(play.state.ended, RunFailed)
+    assert play.state.ended.reason == "steps"

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from foliot.kernel.arguments import parse_object
 from foliot.kernel.graph.retry import is_busy
-from foliot.kernel.messages import Media, ToolResult
+from foliot.kernel.messages import Media, Message, Text, ToolResult
 from foliot.kernel.run import events as e
 from foliot.kernel.run import feedback
 from foliot.kernel.run.calls import (
@@ -110,6 +110,14 @@ def _retried(state: State, event: e.RunRetried) -> None:
 def _ended(state: State, event: e.Terminal) -> None:
     state.ended = event
     state.waiting = None
+
+
+def _succeeded(state: State, event: e.RunSucceeded) -> None:
+    if (
+        state.ending is not None
+    ):  # not an answer of the model: whoever goes on with the conversation has it all the same
+        add_message(state, Message("assistant", (Text(event.output),)))
+    _ended(state, event)
 
 
 def _cancelling(state: State, event: e.CancelRequested) -> None:
@@ -360,7 +368,8 @@ def _budget_exceeded(state: State, event: e.BudgetExceeded) -> None:
         state.paused = state.paused or event
         return
     if event.then == "fail":
-        state.end("budget_exceeded", event.limit, event.message)
+        notice = state.spec.time_notice if event.limit == "seconds" and not event.budget else ""
+        state.end("budget_exceeded", event.limit, event.message, notice=notice)
         return
     state.final = True
     state.notes.append(feedback.user_message(event.feedback))
@@ -382,7 +391,7 @@ FOLDS: Final[Mapping[type[e.Fact], Callable[[State, Any], None]]] = {
     e.RunWaiting: _waiting,
     e.RunResumed: _resumed,
     e.RunRetried: _retried,
-    e.RunSucceeded: _ended,
+    e.RunSucceeded: _succeeded,
     e.RunFailed: _ended,
     e.RunCancelled: _ended,
     e.RunDeadLettered: _ended,

@@ -139,6 +139,8 @@ def _terminal(state: State) -> Terminal:
     steps, calls, usage = spent.steps, spent.tool_calls, spent.usage()
     if (cancel := ending.cancelled) is not None:
         return RunCancelled(cancel.by, cancel.reason, steps, calls, usage)
+    if ending.notice:
+        return RunSucceeded(ending.notice, None, steps, calls, usage)
     return RunFailed(ending.code, ending.reason, ending.message, steps, calls, usage)
 
 

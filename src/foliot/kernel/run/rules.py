@@ -198,10 +198,12 @@ def _resumed(state: State, event: e.RunResumed) -> str | None:
 
 
 def _succeeded(state: State, event: e.RunSucceeded) -> str | None:
-    return None if state.answer is not None and state.ending is None else "there is no answer to succeed with"
+    if (ending := state.ending) is not None and ending.notice:
+        return _settled(state, event)
+    return None if state.answer is not None and ending is None else "there is no answer to succeed with"
 
 
-def _settled(state: State, event: e.RunFailed | e.RunCancelled) -> str | None:
+def _settled(state: State, event: e.RunFailed | e.RunCancelled | e.RunSucceeded) -> str | None:
     return f"{state.open_calls} calls have no result yet" if state.open_calls else None
 
 

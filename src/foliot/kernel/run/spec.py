@@ -88,6 +88,7 @@ class RunSpec(Struct, frozen=True, omit_defaults=True):
     them: a poll, or a second look at a file, is a repeat that is meant.
     `on_limit="finish"` asks for the last answer without tools when steps or tool calls run out. Tokens, money and
     time are hard: they always end the run. `budget_notes` tells the model with each question how many are left.
+    `time_notice` is the answer of a run whose time is over, in the words that people read; blank: such a run fails.
     """
 
     agent: str
@@ -108,6 +109,7 @@ class RunSpec(Struct, frozen=True, omit_defaults=True):
     on_expiry: Literal["tell", "fail"] | None = None
     compaction: bool = False
     budget_notes: bool = False
+    time_notice: str = ""
     extra: dict[str, Any] = {}
     v: int = VERSION
 

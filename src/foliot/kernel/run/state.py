@@ -119,12 +119,13 @@ class FinalAnswer(Struct):
 
 
 class RunEnding(Struct, frozen=True):
-    """How the run will end once each of its calls has a result."""
+    """How the run will end once each of its calls has a result. With a `notice` that is its answer."""
 
     cancelled: CancelRequested | None = None
     code: str = ""
     reason: str = ""
     message: str = ""
+    notice: str = ""
 
 
 class State:
@@ -327,10 +328,10 @@ class State:
             return name in self.rules and name in change.tools
         return name in self.rules
 
-    def end(self, code: str, reason: str, message: str) -> None:
-        """Take note that the run must fail; the first reason stands."""
+    def end(self, code: str, reason: str, message: str, *, notice: str = "") -> None:
+        """Take note that the run must fail, or end with a notice; the first reason stands."""
         if self.ending is None:
-            self.ending = RunEnding(None, code, reason, message)
+            self.ending = RunEnding(None, code, reason, message, notice)
 
     def settled_messages(self) -> tuple[Message, ...]:
         """The transcript up to the last boundary: no call in it is without its result. What a fork starts from."""
