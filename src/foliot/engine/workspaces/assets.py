@@ -1,0 +1,233 @@
+"""Files that people send: named safely, stored as content by digest, and laid into the folder of a run.
+
+An asset is at `assets/DIGEST_NAME` of the workspace, so two files never meet at one path, and the same file under the
+same name is the same asset however often it is sent. It is laid there when a turn begins (`with_assets`): by adding to
+the snapshot that the turn begins with, not by writing to a folder, so there is no path that a link could redirect.
+What an agent made of an asset meanwhile is replaced when the person sends it again: `assets/` is what people sent.
+
+A message names its files as `Attachment`: with their content while they are small, else by the digest of an asset that
+was saved before (`check_attachments`).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from foliot.common.text import one_line
+from foliot.engine.workspaces.trees import (
+    EMPTY,
+    PIECE,
+    SNAPSHOT_EVENTS,
+    TreeEntry,
+    WorkspaceTree,
+    content_of,
+    encode_folder,
+    encode_pieces,
+    newest_after,
+)
+from foliot.errors import InvalidInput
+from foliot.kernel.messages import Text
+from foliot.kernel.run.codec import decode
+from foliot.kernel.run.events import WorkspaceSnapshot
+from foliot.kernel.run.spec import digest as digest_of
+from foliot.store.journal.base import Journal
+
+FOLDER: Final = "assets"
+MOST_ATTACHMENTS: Final = 20
+LARGEST_ATTACHMENTS: Final = 64 * 1024
+LARGEST_ASSET: Final = 64 * 1024 * 1024
+# In bytes of UTF-8: file systems allow 255, of which the digest takes some.
+LONGEST_NAME: Final = 120
+LONGEST_SUFFIX: Final = 16
+_PREFIX: Final = 16
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+_MEDIA_TYPE: Final = re.compile(r"[a-z0-9][a-z0-9.+-]{0,63}/[a-z0-9][a-z0-9.+-]{0,63}")
+# What shells, file systems and archives give a meaning to. The rest of what is refused is refused by its category.
+_RESERVED: Final = frozenset('<>:"|?*$`&;!\'(){}[]#%^~\\/')
+# Controls, format characters (which reorder or hide), half characters, private ones, and separators of lines.
+_UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+_DEFAULT_TYPE: Final = "application/octet-stream"
+
+
+class Attachment(Struct, frozen=True, omit_defaults=True):
+    """A file that comes with a message: its content in base64, or the `digest` of an asset that was saved before."""
+
+    name: str
+    media_type: str = _DEFAULT_TYPE
+    data: str = ""
+    digest: str = ""
+
+
+class Asset(Struct, frozen=True, omit_defaults=True):
+    """A stored file. `name` is safe as the name of a file; `path` is where it is in a workspace."""
+
+    name: str
+    digest: str
+    size: int
+    media_type: str = _DEFAULT_TYPE
+
+    @property
+    def path(self) -> str:
+        return f"{FOLDER}/{self.file_name}"
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.digest.removeprefix('sha256:')[:_PREFIX]}_{self.name}"
+
+
+def asset_name(name: str) -> str:
+    """Returns a name that is safe for a file, of whatever somebody called it; the same name for the same text.
+
+    Of a path only the last part counts, with the separators of any system. What cannot be seen is dropped, what means
+    something to a shell or a file system becomes `_`. A name of nothing else is `file`.
+    """
+    last = re.split(r"[/\\]", name)[-1]
+    kept = [each for each in unicodedata.normalize("NFC", last) if unicodedata.category(each) not in _UNSEEN]
+    plain = "".join("_" if each in _RESERVED or each.isspace() else each for each in kept).strip("._- ")
+    stem, dot, suffix = plain.rpartition(".")
+    if not dot or not stem or len(suffix.encode()) > LONGEST_SUFFIX:
+        stem, dot, suffix = plain, "", ""
+    room = LONGEST_NAME - len(f"{dot}{suffix}".encode())
+    return f"{_cut(stem, room) or 'file'}{dot}{suffix}"
+
+
+def _cut(text: str, room: int) -> str:
+    return text.encode()[:room].decode("utf-8", "ignore")
+
+
+def check_attachments(given: Sequence[Mapping[str, Any]], *, field: str = "attachments") -> tuple[Attachment, ...]:
+    """Reads the attachments of one message. Raises `InvalidInput` that names the place and what to do instead."""
+    if len(given) > MOST_ATTACHMENTS:
+        raise InvalidInput(
+            f"{field}: {len(given)} attachments, and a message may have {MOST_ATTACHMENTS}",
+            hint="send several messages, or one archive",
+        )
+    try:
+        size = len(json.dumps(list(map(dict, given)), ensure_ascii=False).encode())
+    except (TypeError, ValueError, UnicodeError, RecursionError) as error:
+        raise InvalidInput(f"{field} cannot be written as JSON: {one_line(str(error), 200)}") from None
+    if size > LARGEST_ATTACHMENTS:
+        raise InvalidInput(
+            f"{field}: {size:,} bytes of JSON, and a message may have {LARGEST_ATTACHMENTS:,}",
+            hint="save the file as an asset first, and give its `digest` in place of `data`",
+        )
+    return tuple(_attachment(each, f"{field}[{at}]") for at, each in enumerate(given))
+
+
+def _attachment(given: Mapping[str, Any], place: str) -> Attachment:
+    try:
+        found = msgspec.convert(dict(given), Attachment)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"{place}: {error}", hint="an attachment has a name, and data or a digest") from None
+    if unknown := sorted(set(given) - set(Attachment.__struct_fields__)):
+        raise InvalidInput(f"{place}: there is no field {one_line(str(unknown[0]), 40)!r} in an attachment")
+    if bool(found.data) == bool(found.digest):
+        raise InvalidInput(f"{place}: give either data or a digest")
+    if found.digest and not _DIGEST.fullmatch(found.digest):
+        raise InvalidInput(f"{place}.digest is no digest", hint="sha256: and 64 hexadecimal digits in lower case")
+    if not _MEDIA_TYPE.fullmatch(found.media_type):
+        raise InvalidInput(f"{place}.media_type is no media type", hint="such as image/png")
+    if found.data:
+        attached_bytes(found, place)
+    return found
+
+
+def attached_bytes(attachment: Attachment, place: str = "attachment") -> bytes:
+    """Returns the content of an attachment that brings it along. Raises `InvalidInput` for what is no base64."""
+    try:
+        return base64.b64decode(attachment.data, validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidInput(f"{place}.data must be base64", hint="the standard alphabet, with padding") from None
+
+
+def make_asset(name: str, data: bytes, media_type: str = "") -> tuple[Asset, dict[str, bytes]]:
+    """Returns a file as an asset, and the content to be stored for it. Raises `InvalidInput` for one that is too large.
+
+    A large file is stored in pieces, as files of snapshots are; its digest is then that of the list of them.
+    """
+    if len(data) > LARGEST_ASSET:
+        raise InvalidInput(
+            f"{asset_name(name)} has {len(data):,} bytes, and an asset may have {LARGEST_ASSET:,}",
+            hint="put it where the agent can fetch it, or mount the folder that it is in",
+        )
+    media_type = media_type or _DEFAULT_TYPE
+    if not _MEDIA_TYPE.fullmatch(media_type):
+        raise InvalidInput("the media type of an asset is none", hint="such as image/png")
+    if len(data) <= PIECE:
+        content = {digest_of(data): data}
+        return Asset(asset_name(name), next(iter(content)), len(data), media_type), content
+    pieces = [data[begin : begin + PIECE] for begin in range(0, len(data), PIECE)]
+    digests = [digest_of(piece) for piece in pieces]
+    listed = encode_pieces(digests)
+    content = {**dict(zip(digests, pieces, strict=True)), digest_of(listed): listed}
+    return Asset(asset_name(name), digest_of(listed), len(data), media_type), content
+
+
+def asset_text(assets: Sequence[Asset]) -> Text | None:
+    """Returns the block that tells an agent of files that came with a message; None without any."""
+    if not assets:
+        return None
+    lines = [f"- {each.path} ({each.media_type}, {each.size:,} bytes)" for each in assets]
+    return Text("\n".join(["[Files that came with this message, in your workspace:", *lines, "]"]))
+
+
+async def left_by(journal: Journal, run_id: str) -> WorkspaceSnapshot | None:
+    """Returns the files as a run left them, which the turn after it begins with; None for an empty folder."""
+    found: WorkspaceSnapshot | None = None
+    for entry in await journal.read(run_id):
+        if entry.type in SNAPSHOT_EVENTS:
+            found = newest_after(decode(entry.data), found)
+    return found
+
+
+async def with_assets(
+    journal: Journal, snapshot: WorkspaceSnapshot | None, assets: Iterable[Asset]
+) -> tuple[WorkspaceSnapshot | None, dict[str, bytes]]:
+    """Returns a snapshot with these assets in it, and its content that names other content: that of the new run.
+
+    Raises `NotFound` when content of the snapshot or of an asset is gone.
+    """
+    content = {} if snapshot is None else await content_of(journal, snapshot)
+    wanted = {each.file_name: each for each in assets}
+    if not wanted:
+        return snapshot, content
+    tree = await WorkspaceTree.load(journal.get_blob, EMPTY if snapshot is None else snapshot.digest)
+    root = {entry.name: entry for entry in tree.entries(tree.root)}
+    there = root.get(FOLDER)
+    # Something else that an agent called `assets` is in the way; what people sent is not to be lost for that.
+    below = {e.name: e for e in tree.entries(there.content)} if there is not None and there.kind == "folder" else {}
+    for name, asset in wanted.items():
+        data = await journal.get_blob(asset.digest)
+        if asset.size > PIECE:
+            content[asset.digest] = data
+        below[name] = TreeEntry(name, "file", 0o644, asset.size, asset.digest)
+    mode = there.mode if there is not None and there.kind == "folder" else 0o755
+    folder = _folder(below, content)
+    root[FOLDER] = TreeEntry(FOLDER, "folder", mode, 0, folder)
+    digest = _folder(root, content)
+    number = 1 if snapshot is None else snapshot.number + 1
+    changed = await WorkspaceTree.load(_from(content, journal), digest)
+    entries = [entry for _, entry in changed.walk()]
+    return WorkspaceSnapshot(digest, number, len(entries), sum(entry.size for entry in entries)), content
+
+
+def _folder(entries: Mapping[str, TreeEntry], content: dict[str, bytes]) -> str:
+    data = encode_folder([entries[name] for name in sorted(entries)])
+    content[digest_of(data)] = data
+    return digest_of(data)
+
+
+def _from(content: Mapping[str, bytes], journal: Journal) -> Any:
+    async def fetch(digest: str) -> bytes:
+        return content[digest] if digest in content else await journal.get_blob(digest)
+
+    return fetch
