@@ -32,6 +32,7 @@ from foliot.engine.driver.journal import signal
 from foliot.engine.driver.runs import Runs
 from foliot.engine.explain.replay import Replay, ReplayDifference, branch, replay
 from foliot.engine.live.hub import Live, Reader, Recorded, RunHub
+from foliot.engine.workspaces.assets import Assets
 from foliot.errors import Conflict, InvalidInput, NotFound, UsageError
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import Message
@@ -50,6 +51,7 @@ from foliot.settings.settings import Settings, load_settings
 from foliot.store.base import Database, ResourceStore
 from foliot.store.journal.base import TASK_LABEL, TERMINAL, RunHeld, RunInfo, RunTaken, Signal, TransactionBody
 from foliot.store.journal.chain import check as check_chain
+from foliot.store.sessions.assets import SqlAssets
 from foliot.tools.base import Tool
 
 if TYPE_CHECKING:
@@ -196,6 +198,12 @@ class Inside:
         if approvals is None:
             raise UsageError("a runtime in memory keeps no approvals", hint="give the runtime a store, such as a path")
         return approvals
+
+    @property
+    def assets(self) -> Assets:
+        """The files that people send to sessions."""
+        stored = SqlAssets(self.database) if self._open().database is not None else None
+        return Assets(self.runs.journal, stored, clock=self.clock)
 
     @property
     def questions(self) -> Questions:

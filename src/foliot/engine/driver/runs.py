@@ -36,7 +36,7 @@ from foliot.engine.driver.journal import (
 )
 from foliot.engine.driver.lease_keeper import LeaseKeeper
 from foliot.engine.telemetry.context import callers_trace, logged_with
-from foliot.engine.workspaces.trees import content_of
+from foliot.engine.workspaces.assets import Asset, left_by, with_assets
 from foliot.errors import FoliotError, UsageError
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import Media, Message, Part, Text, ToolResult
@@ -148,6 +148,7 @@ class Runs:
         labels: Mapping[str, str] | None = None,
         fork: Fork | None = None,
         workspace: WorkspaceSnapshot | None = None,
+        assets: Sequence[Asset] = (),
         unsettled: tuple[Unsettled, ...] = (),
         parent: str = "",
         depth: int = 0,
@@ -169,7 +170,8 @@ class Runs:
         delegated to it, `depth` how many such runs stand above it. `trace` is the context it is traced under, by
         default one of its own if this process traces. `identity` is on whose behalf it acts; a delegate has the `task`,
         `system`, `template`, `root` and `ancestors` of what stands above it. `workspace` are the files that it begins
-        with. `in_transaction` is written with it.
+        with, by default those that the run left which it goes on after; `assets` are put beside them. `in_transaction`
+        is written with it.
         """
         now = self._clock()
         if run_id is None:
@@ -187,9 +189,11 @@ class Runs:
         elif history:
             before = await unhurried(len(told), digest, told)
             content[before] = told
-        if workspace is not None:
-            # Its folders are content of this run: what they name stays as long as it, whatever becomes of the other.
-            content.update(await content_of(self.journal, workspace))
+        if after and workspace is None:
+            workspace = await left_by(self.journal, after)
+        # Its folders are content of this run: what they name stays as long as it, whatever becomes of the other.
+        workspace, folders = await with_assets(self.journal, workspace, assets)
+        content.update(folders)
         state = State(spec, run_id, history)
         created = RunCreated(
             agent=spec.agent,

@@ -16,13 +16,14 @@ import binascii
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from foliot.common.text import one_line
+from foliot.common.threads import unhurried
 from foliot.engine.workspaces.trees import (
     EMPTY,
     PIECE,
@@ -34,12 +35,14 @@ from foliot.engine.workspaces.trees import (
     encode_pieces,
     newest_after,
 )
-from foliot.errors import InvalidInput
+from foliot.errors import InvalidInput, NotFound
 from foliot.kernel.messages import Text
 from foliot.kernel.run.codec import decode
 from foliot.kernel.run.events import WorkspaceSnapshot
 from foliot.kernel.run.spec import digest as digest_of
 from foliot.store.journal.base import Journal
+from foliot.store.sessions.assets import Asset, SqlAssets
+from foliot.store.sessions.base import Session
 
 FOLDER: Final = "assets"
 MOST_ATTACHMENTS: Final = 20
@@ -52,7 +55,7 @@ _PREFIX: Final = 16
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _MEDIA_TYPE: Final = re.compile(r"[a-z0-9][a-z0-9.+-]{0,63}/[a-z0-9][a-z0-9.+-]{0,63}")
 # What shells, file systems and archives give a meaning to. The rest of what is refused is refused by its category.
-_RESERVED: Final = frozenset('<>:"|?*$`&;!\'(){}[]#%^~\\/')
+_RESERVED: Final = frozenset("<>:\"|?*$`&;!'(){}[]#%^~\\/")
 # Controls, format characters (which reorder or hide), half characters, private ones, and separators of lines.
 _UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 _DEFAULT_TYPE: Final = "application/octet-stream"
@@ -67,21 +70,14 @@ class Attachment(Struct, frozen=True, omit_defaults=True):
     digest: str = ""
 
 
-class Asset(Struct, frozen=True, omit_defaults=True):
-    """A stored file. `name` is safe as the name of a file; `path` is where it is in a workspace."""
+def file_name(asset: Asset) -> str:
+    """Returns the name of an asset's file: no other asset of a session has it."""
+    return f"{asset.digest.removeprefix('sha256:')[:_PREFIX]}_{asset.name}"
 
-    name: str
-    digest: str
-    size: int
-    media_type: str = _DEFAULT_TYPE
 
-    @property
-    def path(self) -> str:
-        return f"{FOLDER}/{self.file_name}"
-
-    @property
-    def file_name(self) -> str:
-        return f"{self.digest.removeprefix('sha256:')[:_PREFIX]}_{self.name}"
+def path_of(asset: Asset) -> str:
+    """Returns where an asset is in a workspace."""
+    return f"{FOLDER}/{file_name(asset)}"
 
 
 def asset_name(name: str) -> str:
@@ -164,19 +160,72 @@ def make_asset(name: str, data: bytes, media_type: str = "") -> tuple[Asset, dic
         raise InvalidInput("the media type of an asset is none", hint="such as image/png")
     if len(data) <= PIECE:
         content = {digest_of(data): data}
-        return Asset(asset_name(name), next(iter(content)), len(data), media_type), content
+        return Asset(digest_of(data), asset_name(name), len(data), media_type), content
     pieces = [data[begin : begin + PIECE] for begin in range(0, len(data), PIECE)]
     digests = [digest_of(piece) for piece in pieces]
     listed = encode_pieces(digests)
     content = {**dict(zip(digests, pieces, strict=True)), digest_of(listed): listed}
-    return Asset(asset_name(name), digest_of(listed), len(data), media_type), content
+    return Asset(digest_of(listed), asset_name(name), len(data), media_type), content
+
+
+class Assets:
+    """The files that people send to sessions, and to runs that others go on after."""
+
+    def __init__(self, journal: Journal, stored: SqlAssets | None, *, clock: Callable[[], float]) -> None:
+        """`stored` are the files of sessions; without a database there are none."""
+        self._journal = journal
+        self._stored = stored
+        self._clock = clock
+
+    async def save_asset(
+        self, name: str, data: bytes, *, session: str = "", run_id: str = "", media_type: str = ""
+    ) -> Asset:
+        """Stores a file for a session, or for a run. The same file twice is one asset.
+
+        Its content stays for as long as that one. Raises `InvalidInput`, `NotFound`, `Conflict`.
+        """
+        assert bool(session) != bool(run_id), "an asset is of a session or of a run"
+        asset, content = await unhurried(len(data), make_asset, name, data, media_type)
+        if session:
+            await self._of_sessions.add(session, asset, content, now=self._clock())
+        else:
+            await self._journal.get(run_id)
+            await self._journal.put_blobs(list(content.values()), run_id=run_id)
+        return asset
+
+    async def resolve(self, attachments: Sequence[Attachment], session: Session) -> tuple[Asset, ...]:
+        """Returns the assets that a message to a session brings along or refers to; what it brings is stored.
+
+        Raises `NotFound` for a digest of nothing that was sent to this very session, and as `save_asset`.
+        """
+        found: list[Asset] = []
+        for at, each in enumerate(attachments):
+            if each.data:
+                data = attached_bytes(each, f"attachments[{at}]")
+                found.append(await self.save_asset(each.name, data, session=session.id, media_type=each.media_type))
+                continue
+            known = await self._of_sessions.find(session.key, each.digest)
+            if not known:
+                raise NotFound(
+                    f"attachments[{at}]: no file of this digest was sent to session {session.id}",
+                    hint="save the file as an asset of the session first",
+                )
+            wanted = asset_name(each.name)
+            found.append(next((asset for asset in known if asset.name == wanted), known[0]))
+        return tuple(found)
+
+    @property
+    def _of_sessions(self) -> SqlAssets:
+        if self._stored is None:
+            raise InvalidInput("sessions keep files in a database, and this runtime has none")
+        return self._stored
 
 
 def asset_text(assets: Sequence[Asset]) -> Text | None:
     """Returns the block that tells an agent of files that came with a message; None without any."""
     if not assets:
         return None
-    lines = [f"- {each.path} ({each.media_type}, {each.size:,} bytes)" for each in assets]
+    lines = [f"- {path_of(each)} ({each.media_type}, {each.size:,} bytes)" for each in assets]
     return Text("\n".join(["[Files that came with this message, in your workspace:", *lines, "]"]))
 
 
@@ -197,7 +246,7 @@ async def with_assets(
     Raises `NotFound` when content of the snapshot or of an asset is gone.
     """
     content = {} if snapshot is None else await content_of(journal, snapshot)
-    wanted = {each.file_name: each for each in assets}
+    wanted = {file_name(each): each for each in assets}
     if not wanted:
         return snapshot, content
     tree = await WorkspaceTree.load(journal.get_blob, EMPTY if snapshot is None else snapshot.digest)

@@ -70,3 +70,16 @@ CREATE TABLE inbox (
 );
 CREATE UNIQUE INDEX inbox_by_id ON inbox (owner_kind, owner, id);
 CREATE INDEX inbox_open ON inbox (owner_kind, owner, seq) WHERE status IN ('pending', 'offered');
+
+-- Files that people sent to a session, whose content stays for as long as the session. A piece of a large file has no
+-- name.
+CREATE TABLE asset (
+    session BIGINT NOT NULL,
+    digest TEXT NOT NULL,
+    name TEXT NOT NULL,
+    size BIGINT NOT NULL,
+    media_type TEXT NOT NULL,
+    at REAL NOT NULL,
+    PRIMARY KEY (session, digest, name)
+);
+CREATE INDEX asset_by_digest ON asset (digest);

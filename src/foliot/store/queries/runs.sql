@@ -246,6 +246,7 @@ DELETE FROM run WHERE key = :key;
 SELECT digest, created_at FROM blob
  WHERE created_at < :before AND (created_at > :since OR (created_at = :since AND digest > :after)) AND NOT EXISTS (SELECT 1 FROM blob_use WHERE blob_use.digest = blob.digest)
    AND NOT EXISTS (SELECT 1 FROM task WHERE task.plan = blob.digest)
+   AND NOT EXISTS (SELECT 1 FROM asset WHERE asset.digest = blob.digest)
    AND (unowned = 0 OR NOT EXISTS (SELECT 1 FROM run WHERE run.key <= (
         SELECT CAST(setting.value AS BIGINT) FROM setting WHERE setting.name = 'runs_without_uses')))
  ORDER BY created_at, digest LIMIT :count;
@@ -259,4 +260,5 @@ SELECT digest FROM blob WHERE digest IN (SELECT value FROM json_each(:digests) A
 -- Looks again: an owner may have been committed between the look and the lock, or it was stored again.
 DELETE FROM blob
  WHERE digest = :digest AND created_at < :before AND NOT EXISTS (SELECT 1 FROM blob_use WHERE blob_use.digest = blob.digest)
-   AND NOT EXISTS (SELECT 1 FROM task WHERE task.plan = blob.digest);
+   AND NOT EXISTS (SELECT 1 FROM task WHERE task.plan = blob.digest)
+   AND NOT EXISTS (SELECT 1 FROM asset WHERE asset.digest = blob.digest);

@@ -161,3 +161,25 @@ DELETE FROM inbox WHERE owner_kind = :owner_kind AND owner = :owner;
 -- name: purge_inbox
 -- locks: -
 DELETE FROM inbox WHERE owner_kind = 'run' AND owner = :key;
+
+-- name: asset_add
+-- locks: -
+INSERT INTO asset (session, digest, name, size, media_type, at)
+VALUES (:session, :digest, :name, :size, :media_type, :at)
+ON CONFLICT (session, digest, name) DO NOTHING;
+
+-- name: asset_room
+-- What a session keeps. Pieces of files count as the files that they are of.
+SELECT COUNT(*) AS files, COALESCE(SUM(size), 0) AS size FROM asset WHERE session = :session AND name <> '';
+
+-- name: asset_find
+SELECT digest, name, size, media_type FROM asset
+ WHERE session = :session AND digest = :digest AND name <> '' ORDER BY at, name;
+
+-- name: asset_list
+SELECT digest, name, size, media_type FROM asset
+ WHERE session = :session AND name <> '' ORDER BY at, name;
+
+-- name: asset_drop
+-- locks: -
+DELETE FROM asset WHERE session = :session;

@@ -315,6 +315,7 @@ def _delete(id: str) -> Tx[None]:
         yield from run("session_channel_set", active=None, **_place(place))
     yield from run("inbox_clear", owner_kind="session", owner=locked["key"])
     yield from run("session_turns_delete", key=locked["key"])
+    yield from run("asset_drop", session=locked["key"])
     yield from run("session_delete", key=locked["key"])
 
 
