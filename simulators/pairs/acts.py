@@ -16,6 +16,7 @@ from foliot.engine.budgets.wakeups import models_changed
 from foliot.engine.definition.task_memory import TaskMemory
 from foliot.engine.driver.journal import signal
 from foliot.kernel.run.events import CancelRequested, RunFailed, RunSucceeded
+from foliot.kernel.run.spec import digest as content_digest
 from foliot.store import incarnation as life
 from foliot.store import triggers
 from foliot.store.audit.log import append_records, prune_audit
@@ -24,6 +25,9 @@ from foliot.store.ledger.budgets import Amount, BudgetAccount, Ceiling, PaidAct
 from foliot.store.ledger.tool_limits import LeaseRequest, ToolRate
 from foliot.store.queue import claims, queue, workers
 from foliot.store.queue import limits as bounds
+from foliot.store.sessions.assets import Asset, SqlAssets
+from foliot.store.sessions.base import NewSession, Place
+from foliot.store.sessions.database import SqlSessions
 from foliot.store.tasks import TaskDifference, drop, tell
 from foliot.store.tasks import purge as purge_tasks
 from foliot.store.transaction import Tx, run
@@ -767,3 +771,14 @@ async def _answer_key(t: Tools) -> Any:
 @act("key.drop")
 async def _drop_key(t: Tools) -> Any:
     await t.keys.drop(t.seed.claimed)
+
+
+# --- files that people sent ----------------------------------------------------------------------------------------
+
+
+@act("asset.add.old-content")
+async def _add_asset(t: Tools) -> Any:
+    await SqlSessions(t.db).resolve(NewSession("talk", Place("default", "a", "ann", "talk")), now=t.now)
+    asset = Asset(content_digest(ANCIENT), f"{t.who}.txt", len(ANCIENT), "text/plain")
+    await SqlAssets(t.db).add("talk", asset, {asset.digest: ANCIENT}, now=t.now)
+    return await t.journal.get_blob(asset.digest) == ANCIENT

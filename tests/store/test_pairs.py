@@ -63,6 +63,7 @@ MATTERS = (
     ("run.signal.busy", "run.append.end"),
     ("run.create.old-content", "run.purge"),
     ("run.blob.old", "run.purge"),
+    ("asset.add.old-content", "run.purge"),
     ("run.claim", "run.claim"),
     ("run.claim.dead", "run.append"),
     ("task.requeue.ancient", "task.purge"),
