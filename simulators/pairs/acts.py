@@ -7,6 +7,7 @@ that against every transaction there is in the source (`tests/store/test_pairs.p
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -15,12 +16,15 @@ from msgspec import structs
 from foliot.engine.budgets.wakeups import models_changed
 from foliot.engine.definition.task_memory import TaskMemory
 from foliot.engine.driver.journal import signal
+from foliot.errors import NotFound
+from foliot.kernel.routing import Address
 from foliot.kernel.run.events import CancelRequested, RunFailed, RunSucceeded
 from foliot.kernel.run.spec import digest as content_digest
 from foliot.store import incarnation as life
 from foliot.store import triggers
 from foliot.store.audit.log import append_records, prune_audit
 from foliot.store.base import Delete, Key, Put
+from foliot.store.channels import ChannelReaders, Outbox
 from foliot.store.ledger.budgets import Amount, BudgetAccount, Ceiling, PaidAct
 from foliot.store.ledger.tool_limits import LeaseRequest, ToolRate
 from foliot.store.queue import claims, queue, workers
@@ -636,6 +640,75 @@ async def _forget_webhook(t: Tools) -> Any:
 async def _prune_webhooks(t: Tools) -> Any:
     for query in ("event_forget_old", "endpoint_forget_old"):
         await t.db.write(run, query, now=NOW + 3600)
+
+
+# --- channels ------------------------------------------------------------------------------------------------------
+
+BOT: Final = Address("bot", "42")
+
+
+@act("outbox.notice")
+async def _notice(t: Tools) -> Any:
+    return await Outbox(t.db).notice("notice-1", "default", BOT, "hello", now=t.now)
+
+
+@act("outbox.draft")
+async def _draft(t: Tools) -> Any:
+    await Outbox(t.db).draft("run-draft", "default", BOT, "7", now=t.now)
+
+
+@act("outbox.claim")
+async def _claim_delivery(t: Tools) -> Any:
+    return len(await Outbox(t.db).claim(now=t.now + 1, lease=60.0))
+
+
+@act("outbox.deliver")
+async def _deliver(t: Tools) -> Any:
+    outbox = Outbox(t.db)
+    await outbox.notice(f"notice-{t.who}", "default", Address("bot", t.who), "hello", now=t.now)
+    done: list[bool] = []
+    for each in await outbox.claim(now=t.now + 1, lease=60.0):
+        await outbox.progress(each, "1")
+        done.append(await outbox.settle(each, "failed", now=t.now, error="no"))
+    return all(done)
+
+
+@act("outbox.again")
+async def _deliver_again(t: Tools) -> Any:
+    outbox = Outbox(t.db)
+    await outbox.notice(f"later-{t.who}", "default", Address("bot", t.who), "hello", now=t.now)
+    return all([await outbox.again(each, t.now + 5, "busy") for each in await outbox.claim(now=t.now + 1, lease=60.0)])
+
+
+@act("outbox.retry")
+async def _retry_delivery(t: Tools) -> Any:
+    with contextlib.suppress(NotFound):  # nothing failed
+        await Outbox(t.db).retry("default", 1, now=t.now)
+
+
+@act("outbox.prune")
+async def _prune_outbox(t: Tools) -> Any:
+    await Outbox(t.db).prune(before=NOW + 10)
+
+
+@act("channel.claim")
+async def _claim_channel(t: Tools) -> Any:
+    readers = ChannelReaders(t.db)
+    place = await readers.claim("tg", t.who, now=t.now, lease=60.0)
+    if place is not None:
+        await readers.note("tg", t.who, "busy")
+        await readers.move("tg", t.who, "8")
+    return place is not None
+
+
+@act("channel.release")
+async def _release_channel(t: Tools) -> Any:
+    await ChannelReaders(t.db).release("tg", t.who)
+
+
+@act("channel.forget")
+async def _forget_channel(t: Tools) -> Any:
+    await ChannelReaders(t.db).forget("tg")
 
 
 # --- callers -------------------------------------------------------------------------------------------------------

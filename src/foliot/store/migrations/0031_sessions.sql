@@ -83,3 +83,37 @@ CREATE TABLE asset (
     PRIMARY KEY (session, digest, name)
 );
 CREATE INDEX asset_by_digest ON asset (digest);
+CREATE INDEX inbox_of_run ON inbox (run_id) WHERE run_id IS NOT NULL;
+
+-- What is to be delivered: the answer of a run to a target, or, under a key of its own in the place of a run, a text. The
+-- answer itself stays in the journal of its run. `receipt` is what a channel has delivered of it so far; of a `draft` it
+-- is what people see while the answer is written.
+CREATE TABLE outbox (
+    key INTEGER PRIMARY KEY,
+    run_id TEXT NOT NULL,
+    target TEXT NOT NULL,
+    namespace TEXT NOT NULL,
+    channel TEXT NOT NULL,
+    address TEXT NOT NULL,
+    text TEXT NOT NULL,
+    state TEXT NOT NULL,
+    attempts BIGINT NOT NULL,
+    due_at REAL NOT NULL,
+    receipt TEXT NOT NULL,
+    error TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    ended_at REAL
+);
+CREATE UNIQUE INDEX outbox_of_run ON outbox (run_id, target);
+CREATE INDEX outbox_due ON outbox (due_at) WHERE state = 'pending';
+CREATE INDEX outbox_waiting ON outbox (target, key) WHERE state = 'pending';
+CREATE INDEX outbox_by_namespace ON outbox (namespace, key);
+
+-- Who reads a channel that can be read by one process only, until when, and how far.
+CREATE TABLE channel_reader (
+    channel TEXT PRIMARY KEY,
+    holder TEXT NOT NULL,
+    lease_until REAL NOT NULL,
+    place TEXT NOT NULL,
+    error TEXT NOT NULL
+);

@@ -17,6 +17,7 @@ from foliot.kernel.messages import Message
 from foliot.kernel.run.codec import encode, type_of
 from foliot.kernel.run.events import CancelRequested, Event, InputReceived
 from foliot.store.base import Database
+from foliot.store.channels import deliver_answer
 from foliot.store.journal.base import LockingBody, Signal
 from foliot.store.journal.database import add_signal
 from foliot.store.sessions.base import (
@@ -235,6 +236,7 @@ def end_turn(session_id: str, run_id: str, taken: Sequence[str], *, now: float) 
         after = after_turn([each.waiting() for each in offered], heard)
         for seq in after.answered:
             yield from _consume("session", there["key"], seq, run_id)
+        yield from deliver_answer(run_id, there["namespace"], now)
         for each in after.back:
             yield from run(
                 "inbox_back", owner_kind="session", owner=there["key"], seq=each.seq, steered=int(each.steered)

@@ -1,0 +1,227 @@
+"""Channels in the store: what is to be delivered, and who reads a channel that only one process may read.
+
+A delivery is a row for a run and a target, written in the transaction that ends the turn. Whoever claims it has it for
+a while; a claim has a number, and what a late holder says under an old number is not believed. So it is delivered at
+least once, under one key, and the deliveries to one target keep their order.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from foliot.errors import NotFound
+from foliot.kernel.routing import Address, answer_address, read_details
+from foliot.store.base import Database
+from foliot.store.transaction import Row, Tx, one, rows, run
+
+DeliveryState: TypeAlias = Literal["draft", "pending", "sent", "failed"]
+_END: Final = 2**62
+_LONGEST_ERROR: Final = 500
+_addresses = msgspec.json.Decoder(Address)
+
+
+class Delivery(Struct, frozen=True):
+    """A delivery as stored. `text` is blank for the answer of a run, which is in its journal.
+
+    `receipt` is what its channel has delivered of it so far, in words of the channel.
+    """
+
+    key: int
+    run_id: str
+    target: str
+    namespace: str
+    channel: str
+    address: Address
+    text: str
+    state: DeliveryState
+    attempts: int
+    due_at: float
+    receipt: str
+    error: str
+    created_at: float
+    ended_at: float | None
+
+    @property
+    def dedupe_key(self) -> str:
+        """The key under which it is delivered, the same at every try."""
+        return f"{self.run_id}:{self.target}"
+
+
+class Outbox:
+    """The deliveries of an installation."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def notice(self, key: str, namespace: str, address: Address, text: str, *, now: float) -> bool:
+        """Stores a text for delivery; False when one with this key is stored for the address."""
+        return await self._db.write(_notice, key, namespace, address, text, now)
+
+    async def draft(self, run_id: str, namespace: str, address: Address, receipt: str, *, now: float) -> None:
+        """Remembers what people see of an answer that is being written, until it is delivered."""
+        await self._db.write(_draft, run_id, namespace, address, receipt, now)
+
+    async def claim(self, *, now: float, lease: float, limit: int = 20) -> list[Delivery]:
+        """Takes deliveries that are due, for `lease` seconds; of each target the oldest."""
+        return [_delivery(row) for row in await self._db.write(_claim, now, lease, limit)]
+
+    async def progress(self, delivery: Delivery, receipt: str) -> bool:
+        """Remembers how much of a delivery is done. False when somebody else has it by now."""
+        return bool(
+            await self._db.write(run, "outbox_receipt", key=delivery.key, attempts=delivery.attempts, receipt=receipt)
+        )
+
+    async def settle(self, delivery: Delivery, state: DeliveryState, *, now: float, error: str = "") -> bool:
+        """Ends a delivery, as `sent` or `failed`. False when somebody else has it by now."""
+        return bool(
+            await self._db.write(
+                run,
+                "outbox_settle",
+                key=delivery.key,
+                attempts=delivery.attempts,
+                state=state,
+                error=error[:_LONGEST_ERROR],
+                at=now,
+            )
+        )
+
+    async def again(self, delivery: Delivery, due_at: float, error: str) -> bool:
+        """Puts a delivery off until `due_at`. False when somebody else has it by now."""
+        return bool(
+            await self._db.write(
+                run,
+                "outbox_again",
+                key=delivery.key,
+                attempts=delivery.attempts,
+                due_at=due_at,
+                error=error[:_LONGEST_ERROR],
+            )
+        )
+
+    async def retry(self, namespace: str, key: int, *, now: float) -> None:
+        """Makes a delivery that was given up due again. Raises `NotFound`."""
+        if not await self._db.write(run, "outbox_retry", key=key, namespace=namespace, at=now):
+            raise NotFound(f"there is no delivery {key} that failed in {namespace!r}")
+
+    async def of_run(self, run_id: str) -> list[Delivery]:
+        """Lists the deliveries of a run."""
+        return [_delivery(row) for row in await self._db.read("outbox_of_run", run_id=run_id)]
+
+    async def list(
+        self, namespace: str, *, channel: str = "", state: str = "", before: int | None = None, limit: int = 50
+    ) -> list[Delivery]:
+        """Lists deliveries, the newest first."""
+        found = await self._db.read(
+            "outbox_list",
+            namespace=namespace,
+            channel=channel,
+            state=state,
+            before=_END if before is None else before,
+            count=limit,
+        )
+        return [_delivery(row) for row in found]
+
+    async def counts(self, namespace: str) -> dict[tuple[str, str], int]:
+        """Counts deliveries by channel and state."""
+        found = await self._db.read("outbox_counts", namespace=namespace)
+        return {(row["channel"], row["state"]): row["number"] for row in found}
+
+    async def next_due(self) -> float | None:
+        """Returns when the next delivery is due; None when none waits."""
+        return (await self._db.read("outbox_next"))[0]["due_at"]
+
+    async def prune(self, *, before: float) -> int:
+        """Forgets deliveries that are over, and were made before this time."""
+        return await self._db.write(run, "outbox_prune", before=before)
+
+
+def deliver_answer(run_id: str, namespace: str, now: float) -> Tx[None]:
+    """Stores a delivery for each target that an input which the run answered names; part of the end of a turn."""
+    addresses: dict[str, Address] = {}
+    for row in (yield from rows("inbox_details_of_run", run_id=run_id)):
+        address = answer_address(read_details(msgspec.json.decode(row["details"])))
+        if address is not None:
+            addresses[address.target] = address
+    for target, address in sorted(addresses.items()):
+        yield from run("outbox_answer", run_id=run_id, at=now, **_place(target, namespace, address))
+
+
+def _notice(key: str, namespace: str, address: Address, text: str, now: float) -> Tx[bool]:
+    place = _place(address.target, namespace, address)
+    return bool((yield from run("outbox_notice", run_id=key, text=text, at=now, **place)))
+
+
+def _draft(run_id: str, namespace: str, address: Address, receipt: str, now: float) -> Tx[None]:
+    yield from run("outbox_draft", run_id=run_id, receipt=receipt, at=now, **_place(address.target, namespace, address))
+
+
+def _claim(now: float, lease: float, limit: int) -> Tx[list[Row]]:
+    return (yield from rows("outbox_claim", now=now, until=now + lease, count=limit))
+
+
+def _place(target: str, namespace: str, address: Address) -> dict[str, str]:
+    return {
+        "target": target,
+        "namespace": namespace,
+        "channel": address.channel,
+        "address": msgspec.json.encode(address).decode(),
+    }
+
+
+def _delivery(row: Row) -> Delivery:
+    fields: dict[str, Any] = {**row, "address": _addresses.decode(row["address"])}
+    return Delivery(**fields)
+
+
+# --- readers -----------------------------------------------------------------------------------------------------
+
+
+class ChannelReader(Struct, frozen=True):
+    """The reader of a channel: its holder, until when, how far it has come, and what went wrong last."""
+
+    channel: str
+    holder: str
+    lease_until: float
+    place: str
+    error: str
+
+
+class ChannelReaders:
+    """The channels of which one process at a time reads what comes in, by their uids."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def claim(self, channel: str, holder: str, *, now: float, lease: float) -> str | None:
+        """Takes or keeps a channel for `lease` seconds; how far it was read, or None when somebody else has it."""
+        return await self._db.write(_claim_reader, channel, holder, now, lease)
+
+    async def move(self, channel: str, holder: str, place: str) -> bool:
+        """Remembers how far a channel was read. False when somebody else has it by now."""
+        return bool(await self._db.write(run, "channel_reader_move", channel=channel, holder=holder, place=place))
+
+    async def note(self, channel: str, holder: str, error: str) -> None:
+        """Remembers what went wrong last; blank for nothing."""
+        await self._db.write(run, "channel_reader_error", channel=channel, holder=holder, error=error[:_LONGEST_ERROR])
+
+    async def release(self, channel: str, holder: str) -> None:
+        """Lets others read the channel."""
+        await self._db.write(run, "channel_reader_release", channel=channel, holder=holder)
+
+    async def forget(self, channel: str) -> None:
+        """Forgets a channel that was deleted."""
+        await self._db.write(run, "channel_reader_forget", channel=channel)
+
+    async def get(self, channel: str) -> ChannelReader | None:
+        """Returns what is known of the reader of a channel."""
+        found = await self._db.read("channel_reader_get", channel=channel)
+        return ChannelReader(**found[0]) if found else None
+
+
+def _claim_reader(channel: str, holder: str, now: float, lease: float) -> Tx[str | None]:
+    yield from run("channel_reader_add", channel=channel)
+    row = yield from one("channel_reader_claim", channel=channel, holder=holder, now=now, until=now + lease)
+    return row["place"] if row is not None else None

@@ -1,0 +1,104 @@
+-- Deliveries that wait, and the channels that are read. See migrations/0031_sessions.sql for the columns.
+
+-- name: inbox_details_of_run
+-- What came along with the inputs that a run answered, in the order of arrival.
+SELECT details FROM inbox WHERE run_id = :run_id AND status = 'consumed' ORDER BY seq;
+
+-- name: outbox_answer
+-- locks: -
+-- The turn is over: its answer is due. A draft of it that people saw meanwhile becomes the answer.
+INSERT INTO outbox (run_id, target, namespace, channel, address, text, state, attempts, due_at, receipt, error,
+                    created_at, ended_at)
+VALUES (:run_id, :target, :namespace, :channel, :address, '', 'pending', 0, :at, '', '', :at, NULL)
+ON CONFLICT (run_id, target) DO UPDATE SET state = 'pending', due_at = excluded.due_at
+ WHERE outbox.state = 'draft';
+
+-- name: outbox_notice
+-- Something that is no answer of a run, under a key of its own: it is stored once.
+INSERT INTO outbox (run_id, target, namespace, channel, address, text, state, attempts, due_at, receipt, error,
+                    created_at, ended_at)
+VALUES (:run_id, :target, :namespace, :channel, :address, :text, 'pending', 0, :at, '', '', :at, NULL)
+ON CONFLICT (run_id, target) DO NOTHING;
+
+-- name: outbox_draft
+-- What people see of an answer that is still being written.
+INSERT INTO outbox (run_id, target, namespace, channel, address, text, state, attempts, due_at, receipt, error,
+                    created_at, ended_at)
+VALUES (:run_id, :target, :namespace, :channel, :address, '', 'draft', 0, :at, :receipt, '', :at, NULL)
+ON CONFLICT (run_id, target) DO UPDATE SET receipt = excluded.receipt
+ WHERE outbox.state IN ('draft', 'pending') AND outbox.attempts = 0;
+
+-- name: outbox_claim
+-- Take what is due, the oldest of each target. Whoever takes it has it until :until; `attempts` tells claims apart.
+WITH due AS MATERIALIZED (
+    SELECT o.key AS key FROM outbox AS o
+     WHERE o.state = 'pending' AND o.due_at <= :now
+       AND NOT EXISTS (SELECT 1 FROM outbox AS e WHERE e.target = o.target AND e.state = 'pending' AND e.key < o.key)
+     ORDER BY o.due_at, o.key LIMIT :count /*skip_locked*/)
+UPDATE outbox SET attempts = attempts + 1, due_at = :until
+ WHERE key IN (SELECT key FROM due) AND state = 'pending' AND due_at <= :now
+RETURNING key, run_id, target, namespace, channel, address, text, state, attempts, due_at, receipt, error, created_at,
+          ended_at;
+
+-- name: outbox_receipt
+UPDATE outbox SET receipt = :receipt WHERE key = :key AND attempts = :attempts AND state = 'pending';
+
+-- name: outbox_settle
+UPDATE outbox SET state = :state, error = :error, ended_at = :at
+ WHERE key = :key AND attempts = :attempts AND state = 'pending';
+
+-- name: outbox_again
+UPDATE outbox SET due_at = :due_at, error = :error WHERE key = :key AND attempts = :attempts AND state = 'pending';
+
+-- name: outbox_retry
+-- A person asks for what was given up.
+UPDATE outbox SET state = 'pending', due_at = :at, error = '', ended_at = NULL
+ WHERE key = :key AND namespace = :namespace AND state = 'failed';
+
+-- name: outbox_of_run
+SELECT key, run_id, target, namespace, channel, address, text, state, attempts, due_at, receipt, error, created_at,
+       ended_at
+  FROM outbox WHERE run_id = :run_id ORDER BY key;
+
+-- name: outbox_list
+-- Newest first. Empty texts mean any.
+SELECT key, run_id, target, namespace, channel, address, text, state, attempts, due_at, receipt, error, created_at,
+       ended_at
+  FROM outbox
+ WHERE namespace = :namespace AND (:channel = '' OR channel = :channel) AND (:state = '' OR state = :state)
+   AND key < :before
+ ORDER BY key DESC LIMIT :count;
+
+-- name: outbox_next
+SELECT MIN(due_at) AS due_at FROM outbox WHERE state = 'pending';
+
+-- name: outbox_counts
+SELECT channel, state, COUNT(*) AS number FROM outbox WHERE namespace = :namespace GROUP BY channel, state;
+
+-- name: outbox_prune
+DELETE FROM outbox WHERE state <> 'pending' AND created_at < :before;
+
+-- name: channel_reader_add
+INSERT INTO channel_reader (channel, holder, lease_until, place, error)
+VALUES (:channel, '', 0, '', '')
+ON CONFLICT (channel) DO NOTHING;
+
+-- name: channel_reader_claim
+UPDATE channel_reader SET holder = :holder, lease_until = :until
+ WHERE channel = :channel AND (lease_until <= :now OR holder = :holder)
+RETURNING place;
+
+-- name: channel_reader_get
+SELECT channel, holder, lease_until, place, error FROM channel_reader WHERE channel = :channel;
+
+-- name: channel_reader_move
+UPDATE channel_reader SET place = :place WHERE channel = :channel AND holder = :holder;
+
+-- name: channel_reader_error
+UPDATE channel_reader SET error = :error WHERE channel = :channel AND holder = :holder AND error <> :error;
+
+-- name: channel_reader_release
+UPDATE channel_reader SET holder = '', lease_until = 0 WHERE channel = :channel AND holder = :holder;
+
+-- name: channel_reader_forget
+DELETE FROM channel_reader WHERE channel = :channel;
