@@ -67,7 +67,7 @@ class Waiting(Struct, frozen=True):
 
 
 class Arrival(Struct, frozen=True):
-    """What follows from an input: `outcome` for whoever sent it, what to do, and which inputs make room for it.
+    """The consequences of an input: `outcome` for whoever sent it, what to do, and which inputs make room for it.
 
     `refused` says why it is not taken; then nothing follows.
     """
@@ -137,7 +137,7 @@ def next_turn(waiting: Sequence[Waiting], now: float, options: InboxOptions) -> 
 
 
 class AfterTurn(Struct, frozen=True):
-    """What becomes of inputs that were offered to a turn which is over: some are done, others wait to be answered."""
+    """The fate of inputs that were offered to a turn which is over: some are done, others wait to be answered."""
 
     answered: tuple[int, ...] = ()
     back: tuple[Waiting, ...] = ()

@@ -98,7 +98,7 @@ class BackgroundRuns:
             check=False,
             in_transaction=in_transaction,
         )
-        return await self._driven(run_id, drive)
+        return await self.driven(run_id, drive)
 
     async def resume(self, info: RunInfo, *, stay: bool = False) -> RunInfo:
         """Have a run go on that nobody drives; others stay as they are. Raises what keeps it from going on here.
@@ -117,7 +117,7 @@ class BackgroundRuns:
         if stay:
             await inside.resume(info.id, check=False, joins=False)
             return await inside.runs.journal.get(info.id)
-        return await self._driven(info.id, inside.resume(info.id, stream=True, check=False))
+        return await self.driven(info.id, inside.resume(info.id, stream=True, check=False))
 
     async def say(
         self,
@@ -209,12 +209,12 @@ class BackgroundRuns:
                 check=False,
                 in_transaction=in_transaction,
             )
-            return await self._driven(new_id, drive)
+            return await self.driven(new_id, drive)
         if (known.namespace, known.parent) != (info.namespace, info.id):
             raise taken(new_id)
         return known
 
-    async def _driven(self, run_id: str, drive: Coroutine[Any, Any, RunResult]) -> RunInfo:
+    async def driven(self, run_id: str, drive: Coroutine[Any, Any, RunResult]) -> RunInfo:
         """Return when the first event is durable. Whoever asked may leave: the run goes on."""
         with self._inside.watch(run_id) as reader:
             task = self.keep(drive)

@@ -46,6 +46,8 @@ from foliot.resources.references import Origin
 from foliot.runtime.assembly import Assembly
 from foliot.runtime.delegation import Delegator
 from foliot.sandbox.base import SandboxSession
+from foliot.sessions.base import TurnRuns
+from foliot.sessions.service import SessionService
 from foliot.settings.settings import RULES, Given, Settings, load_settings
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import Database, Document, Key, Notices, ResourceStore
@@ -98,6 +100,7 @@ class RuntimeParts:
     limiting: Limiting | None = None
     wall: Clock | None = None
     workspaces: RunWorkspaces | None = None
+    sessions: SessionService | None = None
 
     @property
     def _waits(self) -> Waits:
@@ -171,6 +174,7 @@ async def compose(
     workspace: Path | None,
     watcher: Watcher,
     pause: Callable[[], Awaitable[None]],
+    turns: TurnRuns,
     clock: Clock | None,
     lease_seconds: float | None,
     store_wait: float = 0.0,
@@ -179,7 +183,7 @@ async def compose(
 
     Without a `clock` times are those of the store, so that processes on machines whose clocks differ agree.
     """
-    around = _Around(tools, workspace, watcher, pause, clock)
+    around = _Around(tools, workspace, watcher, pause, turns, clock)
     if url == MEMORY:
         journal: Journal = MemoryJournal(takes_turns=True)
         lease_seconds = LEASE_SECONDS if lease_seconds is None else lease_seconds
@@ -214,12 +218,13 @@ def _over_nats(settings: Settings, waits: Waits) -> dict[str, Any]:
 
 
 class _Around(NamedTuple):
-    """The caller's own parts: his tools, where files are, who watches, how to wait, his clock if he has one."""
+    """The caller's own parts: his tools, where files are, who watches, how to wait, how turns run, his clock."""
 
     tools: Iterable[Tool]
     workspace: Path | None
     watcher: Watcher
     pause: Callable[[], Awaitable[None]]
+    turns: TurnRuns
     clock: Clock | None
 
 
@@ -355,6 +360,10 @@ def _assembled(
     assembly.delegate = delegator = Delegator(runs, assembly, clock=clock, pause=around.pause)
     runs.taken_up = delegator.taken_up
     runs.processes = backends.live_processes
+    sessions = None
+    if database is not None:
+        sessions = SessionService(database, journal, around.turns, clock=clock)
+        runs.turn_settlement = sessions.settlement
     return RuntimeParts(
         runs,
         assembly,
@@ -369,6 +378,7 @@ def _assembled(
         limiting,
         wall,
         workspaces,
+        sessions,
     )
 
 

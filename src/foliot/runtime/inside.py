@@ -47,6 +47,7 @@ from foliot.runtime.assembly import Assembly
 from foliot.runtime.background import BackgroundRuns, taken
 from foliot.runtime.composition import RuntimeParts, compose
 from foliot.runtime.results import RunFailedError, RunResult, Value, result_of
+from foliot.runtime.turns import SessionTurns
 from foliot.settings.settings import Settings, load_settings
 from foliot.store.base import Database, ResourceStore
 from foliot.store.journal.base import TASK_LABEL, TERMINAL, RunHeld, RunInfo, RunTaken, Signal, TransactionBody
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     from foliot.engine.definition.endpoints import RunModels
     from foliot.runtime.composition import Tasking
     from foliot.runtime.tools import ToolCatalog
+    from foliot.sessions.base import NewTurn
+    from foliot.sessions.service import SessionService
     from foliot.tools.backends.callbacks import Callbacks
     from foliot.tools.fences import Fences
 
@@ -99,6 +102,7 @@ class Inside:
         self._opening = False
         self._made: dict[str, None] = {}  # the last ids that were made here, and no run was begun with
         self.background = BackgroundRuns(self)
+        self._turns = SessionTurns(self)
 
     # --- opening and closing -------------------------------------------------------------------------------------
 
@@ -117,7 +121,8 @@ class Inside:
                 tools=self._tools,
                 workspace=self._workspace,
                 watcher=self._hub,
-                pause=self._pause,
+                pause=self.pause,
+                turns=self._turns,
                 clock=self._given_clock,
                 lease_seconds=self._lease_seconds,
                 store_wait=self._store_wait,
@@ -128,6 +133,8 @@ class Inside:
     async def close(self) -> None:
         """Release the runs that are driven here, and close everything."""
         if self._parts is not None:
+            if self._parts.sessions is not None:
+                await self._parts.sessions.close()
             await self.background.close()
             parts, self._parts = self._parts, None
             await parts.close()
@@ -159,6 +166,14 @@ class Inside:
     def tasking(self) -> Tasking:
         """Tasks, and whoever does their runs here. Raises `UsageError` for a runtime in memory."""
         return self._open().tasking
+
+    @property
+    def sessions(self) -> SessionService:
+        """Conversations. Raises `UsageError` for a runtime in memory."""
+        sessions = self._open().sessions
+        if sessions is None:
+            raise UsageError("a runtime in memory keeps no sessions", hint="give the runtime a store, such as a path")
+        return sessions
 
     @property
     def resources(self) -> ResourceStore:
@@ -246,6 +261,7 @@ class Inside:
         after: str = "",
         options: RunOptions = UNCHANGED,
         adjust: Adjust | None = None,
+        turn: NewTurn | None = None,
         stream: bool = False,
         check: bool = True,
         in_transaction: TransactionBody | None = None,
@@ -257,7 +273,7 @@ class Inside:
         conversation it goes on with.
         `options` are what is different in this one run: its model, its prompt, tools that it and all below it lack.
         `adjust` changes in any other way what it is pinned to. `stream` lets whoever watches see answers as they are
-        written.
+        written. `turn` is the turn of a session that it is.
         What `in_transaction` writes is stored together with a run that is new, or not at all.
 
         A run that exists already with this `run_id` is resumed: calling again after a crash is always right.
@@ -274,6 +290,7 @@ class Inside:
             after=after,
             options=options,
             adjust=adjust,
+            turn=turn,
             stream=stream,
             in_transaction=in_transaction,
         )
@@ -293,6 +310,7 @@ class Inside:
         after: str = "",
         options: RunOptions = UNCHANGED,
         adjust: Adjust | None = None,
+        turn: NewTurn | None = None,
         stream: bool,
         in_transaction: TransactionBody | None = None,
     ) -> Driver | None:
@@ -321,6 +339,9 @@ class Inside:
                 run_id=run_id,
                 history=history,
                 after=after,
+                session=turn.session.id if turn is not None else "",
+                turn=turn.number if turn is not None else 0,
+                inputs=turn.inputs if turn is not None else (),
                 definitions=known.pins,
                 labels=labels,
                 identity=identity,
@@ -624,7 +645,7 @@ class Inside:
                     result = await self.resume(run_id, stream=stream, check=check)
                     if result.waiting != state.waiting or result.waiting is None:
                         return result
-            await self._pause()
+            await self.pause()
 
     async def _may_go_on(self, info: RunInfo, state: State) -> bool:
         if info.phase != "waiting":
@@ -635,7 +656,7 @@ class Inside:
         decided = [] if approvals is None else await approvals.answers(state)
         return bool(decided) or await self.runs.may_go_on(state)
 
-    async def _pause(self) -> None:
+    async def pause(self) -> None:
         """Waits until something may have happened in the store."""
         database = self._open().database
         if database is None:
@@ -645,11 +666,15 @@ class Inside:
 
     async def changed(self, stirred: asyncio.Event) -> None:
         """Return when the event is set, or something may have happened in the store."""
-        waits = asyncio.create_task(stirred.wait()), asyncio.create_task(self._pause())
+        waits = asyncio.create_task(stirred.wait()), asyncio.create_task(self.pause())
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             await stop_tasks(*waits)
+
+    async def agent(self, agent: Agent | str) -> Agent:
+        """Returns the agent, looked up when it is a name. Raises `NotFound`, `InvalidInput`."""
+        return await self._assembly.agent(agent)
 
     def know(self, agent: Agent) -> None:
         """Remember the Python objects of an agent, for runs of it that are resumed here."""
@@ -771,7 +796,7 @@ class Inside:
                     with contextlib.suppress(Conflict):  # somebody else was faster
                         driver = await self._take(state, stream=stream)
                         return await self.runs.drive(driver)
-            await self._pause()
+            await self.pause()
 
 
 def _asks(state: State) -> bool:

@@ -27,7 +27,7 @@ SELECT key, id, namespace, agent, user_name, channel, kind, title, model, option
   FROM session
  WHERE namespace = :namespace
    AND (:agent = '' OR agent = :agent)
-   AND (:user_name = '' OR user_name = :user_name)
+   AND ((:user_name = '' AND CAST(:mine AS BIGINT) = 0) OR user_name = :user_name)
    AND (:channel = '' OR channel = :channel)
    AND (:kind = '' OR kind = :kind)
    AND (CAST(:archived AS BIGINT) = 1 OR archived_at IS NULL)

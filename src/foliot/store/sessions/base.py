@@ -85,7 +85,7 @@ class Turn(Struct, frozen=True):
 
 
 class NewInput(Struct, frozen=True):
-    """Something to be said. The same `id` twice is one input; `digest` tells whether it is the same.
+    """An input to be stored. The same `id` twice is one input; `digest` tells whether it is the same.
 
     `place` is where it came from (channel, thread): inputs of two places are never joined. `details` are routing,
     provenance and options of its turn, as the rooms above write them.
@@ -124,10 +124,10 @@ class Input(Struct, frozen=True):
 
 
 class Said(Struct, frozen=True):
-    """What became of an input. `run_id` is the turn that has to hear of it, if one is at work.
+    """The outcome of an input. `run_id` is the turn that has to hear of it, if one is at work.
 
     `act` is what is left to do after the commit: `start` a turn, `wake` the run that was signalled, or nothing.
-    `again`: it had been said before, and this is what became of it then.
+    `again`: it had been said before, and this is what became of it then. `problem` is why no turn can begin yet.
     """
 
     seq: int
@@ -136,3 +136,4 @@ class Said(Struct, frozen=True):
     run_id: str = ""
     dropped: tuple[int, ...] = ()
     again: bool = False
+    problem: str = ""

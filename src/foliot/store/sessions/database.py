@@ -102,9 +102,13 @@ class SqlSessions:
         kind: SessionKind | str = "",
         archived: bool = False,
         limit: int = 50,
-        before: Session | None = None,
+        mine: bool = False,
+        before: tuple[float, int] | None = None,
     ) -> list[Session]:
-        """Lists sessions, the last used first; `before` is the last one already seen."""
+        """Lists sessions, the last used first; `before` is when the last one already seen was used, and its key.
+
+        A blank `user` is anybody, unless `mine`.
+        """
         found = await self._db.read(
             "session_list",
             namespace=namespace,
@@ -113,8 +117,9 @@ class SqlSessions:
             channel=channel,
             kind=kind,
             archived=int(archived),
-            before_at=before.active_at if before is not None else float(_END),
-            before_key=before.key if before is not None else _END,
+            mine=int(mine),
+            before_at=float(_END) if before is None else before[0],
+            before_key=_END if before is None else before[1],
             count=limit,
         )
         return [_session(row) for row in found]
@@ -452,7 +457,9 @@ def _again(id: str) -> Tx[Session]:
 
 
 def _missing(id: str) -> NotFound:
-    return NotFound(f"there is no session {id!r}", hint="`foliot sessions` lists them")
+    error = NotFound(f"there is no session {id!r}", hint="`foliot sessions` lists them")
+    error.details["session"] = id
+    return error
 
 
 def _archived(id: str) -> SessionArchived:

@@ -1,0 +1,128 @@
+"""Turns, worked out from the inputs that they answer; and the settlement of a turn with its session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from foliot.engine.base import Clock
+from foliot.errors import InvalidInput
+from foliot.kernel.identity import Identity
+from foliot.kernel.messages import Media, Message, Text
+from foliot.kernel.run.events import RunRetried, Terminal
+from foliot.kernel.run.feedback import user_message
+from foliot.kernel.run.state import State
+from foliot.sessions.base import TurnOptions
+from foliot.store.journal.base import TransactionBody
+from foliot.store.sessions.base import Input, Session
+from foliot.store.sessions.database import end_turn
+
+LONGEST_TITLE: Final = 60
+# A title is cut at a space only if more than this is left of it.
+SHORTEST_CUT: Final = 20
+OPTIONS: Final = "options"
+VIA: Final = "via"
+LONGEST_LINE: Final = 200
+MOST_LINES: Final = 50
+DROPPED: Final = "Messages that came while you worked and were too many to answer one by one:"
+
+
+def title_of(messages: Sequence[Message]) -> str:
+    """Returns the title that a session gets from the first text in it: at most 60 bytes, whole characters and words."""
+    text = " ".join("".join(c if c.isprintable() else " " for c in _texts(messages)).split())
+    if len(text.encode(errors="replace")) <= LONGEST_TITLE:
+        return text
+    cut = text.encode(errors="replace")[:LONGEST_TITLE].decode(errors="ignore")
+    space = cut.rfind(" ")
+    return f"{cut[:space] if space > SHORTEST_CUT else cut}…"
+
+
+def _texts(messages: Sequence[Message]) -> str:
+    return " ".join(message.text for message in messages if message.text.strip())
+
+
+def message_of(said: Message | str) -> Message:
+    """Returns what is said as a message of a user. Raises `InvalidInput` for nothing, and for what users do not say."""
+    message = user_message(said) if isinstance(said, str) else said
+    if message.role != "user" or not all(isinstance(part, Text | Media) for part in message.parts):
+        raise InvalidInput("what is said to a session is a message of a user: texts, pictures and files")
+    if not any(isinstance(part, Media) or (isinstance(part, Text) and part.text.strip()) for part in message.parts):
+        raise InvalidInput("there is nothing to say: the text is empty")
+    return message
+
+
+def input_of(chosen: Sequence[Input], dropped: Sequence[Input]) -> tuple[Message, ...]:
+    """Returns the messages of a turn: those that it answers, after one line for each that had to make room."""
+    said = tuple(each.message for each in chosen if each.message is not None)
+    lines = [_line(each.message) for each in dropped if each.message is not None]
+    if not lines:
+        return said
+    left = f"(and {len(lines) - MOST_LINES} before these)\n" if len(lines) > MOST_LINES else ""
+    return user_message(f"{DROPPED}\n{left}" + "\n".join(f"- {line}" for line in lines[-MOST_LINES:])), *said
+
+
+def _line(message: Message) -> str:
+    text = " ".join(message.text.split()) or "(a file)"
+    return text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 1]}…"
+
+
+def options_of(session: Session, chosen: Sequence[Input]) -> TurnOptions:
+    """Returns the options of a turn: of each the newest that was given, tools that any of its inputs excludes.
+
+    The model is that of the turn, then that of the session, then that of the agent.
+    """
+    options = TurnOptions(model=session.model)
+    for each in chosen:
+        given = msgspec.convert(each.details.get(OPTIONS, {}), TurnOptions)
+        options = TurnOptions(
+            model=given.model or options.model,
+            system=given.system or options.system,
+            exclude_tools=tuple(dict.fromkeys((*options.exclude_tools, *given.exclude_tools))),
+            max_seconds=given.max_seconds if given.max_seconds is not None else options.max_seconds,
+        )
+    return options
+
+
+def identity_of(session: Session, chosen: Sequence[Input]) -> Identity:
+    """Returns on whose behalf a turn acts: the user of its session, and by whom if others spoke for them."""
+    last = chosen[-1]
+    spoke = Identity(session.place.user, by=last.by, via=str(last.details.get(VIA, "")))
+    return spoke.also_ordered_by(*(each.by for each in chosen))
+
+
+def details_of(identity: Identity | None, options: TurnOptions | None, details: dict[str, Any]) -> dict[str, Any]:
+    """Returns what is stored of an input besides its message."""
+    kept = dict(details)
+    if options is not None and options != TurnOptions():
+        kept[OPTIONS] = msgspec.to_builtins(options)
+    if identity is not None and identity.via:
+        kept[VIA] = identity.via
+    return kept
+
+
+class TurnSettlement:
+    """The session that a run is a turn of: its end moves the head, and is told to whoever starts the next turn."""
+
+    def __init__(self, session: str, over: Callable[[str], None], *, clock: Clock) -> None:
+        self._session = session
+        self._over = over
+        self._clock = clock
+        self._ended = False
+
+    def instead(self, state: State, terminal: Terminal) -> RunRetried | None:
+        """Returns None: a turn that failed has failed, and the person decides whether it is tried again."""
+        return None
+
+    def settle(self, state: State) -> TransactionBody | None:
+        """Returns what the end of the turn does to its session; nothing while it only waits."""
+        self._ended = state.ended is not None
+        if not self._ended:
+            return None
+        return end_turn(self._session, state.run_id, state.taken, now=self._clock())
+
+    async def settled(self) -> None:
+        """Has the next turn begin, if something waits."""
+        if self._ended:
+            self._over(self._session)

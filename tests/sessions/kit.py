@@ -1,0 +1,40 @@
+"""Parts that the tests of sessions share: a runtime with an agent, and waiting for a session to be done."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from foliot import Runtime
+from foliot.kernel.messages import Message
+from foliot.store.sessions.base import Place, Session
+
+MOST_LOOKS = 600
+
+
+def place(agent: str = "helper", user: str = "ann", channel: str = "web", namespace: str = "default") -> Place:
+    return Place(namespace, agent, user, channel)
+
+
+async def quiet(runtime: Runtime, id: str) -> Session:
+    """Returns the session once no turn is at work and nothing waits. Fails after a bounded number of looks."""
+    sessions = runtime.inside.sessions
+    for _ in range(MOST_LOOKS):
+        session = await sessions.store.get(id)
+        if not session.turn and not await sessions.store.waiting(session):
+            return session
+        await asyncio.wait({asyncio.ensure_future(runtime.inside.pause())}, timeout=0.1)
+    raise AssertionError(f"session {id} never became quiet: {await sessions.store.get(id)}")
+
+
+async def conversation(runtime: Runtime, id: str) -> list[tuple[str, str]]:
+    """Returns who said what in a session, by role and text."""
+    session = await runtime.inside.sessions.store.get(id)
+    if not session.head:
+        return []
+    _, state = await runtime.inside.runs.load(session.head)
+    return [(message.role, message.text) for message in state.settled_messages()]
+
+
+def texts(messages: list[Message] | tuple[Message, ...]) -> list[Any]:
+    return [message.text for message in messages]
