@@ -20,14 +20,15 @@ ROOT = Path(__file__).parents[1]
 NAMED = ("foliot.errors", "foliot.testing", "foliot.cli.main")
 PUBLIC = """
 Accepted Agent Answered Applied AuditFilter AuditRecord Batch Budgets CallResult Called Change ClassInfo Client
-Command Document Doubt DoubtPage Event Explanation Fate FieldConflict Filter Fired FoliotError InUse Invocation
+Command Document Doubt DoubtPage Event Explanation Fate FieldConflict Filter Fired FoliotError Hook
+HookAct HookBlock HookChange InUse Invocation
 Judgement Limit Live ManifestError Media Message ModelEndpoint ModelError ModelResponse OpenQuestion Outcome Output
 Page PolicyAnswer PolicyQuestion Question Recorded Replayed Requirement Requirements ResultPage RuleDefaults
 RunFailedError RunHeld RunInfo RunResult RunStanding RunTaken Runtime ScriptedModel Sent Settings Slot StepFiles
 Streamed
 Taken TaskExplanation TaskInfo TaskRecord TaskStory Text ToolCall ToolError ToolResult Toolset Total Trace Usage
 UsageError Verified WebhookDelivery WorkerInfo WorkspaceTree __version__ events load_settings log_line outlives_call
-parse_manifests tool
+parse_manifests tool hook
 """
 
 

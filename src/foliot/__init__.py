@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from foliot.engine.audit.metering import Total
     from foliot.engine.explain.trace import Trace
     from foliot.engine.explain.why import Explanation
+    from foliot.engine.hooks.base import Hook, HookAct, HookBlock, HookChange, hook
     from foliot.engine.live.hub import Live, Output, Recorded, Streamed
     from foliot.engine.python_endpoints import ModelEndpoint
     from foliot.engine.workspaces.history import StepFiles
@@ -89,6 +90,10 @@ __all__ = [
     "Filter",
     "Fired",
     "FoliotError",
+    "Hook",
+    "HookAct",
+    "HookBlock",
+    "HookChange",
     "InUse",
     "Invocation",
     "Judgement",
@@ -146,6 +151,7 @@ __all__ = [
     "WorkspaceTree",
     "__version__",
     "events",
+    "hook",
     "load_settings",
     "log_line",
     "outlives_call",
@@ -180,6 +186,10 @@ _HOME = {
     "Fired": "foliot.runtime.answers",
     "FoliotError": "foliot.errors",
     "RunHeld": "foliot.store.journal.base",
+    "Hook": "foliot.engine.hooks.base",
+    "HookAct": "foliot.engine.hooks.base",
+    "HookBlock": "foliot.engine.hooks.base",
+    "HookChange": "foliot.engine.hooks.base",
     "InUse": "foliot.runtime.outcomes",
     "Invocation": "foliot.tools.base",
     "Judgement": "foliot.tools.governance.judge",
@@ -235,6 +245,7 @@ _HOME = {
     "WorkspaceTree": "foliot.engine.workspaces.trees",
     "__version__": "foliot.version",
     "events": "foliot.kernel.run.events",
+    "hook": "foliot.engine.hooks.base",
     "load_settings": "foliot.settings.settings",
     "log_line": "foliot.work.views.events",
     "outlives_call": "foliot.common.call_processes",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, cast, overload
 
+from foliot.engine.hooks.base import Hook, distinct
 from foliot.engine.python_endpoints import ModelEndpoint
 from foliot.errors import InvalidInput, UsageError
 from foliot.models.base import Gateway
@@ -37,8 +38,9 @@ class Agent(Generic[Value]):
     Python, or a gateway object.
     `tools` are functions, tools made with `@tool`, other agents (it can then ask them), or names of tools that are
     declared elsewhere (`agent:name` for an agent). `output` asks for a structured answer: a pydantic model, any other
-    type that pydantic understands, or a JSON Schema. Everything else of the Agent manifest can be given by its name
-    there (`limits={"max_steps": 5}`, `execution={…}`).
+    type that pydantic understands, or a JSON Schema. `hooks` are asked about what its runs and those of its delegates
+    do: objects of Python, or declarations as in a manifest. Everything else of the Agent manifest can be given by
+    its name there (`limits={"max_steps": 5}`, `execution={…}`).
 
     Raises `ManifestError`, with every problem, when the declaration is wrong, `UsageError` for arguments that are
     none, and `InvalidInput` for a function that cannot be a tool.
@@ -54,6 +56,7 @@ class Agent(Generic[Value]):
         tools: Tools = (),
         output: type[Value],
         namespace: str = "default",
+        hooks: Iterable[Hook | Mapping[str, Any]] = (),
         **spec: Any,
     ) -> None: ...
     @overload
@@ -66,6 +69,7 @@ class Agent(Generic[Value]):
         tools: Tools = (),
         output: Any = None,
         namespace: str = "default",
+        hooks: Iterable[Hook | Mapping[str, Any]] = (),
         **spec: Any,
     ) -> None: ...
     def __init__(
@@ -77,6 +81,7 @@ class Agent(Generic[Value]):
         tools: Tools = (),
         output: Any = None,
         namespace: str = "default",
+        hooks: Iterable[Hook | Mapping[str, Any]] = (),
         **spec: Any,
     ) -> None:
         _check_arguments(name, model, tools, spec)
@@ -85,6 +90,9 @@ class Agent(Generic[Value]):
         self.tools: list[Tool] = _distinct(name, [item for item in given if not isinstance(item, str | Agent)])
         self.endpoint = model if isinstance(model, ModelEndpoint) else None
         self.gateway = None if isinstance(model, str | ModelEndpoint) else model
+        given_hooks = list(hooks)
+        self.hooks = distinct((each for each in given_hooks if not isinstance(each, Mapping)), f"Agent({name!r})")
+        declared = [each for each in given_hooks if isinstance(each, Mapping)]
         # Not only classes: `list[City]` and `City | None` are types of values too.
         self.output_type: Any = None if isinstance(output, Mapping) else output
         # A gateway object has no name that another process could look up; the run records whose it was.
@@ -98,6 +106,7 @@ class Agent(Generic[Value]):
                 "prompt": prompt,
                 "tools": list(dict.fromkeys(_tool_name(item, namespace) for item in given)),
                 "output_schema": _schema(name, output),
+                "hooks": declared or None,
                 **spec,
             },
         )
@@ -107,7 +116,7 @@ class Agent(Generic[Value]):
         """An agent as it is declared in a manifest or in the store."""
         agent = cls.__new__(cls)
         agent.tools, agent.agents, agent.gateway, agent.output_type, agent.document = [], [], None, None, document
-        agent.endpoint = None
+        agent.endpoint, agent.hooks = None, ()
         return agent
 
     @property
@@ -136,7 +145,7 @@ class Agent(Generic[Value]):
     @property
     def is_of_python(self) -> bool:
         """Whether it holds objects that no other process could look up."""
-        return self.gateway is not None or self.endpoint is not None or bool(self.tools)
+        return self.gateway is not None or self.endpoint is not None or bool(self.tools or self.hooks)
 
     if not TYPE_CHECKING:  # type checkers know that it is not there
 

@@ -31,6 +31,7 @@ from foliot.engine.definition.freeze import (
 from foliot.engine.definition.governance import ModelGate
 from foliot.engine.definition.run_options import RunOptions, check_model_may_change, without_tools
 from foliot.engine.driver.intake import caller_for
+from foliot.engine.hooks.registry import HookRegistry, declared_object, with_hooks
 from foliot.engine.runners.adapters import resolved_runner, with_questions
 from foliot.engine.runners.profile import REFERENCE, RUNNER
 from foliot.errors import NotFound, NotHere, UsageError
@@ -156,6 +157,7 @@ class Assembly:
         clock: Clock = time.time,
         parts: PipelineParts | None = None,
         gate: ModelGate | None = None,
+        hooks: HookRegistry | None = None,
     ) -> None:
         """`parts` are one set for all pipelines: what is counted per tool is counted over all runs of this process."""
         self.backends = backends
@@ -164,6 +166,7 @@ class Assembly:
         self.models = models
         self._gate = gate or ModelGate(self._parts.rules, models.models_of)
         self.resources = resources
+        self.hooks = hooks or HookRegistry()
         self.given = ToolRegistry(tools, parent=GLOBAL)
         self._agents: dict[tuple[str, str], Agent] = {}
         self._agent_tools: dict[tuple[str, str], ToolRegistry] = {}
@@ -192,6 +195,7 @@ class Assembly:
             self.models.serve(agent.model_ref, agent.gateway)
         if agent.endpoint is not None:
             self.models.declare(agent.endpoint)
+        self.hooks.know(f"{agent.namespace}/{agent.name}", agent.hooks)
         for callee in agent.agents:
             self.know(callee)
 
@@ -204,9 +208,7 @@ class Assembly:
             self.know(agent)
             return agent
         namespace, name = named(agent)
-        if (known := self.known(namespace, name)) is not None and (
-            known.gateway is not None or known.endpoint is not None or known.tools
-        ):
+        if (known := self.known(namespace, name)) is not None and known.is_of_python:
             return known
         if self.resources is None:
             raise UsageError(f"there is no agent {agent!r} in this runtime", hint="give an Agent object")
@@ -271,6 +273,9 @@ class Assembly:
         declared += [name for name in callees if self.known(agent.namespace, name.removeprefix(PREFIX)) is None]
         if declared:
             frozen = replace(frozen, extra={**frozen.extra, DECLARED: declared})
+        if agent.hooks:
+            whose = f"{agent.namespace}/{agent.name}"
+            frozen = with_hooks(frozen, own=[declared_object(each, whose) for each in agent.hooks])
         return await self._allowed(frozen), tools
 
     async def with_model(self, spec: RunSpec, ref: str) -> RunSpec:
@@ -329,6 +334,8 @@ class Assembly:
 
     async def pipeline_here(self, spec: RunSpec) -> Pipeline:
         """Make the pipeline where others may do the run as well. Raises `NotHere` when this process lacks something."""
+        if lacking := self.hooks.lacks(spec):
+            raise NotHere(f"hook {lacking!r}, which the run must have, is not in this process", lacks=f"hook {lacking}")
         pipeline = await self.pipeline(spec)
         for name in pipeline.definitions:
             entry = pipeline.entry(name)
@@ -397,6 +404,7 @@ class Assembly:
             await self._delegate.close()
 
     async def close(self) -> None:
+        await self.hooks.close()
         await self.backends.close()
         await self.models.close()
 

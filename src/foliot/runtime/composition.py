@@ -34,6 +34,9 @@ from foliot.engine.definition.task_memory import TaskMemory
 from foliot.engine.driver.doubts import Doubts
 from foliot.engine.driver.intake import caller_of
 from foliot.engine.driver.runs import Runs
+from foliot.engine.hooks.base import Hook
+from foliot.engine.hooks.http import HttpHooks
+from foliot.engine.hooks.registry import HookRegistry
 from foliot.engine.limits.shared import Limiting, open_limiting
 from foliot.engine.live.hub import RunHub
 from foliot.engine.runners.gateway import RunnerGateway
@@ -178,12 +181,13 @@ async def compose(
     clock: Clock | None,
     lease_seconds: float | None,
     store_wait: float = 0.0,
+    hooks: Iterable[Hook] = (),
 ) -> RuntimeParts:
     """Open the store that the settings name, and put everything else on top of it. Raises `FoliotError`.
 
     Without a `clock` times are those of the store, so that processes on machines whose clocks differ agree.
     """
-    around = _Around(tools, workspace, watcher, pause, turns, clock)
+    around = _Around(tools, workspace, watcher, pause, turns, clock, hooks)
     if url == MEMORY:
         journal: Journal = MemoryJournal(takes_turns=True)
         lease_seconds = LEASE_SECONDS if lease_seconds is None else lease_seconds
@@ -226,6 +230,7 @@ class _Around(NamedTuple):
     pause: Callable[[], Awaitable[None]]
     turns: TurnRuns
     clock: Clock | None
+    hooks: Iterable[Hook] = ()
 
 
 def _assembled(
@@ -328,6 +333,7 @@ def _assembled(
         unfenced=audit.unfenced if audit is not None else None,
     )
     gate = ModelGate(governance.rules, models.models_of)
+    hooks = HookRegistry(around.hooks, mask=secrets.masker.mask, http=HttpHooks(lambda: backends.web.client, secrets))
     runs = Runs(
         journal=journal,
         models=models,
@@ -347,6 +353,7 @@ def _assembled(
         if database is None or audit is None
         else Completion(database, masker=audit.masker, trail=audit).complete_run,
         set_back=partial(note_set_back, database, clock=clock) if database is not None else None,
+        hooks=hooks,
     )
 
     async def fence_of_program(wanted: FenceRequest, run_id: str) -> SandboxSession:
@@ -355,7 +362,7 @@ def _assembled(
 
     fenced = partial(FencedPython, fence_of_program) if can_fence() else None
     models.reserve(REFERENCE, CodeGateway(Interpreter, fenced))
-    assembly = Assembly(models, resources, around.tools, backends, clock, governance, gate)
+    assembly = Assembly(models, resources, around.tools, backends, clock, governance, gate, hooks)
     # Two circles are closed here: an agent that calls agents needs runs, and a run that is taken up its children.
     assembly.delegate = delegator = Delegator(runs, assembly, clock=clock, pause=around.pause)
     runs.taken_up = delegator.taken_up

@@ -24,6 +24,7 @@ from foliot.engine.definition.freeze import narrowed_by
 from foliot.engine.driver.driver import Driver
 from foliot.engine.driver.journal import signal
 from foliot.engine.driver.runs import Runs, user_message
+from foliot.engine.hooks.registry import with_hooks
 from foliot.errors import Conflict, FoliotError, NotFound, UsageError
 from foliot.kernel.arguments import parse_object
 from foliot.kernel.run.budget import Limits, Spent, narrow, remaining
@@ -421,7 +422,14 @@ class Delegator:
             raise ToolUnsupported(f"agent {order.agent!r} cannot be run: {error.message}", hint=error.hint) from None
         spec = await self._assembly.without(_narrowed(spec, order), order.caller.excluded_tools)
         spec = replace(spec, limits=narrow(self._share(order), spec.limits))
+        spec = with_hooks(spec, await self._spec_above(order))
         return narrowed_by(spec, order.caller.execution), {f"Agent/{agent.name}": definition_digest(agent.document)}
+
+    async def _spec_above(self, order: DelegationOrder) -> RunSpec | None:
+        """The spec of whoever asks: what hooks it has, its delegates have too."""
+        if (parent := self._parent(order)) is not None or not order.parent:
+            return None if parent is None else parent.spec
+        return (await self._runs.load(order.parent))[1].spec
 
     async def _program(self, order: DelegationOrder, program: Program) -> RunSpec:
         """The caller as it is pinned, with a program in the place of its model."""
@@ -433,7 +441,9 @@ class Delegator:
             calls = max(0, left.max_tool_calls - await self._called_by_programs(parent))
             beside = sum(call.name == RUNNING_CODE and call.phase != "done" for call in parent.calls)
             left = replace(left, max_tool_calls=calls // max(1, beside))
-        return program_spec(parent.spec, order.tools or (), program, left)
+        # What a hook has left out of the question is not called by a program that the answer holds, either.
+        offered = [name for name in order.tools or () if parent.offers(name)]
+        return program_spec(parent.spec, offered, program, left)
 
     async def _bring_files_back(self, order: DelegationOrder, program: State) -> None:
         """Have the call leave what its program changed in the files, which had begun with those of its agent."""

@@ -31,6 +31,7 @@ from foliot.engine.driver.intake import system_of
 from foliot.engine.driver.journal import signal
 from foliot.engine.driver.runs import Runs
 from foliot.engine.explain.replay import Replay, ReplayDifference, branch, replay
+from foliot.engine.hooks.base import Hook, distinct
 from foliot.engine.live.hub import Live, Reader, Recorded, RunHub
 from foliot.engine.workspaces.assets import Assets
 from foliot.errors import Conflict, InvalidInput, NotFound, UsageError
@@ -89,7 +90,9 @@ class Inside:
         clock: Callable[[], float] | None = None,
         lease_seconds: float | None = None,
         store_wait: float = 0.0,
+        hooks: Iterable[Hook] = (),
     ) -> None:
+        self._hooks = distinct(hooks, "the runtime")
         self._url = os.fspath(store) if store is not None else None
         self._settings = settings
         self._workspace = Path(workspace) if workspace is not None else None
@@ -126,6 +129,7 @@ class Inside:
                 clock=self._given_clock,
                 lease_seconds=self._lease_seconds,
                 store_wait=self._store_wait,
+                hooks=self._hooks,
             )
         finally:
             self._opening = False

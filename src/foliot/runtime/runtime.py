@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from foliot.engine.definition.endpoints import RunModels
+    from foliot.engine.hooks.base import Hook
     from foliot.engine.live.hub import Live
     from foliot.kernel.messages import Message
     from foliot.runtime.agent import Agent
@@ -38,6 +39,7 @@ class Runtime(LocalGroups, Conveniences):
 
     `store` is a path or URL as in `FOLIOT_STORE`, by default the one that the settings name; `"memory:"` keeps nothing.
     `tools` are functions or tools that agents can use by name; `workspace` is the folder that their file tools may use.
+    `hooks` are asked about what every run does that is driven here.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Runtime(LocalGroups, Conveniences):
         clock: Callable[[], float] | None = None,
         lease_seconds: float | None = None,
         store_wait: float = 0.0,
+        hooks: Iterable[Hook] = (),
     ) -> None:
         """`lease_seconds` is by default the setting `lease`; `store_wait` is how long to wait for a store that is away,
         unless the setting of this name says. `clock` is for tests; by default times are those of the store."""
@@ -62,6 +65,7 @@ class Runtime(LocalGroups, Conveniences):
                 clock=clock,
                 lease_seconds=lease_seconds,
                 store_wait=store_wait,
+                hooks=hooks,
             )
         )
 

@@ -38,11 +38,13 @@ from foliot.engine.driver.doubts import Doubts, both, doubts_of, noting
 from foliot.engine.driver.effects import ask_model, call_tool, given_up, in_place_of, left_behind
 from foliot.engine.driver.intake import admit_calls, caller_of, check_output, give_up_compacting, mistaken_calls
 from foliot.engine.driver.journal import phase_of, summary_of
+from foliot.engine.hooks.run_hooks import Due, RunHooks
 from foliot.engine.runners.profile import RUNNER
 from foliot.errors import FoliotError, Unavailable
 from foliot.kernel.errors import IllegalEvent, NewerEvent, Unencodable, UnknownEvent
 from foliot.kernel.messages import Usage
 from foliot.kernel.run.actions import (
+    Action,
     AskModel,
     Await,
     CallIntent,
@@ -59,6 +61,7 @@ from foliot.kernel.run.events import (
     ApprovalDecided,
     BudgetExceeded,
     Event,
+    HookDecided,
     ModelFailed,
     ModelResponded,
     QuestionAnswered,
@@ -69,6 +72,7 @@ from foliot.kernel.run.events import (
     UnknownReason,
 )
 from foliot.kernel.run.loop import decide, may_ask_again, room_left
+from foliot.kernel.run.spec import RunSpec
 from foliot.kernel.run.state import State
 from foliot.models.routing import usage as spending
 from foliot.models.routing.limits import ASKER
@@ -164,6 +168,7 @@ class Driver:
         self._purse = purse
         self._gate = gate
         self._doubts = doubts
+        self._hooks: RunHooks | None = None
         # What the list of doubts says of this run: its rows are written with the facts that bring calls into doubt.
         self._noted = doubts_of(state) if doubts is not None and (state.calls or state.unsettled) else {}
         self._doubts_noted = state.doubts
@@ -186,6 +191,9 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._alarm: asyncio.Future[None] | None = None  # what is waited for, or the last that was
         self._asking: asyncio.Task[None] | None = None
+        self._hooking: asyncio.Task[None] | None = None
+        self._observing: set[asyncio.Task[None]] = set()  # hooks that are told of what is over
+        self._returned: dict[str, Event] = {}  # results that hooks look at before they are recorded
         self._calling: dict[str, asyncio.Task[None]] = {}
         self._stopping: list[asyncio.Task[None]] = []
         self._cancelled: set[asyncio.Task[None]] = set()
@@ -197,11 +205,13 @@ class Driver:
         self._unreadable: NewerEvent | None = None  # a signal for whoever knows its type
         self._broken: Exception | None = None  # what an effect, or whoever brought it something, did not expect
 
-    async def drive(self) -> State:
+    async def drive(self, hooks: RunHooks | None = None) -> State:
         """Go on until the run ends or waits. Raises `LeaseLost`, and what the journal raises.
 
-        Raises `NewerEvent` for a signal that only a newer version knows, once nothing is under way any more.
+        Raises `NewerEvent` for a signal that only a newer version knows, once nothing is under way any more. `hooks`
+        are asked about what it does meanwhile.
         """
+        self._hooks = hooks
         self._tenure.watch(self._lapsed)
         try:
             if self._claim:
@@ -217,6 +227,8 @@ class Driver:
             elif waiting is not None and waiting.reason == "budget":
                 self._record(RunResumed("budget"))  # whoever takes it up wants it to look again
             await self._go_on()
+            if self._hooks is not None:
+                await self._tell_of_end(self._hooks)
             return self.state
         except (FoliotError, UnknownEvent):
             raise
@@ -318,6 +330,9 @@ class Driver:
                 await self._stop_asking(self._asking)
                 continue
             action = decide(self.state)
+            if self._hooks is not None and (due := self._hooks.due(self.state, action)) is not None:
+                await self._ask_hooks(self._hooks, action, due)
+                continue
             if type(action) is End and self._settlement is not None:
                 return await self._end(action, self._settlement)
             refused = mistaken_calls(self.state, action.events, self._caller) if type(action) is Note else ()
@@ -502,6 +517,41 @@ class Driver:
     def _transaction_body(self, phase: Phase) -> TransactionBody | None:
         return None if self._settlement is None else self._settlement.settle(self.state)
 
+    # --- hooks ---------------------------------------------------------------------------------------------------
+
+    async def _ask_hooks(self, hooks: RunHooks, action: Action, due: Due) -> None:
+        """Have hooks decide about an act, beside the mailbox. They act on the world: what they see is durable."""
+        if self._hooking is None:
+            await self._write()
+            asking = begin(self._watched(self._hook, hooks, action, due))
+            self._hooking = None if asking.done() else asking
+        await self._mail_comes()
+
+    async def _hook(self, hooks: RunHooks, action: Action, due: Due) -> None:
+        facts = await hooks.before(self.state, action, due)
+        self._hooking = None
+        for fact in facts:
+            self._post(fact)
+
+    def _observe(self, telling: Coroutine[Any, Any, HookDecided | None]) -> None:
+        """Tell hooks of what is over. The run goes on meanwhile; one that must end for their failure ends then."""
+
+        async def tell() -> None:
+            if (fact := await telling) is not None:
+                self._post(fact)
+
+        task = begin(self._watched(tell))
+        if not task.done():
+            self._observing.add(task)
+            task.add_done_callback(self._observing.discard)
+
+    async def _tell_of_end(self, hooks: RunHooks) -> None:
+        """The run has ended, or waits: nothing of it waits for hooks any more but who asked for its result."""
+        if self._observing:
+            await asyncio.wait(self._observing)  # each has its time limit
+        if self.state.ended is not None:
+            await hooks.after_run(self.state)
+
     # --- effects -------------------------------------------------------------------------------------------------
 
     async def _watched(self, effect: Callable[..., Awaitable[None]], *args: Any) -> None:
@@ -527,7 +577,7 @@ class Driver:
         ASKING.set(self._asker)
         shown = self._stream or self._watcher.wanted(run_id)
         heard = partial(self._watcher.streamed, run_id, action.step) if shown else None
-        models, spec, clock = self._models, self.state.spec, self._clock
+        models, spec, clock = self._models, self._asked_spec(action), self._clock
         account = spending.count()
         if self.state.lost_asks and isinstance(models, EstimatesQuestions):
             account.lose(self.state.lost_asks, await models.question(spec, action.request))
@@ -559,6 +609,13 @@ class Driver:
             files.drop()
         self._asking = None
         self._post(fact)
+        if self._hooks is not None:
+            self._observe(self._hooks.after_model(self.state, fact, action.step, action.request.model))
+
+    def _asked_spec(self, action: AskModel) -> RunSpec:
+        """The spec by which a question is asked and judged: a hook may have named another model."""
+        spec, model = self.state.spec, action.request.model
+        return spec if model == spec.model else replace(spec, model=model)
 
     async def _leaves_room(self, account: AnswerUsage, _: Usage) -> bool:
         self._bound(account)
@@ -582,13 +639,14 @@ class Driver:
 
     async def _ask_governed(self, action: AskModel, ask: Callable[[], Awaitable[Asked]]) -> Asked | BudgetExceeded:
         """Ask, if the policies allow it now and leave tokens for it, and budgets leave money."""
-        gate, spec, purse = self._gate, self.state.spec, self._purse
+        gate, spec, purse = self._gate, self._asked_spec(action), self._purse
         limits: Sequence[BudgetRule] = ()
         if gate is not None:
             try:
                 rules = await gate.rules(spec.namespace)
                 if rules.policies or rules.broken:
                     caller = self._caller or caller_of(self.state)
+                    caller = caller if caller.model == spec.model else replace(caller, model=spec.model)
                     verdict = await gate.judge(spec, caller, rules)
                     if verdict.outcome == "deny":
                         return ModelFailed(action.step, "policy", f"{verdict.reason} ({verdict.rule})")
@@ -658,8 +716,15 @@ class Driver:
             here=_is_here(definition),
             files=self._files(),
         )
+        facts: Sequence[Event] = (fact,)
+        if self._hooks is not None:
+            self._returned[intent.call_id] = fact
+            facts = await self._hooks.after_tool(self.state, intent, fact)
+            if self._returned.pop(intent.call_id, None) is None:
+                return  # it was told to stop meanwhile, and its result is recorded as it was
         self._calling.pop(intent.call_id, None)
-        self._post(fact)
+        for each in facts:
+            self._post(each)
 
     def _files(self) -> CallFiles:
         state = self.state
@@ -699,17 +764,21 @@ class Driver:
                 self._cancel(task)
                 self._stopping.append(task)
             call = self.state.call(call_id)
-            if call is not None:
+            if (returned := self._returned.pop(call_id, None)) is not None:
+                self._post(returned)  # it has ended, whatever its hooks would have said
+            elif call is not None:
                 self._post(given_up(call))
 
     def _effects(self) -> list[asyncio.Task[None]]:
-        return [task for task in (self._asking, *self._calling.values()) if task is not None]
+        return [task for task in (self._asking, self._hooking, *self._calling.values()) if task is not None]
 
     async def _stop_effects(self) -> None:
         running = self._effects()
         for task in running:
             if not task.cancelling():  # by whomever: see `lose`
                 self._cancel(task)
+        for task in list(self._observing):
+            self._cancel(task)
         tasks = [task for task in (*running, *self._stopping) if not task.done()]
         if not tasks:
             return

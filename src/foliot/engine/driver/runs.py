@@ -35,6 +35,7 @@ from foliot.engine.driver.journal import (
     told_by,
 )
 from foliot.engine.driver.lease_keeper import LeaseKeeper
+from foliot.engine.hooks.registry import HookRegistry
 from foliot.engine.telemetry.context import callers_trace, logged_with
 from foliot.engine.workspaces.assets import Asset, left_by, with_assets
 from foliot.errors import FoliotError, UsageError
@@ -93,6 +94,7 @@ class Runs:
         doubts: Doubts | None = None,
         taken_over: Callable[[State, Sequence[tuple[float, Event]]], Awaitable[object]] | None = None,
         set_back: Callable[[str], Awaitable[None]] | None = None,
+        hooks: HookRegistry | None = None,
     ) -> None:
         """`is_gone` says whether a worker has certainly died, so that its runs can be taken before its leases end.
 
@@ -100,7 +102,8 @@ class Runs:
         Without `approvals` a parked call is known to its journal alone; without a `gate` every model may be asked.
         `decisions` keeps a record of what nobody decided in time. Without `doubts` a call that may have acted is known
         to its own run alone. `taken_over` hears of a run that its last holder did not let go, with all that is recorded
-        of it; `set_back` keeps it that the store is older than what a run here had seen of it.
+        of it; `set_back` keeps it that the store is older than what a run here had seen of it. `hooks` are asked about
+        what runs do here.
         """
         self.journal = journal
         self.tools = tools
@@ -118,6 +121,7 @@ class Runs:
         self.doubts = doubts
         self._taken_over = taken_over
         self._set_back = set_back
+        self.hooks = hooks
         # What a run that is taken up has to be told first, by whoever knows of its parent and its children.
         self.taken_up: Callable[[State], Awaitable[Sequence[Signal]]] | None = None
         # What the end of a turn does to its session; without it no turn of a session is driven here.
@@ -361,7 +365,7 @@ class Runs:
                 try:
                     if self._keeper.orphans(lease.run_id):
                         await self._keeper.stand_alone(driver)
-                    state = await driver.drive()
+                    state = await self._hooked(driver)
                     # Who lets a run go writes the next epoch, so that nothing more can be written under its own.
                     row_epoch = lease.epoch + 1 if state.ended is None else None
                     return state
@@ -374,6 +378,16 @@ class Runs:
             except asyncio.CancelledError:
                 await self._give_back(lease)  # another process may go on with it at once
                 raise
+
+    async def _hooked(self, driver: Driver) -> State:
+        """Drive with the hooks that are in force now: they stay until the run ends or waits."""
+        hooks = self.hooks.take(driver.state.spec) if self.hooks is not None else None
+        if hooks is None or self.hooks is None:
+            return await driver.drive()
+        try:
+            return await driver.drive(hooks)
+        finally:
+            await self.hooks.release(hooks)
 
     async def _held(self, claiming: Coroutine[Any, Any, Lease | None]) -> Lease:
         """The lease that is being stored. A caller that does not wait for it leaves no run held: it is given back."""

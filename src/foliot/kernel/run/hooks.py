@@ -39,6 +39,10 @@ def was_asked(state: State, point: str, act: str) -> bool:
     return f"{point}/{act}" in state.hooked
 
 
+def was_refused(state: State, point: str, act: str) -> bool:
+    return state.hooked.get(f"{point}/{act}") == "refuse"
+
+
 def refusal_of(state: State, event: HookDecided) -> str | None:
     """Says why a decision has no place: the act is not about to be done, or was decided before."""
     if was_asked(state, event.point, event.act):
@@ -59,7 +63,7 @@ def refusal_of(state: State, event: HookDecided) -> str | None:
 
 
 def fold_decision(state: State, event: HookDecided) -> None:
-    state.hooked.add(f"{event.point}/{event.act}")
+    state.hooked[f"{event.point}/{event.act}"] = event.then
     if event.then == "end":
         return state.end(FAILED, event.hooks[-1] if event.hooks else "hook", event.message)
     match event.point:

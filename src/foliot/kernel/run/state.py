@@ -265,8 +265,8 @@ class State:
         self.unsettled: dict[tuple[str, bytes], Unsettled] = {}
         self.stood_for: set[str] = set()  # keys of calls of other runs that calls of this one were held for
         self.doubts = 0  # grows with each call that comes into doubt, for whoever keeps a list of them
-        # what hooks have decided: points with acts, and what became of the questions
-        self.hooked: set[str] = set()
+        # what hooks have decided: points with acts and what became of them, and of the questions
+        self.hooked: dict[str, str] = {}
         self.run_change: HookDecided | None = None
         self.step_change: HookDecided | None = None
         # size of the next request, counted only when tokens are limited
