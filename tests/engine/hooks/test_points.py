@@ -190,7 +190,9 @@ async def test_an_answer_of_a_hook_is_held_against_the_schema_again(runtime: Run
     def spoil(act: HookAct) -> Any:
         return act.change(text="not JSON") if act.step == 1 else None
 
-    agent = Agent("a", model=ScriptedModel([{"say": '{"n": 1}'}, {"say": '{"n": 2}'}]), output=dict, hooks=[spoil])
+    agent = Agent(
+        "a", model=ScriptedModel([{"say": '{"n": 1}'}, {"say": '{"n": 2}'}]), output=dict[str, int], hooks=[spoil]
+    )
     result = await runtime.run(agent, "Go.")
     assert result.value == {"n": 2}
 

@@ -1,4 +1,4 @@
-"""What a hook is, and what it is given: the part that people who write hooks read.
+"""Hooks as people write them: a name, an order, a time limit, and functions for the points of a run.
 
     @foliot.hook("before_tool", order=10, timeout=2.0, on_failure="block")
     def no_drops(act):
@@ -55,7 +55,7 @@ class HookBlock:
 
 @dataclass(frozen=True, slots=True)
 class HookChange:
-    """What is to be different about the act; what is None stays as it is."""
+    """Changes of the act; what is None stays as it is."""
 
     system: str | None = None
     tools: Iterable[str] | None = None
@@ -114,11 +114,11 @@ class HookAct:
     @overload
     def change(self, *, text: str) -> HookChange: ...
     def change(self, **fields: Any) -> HookChange:
-        """What to return so that the act is done with these values."""
+        """Returns the answer by which the act is done with these values."""
         return HookChange(**fields)
 
     def block(self, message: str = "") -> HookBlock:
-        """What to return so that the act is not done."""
+        """Returns the answer by which the act is not done."""
         return HookBlock(message)
 
 
@@ -141,7 +141,7 @@ class Hook:
 
     @property
     def points(self) -> frozenset[HookPoint]:
-        """Where it is asked: the points that it has a method for."""
+        """The points at which it is asked: those that it has a method for."""
         return frozenset(point for point in POINTS if callable(getattr(self, point, None)))
 
     def at(self, point: HookPoint) -> Callable[[HookAct], Any]:

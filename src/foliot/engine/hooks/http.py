@@ -62,7 +62,7 @@ class HttpHooks:
 
 
 def as_data(act: HookAct) -> dict[str, Any]:
-    """What is posted of an act: what it has, by the names of Python."""
+    """Returns what is posted of an act: what it has, by the names of Python."""
     names = ("namespace", "agent", "user", "task", "session", "parent", "step", "model", "system", "call_id", "tool",
              "text", "error", "stop", "seconds")  # fmt: skip
     found: dict[str, Any] = {"point": act.point, "run": act.run_id}

@@ -34,7 +34,7 @@ CLOSE_SECONDS: Final = 5.0
 
 
 class HttpTarget(Struct, frozen=True, omit_defaults=True):
-    """Where a hook is asked over HTTP. `hosts` are those that its secret must be bound to; None for any."""
+    """The address of a hook over HTTP. `hosts` are those that its secret must be bound to; None for any."""
 
     url: str
     secret_ref: str = ""

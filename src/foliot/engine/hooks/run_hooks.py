@@ -54,7 +54,7 @@ class RunHooks:
     # --- before --------------------------------------------------------------------------------------------------
 
     def due(self, state: State, action: Action) -> Due | None:
-        """What the hooks have to be asked before this action is performed; None when it can be."""
+        """Returns what hooks have to be asked before this action is performed; None when it can be."""
         match action:
             case CallTools(calls=calls):
                 return self._fresh(state, "before_tool", [each.call_id for each in calls if each.attempt == 1])

@@ -1,4 +1,4 @@
-"""What hooks decided about the acts of a run: how it is folded, and what the next question becomes by it.
+"""Decisions of hooks about the acts of a run: how they are folded, and what the next question becomes by them.
 
 A hook is code outside the kernel. The shell asks the hooks before an act, records their decision as `HookDecided`, and
 only then does the act as it was decided. So a run that is resumed, and a replay, read the decision and ask nobody.
