@@ -135,4 +135,5 @@ GROWN: tuple[e.Event, ...] = (
     e.RunCreated("clerk", "sha256:00", after="r0", before=4),
     e.RunCreated("clerk", "sha256:00", after="r0", before=4, session="s-1", turn=3, inputs=(4, 5)),
     e.ToolFinished(ToolResult("c1", "look"), hooks=("redact",)),
+    e.InputReceived("i1", Message("user", (Text("and Rome"),)), "followup", "ann", arrival=7),
 )

@@ -36,6 +36,7 @@ DROPS: Final[tuple[str, ...]] = get_args(Drop)
 RESHAPED: Final = "reshaped_by_queue_mode"
 FULL: Final = "input queue is full"
 CANCELLED: Final = "task_cancelled"
+RUN_ENDED: Final = "run_ended"
 # A crowd that never falls silent is answered after so many times the pause that is waited for.
 MOST_PAUSES: Final = 10
 

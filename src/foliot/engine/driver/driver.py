@@ -71,7 +71,7 @@ from foliot.kernel.run.events import (
     ToolFinished,
     UnknownReason,
 )
-from foliot.kernel.run.loop import decide, may_ask_again, room_left
+from foliot.kernel.run.loop import decide, is_interrupted, may_ask_again, room_left, take_back_end
 from foliot.kernel.run.spec import RunSpec
 from foliot.kernel.run.state import State
 from foliot.models.routing import usage as spending
@@ -197,6 +197,7 @@ class Driver:
         self._calling: dict[str, asyncio.Task[None]] = {}
         self._stopping: list[asyncio.Task[None]] = []
         self._cancelled: set[asyncio.Task[None]] = set()
+        self._deaf: set[asyncio.Task[None] | None] = set()  # questions that did not stop when they were told to
         self._inquiry: asyncio.Task[None] | None = None
         self._right = _Right(self._holds, self._may_act)
         self._asker = AskingRun(state, [])
@@ -326,15 +327,17 @@ class Driver:
             if self._unreadable is not None and not self._effects():
                 await self._write()  # what came back meanwhile is not lost
                 raise self._unreadable
-            if self._asking is not None and self.state.ending is not None:
+            if self._asking is not None and (self.state.ending is not None or is_interrupted(self.state)):
                 await self._stop_asking(self._asking)
                 continue
             action = decide(self.state)
             if self._hooks is not None and (due := self._hooks.due(self.state, action)) is not None:
                 await self._ask_hooks(self._hooks, action, due)
                 continue
-            if type(action) is End and self._settlement is not None:
-                return await self._end(action, self._settlement)
+            if type(action) is End:
+                if await self._end(action):
+                    return None
+                continue
             refused = mistaken_calls(self.state, action.events, self._caller) if type(action) is Note else ()
             for event in action.events:
                 self._record(event)
@@ -363,7 +366,7 @@ class Driver:
                 case Wait():
                     if await self._let_go():
                         return None
-                case End() | Stop():
+                case Stop():
                     return await self._finish(phase_of(action.terminal))
 
     # --- recording -----------------------------------------------------------------------------------------------
@@ -432,14 +435,25 @@ class Driver:
         except (FoliotError, IllegalEvent, Unencodable) as again:
             raise error from again
 
-    async def _end(self, action: End, settlement: Settlement) -> None:
-        """End a run of a task, unless its task wants another attempt of it."""
+    async def _end(self, action: End) -> bool:
+        """End a run, unless its task wants another attempt of it. False when something was said before it could."""
         *before, terminal = action.events
         for event in before:
             self._record(event)
-        retry = settlement.instead(self.state, action.terminal)
+        retry = None if self._settlement is None else self._settlement.instead(self.state, action.terminal)
+        link, waiting = self.state.link, self.state.waiting
         self._record(retry or terminal)
-        await self._finish("pending" if retry else phase_of(action.terminal), due=retry.due if retry else None)
+        try:
+            await self._finish("pending" if retry else phase_of(action.terminal), due=retry.due if retry else None)
+        except SignalsPending:
+            take_back_end(self.state, waiting)
+            self.state.link = link
+            self._entries.pop()
+            self._facts.pop()
+            for signal in await self._signals():
+                self.deliver(signal)
+            return False
+        return True
 
     async def _finish(self, phase: Phase, *, due: float | None = None) -> None:
         await self._write(phase, due=due)
@@ -602,11 +616,18 @@ class Driver:
         except asyncio.CancelledError:
             if files is not None:
                 files.drop()
-            if (used := account.usage).total_tokens:
+            used = account.usage
+            if asyncio.current_task() in self._deaf:
+                pass  # another question may be asked by now: what this one used is lost to the account
+            elif self.state.ending is None and is_interrupted(self.state) and not self.is_over:
+                self._post(ModelFailed(action.step, "interrupted", "someone interrupted the answer", usage=used))
+            elif used.total_tokens:
                 self._post(ModelFailed(action.step, "cancelled", "the question was given up", usage=used))
             raise
         if files is not None and not isinstance(fact, ModelResponded):
             files.drop()
+        if asyncio.current_task() in self._deaf:
+            return
         self._asking = None
         self._post(fact)
         if self._hooks is not None:
@@ -631,11 +652,14 @@ class Driver:
             account.bound("the max_tokens of the run", left, lowered=own is not None and own > left)
 
     async def _stop_asking(self, asking: asyncio.Task[None]) -> None:
-        """Have the question given up before the run ends: what it has used by then belongs into the last account."""
+        """Have the question given up before the run ends, or hears an interrupt: what it has used is accounted for."""
         self._asking = None
         self._cancel(asking)
         self._stopping.append(asking)
-        await asyncio.wait((asking,), timeout=self._waits.stop)
+        _, deaf = await asyncio.wait((asking,), timeout=self._waits.stop)
+        if deaf and self.state.ending is None:
+            self._deaf.add(asking)
+            self._post(ModelFailed(self.state.step, "interrupted", "someone interrupted the answer"))
 
     async def _ask_governed(self, action: AskModel, ask: Callable[[], Awaitable[Asked]]) -> Asked | BudgetExceeded:
         """Ask, if the policies allow it now and leave tokens for it, and budgets leave money."""
@@ -767,7 +791,7 @@ class Driver:
             if (returned := self._returned.pop(call_id, None)) is not None:
                 self._post(returned)  # it has ended, whatever its hooks would have said
             elif call is not None:
-                self._post(given_up(call))
+                self._post(given_up(call, interrupted=self.state.ending is None))
 
     def _effects(self) -> list[asyncio.Task[None]]:
         return [task for task in (self._asking, self._hooking, *self._calling.values()) if task is not None]

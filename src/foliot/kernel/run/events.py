@@ -58,7 +58,9 @@ HookPoint: TypeAlias = Literal[
 
 
 # Why nobody knows how a call ended. "broken": it came to an end, and what stands around it lost the result.
-UnknownReason: TypeAlias = Literal["timeout", "cancelled", "lease_lost", "connection_lost", "process_died", "broken"]
+UnknownReason: TypeAlias = Literal[
+    "timeout", "cancelled", "lease_lost", "connection_lost", "process_died", "broken", "interrupted"
+]
 
 
 class Fact(Struct, frozen=True, gc=False, omit_defaults=True):
@@ -81,7 +83,7 @@ class Unsettled(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 # How calls of runs that begin now are compared, see `RunCreated.equality`.
-EQUALITY: Final = 2
+EQUALITY: Final = 3
 
 
 class Fork(Struct, frozen=True, omit_defaults=True):
@@ -119,7 +121,8 @@ class RunCreated(Fact, frozen=True, tag="run.created"):
     `unsettled` are calls of the run that it follows (a fork, another try of a task) which may have acted.
     `equality` says which calls are the same. 1: arguments that mean the same to the tool, and a call that a person
     has said to have happened counts as made; 2: also, a repeat is refused where `duplicates` is "deny", and a contract
-    that only watches sends nothing back. 0, in journals of earlier versions: arguments of the same text.
+    that only watches sends nothing back; 3: also, inputs that wait for the end of a turn are answered one by one, and
+    an interrupt ends what is under way. 0, in journals of earlier versions: arguments of the same text.
     `workspace` is what the folder of the run begins with: a fork has that of the original.
     """
 
@@ -263,7 +266,7 @@ class ModelFailed(Fact, frozen=True, tag="model.failed"):
     """The model gave no usable answer, after the shell's own retries and fallbacks.
 
     `kind` is the gateway's ("auth", "request", "rate_limit", "overloaded", "timeout", "garbage"); "context_overflow"
-    asks for a compaction when the spec allows one.
+    asks for a compaction when the spec allows one. "interrupted": someone said something that could not wait for it.
     """
 
     step: int
@@ -440,12 +443,16 @@ class UnknownDecided(Fact, frozen=True, tag="unknown.decided"):
 
 
 class InputReceived(Fact, frozen=True, tag="input.received"):
-    """Someone said something to a live run; it enters the transcript at the next boundary that its mode allows."""
+    """Someone said something to a live run; it enters the transcript at the next boundary that its mode allows.
+
+    `arrival` is its number among all that was said to the run, in the order in which it was stored; 0 if unnumbered.
+    """
 
     input_id: str
     message: Message
     mode: InputMode = "steer"
     by: str = ""
+    arrival: int = 0
 
 
 class MemoryWritten(Fact, frozen=True, tag="memory.written"):

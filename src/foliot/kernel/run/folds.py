@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from foliot.kernel.arguments import parse_object
 from foliot.kernel.graph.retry import is_busy
 from foliot.kernel.messages import Media, Message, Text, ToolResult
@@ -134,7 +136,10 @@ def _step_started(state: State, event: e.StepStarted) -> None:
         for given in inputs_due(state):
             add_message(state, given.message)
             state.inputs.remove(given)
-            state.taken.append(given.input_id)
+            if given.mode == "steer-backlog" and turns_apart(state):
+                state.inputs.append(replace(given, mode="followup"))  # and it has a turn of its own
+            else:
+                state.taken.append(given.input_id)
         state.interrupted = False
     if event.note:
         add_message(state, feedback.user_message(event.note))
@@ -142,12 +147,28 @@ def _step_started(state: State, event: e.StepStarted) -> None:
 
 
 def inputs_due(state: State) -> list[e.InputReceived]:
-    """Returns the inputs that enter the transcript before the next question: all of them when the run would otherwise
-    finish.
+    """Returns the inputs that enter the transcript before the next question.
+
+    Where the run would otherwise finish, those that waited for that have a turn each, and what was collected one.
     """
-    if state.answer is not None:
+    steering = [given for given in state.inputs if given.mode in TAKEN_AT_BOUNDARY]
+    if state.answer is None:
+        return steering
+    if not turns_apart(state):
         return list(state.inputs)
-    return [given for given in state.inputs if given.mode in TAKEN_AT_BOUNDARY]
+    if steering or not state.inputs:
+        return steering
+    ordered = sorted(state.inputs, key=_arrival)
+    return [given for given in ordered if given.mode == "collect"] if ordered[0].mode == "collect" else ordered[:1]
+
+
+def _arrival(given: e.InputReceived) -> int:
+    return given.arrival
+
+
+def turns_apart(state: State) -> bool:
+    """Whether inputs that wait for the end of a turn have one each, and an interrupt ends what is under way."""
+    return state.created is not None and state.created.equality > 2
 
 
 def _model_responded(state: State, event: e.ModelResponded) -> None:
@@ -199,6 +220,8 @@ _SPENT: Final = frozenset({"tokens", "cost_usd"})
 def _model_failed(state: State, event: e.ModelFailed) -> None:
     state.asking, state.lost_asks = False, 0
     state.spent.add(event.usage)
+    if event.kind == "interrupted":
+        return
     policy = state.spec.repairs.model_policy
     if event.kind in _SPENT:
         state.end("budget_exceeded", event.kind, event.message)

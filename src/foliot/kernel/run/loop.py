@@ -39,7 +39,7 @@ from foliot.kernel.run.events import (
     ToolFinished,
     WaitReason,
 )
-from foliot.kernel.run.folds import FOLDS, inputs_due
+from foliot.kernel.run.folds import FOLDS, inputs_due, turns_apart
 from foliot.kernel.run.hooks import question_of
 from foliot.kernel.run.rules import GUARDS, LEGAL, refusal
 from foliot.kernel.run.spec import RunSpec
@@ -72,6 +72,17 @@ def apply(state: State, event: Event, at: float) -> State:
     state.seq += 1
     fold_in(state, event)
     return state
+
+
+def take_back_end(state: State, waiting: RunWaiting | None) -> None:
+    """Undoes the fold of a success that was not stored, because something was said before it could be.
+
+    `waiting` is what the state had before it.
+    """
+    assert isinstance(state.ended, RunSucceeded), "nothing else is taken back"
+    state.ended = None
+    state.waiting = waiting
+    state.seq -= 1
 
 
 def decide(state: State) -> Action:
@@ -127,7 +138,7 @@ def _settle(state: State) -> Action:
     return End(terminal, (*given, terminal))
 
 
-def _dropped(state: State, call: Call, why: Literal["cancelled", "ended"]) -> ToolFinished:
+def _dropped(state: State, call: Call, why: Literal["cancelled", "ended", "interrupted"]) -> ToolFinished:
     """The result of a call that the run does not wait for. One that was started and changes something may have."""
     started = call.attempts > 0
     return feedback.not_run(call.id, call.name, why, started=started, unknown=doubt_of(call), key=key_of(state, call))
@@ -162,8 +173,8 @@ def _act(state: State) -> Action:
             running.append(call.id)
         elif call.verdict is not None:
             given.append(call.verdict)
-        elif state.interrupted and call.attempts == 0:
-            given.append(feedback.not_run(call.id, call.name, "interrupted", started=False))
+        elif state.interrupted and (call.attempts == 0 or _is_stopped(state, call)):
+            given.append(_dropped(state, call, "interrupted"))
         elif phase != "requested":
             held.append(call)
         elif call.twin is None:
@@ -184,9 +195,19 @@ def _act(state: State) -> Action:
             return refused
         return CallTools(tuple([intent(state, call) for call in start]), (), state.deadline)
     if running:
-        return Await(calls=tuple(running), deadline=state.deadline)
+        return Await(calls=tuple(running), deadline=state.deadline, stop=is_interrupted(state))
     waiting = _wait_for_person(held) if state.paused is None else _wait_for_room(state.paused)
     return Wait(waiting, (waiting,))
+
+
+def is_interrupted(state: State) -> bool:
+    """Whether what is under way is to end at once, because of what someone said."""
+    return state.interrupted and turns_apart(state)
+
+
+def _is_stopped(state: State, call: Call) -> bool:
+    """Whether a call was told to stop by the interrupt, and not lost before it."""
+    return turns_apart(state) and call.unknown is not None and call.unknown.reason == "interrupted"
 
 
 def _too_late(state: State, held: list[Call]) -> budget.Breach | None:

@@ -79,7 +79,7 @@ CALL_LEGAL: Final[Mapping[type[e.Fact], frozenset[CallPhase]]] = {
 }
 
 # When something said to a live run is taken into its transcript: before the next question to the model, or when the run
-# would otherwise finish. An interrupt also skips the calls that have not been started.
+# would otherwise finish. An interrupt also ends the answer and the calls under way.
 TAKEN_AT_BOUNDARY: Final[frozenset[e.InputMode]] = frozenset({"steer", "steer-backlog", "interrupt"})
 
 

@@ -169,7 +169,7 @@ class RunHeld(Conflict):
 
 
 class SignalsPending(Conflict):
-    """The run cannot be let go to wait: there are signals that only its holder would take."""
+    """The run cannot be let go to wait, or succeed: there are signals that only its holder would take."""
 
     code = "signals_pending"
 
@@ -236,7 +236,7 @@ class Journal(Protocol):
         `taken` are ids of signals that these entries carry; they are removed in the same transaction. `due` is when a
         queued run that is let go may be taken again (None: as soon as it can go on). `in_transaction` commits with the
         entries. Raises `LeaseLost`, `JournalConflict`; `SignalsPending` when `phase` is "waiting" and a signal is not
-        taken.
+        taken, or it is "succeeded" and an input is not.
         """
         ...
 
@@ -289,7 +289,7 @@ class Journal(Protocol):
         ...
 
     async def signals(self, run_ids: Sequence[str]) -> list[Signal]:
-        """Returns the signals to these runs that are not consumed yet, oldest first."""
+        """Returns the signals to these runs that are not consumed yet, in the order in which they were stored."""
         ...
 
     async def put_blob(self, data: bytes, *, run_id: str = "") -> str:

@@ -10,7 +10,10 @@ import msgspec
 
 from foliot.common.threads import unhurried
 from foliot.errors import Conflict, NotFound
+from foliot.kernel.inbox import CANCELLED, RUN_ENDED
 from foliot.kernel.json_texts import texts_in
+from foliot.kernel.run.codec import NAMES
+from foliot.kernel.run.events import InputReceived
 from foliot.kernel.run.spec import digest
 from foliot.kernel.run.spec import digest as content_digest
 from foliot.store.base import Database
@@ -109,6 +112,7 @@ def joined(data: bytes, note: str, content: Mapping[str, bytes]) -> bytes:
 # --- journal ---------------------------------------------------------------------------------------------------------
 
 NO_LIMIT = 2**62
+INPUT: Final = NAMES[InputReceived]
 # Content is purged so many pieces at a time.
 BLOBS_AT_ONCE = 1000
 
@@ -435,10 +439,16 @@ def _append(
     yield from _add_events(lease.key, entries)
     if taken:
         yield from many("signal_remove", [{"run_id": lease.run_id, "id": signal_id} for signal_id in taken])
+        yield from many("inbox_heard", [{"run_id": lease.run_id, "owner": lease.key, "id": each} for each in taken])
     if phase == "waiting" and (yield from one("signal_any", run_id=lease.run_id)):
         raise SignalsPending(f"run {lease.run_id} has signals to take")
     if phase in TERMINAL:
-        yield from run("purge_signals", id=lease.run_id)
+        left = yield from rows("signals_left", id=lease.run_id)
+        unheard = [row["id"] for row in left if row["type"] == INPUT]
+        if unheard and phase == "succeeded":
+            raise SignalsPending(f"run {lease.run_id} was told something before it could end")
+        reason = CANCELLED if phase == "cancelled" else RUN_ENDED
+        yield from many("inbox_unheard", [{"owner": lease.key, "id": each, "reason": reason} for each in unheard])
     if in_transaction is not None:
         yield from in_transaction()
 

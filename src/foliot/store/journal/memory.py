@@ -6,11 +6,13 @@ import asyncio
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from foliot.errors import Conflict, NotFound
+from foliot.kernel.run.codec import NAMES
+from foliot.kernel.run.events import InputReceived
 from foliot.store.journal.base import (
     ASKING,
     NAMED,
@@ -37,6 +39,9 @@ class _Run:
     signals: dict[str, Signal] = field(default_factory=dict[str, Signal])
     content: set[str] = field(default_factory=set[str])
     conversation: str = ""
+
+
+INPUT: Final = NAMES[InputReceived]
 
 
 class MemoryJournal:
@@ -129,6 +134,8 @@ class MemoryJournal:
             raise JournalConflict(f"run {lease.run_id} is at seq {expected - 1}")
         if phase == "waiting" and set(run.signals) - set(taken):
             raise SignalsPending(f"run {lease.run_id} has signals to take")
+        if phase == "succeeded" and any(each.type == INPUT for key, each in run.signals.items() if key not in taken):
+            raise SignalsPending(f"run {lease.run_id} was told something before it could end")
         run.entries.extend(entries)
         for signal_id in taken:
             run.signals.pop(signal_id, None)

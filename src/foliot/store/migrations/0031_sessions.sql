@@ -117,3 +117,5 @@ CREATE TABLE channel_reader (
     place TEXT NOT NULL,
     error TEXT NOT NULL
 );
+-- Signals in the order in which they were stored, whatever the clocks of their senders say.
+ALTER TABLE signal ADD COLUMN arrival BIGINT NOT NULL DEFAULT 0;

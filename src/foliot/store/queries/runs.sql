@@ -135,12 +135,16 @@ SELECT e.seq AS seq, e.at AS at, e.type AS type, e.data AS data, e.blob AS blob,
 
 -- name: signal_add
 -- locks: -
-INSERT INTO signal (id, run_id, at, type, data) VALUES (:id, :run_id, :at, :type, :data) ON CONFLICT (run_id, id) DO NOTHING;
+-- In the order of arrival, by the row of the run, which is locked: clocks of senders say nothing about that.
+INSERT INTO signal (id, run_id, at, type, data, arrival)
+VALUES (:id, :run_id, :at, :type, :data,
+        (SELECT COALESCE(MAX(before.arrival), 0) + 1 FROM signal AS before WHERE before.run_id = :run_id))
+ON CONFLICT (run_id, id) DO NOTHING;
 
 -- name: signal_list
 SELECT s.id AS id, s.run_id AS run_id, s.at AS at, s.type AS type, s.data AS data
   FROM json_each(:run_ids) AS wanted JOIN signal AS s ON s.run_id = wanted.value
- ORDER BY s.at, s.id;
+ ORDER BY s.arrival, s.at, s.id;
 
 -- name: signal_any
 SELECT id FROM signal WHERE run_id = :run_id LIMIT 1;
@@ -233,6 +237,11 @@ DELETE FROM event WHERE run = :key;
 -- name: purge_signals
 -- locks: -
 DELETE FROM signal WHERE run_id = :id;
+
+-- name: signals_left
+-- locks: -
+-- Signals that came too late for a run that ends.
+DELETE FROM signal WHERE run_id = :id RETURNING id, type;
 
 -- name: purge_uses
 DELETE FROM blob_use WHERE run = :key;

@@ -183,3 +183,14 @@ SELECT digest, name, size, media_type FROM asset
 -- name: asset_drop
 -- locks: -
 DELETE FROM asset WHERE session = :session;
+
+-- name: inbox_heard
+-- locks: -
+-- What was said to a run is in its journal.
+UPDATE inbox SET status = 'consumed', run_id = :run_id, message = NULL
+ WHERE owner_kind = 'run' AND owner = :owner AND id = :id AND status = 'offered';
+
+-- name: inbox_unheard
+-- locks: -
+UPDATE inbox SET status = 'dropped', reason = :reason
+ WHERE owner_kind = 'run' AND owner = :owner AND id = :id AND status = 'offered';
