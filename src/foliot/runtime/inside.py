@@ -49,6 +49,7 @@ from foliot.runtime.background import BackgroundRuns, taken
 from foliot.runtime.composition import RuntimeParts, compose
 from foliot.runtime.results import RunFailedError, RunResult, Value, result_of
 from foliot.runtime.turns import SessionTurns
+from foliot.sessions.chat import Chat
 from foliot.settings.settings import Settings, load_settings
 from foliot.store.base import Database, ResourceStore
 from foliot.store.journal.base import TASK_LABEL, TERMINAL, RunHeld, RunInfo, RunTaken, Signal, TransactionBody
@@ -178,6 +179,11 @@ class Inside:
         if sessions is None:
             raise UsageError("a runtime in memory keeps no sessions", hint="give the runtime a store, such as a path")
         return sessions
+
+    @property
+    def chat(self) -> Chat:
+        """The streams of sessions. Raises `UsageError` for a runtime in memory."""
+        return Chat(self.sessions, self.runs.journal, self, masker=self.approvals.masker)
 
     @property
     def resources(self) -> ResourceStore:
@@ -527,6 +533,19 @@ class Inside:
         """
         relay = self._open().relay if elsewhere else None
         return self._hub.read(run_id) if relay is None else relay.read(run_id)
+
+    def drives(self, run_id: str) -> bool:
+        """Whether this process drives the run now."""
+        driver = self.runs.local(run_id)
+        return driver is not None and not driver.is_over
+
+    async def is_asked(self, namespace: str, approval: str) -> bool:
+        """Whether there is an approval of this name."""
+        try:
+            await self.approvals.get(approval, namespace=namespace)
+        except NotFound:
+            return False
+        return True
 
     def share(self) -> None:
         """Let other processes read along what this runtime drives. Workers do so by themselves."""

@@ -81,7 +81,9 @@ def read_place(text: str) -> ChatPlace:
     """Returns the place that a text names. Raises `InvalidInput` for another text."""
     found = _PLACE.fullmatch(text)
     if found is None:
-        raise InvalidInput(f"{text[:80]!r} is no place in a session", hint="give the `place` of an event of the session")
+        raise InvalidInput(
+            f"{text[:80]!r} is no place in a session", hint="give the `place` of an event of the session"
+        )
     part = found["part"]
     return ChatPlace(found["run"], int(found["seq"]), None if part is None else int(part))
 
@@ -162,7 +164,7 @@ class ToolEvent(_ChatEvent, frozen=True, tag="tool", kw_only=True):
 
 
 class InputEvent(_ChatEvent, frozen=True, tag="input", kw_only=True):
-    """Something that was said entered the conversation: what the turn answers, or what it heard while it worked.
+    """An input that entered the conversation: what the turn answers, or what it heard while it worked.
 
     `numbers` are the arrival numbers of the former, `id` is that of the latter.
     """
@@ -183,7 +185,7 @@ class CompactionEvent(_ChatEvent, frozen=True, tag="compaction", kw_only=True):
 
 
 class ErrorEvent(_ChatEvent, frozen=True, tag="error", kw_only=True):
-    """Something went wrong. `retries`: it is tried again, and the turn goes on; else its end follows."""
+    """An error of the turn. `retries`: it is tried again, and the turn goes on; else its end follows."""
 
     code: str
     message: str
@@ -375,7 +377,7 @@ class TurnStory:
                 return ()
 
     def _taken_in(self) -> list[ChatEvent]:
-        """What was said meanwhile and stands before the question that is asked now; see `folds.inputs_due`."""
+        """Returns the inputs that stand before the question that is asked now; see `folds.inputs_due`."""
         due = [each for each in self._heard if self._answered or each.mode in TAKEN_AT_BOUNDARY]
         self._heard = [each for each in self._heard if each not in due]
         self._answered = False
@@ -412,8 +414,9 @@ class TurnStory:
                 yield _media(self.run_id, part, result.call_id)
 
     def _call(self, call_id: str, name: str) -> ToolCall | None:
-        """Returns a call of the step under way. Where an earlier turn had a call of its id, the run knows it by a number
-        after it.
+        """Returns a call of the step under way.
+
+        Where an earlier turn had a call of its id, the run knows it by a number after it.
         """
         if (call := self._calls.get(call_id)) is not None:
             return call

@@ -82,7 +82,7 @@ class ApprovalService:
 
         `log` keeps a record of every decision, stored together with it. `people` says who goes by which names.
         """
-        self._masker = masker
+        self.masker = masker
         self._log = log or DecisionLog()
         self._people = people or by_name
         self._store = store
@@ -98,7 +98,7 @@ class ApprovalService:
         call = state.call(asked.call_id)
         if call is None or call.phase != "parked":
             return  # it was answered in the same breath, with the end of its run
-        seen = shown(parse_object(call.arguments)[0] or {}, self._masker)
+        seen = shown(parse_object(call.arguments)[0] or {}, self.masker)
         document = question(state, call, asked, self._clock(), seen)
         if grave := gravest(classes):
             document["spec"]["operation_class"] = grave
@@ -193,7 +193,7 @@ class ApprovalService:
         for _ in range(TRIES):
             status = document["status"].get("phase", "Pending")
             spec, metadata = document["spec"], document["metadata"]
-            new = question(state, call, asked, self._clock(), shown(arguments, self._masker))
+            new = question(state, call, asked, self._clock(), shown(arguments, self.masker))
             told = {part: value for part, value in spec.items() if part not in ("arguments", *_BESIDE)}
             wanted = {part: value for part, value in new["spec"].items() if part not in ("arguments", *_BESIDE)}
             if status != "Pending" or (told == wanted and shows(spec.get("arguments", {}), arguments)):
@@ -379,7 +379,7 @@ class ApprovalService:
             status.pop("proposed_digest", None)
             status.pop("edited_arguments", None)
             if not as_written:
-                status |= {"proposed_digest": digest, "edited_arguments": shown(granted, self._masker)}
+                status |= {"proposed_digest": digest, "edited_arguments": shown(granted, self.masker)}
             if len(voters) < required:
                 return status
         phase, decided = (
@@ -391,7 +391,7 @@ class ApprovalService:
         if phase == "Approved":
             status["granted_digest"] = digest
         if decided == "edited":
-            status["edited_arguments"] = shown(granted, self._masker)
+            status["edited_arguments"] = shown(granted, self.masker)
         return status
 
     async def _askers(self, state: State) -> set[str]:

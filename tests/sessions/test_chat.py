@@ -1,0 +1,412 @@
+"""Chat: the events of a turn, whoever reads them and however often."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+
+from foliot import Agent, Runtime, ScriptedModel, tool
+from foliot.errors import InvalidInput, NotFound
+from foliot.kernel.identity import Identity
+from foliot.kernel.messages import Media, Message, ModelRequest, ModelResponse, Text
+from foliot.resources.validate import validate_document
+from foliot.sessions.chat_events import (
+    ChatEvent,
+    EndEvent,
+    ErrorEvent,
+    ImageEvent,
+    InputEvent,
+    ReasoningEvent,
+    TextEvent,
+    ToolEvent,
+    WaitingEvent,
+    decode_chat_event,
+    encode_chat_event,
+)
+from foliot.store.base import Put
+from foliot.store.sessions.base import NewSession, Session
+from tests.sessions.kit import place, quiet
+
+ANN, BOB = Identity("ann"), Identity("bob")
+Kind = TypeVar("Kind")
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.services)])
+async def rt(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Runtime]:
+    url = str(tmp_path / "foliot.db") if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    async with Runtime(url) as opened:
+        yield opened
+
+
+async def session_of(rt: Runtime, script: Any, **agent: Any) -> Session:
+    rt.inside.know(Agent("helper", model=ScriptedModel(script), **agent))
+    return await rt.inside.sessions.create(place(), identity=ANN)
+
+
+async def told(rt: Runtime, session: Session, text: str | Message = "Hello", **more: Any) -> list[ChatEvent]:
+    async with asyncio.timeout(60):
+        return [event async for event in rt.inside.chat.chat(session.id, text, identity=ANN, **more)]
+
+
+def only(events: Sequence[ChatEvent], kind: type[Kind]) -> list[Kind]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def durable(events: Sequence[ChatEvent]) -> list[ChatEvent]:
+    return [event for event in events if event.place]
+
+
+def end_of(events: Sequence[ChatEvent]) -> EndEvent:
+    (end,) = only(events, EndEvent)
+    assert events[-1] is end, "the end is the last event"
+    return end
+
+
+# --- the events of a turn --------------------------------------------------------------------------------------------
+
+
+@tool
+def look(path: str) -> str:
+    """Looks at a file."""
+    return "one\ntwo\nthree" + " and more" * 20
+
+
+async def test_a_turn_is_told_from_its_input_to_its_one_end(rt: Runtime) -> None:
+    script = [{"think": "hm", "say": "I look.", "call": {"look": {"path": "a.txt"}}}, {"say": "Three lines."}]
+    session = await session_of(rt, script, tools=[look])
+    events = await told(rt, session, "How long is it?")
+    kept = durable(events)
+    assert [type(each).__name__ for each in kept] == [
+        "InputEvent", "ReasoningEvent", "TextEvent", "ToolEvent", "ToolEvent", "TextEvent", "EndEvent"
+    ]  # fmt: skip
+    assert only(kept, InputEvent)[0].text == "How long is it?"
+    assert only(kept, ReasoningEvent)[0].text == "hm"
+    assert [each.text for each in only(kept, TextEvent)] == ["I look.", "Three lines."]
+    assert [(each.status, each.detail) for each in only(kept, ToolEvent)] == [("running", ""), ("done", "3 lines")]
+    end = end_of(events)
+    assert (end.status, end.stop, end.text, end.turn) == ("answered", "end", "Three lines.", 1)
+    assert (end.steps, end.tool_calls) == (2, 1)
+    assert end.usage.total_tokens > 0
+
+
+async def test_pieces_say_what_the_recorded_text_says(rt: Runtime) -> None:
+    session = await session_of(rt, [{"say": "A long answer that comes in pieces", "chunk": 5, "after": 0.05}])
+    texts = only(await told(rt, session), TextEvent)
+    pieces = [each for each in texts if each.piece]
+    (whole,) = [each for each in texts if not each.piece]
+    assert "".join(each.text for each in pieces) == whole.text == "A long answer that comes in pieces"
+    assert texts[-1] is whole, "what is recorded comes after its pieces"
+    assert not any(each.place for each in pieces)
+
+
+async def test_events_are_the_same_after_json(rt: Runtime) -> None:
+    session = await session_of(rt, [{"call": {"look": {"path": "a"}}}, {"say": "x"}], tools=[look])
+    for event in await told(rt, session):
+        data = encode_chat_event(event)
+        assert decode_chat_event(data) == event
+        assert msgspec.json.decode(data)["type"] in {"text", "tool", "input", "end"}
+
+
+async def test_images_of_a_model_are_events_of_their_own(rt: Runtime) -> None:
+    made = Message("assistant", (Text("A dot."), Media("image/png", data="aGk=", name="dot.png")))
+    session = await session_of(rt, partial(_said, made))
+    (image,) = only(await told(rt, session), ImageEvent)
+    assert (image.media_type, image.data, image.name, image.call_id) == ("image/png", "aGk=", "dot.png", "")
+
+
+def _said(message: Message, _: ModelRequest) -> ModelResponse:
+    return ModelResponse(message)
+
+
+async def test_call_ids_that_come_again_in_a_later_turn_are_told_apart(rt: Runtime) -> None:
+    call = {"call": {"tool": "look", "args": {"path": "x"}, "id": "c1"}}
+    session = await session_of(rt, {"turns": [call, {"say": "seen"}], "count": "input"}, tools=[look])
+    for _ in range(2):
+        tools = only(await told(rt, session), ToolEvent)
+        assert [each.status for each in tools if each.place] == ["running", "done"]
+        assert len({each.call_id for each in tools}) == 1
+
+
+# --- ends of all kinds -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("turn", "stop", "code"),
+    [
+        ({"say": "I will not.", "stop": "refusal"}, "refusal", "refused"),
+        ({"say": "", "repeat": 9}, "empty", "empty_answer"),
+        ({"fail": "auth"}, "error", "model_failed"),
+    ],
+)
+async def test_a_turn_that_fails_says_why_and_ends_once(
+    rt: Runtime, turn: dict[str, Any], stop: str, code: str
+) -> None:
+    session = await session_of(rt, [turn])
+    events = await told(rt, session)
+    end = end_of(events)
+    assert (end.status, end.stop, end.code) == ("failed", stop, code)
+    assert end.message.strip()
+    last = only(events, ErrorEvent)[-1]
+    assert (last.message, last.retries) == (end.message, False)
+
+
+async def test_the_conversation_goes_on_after_a_turn_that_failed(rt: Runtime) -> None:
+    session = await session_of(rt, [{"fail": "auth", "when": {"input": "one"}}, {"say": "{input} heard"}])
+    assert end_of(await told(rt, session, "one")).status == "failed"
+    assert end_of(await told(rt, session, "two")).text == "two heard"
+
+
+async def test_an_agent_that_is_gone_does_not_keep_the_reader_waiting(rt: Runtime) -> None:
+    new = NewSession("s1", place("nobody"))
+    events = await told(rt, await rt.inside.sessions.store.create(new, now=rt.inside.clock()))
+    assert end_of(events).status == "waiting"
+    assert "nobody" in end_of(events).message
+
+
+# --- who reads, and from where ---------------------------------------------------------------------------------------
+
+
+async def test_whoever_comes_back_reads_on_from_every_place_without_a_gap_or_a_repeat(rt: Runtime) -> None:
+    script = [{"say": "I look.", "call": {"look": {"path": "a"}}}, {"think": "so", "say": "Done."}]
+    session = await session_of(rt, script, tools=[look])
+    kept = durable(await told(rt, session))
+    assert len({each.place for each in kept}) == len(kept)
+    for number, event in enumerate(kept):
+        watched = rt.inside.chat.watch(session.id, identity=ANN, after=event.place, follow=False)
+        rest = durable([each async for each in watched])
+        assert rest == kept[number + 1 :]
+
+
+async def test_a_watcher_sees_turn_after_turn_each_with_one_end(rt: Runtime) -> None:
+    session = await session_of(rt, {"otherwise": "heard {input}"})
+    ends: list[str] = []
+
+    async def watch() -> None:
+        async with aclosing(rt.inside.chat.watch(session.id, identity=ANN)) as events:
+            async for event in events:
+                if isinstance(event, EndEvent):
+                    ends.append(event.text)
+                    if len(ends) == 3:
+                        return
+
+    async with asyncio.timeout(60):
+        watching = asyncio.create_task(watch())
+        for word in ("a", "b", "c"):
+            await told(rt, session, word)
+        await watching
+    assert ends == ["heard a", "heard b", "heard c"]
+
+
+async def test_a_place_in_somebody_elses_session_is_no_place_here(rt: Runtime) -> None:
+    session = await session_of(rt, {"otherwise": "x"})
+    other = await rt.inside.sessions.create(place(user="bob"), identity=BOB)
+    theirs = [each async for each in rt.inside.chat.chat(other.id, "a secret", identity=BOB)][-1]
+    for after, error in (
+        (theirs.place, NotFound),
+        ("nothing/1", NotFound),
+        ("../..", InvalidInput),
+        ("a/-1", InvalidInput),
+    ):
+        with pytest.raises(error):
+            await anext(rt.inside.chat.watch(session.id, identity=ANN, after=after))
+    with pytest.raises(NotFound):
+        await anext(rt.inside.chat.watch(other.id, identity=ANN))
+
+
+async def test_saying_the_same_again_yields_the_same_turn_once_more(rt: Runtime) -> None:
+    session = await session_of(rt, {"otherwise": "heard {input}"})
+    first = durable(await told(rt, session, "a", key="k1"))
+    assert durable(await told(rt, session, "a", key="k1")) == first
+    assert (await quiet(rt, session.id)).turns == 1
+
+
+async def test_a_reader_that_leaves_does_not_stop_the_turn(rt: Runtime) -> None:
+    go_on = asyncio.Event()
+
+    async def answer(_: ModelRequest) -> str:
+        await go_on.wait()
+        return "done"
+
+    session = await session_of(rt, answer)
+    async with aclosing(rt.inside.chat.chat(session.id, "go", identity=ANN)) as events:
+        await anext(events)
+    go_on.set()
+    done = await quiet(rt, session.id)
+    assert (await rt.inside.runs.load(done.head))[1].transcript[-1].text == "done"
+
+
+async def test_what_waits_behind_a_turn_is_told_when_its_own_turn_comes(rt: Runtime) -> None:
+    go_on = asyncio.Event()
+
+    async def answer(request: ModelRequest) -> str:
+        await go_on.wait()
+        return f"heard {request.messages[-1].text}"
+
+    session = await session_of(rt, answer)
+    first = asyncio.create_task(told(rt, session, "one"))
+    await at_work(rt, session)
+    second = asyncio.create_task(told(rt, session, "two"))
+    await arrived(rt, session, 2)
+    go_on.set()
+    assert [end_of(await each).text for each in (first, second)] == ["heard one", "heard two"]
+    assert [each.text for each in only(await second, InputEvent)] == ["two"]
+
+
+async def test_what_steers_a_turn_is_answered_by_that_turn(rt: Runtime) -> None:
+    looking, go_on = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def wait_here() -> str:
+        """Waits."""
+        looking.set()
+        await go_on.wait()
+        return "done waiting"
+
+    script = [{"call": "wait_here"}, {"say": "heard {input}"}]
+    session = await session_of(rt, script, tools=[wait_here])
+    first = asyncio.create_task(told(rt, session, "go"))
+    await looking.wait()
+    second = asyncio.create_task(told(rt, session, "faster", mode="steer"))
+    await arrived(rt, session, 2)
+    go_on.set()
+    events = await second
+    assert end_of(events) == end_of(await first)
+    assert end_of(events).text == "heard faster"
+    assert [each.text for each in only(events, InputEvent)] == ["faster"]
+
+
+async def test_what_is_dropped_has_its_end_too(rt: Runtime) -> None:
+    looking, go_on = asyncio.Event(), asyncio.Event()
+
+    async def answer(_: ModelRequest) -> str:
+        looking.set()
+        await go_on.wait()
+        return "x"
+
+    session = await session_of(rt, answer)
+    first = asyncio.create_task(told(rt, session, "one"))
+    await looking.wait()
+    second = asyncio.create_task(told(rt, session, "two"))
+    await arrived(rt, session, 2)
+    await rt.inside.sessions.store.drop_waiting(session.id)
+    end = end_of(await second)
+    assert (end.status, end.run) == ("dropped", "")
+    assert end.message
+    go_on.set()
+    await first
+
+
+async def test_stop_ends_the_stream_of_a_tool_that_never_returns(rt: Runtime) -> None:
+    looking = asyncio.Event()
+
+    @tool
+    async def hang() -> str:
+        """Never returns."""
+        looking.set()
+        await asyncio.Event().wait()
+        return ""
+
+    session = await session_of(rt, [{"say": "Wait.", "call": "hang"}, {"say": "never"}], tools=[hang])
+    reading = asyncio.create_task(told(rt, session, "go"))
+    await looking.wait()
+    async with asyncio.timeout(60):
+        assert await rt.inside.sessions.stop(session.id, identity=ANN)
+    events = await reading
+    assert (end_of(events).status, end_of(events).stop) == ("stopped", "cancelled")
+    assert [each.text for each in only(durable(events), TextEvent)] == ["Wait."]
+    assert only(events, ToolEvent)[-1].status == "error"
+
+
+async def test_an_interrupt_ends_one_stream_and_begins_the_next(rt: Runtime) -> None:
+    looking = asyncio.Event()
+
+    async def answer(request: ModelRequest) -> str:
+        if request.messages[-1].text == "one":
+            looking.set()
+            await asyncio.Event().wait()
+        return f"heard {request.messages[-1].text}"
+
+    session = await session_of(rt, answer)
+    first = asyncio.create_task(told(rt, session, "one"))
+    await looking.wait()
+    second = await told(rt, session, "two", mode="interrupt")
+    assert end_of(await first).status == "interrupted"
+    assert end_of(second).text == "heard two"
+
+
+# --- approvals -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_turn_that_waits_for_an_approval_says_what_is_asked_and_goes_on_when_it_is_decided(rt: Runtime) -> None:
+    await needs_approval(rt, "pay")
+
+    @tool
+    def pay(amount: int, password: str) -> str:
+        """Pays."""
+        return f"paid {amount}"
+
+    script = [{"call": {"pay": {"amount": 5, "password": "hunter2"}}}, {"say": "{last_result}"}]
+    session = await session_of(rt, script, tools=[pay])
+    events: list[ChatEvent] = []
+    async with asyncio.timeout(60):
+        async for event in rt.inside.chat.chat(session.id, "pay", identity=ANN):
+            events.append(event)
+            if isinstance(event, WaitingEvent):
+                (ask,) = event.asks
+                assert (ask.kind, ask.tool, ask.arguments["amount"]) == ("approval", "pay", 5)
+                assert "hunter2" not in encode_chat_event(event).decode()
+                assert "approve" in ask.decisions
+                await rt.inside.decide_approval(ask.id, "approve", by="boss", digest=ask.digest)
+    assert end_of(events).text == "paid 5"
+
+
+async def test_a_stream_that_pauses_ends_when_a_person_is_asked_and_can_be_gone_on_with(rt: Runtime) -> None:
+    await needs_approval(rt, "pay")
+
+    @tool
+    def pay() -> str:
+        """Pays."""
+        return "paid"
+
+    session = await session_of(rt, [{"call": "pay"}, {"say": "{last_result}"}], tools=[pay])
+    events = await told(rt, session, "pay", pauses=True)
+    assert end_of(events).status == "waiting"
+    (ask,) = only(events, WaitingEvent)[0].asks
+    await rt.inside.decide_approval(ask.id, "deny", by="boss", digest=ask.digest, comment="not today")
+    rest = [e async for e in rt.inside.chat.watch(session.id, identity=ANN, after=events[-1].place, follow=False)]
+    assert [each.status for each in only(rest, ToolEvent) if each.place] == ["error"]
+    assert end_of(rest).status == "answered"
+
+
+async def needs_approval(rt: Runtime, tool: str) -> None:
+    rules = [{"operation_class": "*", "verdict": "approval_required"}]
+    raw = {"kind": "ToolPermission", "metadata": {"name": "p"}, "spec": {"tool_ref": tool, "operation_rules": rules}}
+    document, problems = validate_document(raw)
+    assert document is not None, problems
+    await rt.inside.resources.write([Put(document)])
+
+
+# --- how the tests wait ----------------------------------------------------------------------------------------------
+
+
+async def at_work(rt: Runtime, session: Session) -> None:
+    for _ in range(600):
+        if (await rt.inside.sessions.store.get(session.id)).turn:
+            return
+        await rt.inside.pause()
+    raise AssertionError("no turn began")
+
+
+async def arrived(rt: Runtime, session: Session, count: int) -> None:
+    for _ in range(600):
+        if (await rt.inside.sessions.store.get(session.id)).arrivals >= count:
+            return
+        await rt.inside.pause()
+    raise AssertionError("it never arrived")
