@@ -1,9 +1,9 @@
 r"""The one way to standard output and standard error.
 
-Every command prints through `out`, paints through `paint`, and draws through `live_console`; a test says that none
-does otherwise. What passes through here cannot steer a terminal, whoever wrote it: only the colours that `paint` gave
-are let through, which are known by a number that nobody outside of this process knows. Line breaks are kept, because
-commands print several lines; so a field of somebody else's text is made one line before it is put between others
+Every command prints through `out`, paints through `paint`, and draws through `live_console` or a `PromptArea`; a test
+says that none does otherwise. What passes through here cannot steer a terminal, whoever wrote it: only the colours that
+`paint` gave are let through, which are known by a number that nobody outside of this process knows. Line breaks are
+kept, because commands print several lines; so a field of somebody else's text is made one line before it is put between others
 (`foliot.common.text.one_line`; `table` does it for its cells).
 """
 
@@ -20,7 +20,7 @@ from foliot.common.text import visible
 from foliot.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from rich.console import Console
     from rich.segment import Segment
@@ -86,6 +86,45 @@ def live_console(*, no_color: bool | None) -> Console:
                 yield segment if shown == segment.text else Segment(shown, segment.style)
 
     return SafeConsole(file=sys.stderr, no_color=no_color, highlight=False, markup=False, emoji=False)
+
+
+class PromptArea:
+    """The rows at the bottom of the terminal in which somebody types: they are drawn again, and texts go above them.
+
+    Whoever draws breaks rows to the width of the terminal, so that it is known how many there are.
+    """
+
+    def __init__(self, *, color: bool | None) -> None:
+        self._color = color
+        self._row = 0  # of the cursor, in what is drawn
+
+    def draw(self, rows: Sequence[str], *, row: int, column: int) -> None:
+        """Draws these rows in the place of those before, with the cursor at a row and a column of them."""
+        back = f"\x1b[{len(rows) - 1 - row}A" if row < len(rows) - 1 else ""
+        right = f"\x1b[{column}C" if column else ""
+        self._write(f"{self._erased()}{self._shown(rows)}\r{back}{right}")
+        self._row = row
+
+    def print(self, rows: Iterable[str]) -> None:
+        """Prints rows for good; what was drawn is gone until it is drawn again."""
+        self._write(f"{self._erased()}{''.join(f'{self._shown([row])}{chr(10)}' for row in rows)}")
+        self._row = 0
+
+    def switch(self, *, on: bool) -> None:
+        """Begins or ends its use: pastes are told from keys meanwhile. At the end what was drawn is erased."""
+        self._write("\x1b[?2004h" if on else f"{self._erased()}\x1b[?2004l")
+        self._row = 0
+
+    def _erased(self) -> str:
+        return "\r" + (f"\x1b[{self._row}A" if self._row else "") + "\x1b[J"
+
+    def _shown(self, rows: Sequence[str]) -> str:
+        text = _rendered("\n".join(rows))
+        return text if self._color is not False else click.unstyle(text)
+
+    def _write(self, text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
 
 
 def _rendered(text: str) -> str:

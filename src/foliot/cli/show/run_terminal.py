@@ -132,7 +132,7 @@ class TerminalView:
         for row in ended:
             self._print([Line("text", row, wrap=True)])
         while cell_len(self._row) > self._text_width:
-            full, self._row = _broken(self._row, self._text_width)
+            full, self._row = broken_row(self._row, self._text_width)
             self._print([Line("text", full)])
 
     @property
@@ -150,7 +150,7 @@ class TerminalView:
                 self._console.print()
             while line.style == "text" and cell_len(line.text) > self._text_width:
                 # Broken here and not by the terminal, so that each row has its bar.
-                full, rest = _broken(line.text, self._text_width)
+                full, rest = broken_row(line.text, self._text_width)
                 self._console.print(self._drawn(Line("text", full)))
                 line = Line("text", rest)
             self._console.print(self._drawn(line))
@@ -197,7 +197,7 @@ class TerminalView:
         return self._laid_out(text, f"{took}  {output}".rstrip(), INDENT, wrap=False)
 
 
-def _broken(row: str, width: int) -> tuple[str, str]:
+def broken_row(row: str, width: int) -> tuple[str, str]:
     """The first line of a row that is too long, and the rest: at a space if there is one, else in a word."""
     taken = columns = 0
     while taken < len(row) and (columns := columns + cell_len(row[taken])) <= width:

@@ -1,0 +1,196 @@
+"""The terminal of a chat: the prompt stays at the bottom while answers are written above it.
+
+Everything that others wrote stands behind a bar, row by row, and is broken here: no text of a model, a tool or another
+person can pass for a prompt or for a line of ours. Keys are read without a thread. The terminal is given back as it was
+found, whatever ends the chat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+import termios
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from rich.cells import cell_len, chop_cells
+
+from foliot.cli.chat.line_editor import LineEditor, Typed
+from foliot.cli.show.run_terminal import broken_row
+from foliot.cli.terminal import PromptArea, paint
+from foliot.common.text import visible
+
+BAR: Final = "│ "
+MORE: Final = ". "
+# So much of a long text is seen while it is edited; all of it is sent.
+MOST_ROWS: Final = 12
+READ: Final = 65_536
+
+
+class Screen:
+    """`prompt` is what stands before the text that is typed, `status` the line above it, blank for none."""
+
+    def __init__(self, editor: LineEditor, *, color: bool | None) -> None:
+        self.editor = editor
+        self.prompt = "> "
+        self.status = ""
+        self._area = PromptArea(color=color)
+        self._typed: asyncio.Queue[Typed | None] = asyncio.Queue()
+        self._row = ""  # the last row of what somebody writes: it is not full yet
+        self._writing = False
+
+    # --- above the prompt ----------------------------------------------------------------------------------------
+
+    def print(self, *lines: str) -> None:
+        """Prints lines of our own for good. What they quote of others is one line of it (`one_line`)."""
+        self.settle()
+        self._area.print(lines)
+        self.draw()
+
+    def print_theirs(self, text: str, *, dim: bool = False) -> None:
+        """Prints a whole text of somebody else, behind the bar."""
+        self.settle()
+        self._area.print(self._behind_bar(row for line in visible(text).split("\n") for row in self._rows(line)))
+        self.draw()
+
+    def write(self, text: str) -> None:
+        """Takes a piece of an answer under way: rows that are full are printed for good, the last one moves."""
+        if not self._writing:
+            text = text.lstrip("\n")
+        self._writing = self._writing or bool(text)
+        *ended, self._row = (self._row + visible(text).expandtabs(4)).split("\n")
+        full = [row for line in ended for row in self._rows(line)]
+        while cell_len(self._row) > self._width - len(BAR):
+            first, self._row = broken_row(self._row, self._width - len(BAR))
+            full.append(first)
+        if full:
+            self._area.print(self._behind_bar(full))
+        self.draw()
+
+    def settle(self) -> None:
+        """Prints the last row of an answer for good: nothing more is written to it."""
+        if self._row.strip():
+            self._area.print(self._behind_bar([self._row.rstrip()]))
+        self._row, self._writing = "", False
+
+    def draw(self) -> None:
+        """Draws the prompt, and what moves above it."""
+        width = self._width
+        above = [f"{BAR}{self._row}"] if self._row else []
+        above += [paint(row, dim=True) for row in chop_cells(visible(self.status), width)[:2]] if self.status else []
+        rows, row, column = prompt_rows(self.prompt, self.editor.text, self.editor.cursor, width)
+        self._area.draw([*above, *rows], row=len(above) + row, column=column)
+
+    def _behind_bar(self, rows: Iterable[str]) -> list[str]:
+        return [f"{paint(BAR, dim=True)}{row}" for row in rows]
+
+    def _rows(self, line: str) -> list[str]:
+        rows: list[str] = []
+        line = line.expandtabs(4)
+        while cell_len(line) > self._width - len(BAR):
+            first, line = broken_row(line, self._width - len(BAR))
+            rows.append(first)
+        return [*rows, line]
+
+    @property
+    def _width(self) -> int:
+        # A row that fills the last column may or may not begin another: none does.
+        return max(20, shutil.get_terminal_size().columns - 1)
+
+    # --- keys ----------------------------------------------------------------------------------------------------
+
+    async def typed(self) -> Typed | None:
+        """Returns what is entered or wished next; None when the terminal is gone."""
+        return await self._typed.get()
+
+    @contextmanager
+    def opened(self) -> Generator[None]:
+        """Takes the terminal for as long as the block lasts."""
+        loop, stdin = asyncio.get_running_loop(), sys.stdin.fileno()
+        found = termios.tcgetattr(stdin)
+        self._take(stdin, found)
+        loop.add_reader(stdin, self._read, stdin, found)
+        with suppress(NotImplementedError, ValueError):
+            loop.add_signal_handler(signal.SIGWINCH, self.draw)
+        try:
+            yield
+        finally:
+            loop.remove_reader(stdin)
+            with suppress(NotImplementedError, ValueError):
+                loop.remove_signal_handler(signal.SIGWINCH)
+            self.settle()
+            self._give_back(stdin, found)
+
+    def _take(self, stdin: int, found: list[object]) -> None:
+        ours = [*found]
+        # Keys come one by one, nothing is echoed, and Ctrl-C is a key; output is as it was.
+        ours[3] = int(ours[3]) & ~(termios.ICANON | termios.ECHO | termios.ISIG | termios.IEXTEN)  # type: ignore[call-overload]
+        ours[0] = int(ours[0]) & ~termios.IXON  # type: ignore[call-overload]
+        termios.tcsetattr(stdin, termios.TCSADRAIN, ours)  # type: ignore[arg-type]
+        self._area.switch(on=True)
+        self.draw()
+
+    def _give_back(self, stdin: int, found: list[object]) -> None:
+        with suppress(OSError):  # a terminal that is gone takes nothing
+            self._area.switch(on=False)
+        with suppress(termios.error, OSError):
+            termios.tcsetattr(stdin, termios.TCSADRAIN, found)  # type: ignore[arg-type]
+
+    def _read(self, stdin: int, found: list[object]) -> None:
+        try:
+            data = os.read(stdin, READ)
+        except OSError:
+            data = b""
+        if not data:
+            asyncio.get_running_loop().remove_reader(stdin)
+            self._typed.put_nowait(None)
+            return
+        for each in self.editor.feed(data):
+            if each == "suspend":
+                self._give_back(stdin, found)
+                os.kill(os.getpid(), signal.SIGTSTP)
+                self._take(stdin, found)
+            elif each != "redraw":
+                self._typed.put_nowait(each)
+        self.draw()
+
+
+def prompt_rows(prompt: str, text: str, cursor: int, width: int) -> tuple[list[str], int, int]:
+    """Returns the rows of a prompt with a text, and the row and column of the cursor. Pure.
+
+    Of a long text the rows around the cursor are shown.
+    """
+    rows: list[str] = []
+    at, column, seen = 0, 0, 0
+    for number, line in enumerate(text.split("\n")):
+        before = prompt if number == 0 else MORE
+        here = cursor - seen
+        pieces = _chopped(line, width - cell_len(before))
+        for place, piece in enumerate(pieces):
+            if 0 <= here <= len(piece) and (here < len(piece) or place == len(pieces) - 1):
+                at, column = len(rows), cell_len(before) + cell_len(_shown(piece[:here]))
+            here -= len(piece)
+            rows.append((before if place == 0 else " " * cell_len(before)) + _shown(piece))
+        seen += len(line) + 1
+    first = max(0, min(at - MOST_ROWS + 1, len(rows) - MOST_ROWS))
+    return rows[first : first + MOST_ROWS], at - first, column
+
+
+def _chopped(line: str, width: int) -> Sequence[str]:
+    """The line in pieces that fit, as they are shown."""
+    pieces, piece, taken = list[str](), "", 0
+    for char in line:
+        columns = cell_len(_shown(char))
+        if taken + columns > width and piece:
+            pieces.append(piece)
+            piece, taken = "", 0
+        piece, taken = piece + char, taken + columns
+    return [*pieces, piece]
+
+
+def _shown(text: str) -> str:
+    return visible(text.replace("\t", "    "))
