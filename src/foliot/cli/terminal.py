@@ -3,8 +3,8 @@ r"""The one way to standard output and standard error.
 Every command prints through `out`, paints through `paint`, and draws through `live_console` or a `PromptArea`; a test
 says that none does otherwise. What passes through here cannot steer a terminal, whoever wrote it: only the colours that
 `paint` gave are let through, which are known by a number that nobody outside of this process knows. Line breaks are
-kept, because commands print several lines; so a field of somebody else's text is made one line before it is put between others
-(`foliot.common.text.one_line`; `table` does it for its cells).
+kept, because commands print several lines; so a field of somebody else's text is made one line before it is put
+between others (`foliot.common.text.one_line`; `table` does it for its cells).
 """
 
 from __future__ import annotations
