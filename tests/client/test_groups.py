@@ -10,19 +10,23 @@ from typing import Any
 import pytest
 
 from foliot import Client, Runtime
-from foliot.client import remote, remote_operations, remote_work
-from foliot.runtime.groups import groups, store, work
+from foliot.client import remote, remote_operations, remote_sessions, remote_work
+from foliot.runtime.groups import groups, sessions, store, work
 from foliot.runtime.local import operations, resources, tools
+from foliot.runtime.local import sessions as local_sessions
 from foliot.runtime.local import work as local_work
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BASES = [
     each
-    for module in (work, store)
+    for module in (work, store, sessions)
     for each in vars(module).values()
     if inspect.isclass(each) and each.__module__ == module.__name__
 ]
-IMPLEMENTATIONS = (local_work, operations, resources, tools, remote, remote_operations, remote_work)
+IMPLEMENTATIONS = (
+    *(local_work, local_sessions, operations, resources, tools),
+    *(remote, remote_operations, remote_sessions, remote_work),
+)
 
 
 def implementations(base: type) -> list[type]:

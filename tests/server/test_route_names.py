@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from foliot.runtime.groups.sessions import SessionGroup
 from foliot.runtime.groups.work import RunGroup, TaskGroup
 from foliot.server.route_table import ROUTES
 
@@ -30,10 +31,20 @@ def test_the_page_of_the_http_api_lists_every_route_and_no_other() -> None:
 # A verb that reads has the word of what it returns; these are asked for by other means, or made of other requests.
 ELSEWHERE = {"start", "get", "find", "list", "wait", "watch", "follow", "changed", "events", "result"}
 ELSEWHERE |= {"content", "files", "tree"}  # the first is asked for by a digest, the others are made of it
+ELSEWHERE |= {"create", "chat"}  # sessions are created below their own path; a chat is what is said, and a watch
 LISTS = {"interrupted": "/v1/interrupted-runs", "unknown": "/v1/unknown-calls"}
+LISTS |= {verb: f"/v1/sessions/{verb}" for verb in ("resolve", "rotate")}
+LISTS |= {"active": "/v1/active-session", "search": "/v1/session-search"}
 
 
-@pytest.mark.parametrize(("group", "path"), [(RunGroup, "/v1/runs/{run_id}/"), (TaskGroup, "/v1/tasks/{name}/")])
+@pytest.mark.parametrize(
+    ("group", "path"),
+    [
+        (RunGroup, "/v1/runs/{run_id}/"),
+        (TaskGroup, "/v1/tasks/{name}/"),
+        (SessionGroup, "/v1/sessions/{session_id}/"),
+    ],
+)
 def test_a_verb_of_python_is_the_word_of_its_path(group: type, path: str) -> None:
     paths = {path for _, path in ROUTES}
     for verb in (name for name in vars(group) if not name.startswith("_")):

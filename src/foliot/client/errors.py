@@ -25,6 +25,7 @@ from foliot.resources.field_owners import FieldConflict
 from foliot.resources.problems import Finding, ManifestError, Path, Problem
 from foliot.runtime.outcomes import InUse
 from foliot.store.journal.base import RunHeld, RunTaken
+from foliot.store.sessions.base import SessionArchived, SessionBusy
 
 BODY: Final = "request body"
 MOST_SHOWN: Final = 200
@@ -33,6 +34,7 @@ _BY_CODE: Final[Mapping[str, type[FoliotError]]] = {
     for each in (
         *(InvalidInput, UsageError, NotFound, Conflict, OutcomeUnknown, Gone, Denied),
         *(SecretError, SecretMissing, Unavailable, FieldConflict, InUse, RunTaken, RunHeld),
+        *(SessionArchived, SessionBusy),
     )
 }
 # For a code that this version does not know, and for what a proxy in between says in its own words.

@@ -21,6 +21,7 @@ from foliot.client.remote_operations import (
     RemoteWebhooks,
     RemoteWorkers,
 )
+from foliot.client.remote_sessions import RemoteSessions
 from foliot.client.remote_work import RemoteApprovals, RemoteQuestions, RemoteRuns, RemoteTasks
 from foliot.errors import Conflict, NotFound, UsageError
 from foliot.resources.field_owners import EDIT
@@ -350,6 +351,10 @@ class RemoteClient(RemoteAbout, Groups):
     @property
     def questions(self) -> RemoteQuestions:
         return RemoteQuestions(self._http)
+
+    @property
+    def sessions(self) -> RemoteSessions:
+        return RemoteSessions(self._http)
 
     @property
     def tools(self) -> RemoteTools:

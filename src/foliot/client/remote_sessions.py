@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -102,9 +100,8 @@ class RemoteSessions(RemoteGroup, SessionGroup):
     async def active(
         self, agent: str, *, namespace: str = "default", user: str = "", channel: str = ""
     ) -> Session | None:
-        path = f"{SESSIONS}/active"
-        found = await self._get(path, _Active, namespace=namespace, agent=agent, user=user, channel=channel)
-        return found.session
+        asked = {"namespace": namespace, "agent": agent, "user": user, "channel": channel}
+        return (await self._get("/v1/active-session", _Active, **asked)).session
 
     async def get(self, id: str) -> Session:
         return await self._get(_at(id), Session)
@@ -142,7 +139,7 @@ class RemoteSessions(RemoteGroup, SessionGroup):
         self, text: str, *, namespace: str = "default", session: str | None = None, limit: int = 20
     ) -> Rows[Found]:
         asked = {"namespace": namespace, "text": text, "session": session, "limit": limit}
-        return (await self._get(f"{SESSIONS}/search", _FoundItems, **asked)).items
+        return (await self._get("/v1/session-search", _FoundItems, **asked)).items
 
     async def history(self, id: str, *, before: int | None = None, limit: int = 50) -> Rows[TurnView]:
         return (await self._get(f"{_at(id)}/history", _Turns, before=before, limit=limit)).items

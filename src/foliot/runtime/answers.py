@@ -17,8 +17,10 @@ from foliot.errors import InvalidInput, UsageError
 from foliot.kernel.messages import Message, ToolResult
 from foliot.kernel.run.feedback import user_message
 from foliot.runtime.results import RunResult
+from foliot.sessions.base import TurnOptions
 from foliot.store.base import Document
 from foliot.store.journal.base import TERMINAL, RunInfo
+from foliot.store.sessions.base import SessionKind
 from foliot.tools.governance.judge import Judgement, PolicyQuestion
 from foliot.tools.governance.rules import Access
 
@@ -71,6 +73,34 @@ class RunOrder(Struct, frozen=True):
     messages: tuple[dict[str, Any], ...] = ()
     history: tuple[dict[str, Any], ...] = ()
     after: str = ""
+
+
+class SessionOrder(Struct, frozen=True):
+    """A session that is to be found or created: of a user with an agent, in a channel.
+
+    `user` is by default whoever asks; another name needs the role impersonator. `model` is an endpoint that its turns
+    ask instead of the agent's.
+    """
+
+    agent: str
+    namespace: str = "default"
+    user: str = ""
+    channel: str = ""
+    id: str = ""
+    kind: SessionKind = "chat"
+    title: str = ""
+    model: str = ""
+    options: dict[str, Any] = {}
+
+
+class SayOrder(Struct, frozen=True):
+    """Something to say to a session: a text, or a message of a user with parts. The same `key` twice is one input."""
+
+    message: str | dict[str, Any]
+    mode: str = "followup"
+    key: str = ""
+    place: str = ""
+    options: TurnOptions = TurnOptions()
 
 
 class RunStanding(Struct, frozen=True):

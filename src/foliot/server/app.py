@@ -50,6 +50,7 @@ ROUTERS: Final = (
     "tasks",
     "task_looks",
     "runs",
+    "sessions",
     "approvals",
     "agents",
     "workers",

@@ -32,7 +32,7 @@ from foliot.server.auth.rules import (
 )
 from foliot.server.openapi.events import HAPPENED, RUN_EVENTS, TASK_CHANGES, TASK_EVENTS, WORK_EVENTS, changes
 from foliot.server.openapi.operation import Body, Operation, form
-from foliot.server.openapi.schema import ANYTHING, COUNT, TEXT, Schema, listof, ref, shape
+from foliot.server.openapi.schema import ANYTHING, COUNT, TEXT, YES_NO, Schema, listof, maybe, ref, shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,10 @@ _SCHEDULE: Final = ref("StoredTaskSchedule")
 _WEBHOOK: Final = ref("StoredTaskWebhook")
 _SOUGHT: Final = (409, 422)
 _CLASH: Final = (409,)
+
+
+def _page(name: str) -> Schema:
+    return shape({"items": listof(ref(name))}, optional={"continue": TEXT})
 
 
 def _named(kind: Kind) -> str:
@@ -270,6 +274,67 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
     ("POST", "/v1/runs/{run_id}/answer"): RouteRow(
         STEER,
         Operation("answerRun", ref("Run"), codes=("202",), body=form("server.routes.runs:Answered"), fails=(409,)),
+        AGAIN,
+    ),
+    # --- sessions; whose a session is, and who else may read it, is asked when it is known
+    ("GET", "/v1/sessions"): RouteRow(READ, Operation("listSessions", _page("Session"))),
+    ("POST", "/v1/sessions"): RouteRow(
+        OPERATE,
+        Operation(
+            "createSession",
+            ref("Session"),
+            codes=("201",),
+            body=form("runtime.answers:SessionOrder"),
+            fails=(404, 409),
+        ),
+        KEPT,
+    ),
+    ("POST", "/v1/sessions/resolve"): RouteRow(
+        OPERATE,
+        Operation("resolveSession", ref("Session"), body=form("runtime.answers:SessionOrder"), fails=(404,)),
+        AGAIN,
+    ),
+    ("POST", "/v1/sessions/rotate"): RouteRow(
+        OPERATE,
+        Operation(
+            "rotateSession", ref("Session"), codes=("201",), body=form("runtime.answers:SessionOrder"), fails=(404,)
+        ),
+        KEPT,
+    ),
+    ("GET", "/v1/active-session"): RouteRow(
+        READ, Operation("getActiveSession", shape({"session": maybe(ref("Session"))}))
+    ),
+    ("GET", "/v1/session-search"): RouteRow(
+        READ, Operation("searchSessions", shape({"items": listof(ref("Found"))}), fails=(404,))
+    ),
+    ("GET", "/v1/sessions/{session_id}"): RouteRow(LOOK, Operation("getSession", ref("Session"))),
+    ("GET", "/v1/sessions/{session_id}/history"): RouteRow(
+        LOOK, Operation("getSessionHistory", shape({"items": listof(ref("TurnView"))}))
+    ),
+    ("GET", "/v1/sessions/{session_id}/inputs"): RouteRow(
+        LOOK, Operation("listSessionInputs", shape({"items": listof(ref("Input"))}))
+    ),
+    ("POST", "/v1/sessions/{session_id}/change"): RouteRow(
+        STEER,
+        Operation("changeSession", ref("Session"), body=form("server.routes.sessions:SessionChange"), fails=(409,)),
+        AGAIN,
+    ),
+    ("POST", "/v1/sessions/{session_id}/archive"): RouteRow(STEER, Operation("archiveSession", ref("Session")), AGAIN),
+    ("POST", "/v1/sessions/{session_id}/delete"): RouteRow(
+        STEER, Operation("deleteSession", codes=("204",), fails=(409,)), AGAIN
+    ),
+    ("POST", "/v1/sessions/{session_id}/say"): RouteRow(
+        STEER,
+        Operation(
+            "sayToSession", ref("SessionSaid"), codes=("202",), body=form("runtime.answers:SayOrder"), fails=(409,)
+        ),
+        AGAIN,
+    ),
+    ("POST", "/v1/sessions/{session_id}/stop"): RouteRow(
+        STEER,
+        Operation(
+            "stopSession", shape({"stopped": YES_NO}), body=form("server.routes.sessions:StopOrder"), fails=(409,)
+        ),
         AGAIN,
     ),
     # --- what waits for consent, and what comes signed

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from foliot.kernel.messages import Message
     from foliot.runtime.agent import Agent
     from foliot.runtime.answers import Input
+    from foliot.runtime.groups.sessions import SessionGroup
     from foliot.runtime.groups.store import (
         AuditGroup,
         BudgetGroup,
@@ -97,6 +98,11 @@ class Groups(StoreGroups):
     @abstractmethod
     def questions(self) -> QuestionGroup:
         """Questions that runs ask people."""
+
+    @property
+    @abstractmethod
+    def sessions(self) -> SessionGroup:
+        """Sessions: conversations with agents that last."""
 
     @property
     @abstractmethod

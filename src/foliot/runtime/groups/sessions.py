@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
 from foliot.runtime.groups.arguments import Group
@@ -11,7 +10,6 @@ from foliot.runtime.groups.arguments import Group
 if TYPE_CHECKING:
     from foliot.kernel.messages import Message
     from foliot.sessions.base import Found, TurnOptions, TurnView
-    from foliot.sessions.chat import ChatEvent
     from foliot.store.sessions.base import Input, Said, Session, SessionKind
 
 # Where a verb is called `list`, the type of that name is hidden.
@@ -54,7 +52,10 @@ class SessionGroup(Group):
         model: str = "",
         options: dict[str, Any] | None = None,
     ) -> Session:
-        """Return the active session of a channel, or create it: all who ask at once get the same. Raises as `create`."""
+        """Return the active session of a channel, or create it; all who ask at once get the same one.
+
+        Raises as `create`.
+        """
 
     @abstractmethod
     async def rotate(
@@ -149,30 +150,6 @@ class SessionGroup(Group):
         are never answered together. `options` hold for the turn that answers it.
         Raises `NotFound`, `SessionArchived`, `InvalidInput`, `Conflict` when the inbox is full or the key belongs to
         other words.
-        """
-
-    @abstractmethod
-    def chat(
-        self,
-        id: str,
-        message: Message | str,
-        *,
-        mode: str = "followup",
-        key: str | None = None,
-        place: str = "",
-        options: TurnOptions | None = None,
-    ) -> AsyncGenerator[ChatEvent]:
-        """Say something and yield what happens in the turn that answers it, up to its one `End`. Raises as `say`.
-
-        Whoever stops reading does not stop the turn.
-        """
-
-    @abstractmethod
-    def watch(self, id: str, *, after: str = "") -> AsyncGenerator[ChatEvent]:
-        """Yield what happens in a session, turn after turn, each with exactly one `End`. Raises `NotFound`.
-
-        It begins with the turn at work, or behind the event whose `id` is `after`, and goes on until whoever reads
-        leaves.
         """
 
     @abstractmethod

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         LocalWorkers,
     )
     from foliot.runtime.local.resources import LocalResources
+    from foliot.runtime.local.sessions import LocalSessions
     from foliot.runtime.local.tools import LocalTools
     from foliot.runtime.local.work import LocalApprovals, LocalQuestions, LocalRuns, LocalTasks
     from foliot.settings.settings import Settings
@@ -169,6 +170,12 @@ class LocalGroups(Groups):
         from foliot.runtime.local.work import LocalQuestions
 
         return LocalQuestions(self.inside, caller=self._caller, wakes=self._wakes)
+
+    @property
+    def sessions(self) -> LocalSessions:
+        from foliot.runtime.local.sessions import LocalSessions
+
+        return LocalSessions(self.inside, caller=self._caller)
 
     @property
     def tools(self) -> LocalTools:

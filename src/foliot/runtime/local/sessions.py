@@ -5,7 +5,6 @@ Whoever can open the store can read every session. What is said is said for the 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from typing import Any
 
 from foliot.common.pages import Part, read_first
@@ -70,9 +69,7 @@ class LocalSessions(SessionGroup):
         options: dict[str, Any] | None = None,
     ) -> Session:
         place = self._place(agent, namespace, user, channel)
-        return await self._sessions.resolve(
-            place, identity=None, kind=kind, title=title, model=model, options=options
-        )
+        return await self._sessions.resolve(place, identity=None, kind=kind, title=title, model=model, options=options)
 
     async def rotate(
         self,

@@ -113,6 +113,10 @@ class Caller:
             )
         return acting(wanted, self.name, via)
 
+    def identity_for(self, user: str, via: str) -> Identity:
+        """The identity of what they do in somebody's name. Whether they may is asked before."""
+        return acting(user, self.name, via)
+
     def acting_for_self(self, via: str) -> Identity:
         """The identity of what they do in their own name."""
         return acting("", self.name, via)

@@ -24,7 +24,7 @@ from foliot.store.access.request_keys import ClaimedKey, KeptAnswer, SqlRequestK
 HEADER: Final = b"idempotency-key"
 REPEATED: Final = (b"idempotency-replayed", b"true")
 KEY: Final = r"[!-~]{1,255}"
-_KEY: Final = re.compile(KEY)
+KEY_PATTERN: Final = re.compile(KEY)
 # Where a route finds the claim under which its request is done.
 CLAIM: Final = "foliot.claim"
 # What is particular to one sending of an answer.
@@ -64,7 +64,7 @@ def key_of(scope: Scope) -> str | None:
     if not given:
         return None
     key = given[0].decode("latin-1").strip()
-    if len(given) > 1 or not _KEY.fullmatch(key):
+    if len(given) > 1 or not KEY_PATTERN.fullmatch(key):
         raise BadParameter("Idempotency-Key: this cannot be a key", hint="one, of 1 to 255 letters, digits and signs")
     return key
 

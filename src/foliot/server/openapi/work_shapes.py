@@ -42,7 +42,9 @@ from foliot.server.openapi.schema import (
     shape,
 )
 from foliot.server.tasks.messages import KNOWN, PHASES
+from foliot.sessions.base import Found, TurnView
 from foliot.store.ledger.doubts import Doubt, DoubtPage
+from foliot.store.sessions.base import Input, Said, Session
 from foliot.store.triggers import Slot, WebhookDelivery
 from foliot.tools.builtin.results import CallResult, ResultPage
 from foliot.work.tasks.base import TaskInfo
@@ -76,6 +78,10 @@ TYPES: Final[tuple[type[Struct], ...]] = (
     Sent,
     Slot,
     WebhookDelivery,
+    Session,
+    TurnView,
+    Found,
+    Input,
 )
 
 
@@ -92,6 +98,8 @@ PARTLY: Final[Mapping[str, Partly]] = {
     "StepTrace": Partly(StepTrace, {"items": listof({"anyOf": [ref("CallTrace"), ref("Mark")]})}),
     "Trace": Partly(Trace, {"steps": listof(ref("StepTrace"))}),
     "RunState": Partly(RunStanding, {"run": ref("Run")}, left_out=("info",)),
+    # A body has the name of the type.
+    "SessionSaid": Partly(Said, {}, left_out=("act",)),
     "Toolset": Partly(Toolset, {"tools": listof(ref("ToolFacts")), "capabilities": ANYTHING}),
 }
 

@@ -15,15 +15,16 @@ from foliot.common.suggestions import read_phases
 from foliot.engine.driver.ids import check_chosen_id
 from foliot.engine.driver.journal import summary_of
 from foliot.engine.explain.trace import trace_of
-from foliot.errors import Denied, InvalidInput, NotFound
+from foliot.errors import InvalidInput, NotFound
 from foliot.kernel.messages import Message
 from foliot.kernel.run.events import InputMode
 from foliot.runtime.answers import ForkOrder, RunContent, RunOrder
 from foliot.runtime.groups.work import Settled as SettlingWord
 from foliot.runtime.local.work import NEAR, interrupted_runs, leave_settled, several
 from foliot.server.audit import ActRecord, record
-from foliot.server.auth.guard import HIDDEN, ROLE, new_router
-from foliot.server.auth.identity import EVERYWHERE, Caller
+from foliot.server.auth.guard import ROLE, new_router
+from foliot.server.auth.identity import Caller
+from foliot.server.auth.overrides import check_override
 from foliot.server.context import Services
 from foliot.server.errors import BadParameter
 from foliot.server.http.bodies import form, form_in
@@ -334,14 +335,7 @@ async def fork(run_id: RunId, request: Request, services: Services, caller: Call
     identity = caller.identity(info.namespace, "http", user=order.user)
     if order.at < 1:
         raise InvalidInput(f"there is no step {order.at}")
-    if order.prompt is not None or order.model is not None:
-        # What an agent is told and whom it asks is declared by authors; `provider:model` spends the server's own key.
-        caller.require("author", info.namespace, missing=HIDDEN)
-        if order.model is not None and ":" in order.model and not caller.may("admin", EVERYWHERE):
-            raise Denied(
-                "a model named as provider:model is asked with the key of this server",
-                hint="name a ModelEndpoint, or ask the operator of this installation (admin of all namespaces)",
-            )
+    check_override(caller, info.namespace, model=order.model, prompt=order.prompt)
     done = _act(services, caller, request, "run_forked", info.namespace, order.new_id)
     forked = await services.drives.fork(
         info,
