@@ -94,7 +94,7 @@ class SessionOrder(Struct, frozen=True):
 
 
 class SayOrder(Struct, frozen=True):
-    """Something to say to a session: a text, or a message of a user with parts. The same `key` twice is one input."""
+    """A message to a session: a text, or a message of a user with parts. The same `key` twice is one input."""
 
     message: str | dict[str, Any]
     mode: str = "followup"

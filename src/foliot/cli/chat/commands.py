@@ -26,7 +26,7 @@ class Command(Struct, frozen=True):
 
 
 class Say(Struct, frozen=True):
-    """Something to say. `mode` is None where none was typed: the chat's own mode is meant."""
+    """A message. `mode` is None where none was typed: the chat's own mode is meant."""
 
     text: str
     mode: InputMode | None = None
@@ -46,7 +46,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str, Action]]] = {
     "whoami": ("", "say who you are, and where", "whoami"),
     "quit": ("", "leave; a turn at work goes on (as Ctrl-D)", "quit"),
 }
-# Other words for the same; `config` is known so that a secret which follows it is told to nobody.
+# Other words for the same; `config` is known so that a secret which follows it is said to nobody.
 OTHERS: Final[Mapping[str, Action]] = {
     "start": "help",
     "abort": "stop",

@@ -1,4 +1,4 @@
-"""What was typed into chats, kept between starts in a file that only its owner reads.
+"""The history of chats: what was typed, kept between starts in a file that only its owner reads.
 
 One JSON text per line, so that a text of several lines is one entry. A file that cannot be read or written costs the
 history and never the chat. Commands that a secret may follow are not kept (`is_private`).

@@ -1,4 +1,4 @@
-"""What a caller may change of an agent for one run or session: its model and its prompt.
+"""The rule on what a caller may change of an agent for one run or session: its model and its prompt.
 
 What an agent is told and whom it asks is declared by authors; whoever has work done takes it as it is.
 """

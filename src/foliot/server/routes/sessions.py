@@ -44,7 +44,7 @@ Arrival = Annotated[int, Query(ge=0, lt=2**53, description="Only inputs behind t
 
 
 class SessionChange(Struct, forbid_unknown_fields=True):
-    """What is to be changed of a session; what is left out stays. A blank model is that of the agent."""
+    """The changes to a session; what is left out stays. A blank model is that of the agent."""
 
     title: str | None = None
     model: str | None = None
@@ -182,7 +182,7 @@ async def history(
 async def inputs(
     session_id: SessionId, services: Services, caller: Caller, after: Arrival = 0, limit: Limit = 50
 ) -> Response:
-    """What was said to a session, in the order of arrival, and what became of it."""
+    """List what was said to a session, in the order of arrival, and what became of it."""
     session = await _seen(services, caller, session_id)
     return Json({"items": await _sessions(services).store.inputs(session.key, after=after, limit=limit)})
 
