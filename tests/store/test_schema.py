@@ -219,12 +219,13 @@ async def test_both_databases_have_the_same_tables_and_columns(tmp_path: Path, p
     await (await open_database(postgres_url)).close()
     server = await asyncpg.connect(postgres_url)
     query = "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = 'public'"
-    in_postgres = {(row[0], row[1]) for row in await server.fetch(query)}
+    # The words of texts are an index in SQLite, made of tables of its own, and a column in PostgreSQL.
+    in_postgres = {(row[0], row[1]) for row in await server.fetch(f"{query} AND table_name <> 'session_words'")}
     await server.close()
     connection = sqlite_file.prepare(tmp_path / "foliot.db")
     query = (
         "SELECT t.name, c.name FROM sqlite_schema AS t, pragma_table_info(t.name) AS c"
-        " WHERE t.type = 'table' AND t.name NOT LIKE 'sqlite_%'"
+        " WHERE t.type = 'table' AND t.name NOT LIKE 'sqlite_%' AND t.name NOT LIKE 'session_words%'"
     )
     in_sqlite = set(connection.execute(query).fetchall())
     connection.close()

@@ -370,7 +370,7 @@ def _assembled(
     sessions = None
     if database is not None:
         sessions = SessionService(database, journal, around.turns, clock=clock)
-        runs.turn_settlement = sessions.settlement
+        runs.turn_settlement = sessions.keeper.settlement
     return RuntimeParts(
         runs,
         assembly,

@@ -10,6 +10,7 @@ from foliot.engine.driver.journal import signal
 from foliot.errors import Conflict
 from foliot.kernel.run.events import CancelRequested
 from foliot.kernel.run.spec import RunSpec
+from foliot.resources.references import qualified
 from foliot.runtime.agent import within
 from foliot.store.journal.base import TERMINAL
 
@@ -76,6 +77,8 @@ class SessionTurns:
         while (await inside.runs.journal.get(run_id)).phase not in TERMINAL or inside.runs.has(run_id):
             await inside.pause()
 
-    async def check(self, namespace: str, agent: str) -> None:
-        """Raises unless there is such an agent; see `TurnRuns`."""
-        await self._inside.agent(within(agent, namespace))
+    async def check(self, namespace: str, agent: str, model: str) -> None:
+        """Raises unless there is such an agent, and such a model; see `TurnRuns`."""
+        known = await self._inside.agent(within(agent, namespace))
+        if model:
+            await self._inside.models.model_of(qualified(model, known.namespace), known.namespace)

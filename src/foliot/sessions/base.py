@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -70,8 +70,8 @@ class TurnRuns(Protocol):
         """Cancels a run; returns when it has ended and nothing of it acts any more. One that has ended stays so."""
         ...
 
-    async def check(self, namespace: str, agent: str) -> None:
-        """Raises `NotFound` or `InvalidInput` unless there is such an agent."""
+    async def check(self, namespace: str, agent: str, model: str) -> None:
+        """Raises `NotFound` or `InvalidInput` unless there is such an agent, and such a model if one is named."""
         ...
 
 
@@ -89,7 +89,6 @@ class TurnView(Struct, frozen=True):
     phase: Phase
     messages: tuple[Message, ...]
     current: bool = True
-    details: dict[str, Any] = {}
 
 
 class Found(Struct, frozen=True):
@@ -102,4 +101,3 @@ class Found(Struct, frozen=True):
     role: str
     excerpt: str
     at: float
-    score: float

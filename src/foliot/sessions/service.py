@@ -1,46 +1,42 @@
-"""Sessions: created, found again, spoken to; their turns begin one after the other, whichever process is there.
+"""Sessions for whoever has a conversation: created, found again, spoken to, searched, stopped.
 
-What is said is stored first. Whoever stored it then begins a turn if none is at work, and whoever ends a turn begins
-the next one; that only one of them succeeds is decided by the row of the session (`begin_turn`). A process that dies in
-between leaves something unanswered: every process that stays looks for that now and then (`sweep`).
-
-An idle session is a row. A task, a timer and a connection exist only while a turn begins, is at work, or waits for a
-silence (`debounce`).
+Every verb asks on whose behalf it is called: what belongs to another user does not exist for the caller. `identity`
+None is the process of the operator. What is said is stored first, and only then is a turn begun or told (keeper.py).
 """
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import msgspec
 from msgspec.structs import replace
 
-from foliot.common.cancellation import stop_tasks
 from foliot.common.cursors import read_cursor, write_cursor
 from foliot.common.pages import Part
+from foliot.common.suggestions import check_word
 from foliot.engine.base import Clock
 from foliot.engine.driver.ids import new_run_id
-from foliot.engine.driver.journal import storable
-from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound
+from foliot.engine.driver.journal import Specs, storable
+from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.identity import Identity
-from foliot.kernel.inbox import InboxOptions, mode_of, mode_problem, next_turn
+from foliot.kernel.inbox import mode_of, mode_problem
 from foliot.kernel.messages import Message
 from foliot.kernel.run.spec import digest
-from foliot.kernel.run.state import State
-from foliot.sessions.base import Found, NewTurn, TurnOptions, TurnRuns, TurnView
-from foliot.sessions.turns import TurnSettlement, details_of, identity_of, input_of, message_of, options_of, title_of
+from foliot.sessions.base import Found, TurnOptions, TurnRuns, TurnView
+from foliot.sessions.checks import check_options, check_place, check_session_id, check_texts, check_title
+from foliot.sessions.history import excerpt_of, messages_of_turn
+from foliot.sessions.keeper import TurnKeeper
+from foliot.sessions.turns import details_of, inbox_of, message_of
 from foliot.store.base import Database
 from foliot.store.journal.base import Journal
-from foliot.store.sessions.base import NewInput, NewSession, Place, Said, Session, SessionBusy, SessionKind
-from foliot.store.sessions.database import SqlSessions, begin_turn
+from foliot.store.sessions.base import Input, NewInput, NewSession, Place, Said, Session, SessionKind
+from foliot.store.sessions.database import SqlSessions
 
 log = logging.getLogger(__name__)
 
-# Somebody else changed what waits just now: so often it is looked at again before it is left to the next sweep.
-TRIES: Final = 8
 STOPPED: Final = "stopped"
 _CURSOR: Final = "sessions"
 
@@ -55,16 +51,13 @@ class SessionService:
         turns: TurnRuns,
         *,
         clock: Clock,
-        inbox: InboxOptions | None = None,
     ) -> None:
         self.store = SqlSessions(database)
         self._journal = journal
+        self._specs = Specs()
         self._turns = turns
         self._clock = clock
-        self._inbox = inbox or InboxOptions()
-        self._beginning: set[asyncio.Task[Any]] = set()
-        self._silences: dict[str, asyncio.TimerHandle] = {}
-        self._closed = False
+        self.keeper = TurnKeeper(self.store, turns, clock=clock)
 
     # --- sessions ------------------------------------------------------------------------------------------------
 
@@ -175,8 +168,16 @@ class SessionService:
         namespace: str = "",
     ) -> Session:
         """Changes what is given. A turn at work keeps its model, the next one has the new. Raises `NotFound`."""
-        await self.get(id, identity=identity, namespace=namespace)
-        return await self.store.change(id, title=title, model=model, options=options, now=self._clock())
+        session = await self.get(id, identity=identity, namespace=namespace)
+        if model:
+            await self._turns.check(session.place.namespace, session.place.agent, model)
+        return await self.store.change(
+            id,
+            title=None if title is None else check_title(title),
+            model=model,
+            options=None if options is None else check_options(options),
+            now=self._clock(),
+        )
 
     async def delete(self, id: str, *, identity: Identity | None, namespace: str = "") -> None:
         """Deletes a session, and what was not answered. Raises `NotFound`, `SessionBusy` during a turn."""
@@ -193,7 +194,18 @@ class SessionService:
         limit: int = 20,
     ) -> Sequence[Found]:
         """Searches what was said in the caller's sessions, the best first."""
-        raise InvalidInput("there is no index to search")
+        if session is not None:
+            await self.get(session, identity=identity, namespace=namespace)
+        user = None if identity is None else identity.user
+        turns = await self.store.search(namespace, text, user=user, id=session or "", limit=limit)
+        found: list[Found] = []
+        for turn in turns:
+            with contextlib.suppress(NotFound, Conflict):  # purged meanwhile
+                said = excerpt_of(await messages_of_turn(self._journal, self._specs, turn.run_id), text)
+                if said is not None:
+                    role, excerpt = said
+                    found.append(Found(turn.session, turn.title, turn.number, turn.run_id, role, excerpt, turn.at))
+        return found
 
     async def history(
         self,
@@ -208,11 +220,28 @@ class SessionService:
         session = await self.get(id, identity=identity, namespace=namespace)
         turns = await self.store.turns(session, limit=limit, before=before)
         infos = {info.id: info for info in await self._journal.many([turn.run_id for turn in turns])}
+        current = await self.store.path(session, down_to=turns[-1].number if turns else 0)
         return [
-            TurnView(turn.number, turn.run_id, turn.parent, turn.began_at, turn.ended_at, infos[turn.run_id].phase, ())
+            TurnView(
+                turn.number,
+                turn.run_id,
+                turn.parent,
+                turn.began_at,
+                turn.ended_at,
+                infos[turn.run_id].phase,
+                await messages_of_turn(self._journal, self._specs, turn.run_id),
+                turn.number in current,
+            )
             for turn in reversed(turns)
             if turn.run_id in infos
         ]
+
+    async def inputs(
+        self, id: str, *, identity: Identity | None, after: int = 0, limit: int = 100, namespace: str = ""
+    ) -> Sequence[Input]:
+        """Returns what was said to a session, in the order of arrival, with what became of it. Raises `NotFound`."""
+        session = await self.get(id, identity=identity, namespace=namespace)
+        return await self.store.inputs(session.key, after=after, limit=limit)
 
     async def _new(
         self,
@@ -225,8 +254,13 @@ class SessionService:
         options: dict[str, Any] | None,
     ) -> NewSession:
         place = _own_place(place, identity)
-        await self._turns.check(place.namespace, place.agent)
-        return NewSession(id or new_run_id(self._clock()), place, kind, title, model, options or {})
+        check_place(place)
+        if id is not None:
+            check_session_id(id)
+        check_word("kind", kind, get_args(SessionKind))
+        checked = check_options(options or {})
+        await self._turns.check(place.namespace, place.agent, model)
+        return NewSession(id or new_run_id(self._clock()), place, kind, check_title(title), model, checked)
 
     # --- speaking ------------------------------------------------------------------------------------------------
 
@@ -254,17 +288,18 @@ class SessionService:
         if word is None:
             raise InvalidInput(mode_problem(mode))
         said = message_of(message)
+        check_texts(key=key or "", place=place)
         session = await self.get(id, identity=identity, namespace=namespace)
         by = identity.actor if identity is not None and identity.actor != session.place.user else ""
         kept = details_of(identity, options, details or {})
         with storable(f"what is said to session {id}"):
             what = digest(msgspec.json.encode((word, said, place, kept)))
         new = NewInput(key or new_run_id(self._clock()), word, said, what, by, place, kept)
-        outcome = await self.store.say(id, new, now=self._clock(), options=self._inbox_of(session))
+        outcome = await self.store.say(id, new, now=self._clock(), options=inbox_of(session))
         if outcome.act == "start":
-            return replace(outcome, problem=await self._begin(id))
-        if outcome.act == "wake":
-            await self._turns.wake(outcome.run_id)
+            return replace(outcome, problem=await self.keeper.begin_next(id))
+        if outcome.run_id and not outcome.again:
+            await self._turns.wake(outcome.run_id)  # also one that only has to be taken up: its process may be gone
         return outcome
 
     async def stop(self, id: str, *, identity: Identity | None, drop: bool = False, namespace: str = "") -> bool:
@@ -281,100 +316,9 @@ class SessionService:
         await self._turns.cancel(session.turn, by=by, reason=STOPPED)
         return True
 
-    # --- turns ---------------------------------------------------------------------------------------------------
-
-    def settlement(self, state: State) -> TurnSettlement:
-        """Returns what the end of a run that is a turn brings about; for `Runs.turn_settlement`."""
-        assert state.created is not None, "only a run that was created is driven"
-        return TurnSettlement(state.created.session, self.look, clock=self._clock)
-
-    def look(self, id: str) -> None:
-        """Has the next turn of a session begin in the background, if one is due."""
-        if not self._closed:
-            task = asyncio.create_task(self._begin(id))
-            self._beginning.add(task)
-            task.add_done_callback(self._beginning.discard)
-
-    async def _begin(self, id: str) -> str:
-        """Begins the next turn of a session if none is at work and something is due; what keeps it from it, if so."""
-        try:
-            for _ in range(TRIES):
-                try:
-                    return await self._begin_once(id)
-                except SessionBusy:
-                    continue  # somebody else was faster, or took something out: what is left is looked at again
-            return ""
-        except NotFound as error:
-            if error.details.get("session") == id:
-                return ""
-            problem = error
-        except Conflict:
-            return ""  # the sweep looks again
-        except FoliotError as error:
-            problem = error
-        except Exception as error:
-            log.exception("no turn of session %s could begin", id)
-            return str(error)
-        log.warning("no turn of session %s can begin: %s", id, problem.message)
-        return problem.message
-
-    async def _begin_once(self, id: str) -> str:
-        session = await self.store.get(id)
-        if session.turn or self._closed:
-            return ""
-        waiting = await self.store.waiting(session)
-        due = next_turn([each.waiting() for each in waiting], self._clock(), self._inbox_of(session))
-        if due is None:
-            return ""
-        if not due.inputs:
-            self._look_at(id, due.at)
-            return ""
-        chosen = [each for each in waiting if each.seq in due.inputs]
-        messages = input_of(chosen, ())
-        run_id = new_run_id(self._clock())
-        body = begin_turn(
-            session, run_id, due.inputs, now=self._clock(), title="" if session.title else title_of(messages)
-        )
-        await self._turns.begin(
-            NewTurn(
-                session,
-                run_id,
-                session.turns + 1,
-                session.head,
-                messages,
-                due.inputs,
-                identity_of(session, chosen),
-                options_of(session, chosen),
-                body,
-            )
-        )
-        return ""
-
-    def _look_at(self, id: str, at: float) -> None:
-        """Looks again when what was collected has been silent for long enough: one timer for each such session."""
-        if (earlier := self._silences.pop(id, None)) is not None:
-            earlier.cancel()
-        self._silences[id] = asyncio.get_running_loop().call_later(
-            max(0.0, at - self._clock()), self._fallen_silent, id
-        )
-
-    def _fallen_silent(self, id: str) -> None:
-        self._silences.pop(id, None)
-        self.look(id)
-
-    def _inbox_of(self, session: Session) -> InboxOptions:
-        given = session.options.get("inbox")
-        return self._inbox if given is None else msgspec.convert(given, InboxOptions)
-
-    # --- closing -------------------------------------------------------------------------------------------------
-
     async def close(self) -> None:
-        """Begins no more turns. What waits is found by the next process that looks."""
-        self._closed = True
-        for timer in self._silences.values():
-            timer.cancel()
-        self._silences.clear()
-        await stop_tasks(*self._beginning)
+        """Begins no more turns."""
+        await self.keeper.close()
 
 
 def _own_place(place: Place, identity: Identity | None) -> Place:

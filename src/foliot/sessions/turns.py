@@ -10,11 +10,13 @@ import msgspec
 from foliot.engine.base import Clock
 from foliot.errors import InvalidInput
 from foliot.kernel.identity import Identity
+from foliot.kernel.inbox import InboxOptions
 from foliot.kernel.messages import Media, Message, Text
 from foliot.kernel.run.events import RunRetried, Terminal
 from foliot.kernel.run.feedback import user_message
 from foliot.kernel.run.state import State
 from foliot.sessions.base import TurnOptions
+from foliot.sessions.history import texts_of
 from foliot.store.journal.base import TransactionBody
 from foliot.store.sessions.base import Input, Session
 from foliot.store.sessions.database import end_turn
@@ -23,6 +25,7 @@ LONGEST_TITLE: Final = 60
 # A title is cut at a space only if more than this is left of it.
 SHORTEST_CUT: Final = 20
 OPTIONS: Final = "options"
+INBOX: Final = "inbox"
 VIA: Final = "via"
 LONGEST_LINE: Final = 200
 MOST_LINES: Final = 50
@@ -102,6 +105,12 @@ def details_of(identity: Identity | None, options: TurnOptions | None, details: 
     return kept
 
 
+def inbox_of(session: Session) -> InboxOptions:
+    """Returns the rules of a session's inbox: those of its options, if it has some."""
+    given = session.options.get(INBOX)
+    return InboxOptions() if given is None else msgspec.convert(given, InboxOptions)
+
+
 class TurnSettlement:
     """The session that a run is a turn of: its end moves the head, and is told to whoever starts the next turn."""
 
@@ -120,7 +129,7 @@ class TurnSettlement:
         self._ended = state.ended is not None
         if not self._ended:
             return None
-        return end_turn(self._session, state.run_id, state.taken, now=self._clock())
+        return end_turn(self._session, state.run_id, state.taken, now=self._clock(), texts=texts_of(state))
 
     async def settled(self) -> None:
         """Has the next turn begin, if something waits."""

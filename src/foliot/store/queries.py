@@ -8,7 +8,9 @@ PostgreSQL three things are rewritten:
     /*for_update*/ and the like   -> FOR UPDATE … (SQLite has one writer and needs none)
 
 What the two databases do not share (jsonb, arrays, casts with `::`, SELECT *) stays out of the texts; a parameter whose
-type PostgreSQL cannot guess is written `CAST(:x AS TEXT)`. A test prepares every query on both.
+type PostgreSQL cannot guess is written `CAST(:x AS TEXT)`. Where there is no common way, as in searching texts, a line
+`-- only: sqlite` or `-- only: postgres` opens a part for one of them, up to `-- only: both`, as in migrations. A test
+prepares every query on both.
 
 Under its name a query that writes or locks says what it waits for, so that it may share a transaction with others:
 
@@ -27,6 +29,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from foliot.errors import FoliotError
+from foliot.store.schema import Dialect, part_for
 from foliot.store.transaction import LOCK_ORDER
 
 FOLDER = Path(__file__).with_name("queries")
@@ -51,11 +54,11 @@ class Queries(dict[str, str]):
 
 
 @cache
-def load() -> Queries:
-    """All queries, as SQLite runs them. Read from disk once, when the first one is needed."""
+def load(dialect: Dialect = "sqlite") -> Queries:
+    """All queries, as SQLite runs them, or before they are rewritten for PostgreSQL. Read from disk once."""
     found = Queries()
     for file in sorted(FOLDER.glob("*.sql")):
-        for name, text in parse(file.read_text(encoding="utf-8")):
+        for name, text in parse(part_for(file.read_text(encoding="utf-8"), dialect)):
             if name in found:
                 raise FoliotError(f"two queries are named {name!r}; the second is in {file.name}")
             found[name] = text
@@ -140,4 +143,4 @@ def _locks(said: str) -> Locks:
 @cache
 def load_for_postgres(name: str) -> tuple[str, tuple[str, ...]]:
     """One query by name, translated once."""
-    return for_postgres(load()[name])
+    return for_postgres(load("postgres")[name])

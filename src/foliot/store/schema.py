@@ -56,20 +56,26 @@ def migrations(dialect: Dialect) -> tuple[Migration, ...]:
 
 def translate(source: str, dialect: Dialect) -> str:
     """The statements of one migration for one database."""
+    lines = part_for(source, dialect).splitlines()
+    text = "\n".join(line for line in lines if line.strip() and not line.lstrip().startswith("--"))
+    if dialect == "postgres":
+        for pattern, replacement in _TYPES:
+            text = pattern.sub(replacement, text)
+    return text
+
+
+def part_for(source: str, dialect: Dialect) -> str:
+    """The lines of a text that are for one database."""
     kept: list[str] = []
     part = "both"
     for line in source.splitlines():
         if line.startswith("-- only:"):
             part = line.removeprefix("-- only:").strip()
             if part not in ("sqlite", "postgres", "both"):
-                raise FoliotError(f"a migration has a part for {part!r}, which is no database")
-        elif line.strip() and not line.lstrip().startswith("--") and part in ("both", dialect):
+                raise FoliotError(f"there is a part for {part!r}, which is no database")
+        elif part in ("both", dialect):
             kept.append(line)
-    text = "\n".join(kept)
-    if dialect == "postgres":
-        for pattern, replacement in _TYPES:
-            text = pattern.sub(replacement, text)
-    return text
+    return "\n".join(kept)
 
 
 def pending(current: int, dialect: Dialect, place: str) -> tuple[Migration, ...]:

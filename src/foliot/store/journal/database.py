@@ -628,6 +628,8 @@ def _forget(run_id: str) -> Tx[None]:
         raise Conflict(f"run {run_id} is part of a task that goes on", hint="cancel the task first")
     if (later := (yield from one("conversation_follows", id=run_id))) is not None:
         raise Conflict(f"run {later['id']} continues the conversation of run {run_id}", hint="delete that one first")
+    if (turn := (yield from one("session_of_run", run_id=run_id))) is not None:
+        raise Conflict(f"run {run_id} is a turn of session {turn['id']}", hint="delete the session first")
     yield from _delete([row])
 
 

@@ -23,6 +23,7 @@ CREATE INDEX session_by_activity ON session (namespace, active_at);
 CREATE INDEX session_of_agent ON session (namespace, agent, active_at);
 CREATE INDEX session_of_user ON session (namespace, user_name, active_at);
 CREATE INDEX session_at_work ON session (turn) WHERE turn IS NOT NULL;
+CREATE INDEX session_archived ON session (archived_at) WHERE archived_at IS NOT NULL;
 
 -- The active session of an agent, a user and a channel: whoever resolves, rotates or archives locks this row first.
 CREATE TABLE session_channel (
@@ -37,15 +38,26 @@ CREATE TABLE session_channel (
 -- The turns of a session in the order in which they began. `parent` is the number of the turn that one goes on after,
 -- 0 for none: an answer that was asked for again leaves the earlier one as a branch.
 CREATE TABLE session_turn (
+    key INTEGER PRIMARY KEY,
     session BIGINT NOT NULL,
     number BIGINT NOT NULL,
     run_id TEXT NOT NULL,
     parent BIGINT NOT NULL,
     began_at REAL NOT NULL,
-    ended_at REAL,
-    PRIMARY KEY (session, number)
+    ended_at REAL
 );
+CREATE UNIQUE INDEX session_turn_number ON session_turn (session, number);
 CREATE UNIQUE INDEX session_turn_of_run ON session_turn (run_id);
+
+-- The words of each turn that has ended, under the key of the turn, for whoever searches: words only, the texts
+-- themselves are in the journals. Two of the words say whose they are.
+-- only: sqlite
+CREATE VIRTUAL TABLE session_words USING fts5(
+    words, content='', contentless_delete=1, detail=none, tokenize='unicode61 remove_diacritics 0');
+-- only: postgres
+CREATE TABLE session_words (rowid bigint PRIMARY KEY, words tsvector NOT NULL);
+CREATE INDEX session_words_by_word ON session_words USING gin (words);
+-- only: both
 
 -- What was said to a session or, outside of sessions, to a run: `owner` is the key of its row. A message that is in a
 -- journal by now is not kept here a second time.
@@ -70,6 +82,7 @@ CREATE TABLE inbox (
 );
 CREATE UNIQUE INDEX inbox_by_id ON inbox (owner_kind, owner, id);
 CREATE INDEX inbox_open ON inbox (owner_kind, owner, seq) WHERE status IN ('pending', 'offered');
+CREATE INDEX inbox_dropped ON inbox (owner, seq) WHERE status = 'dropped' AND message IS NOT NULL;
 
 -- Files that people sent to a session, whose content stays for as long as the session. A piece of a large file has no
 -- name.

@@ -183,13 +183,15 @@ SELECT b.data FROM blob AS b JOIN blob_use AS u ON u.digest = b.digest JOIN run 
  WHERE b.digest = :digest AND r.id = :id;
 
 -- name: purge_find
--- A run of a task stays as long as its task lives: somebody may want to see how it came so far.
+-- A run of a task stays as long as its task lives: somebody may want to see how it came so far. So does a turn as long
+-- as its session.
 SELECT key, id FROM run
  WHERE phase IN ('succeeded', 'failed', 'cancelled') AND updated_at < :before
    AND NOT EXISTS (SELECT 1 FROM task_run AS m JOIN task AS t ON t.key = m.task
                     WHERE m.run_id = run.id AND t.ended_at IS NULL)
    AND NOT EXISTS (SELECT 1 FROM run AS later WHERE later.conversation = run.conversation
                       AND (later.updated_at >= :before OR later.phase NOT IN ('succeeded', 'failed', 'cancelled')))
+   AND NOT EXISTS (SELECT 1 FROM session_turn AS t WHERE t.run_id = run.id)
  ORDER BY id LIMIT :count;
 
 -- name: purge_tasks
@@ -207,6 +209,7 @@ SELECT key, id FROM run
                     WHERE m.run_id = run.id AND t.ended_at IS NULL)
    AND NOT EXISTS (SELECT 1 FROM run AS later WHERE later.conversation = run.conversation
                       AND (later.updated_at >= :before OR later.phase NOT IN ('succeeded', 'failed', 'cancelled')))
+   AND NOT EXISTS (SELECT 1 FROM session_turn AS t WHERE t.run_id = run.id)
  ORDER BY key;
 
 -- name: conversation_ends

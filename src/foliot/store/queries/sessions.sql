@@ -38,6 +38,10 @@ SELECT key, id, namespace, agent, user_name, channel, kind, title, model, option
 -- locks: -
 UPDATE session SET title = :title, model = :model, options = :options, active_at = :active_at WHERE key = :key;
 
+-- name: session_title
+-- locks: -
+UPDATE session SET title = :title WHERE key = :key AND title = '';
+
 -- name: session_archive
 -- locks: -
 UPDATE session SET archived_at = :at, active_at = :at WHERE key = :key AND archived_at IS NULL;
@@ -62,6 +66,10 @@ DELETE FROM session WHERE key = :key;
 -- The session that has this run at work.
 SELECT id FROM session WHERE turn = :run_id;
 
+-- name: session_of_run
+-- The session that a run is a turn of, whether it is at work or over.
+SELECT s.id AS id FROM session_turn AS t JOIN session AS s ON s.key = t.session WHERE t.run_id = :run_id;
+
 -- name: sessions_at_work
 -- Sessions with a turn, in the order of their keys: whoever looks after turns that nobody drives reads them in pages.
 SELECT s.key AS key, s.id AS id, s.turn AS run_id FROM session AS s
@@ -70,7 +78,7 @@ SELECT s.key AS key, s.id AS id, s.turn AS run_id FROM session AS s
 -- name: sessions_unanswered
 -- Sessions with inputs that wait and no turn that would hear them, in the order of their keys.
 SELECT s.key AS key, s.id AS id FROM session AS s
- WHERE s.turn IS NULL AND s.key > :after
+ WHERE s.turn IS NULL AND s.key > :after AND s.active_at <= :quiet_since
    AND s.key IN (SELECT i.owner FROM inbox AS i WHERE i.owner_kind = 'session' AND i.status IN ('pending', 'offered'))
  ORDER BY s.key LIMIT :count;
 
@@ -104,11 +112,54 @@ VALUES (:session, :number, :run_id, :parent, :at, NULL);
 UPDATE session_turn SET ended_at = :at WHERE run_id = :run_id;
 
 -- name: session_turn_of_run
-SELECT session, number, run_id, parent, began_at, ended_at FROM session_turn WHERE run_id = :run_id;
+SELECT key, session, number, run_id, parent, began_at, ended_at FROM session_turn WHERE run_id = :run_id;
+
+-- name: session_path
+WITH RECURSIVE path (number, parent) AS (
+    SELECT t.number, t.parent FROM session_turn AS t WHERE t.session = :session AND t.run_id = :run_id
+    UNION ALL
+    SELECT t.number, t.parent FROM session_turn AS t JOIN path AS p ON t.number = p.parent
+     WHERE t.session = :session AND t.number >= :down_to
+)
+SELECT number FROM path;
 
 -- name: session_turns
 SELECT session, number, run_id, parent, began_at, ended_at FROM session_turn
  WHERE session = :session AND number < :before ORDER BY number DESC LIMIT :count;
+
+-- name: session_words_add
+-- locks: -
+-- only: sqlite
+INSERT INTO session_words (rowid, words) VALUES (:key, :words);
+-- only: postgres
+INSERT INTO session_words (rowid, words)
+VALUES (:key, array_to_tsvector(string_to_array(CAST(:words AS TEXT), ' ')));
+-- only: both
+
+-- name: session_words_delete
+-- locks: -
+DELETE FROM session_words WHERE rowid IN (SELECT t.key FROM session_turn AS t WHERE t.session = :key);
+
+-- name: session_search
+-- Turns with all of these words, the newest first. A word that ends with a star is the beginning of one.
+SELECT s.id AS id, s.title AS title, t.number AS number, t.run_id AS run_id, t.ended_at AS ended_at
+  FROM session_words AS w JOIN session_turn AS t ON t.key = w.rowid JOIN session AS s ON s.key = t.session
+-- only: sqlite
+ WHERE w.words MATCH :words
+-- only: postgres
+ WHERE w.words @@ CAST(replace(replace(CAST(:words AS TEXT), '*', ':*'), ' ', ' & ') AS tsquery)
+-- only: both
+   AND s.namespace = :namespace
+   AND (CAST(:mine AS BIGINT) = 0 OR s.user_name = :user_name)
+   AND (:id = '' OR s.id = :id)
+ ORDER BY t.key DESC LIMIT :count;
+
+-- name: sessions_to_purge
+-- Archived before a time, and nothing goes on in them.
+SELECT s.id AS id FROM session AS s
+ WHERE s.archived_at < :before AND s.turn IS NULL
+   AND s.key NOT IN (SELECT i.owner FROM inbox AS i WHERE i.owner_kind = 'session' AND i.status IN ('pending', 'offered'))
+ ORDER BY s.id LIMIT :count;
 
 -- name: session_turns_delete
 -- locks: -
@@ -145,8 +196,22 @@ UPDATE inbox SET status = 'consumed', run_id = :run_id, message = NULL
 
 -- name: inbox_drop
 -- locks: -
-UPDATE inbox SET status = 'dropped', reason = :reason
+-- What is kept of it stands as one line before the next turn.
+UPDATE inbox SET status = 'dropped', reason = :reason,
+       message = CASE WHEN CAST(:kept AS BIGINT) = 1 THEN message END
  WHERE owner_kind = :owner_kind AND owner = :owner AND seq = :seq AND status IN ('pending', 'offered');
+
+-- name: inbox_dropped
+-- What had to make room and was not told to anybody yet.
+SELECT seq, id, mode, message, digest, by_name, place, details, status, steered, outcome, reason, run_id, at
+  FROM inbox WHERE owner_kind = 'session' AND owner = :owner AND status = 'dropped' AND message IS NOT NULL
+ ORDER BY seq;
+
+-- name: inbox_told
+-- locks: -
+-- A line of it is in the journal of the run by now.
+UPDATE inbox SET run_id = :run_id, message = NULL
+ WHERE owner_kind = 'session' AND owner = :owner AND seq = :seq AND status = 'dropped' AND message IS NOT NULL;
 
 -- name: inbox_back
 -- locks: -

@@ -84,6 +84,16 @@ class Turn(Struct, frozen=True):
     ended_at: float | None
 
 
+class FoundTurn(Struct, frozen=True):
+    """A turn in which something was said that somebody searched for."""
+
+    session: str
+    title: str
+    number: int
+    run_id: str
+    at: float
+
+
 class NewInput(Struct, frozen=True):
     """An input to be stored. The same `id` twice is one input; `digest` tells whether it is the same.
 

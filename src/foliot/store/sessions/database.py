@@ -6,6 +6,7 @@ last event ends it: so a session never has a turn without a run, and never loses
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from foliot.store.channels import deliver_answer
 from foliot.store.journal.base import LockingBody, Signal
 from foliot.store.journal.database import add_signal
 from foliot.store.sessions.base import (
+    FoundTurn,
     Input,
     NewInput,
     NewSession,
@@ -33,6 +35,7 @@ from foliot.store.sessions.base import (
     SessionKind,
     Turn,
 )
+from foliot.store.sessions.words import asked, indexed, scope_of
 from foliot.store.transaction import Row, Tx, one, rows, run
 
 _END: Final = 2**62
@@ -75,6 +78,38 @@ class SqlSessions:
     ) -> Session:
         """Changes what is given of a session. Raises `NotFound`, `SessionArchived`."""
         return await self._db.write(_change, id, title, model, options, now)
+
+    async def purge(self, *, archived_before: float, limit: int = 100) -> int:
+        """Deletes sessions that were archived before a time and in which nothing goes on; how many.
+
+        Their runs are no longer kept by them, and go when their own time has come.
+        """
+        gone = 0
+        for row in await self._db.read("sessions_to_purge", before=archived_before, count=limit):
+            with contextlib.suppress(NotFound, SessionBusy):  # somebody else was faster
+                await self.delete(row["id"])
+                gone += 1
+        return gone
+
+    async def search(
+        self, namespace: str, text: str, *, user: str | None = None, id: str = "", limit: int = 20
+    ) -> list[FoundTurn]:
+        """Lists turns in which all words of a text were said, the newest first: of a namespace, a user, a session."""
+        scope = scope_of("", "", id) if id else scope_of(namespace) if user is None else scope_of(namespace, user)
+        if not (words := asked(text, scope)):
+            return []
+        found = await self._db.read(
+            "session_search",
+            words=words,
+            namespace=namespace,
+            mine=int(user is not None),
+            user_name=user or "",
+            id=id,
+            count=limit,
+        )
+        return [
+            FoundTurn(row["id"], row["title"], row["number"], row["run_id"], row["ended_at"] or 0.0) for row in found
+        ]
 
     async def delete(self, id: str) -> None:
         """Deletes a session with its inputs; its runs stay. Raises `NotFound`, `SessionBusy` during a turn."""
@@ -133,6 +168,12 @@ class SqlSessions:
         )
         return [_turn(row) for row in found]
 
+    async def path(self, session: Session, *, down_to: int = 0) -> frozenset[int]:
+        """Returns the numbers of the newest turn, of the one that it goes on after, and so on back."""
+        newest = session.turn or session.head
+        found = await self._db.read("session_path", session=session.key, run_id=newest, down_to=down_to)
+        return frozenset(row["number"] for row in found)
+
     async def turn_of(self, run_id: str) -> Turn | None:
         """Returns the turn that a run is."""
         found = await self._db.read("session_turn_of_run", run_id=run_id)
@@ -143,9 +184,12 @@ class SqlSessions:
         found = await self._db.read("sessions_at_work", after=after, count=limit)
         return [(row["key"], row["id"], row["run_id"]) for row in found]
 
-    async def unanswered(self, *, after: int = 0, limit: int = 100) -> list[tuple[int, str]]:
-        """Lists sessions in which something waits to be answered and no turn is at work, by key: (key, id)."""
-        found = await self._db.read("sessions_unanswered", after=after, count=limit)
+    async def unanswered(self, *, quiet_since: float, after: int = 0, limit: int = 100) -> list[tuple[int, str]]:
+        """Lists sessions in which something waits to be answered and no turn is at work, by key: (key, id).
+
+        Those in which something happened after `quiet_since` are left to whoever did that.
+        """
+        found = await self._db.read("sessions_unanswered", quiet_since=quiet_since, after=after, count=limit)
         return [(row["key"], row["id"]) for row in found]
 
     # --- inputs --------------------------------------------------------------------------------------------------
@@ -167,6 +211,10 @@ class SqlSessions:
         found = await self._db.read("inbox_list", owner_kind=kind, owner=owner, after=after, count=limit)
         return [_input(row) for row in found]
 
+    async def dropped(self, session: Session) -> list[Input]:
+        """Lists what had to make room and no turn was told of yet, in the order of arrival."""
+        return [_input(row) for row in await self._db.read("inbox_dropped", owner=session.key)]
+
     async def drop_waiting(self, id: str, *, reason: str = CANCELLED) -> list[int]:
         """Takes out what no turn has answered or was offered; their numbers. Raises `NotFound`."""
         return await self._db.write(_drop_waiting, id, reason)
@@ -180,12 +228,14 @@ def begin_turn(
     now: float,
     parent: int | None = None,
     title: str = "",
+    told: Sequence[int] = (),
 ) -> LockingBody:
     """Returns what the creation of a run that is a turn does to its session; for `Journal.create`.
 
     `session` is what was read when it was decided; `inputs` are the numbers of what the turn answers. Raises
     `SessionBusy` when another turn began meanwhile, or one of the inputs is taken. `parent` is the number of the turn
-    that it goes on after, by default the head. A session without a title gets this one.
+    that it goes on after, by default the head. A session without a title gets this one. `told` are inputs that had to
+    make room, of which the turn is told in a line each.
     """
 
     def locks() -> Tx[None]:
@@ -207,23 +257,22 @@ def begin_turn(
         for seq in inputs:
             if not (yield from _consume("session", session.key, seq, run_id)):
                 raise SessionBusy(f"input {seq} of session {session.id} is answered already")
-        if title and not session.title:
-            yield from run(
-                "session_set",
-                key=session.key,
-                title=title,
-                model=session.model,
-                options=msgspec.json.encode(session.options).decode(),
-                active_at=now,
-            )
+        for seq in told:
+            if not (yield from run("inbox_told", owner=session.key, seq=seq, run_id=run_id)):
+                raise SessionBusy(f"input {seq} of session {session.id} was told already")
+        if title:
+            yield from run("session_title", key=session.key, title=title)
 
     return LockingBody(locks, then)
 
 
-def end_turn(session_id: str, run_id: str, taken: Sequence[str], *, now: float) -> LockingBody:
+def end_turn(
+    session_id: str, run_id: str, taken: Sequence[str], *, now: float, texts: Sequence[str] = ()
+) -> LockingBody:
     """Returns what the end of a run that is a turn does to its session; for the append of its last event.
 
-    `taken` are the ids of the inputs that entered its transcript. What it was offered besides waits again.
+    `taken` are the ids of the inputs that entered its transcript. What it was offered besides waits again. `texts` are
+    what was said in it, for searches.
     """
 
     def locks() -> Tx[None]:
@@ -235,6 +284,8 @@ def end_turn(session_id: str, run_id: str, taken: Sequence[str], *, now: float) 
             return  # the session was deleted
         yield from run("session_end_turn", key=there["key"], run_id=run_id, at=now)
         yield from run("session_turn_end", run_id=run_id, at=now)
+        if texts:
+            yield from _index(_session(there), run_id, texts)
         offered = [each for each in (yield from _open("session", there["key"])) if each.status == "offered"]
         by_id = {input_id(session_id, each.seq): each.seq for each in offered}
         heard = frozenset(by_id[each] for each in taken if each in by_id)
@@ -248,6 +299,14 @@ def end_turn(session_id: str, run_id: str, taken: Sequence[str], *, now: float) 
             )
 
     return LockingBody(locks, then)
+
+
+def _index(session: Session, run_id: str, texts: Sequence[str]) -> Tx[None]:
+    turn = yield from one("session_turn_of_run", run_id=run_id)
+    if turn is not None:
+        place = session.place
+        scopes = scope_of(place.namespace), scope_of(place.namespace, place.user), scope_of("", "", session.id)
+        yield from run("session_words_add", key=turn["key"], words=indexed(texts, scopes))
 
 
 def input_id(session_id: str, seq: int) -> str:
@@ -321,6 +380,7 @@ def _delete(id: str) -> Tx[None]:
     if active == id:
         yield from run("session_channel_set", active=None, **_place(place))
     yield from run("inbox_clear", owner_kind="session", owner=locked["key"])
+    yield from run("session_words_delete", key=locked["key"])
     yield from run("session_turns_delete", key=locked["key"])
     yield from run("asset_drop", session=locked["key"])
     yield from run("session_delete", key=locked["key"])
@@ -344,7 +404,8 @@ def _say(id: str, new: NewInput, now: float, options: InboxOptions) -> Tx[Said]:
     yield from run("session_arrived", key=session.key, arrivals=seq, at=now)
     yield from add_input("session", session.key, seq, new, arrival, now, session.turn)
     for dropped in arrival.dropped:
-        yield from run("inbox_drop", owner_kind="session", owner=session.key, seq=dropped, reason=RESHAPED)
+        kept = int(options.drop == "summarize")
+        yield from run("inbox_drop", owner_kind="session", owner=session.key, seq=dropped, reason=RESHAPED, kept=kept)
     said = Said(seq, arrival.outcome, run_id=session.turn, dropped=arrival.dropped)
     if arrival.act == "start":
         return msgspec.structs.replace(said, act="start")
@@ -404,7 +465,7 @@ def _drop_waiting(id: str, reason: str) -> Tx[list[int]]:
         raise _missing(id)
     waiting = [each.seq for each in (yield from _open("session", there["key"])) if each.status == "pending"]
     for seq in waiting:
-        yield from run("inbox_drop", owner_kind="session", owner=there["key"], seq=seq, reason=reason)
+        yield from run("inbox_drop", owner_kind="session", owner=there["key"], seq=seq, reason=reason, kept=0)
     return waiting
 
 

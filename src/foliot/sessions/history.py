@@ -1,0 +1,63 @@
+"""What was said in turns, read from the journals of their runs: every message once, whatever was summarised since."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from foliot.engine.driver.journal import Specs, read_facts
+from foliot.errors import Conflict
+from foliot.kernel.messages import Message
+from foliot.kernel.run.events import RunCreated, SessionCompacted
+from foliot.kernel.run.loop import fold
+from foliot.kernel.run.state import State
+from foliot.store.journal.base import Journal
+from foliot.store.sessions.words import plain, words_in
+
+# Stands for the messages of earlier turns, which are not read for those of this one.
+_EARLIER: Final = Message("user", ())
+AROUND: Final = 80
+LONGEST_EXCERPT: Final = 240
+
+
+async def messages_of_turn(journal: Journal, specs: Specs, run_id: str) -> tuple[Message, ...]:
+    """Reads the messages of one turn, in the order in which they were said. Raises `JournalChanged`."""
+    facts = await read_facts(journal, run_id)
+    if not facts or not isinstance(created := facts[0][1], RunCreated):
+        raise Conflict(f"the journal of run {run_id} does not begin with its creation")
+    # A summary replaces messages for the model; whoever reads what was said reads them all.
+    said = [fact for fact in facts if not isinstance(fact[1], SessionCompacted)]
+    state = fold(await specs.get(journal, created.spec), run_id, said, (_EARLIER,) * created.before)
+    return tuple(state.transcript[created.before :])
+
+
+def texts_of(state: State) -> list[str]:
+    """Returns the texts of people and of the agent in the turn that a run is, as far as it has them at hand."""
+    created = state.created
+    first = created.input[0] if created is not None and created.input else None
+    own = next((n for n, message in enumerate(state.transcript) if message is first), None)
+    messages: Sequence[Message] = state.transcript[own:] if own is not None else ()
+    if own is None and created is not None:
+        messages = (*created.input, *state.transcript[1:])  # a summary stands in the place of some
+    return [message.text for message in messages if message.role in ("user", "assistant") and message.text]
+
+
+def excerpt_of(messages: Sequence[Message], text: str) -> tuple[str, str] | None:
+    """Returns who said the words that were searched for, and the text around the first of them; None if nobody did."""
+    wanted = words_in(text)
+    best: tuple[int, Message] | None = None
+    for message in messages:
+        if message.role not in ("user", "assistant") or not message.text:
+            continue
+        there = words_in(message.text)
+        found = sum(any(word.startswith(each) for word in there) for each in wanted)
+        if found and (best is None or found > best[0]):
+            best = found, message
+    if best is None:
+        return None
+    line = " ".join(best[1].text.split())
+    at = min((place for each in wanted if (place := plain(line).find(each)) >= 0), default=0)
+    begin = max(0, min(at, len(line)) - AROUND)
+    shown = line[begin : begin + LONGEST_EXCERPT]
+    before, after = "…" if begin else "", "…" if begin + LONGEST_EXCERPT < len(line) else ""
+    return best[1].role, f"{before}{shown}{after}"
