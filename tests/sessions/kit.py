@@ -22,7 +22,9 @@ async def quiet(runtime: Runtime, id: str) -> Session:
     for _ in range(MOST_LOOKS):
         session = await sessions.store.get(id)
         if not session.turn and not await sessions.store.waiting(session):
-            return session
+            again = await sessions.store.get(id)
+            if again == session:  # no turn began between the two looks
+                return session
         await asyncio.wait({asyncio.ensure_future(runtime.inside.pause())}, timeout=0.1)
     raise AssertionError(f"session {id} never became quiet: {await sessions.store.get(id)}")
 
@@ -38,3 +40,23 @@ async def conversation(runtime: Runtime, id: str) -> list[tuple[str, str]]:
 
 def texts(messages: list[Message] | tuple[Message, ...]) -> list[Any]:
     return [message.text for message in messages]
+
+
+class Gate:
+    """A place that a tool comes to and leaves when the test lets it."""
+
+    def __init__(self) -> None:
+        self._reached = asyncio.Event()
+        self._open = asyncio.Event()
+
+    async def passed(self) -> str:
+        self._reached.set()
+        await self._open.wait()
+        return "passed"
+
+    async def reached(self) -> None:
+        async with asyncio.timeout(60):
+            await self._reached.wait()
+
+    def open(self) -> None:
+        self._open.set()

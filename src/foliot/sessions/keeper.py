@@ -119,7 +119,7 @@ class TurnKeeper:
             identity=identity_of(session, chosen),
             options=options_of(session, chosen),
             inputs=due.inputs,
-            told=[each.seq for each in dropped],
+            summarised=[each.seq for each in dropped],
             title=title_of(input_of(chosen, ())),
         )
 
@@ -131,7 +131,7 @@ class TurnKeeper:
         identity: Identity,
         options: TurnOptions,
         inputs: Sequence[int] = (),
-        told: Sequence[int] = (),
+        summarised: Sequence[int] = (),
         title: str = "",
         after: str | None = None,
         parent: int | None = None,
@@ -144,7 +144,7 @@ class TurnKeeper:
         now = self._clock()
         run_id = new_run_id(now)
         body = begin_turn(
-            session, run_id, inputs, now=now, parent=parent, title="" if session.title else title, told=told
+            session, run_id, inputs, now=now, parent=parent, title="" if session.title else title, summarised=summarised
         )
         await self._turns.begin(
             NewTurn(

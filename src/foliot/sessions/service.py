@@ -1,7 +1,7 @@
 """Sessions for whoever has a conversation: created, found again, spoken to, searched, stopped.
 
 Every verb asks on whose behalf it is called: what belongs to another user does not exist for the caller. `identity`
-None is the process of the operator. What is said is stored first, and only then is a turn begun or told (keeper.py).
+None is the process of the operator. What is said is stored first, and only then a turn begins or hears it (keeper.py).
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def inbox_of(session: Session) -> InboxOptions:
 
 
 class TurnSettlement:
-    """The session that a run is a turn of: its end moves the head, and is told to whoever starts the next turn."""
+    """The session that a run is a turn of: its end moves the head, and lets the next turn begin."""
 
     def __init__(self, session: str, over: Callable[[str], None], *, clock: Clock) -> None:
         self._session = session

@@ -2,6 +2,7 @@
 
 Whoever asked for such a run may be gone, or may come back for its answer; neither has to ask a second time. Workers see
 to the runs of tasks, so these are the others. Of several servers on one store one takes a run up, and the others not.
+Sessions in which something waits and no turn is at work are looked for too.
 """
 
 from __future__ import annotations
@@ -63,8 +64,9 @@ class TakingUp:
         while True:
             try:
                 await self.look()
+                await self._runtime.inside.sessions.keeper.sweep()
             except FoliotError as error:
-                log.warning("runs that were left behind are looked for again: %s", error.message)
+                log.warning("what was left behind is looked for again: %s", error.message)
             await asyncio.sleep(LOOK_EVERY)
 
     async def look(self) -> list[str]:

@@ -207,7 +207,7 @@ SELECT seq, id, mode, message, digest, by_name, place, details, status, steered,
   FROM inbox WHERE owner_kind = 'session' AND owner = :owner AND status = 'dropped' AND message IS NOT NULL
  ORDER BY seq;
 
--- name: inbox_told
+-- name: inbox_summarised
 -- locks: -
 -- A line of it is in the journal of the run by now.
 UPDATE inbox SET run_id = :run_id, message = NULL

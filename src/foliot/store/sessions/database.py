@@ -212,7 +212,7 @@ class SqlSessions:
         return [_input(row) for row in found]
 
     async def dropped(self, session: Session) -> list[Input]:
-        """Lists what had to make room and no turn was told of yet, in the order of arrival."""
+        """Lists what had to make room and stands in no turn yet, in the order of arrival."""
         return [_input(row) for row in await self._db.read("inbox_dropped", owner=session.key)]
 
     async def drop_waiting(self, id: str, *, reason: str = CANCELLED) -> list[int]:
@@ -228,14 +228,14 @@ def begin_turn(
     now: float,
     parent: int | None = None,
     title: str = "",
-    told: Sequence[int] = (),
+    summarised: Sequence[int] = (),
 ) -> LockingBody:
     """Returns what the creation of a run that is a turn does to its session; for `Journal.create`.
 
     `session` is what was read when it was decided; `inputs` are the numbers of what the turn answers. Raises
     `SessionBusy` when another turn began meanwhile, or one of the inputs is taken. `parent` is the number of the turn
-    that it goes on after, by default the head. A session without a title gets this one. `told` are inputs that had to
-    make room, of which the turn is told in a line each.
+    that it goes on after, by default the head. A session without a title gets this one. `summarised` are inputs
+    that had to make room, of which the turn has a line each.
     """
 
     def locks() -> Tx[None]:
@@ -257,9 +257,9 @@ def begin_turn(
         for seq in inputs:
             if not (yield from _consume("session", session.key, seq, run_id)):
                 raise SessionBusy(f"input {seq} of session {session.id} is answered already")
-        for seq in told:
-            if not (yield from run("inbox_told", owner=session.key, seq=seq, run_id=run_id)):
-                raise SessionBusy(f"input {seq} of session {session.id} was told already")
+        for seq in summarised:
+            if not (yield from run("inbox_summarised", owner=session.key, seq=seq, run_id=run_id)):
+                raise SessionBusy(f"input {seq} of session {session.id} was summarised already")
         if title:
             yield from run("session_title", key=session.key, title=title)
 
