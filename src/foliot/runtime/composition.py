@@ -371,6 +371,7 @@ def _assembled(
     if database is not None:
         sessions = SessionService(database, journal, around.turns, clock=clock)
         runs.turn_settlement = sessions.keeper.settlement
+        runs.turn_files = sessions.files.of_run
     return RuntimeParts(
         runs,
         assembly,

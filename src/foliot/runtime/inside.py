@@ -341,6 +341,7 @@ class Inside:
         spec = spec if adjust is None else adjust(spec)
         if spec is not prepared and spec.tools != prepared.tools:
             tools = await self._assembly.pipeline(spec)
+        assets = () if turn is None else await self.sessions.files.of_inputs(turn.session, turn.inputs)
         self._made.pop(run_id, None)
         try:
             return await self.runs.start(
@@ -352,6 +353,7 @@ class Inside:
                 session=turn.session.id if turn is not None else "",
                 turn=turn.number if turn is not None else 0,
                 inputs=turn.inputs if turn is not None else (),
+                assets=assets,
                 definitions=known.pins,
                 labels=labels,
                 identity=identity,

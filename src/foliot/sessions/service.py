@@ -20,6 +20,7 @@ from foliot.common.suggestions import check_word
 from foliot.engine.base import Clock
 from foliot.engine.driver.ids import new_run_id
 from foliot.engine.driver.journal import Specs, storable
+from foliot.engine.workspaces.assets import Assets
 from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.identity import Identity
 from foliot.kernel.inbox import mode_of, mode_problem
@@ -27,11 +28,13 @@ from foliot.kernel.messages import Message
 from foliot.kernel.run.spec import digest
 from foliot.sessions.base import Found, TurnOptions, TurnRuns, TurnView
 from foliot.sessions.checks import check_options, check_place, check_session_id, check_texts, check_title
+from foliot.sessions.content import ASSETS, SessionFiles, stored_message
 from foliot.sessions.history import excerpt_of, messages_of_turn
 from foliot.sessions.keeper import TurnKeeper
 from foliot.sessions.turns import details_of, inbox_of, message_of
 from foliot.store.base import Database
 from foliot.store.journal.base import Journal
+from foliot.store.sessions.assets import SqlAssets
 from foliot.store.sessions.base import Input, NewInput, NewSession, Place, Said, Session, SessionKind
 from foliot.store.sessions.database import SqlSessions
 
@@ -53,6 +56,9 @@ class SessionService:
         clock: Clock,
     ) -> None:
         self.store = SqlSessions(database)
+        stored = SqlAssets(database)
+        self.assets = Assets(journal, stored, clock=clock)
+        self.files = SessionFiles(journal, self.store, stored)
         self._journal = journal
         self._specs = Specs()
         self._turns = turns
@@ -291,7 +297,8 @@ class SessionService:
         check_texts(key=key or "", place=place)
         session = await self.get(id, identity=identity, namespace=namespace)
         by = identity.actor if identity is not None and identity.actor != session.place.user else ""
-        kept = details_of(identity, options, details or {})
+        said, files = await stored_message(said, session, self.assets)
+        kept = details_of(identity, options, {**(details or {}), **({ASSETS: list(files)} if files else {})})
         with storable(f"what is said to session {id}"):
             what = digest(msgspec.json.encode((word, said, place, kept)))
         new = NewInput(key or new_run_id(self._clock()), word, said, what, by, place, kept)

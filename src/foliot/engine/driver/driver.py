@@ -34,6 +34,7 @@ from foliot.engine.budgets.declared import BudgetRule
 from foliot.engine.budgets.run_budget import Asked, RunBudget
 from foliot.engine.definition.governance import ModelGate, token_limits
 from foliot.engine.driver.appends import LeaseClock, append_again, persist, recorded
+from foliot.engine.driver.attachments import FetchesFiles, named_files, with_files
 from foliot.engine.driver.doubts import Doubts, both, doubts_of, noting
 from foliot.engine.driver.effects import ask_model, call_tool, given_up, in_place_of, left_behind
 from foliot.engine.driver.intake import admit_calls, caller_of, check_output, give_up_compacting, mistaken_calls
@@ -146,6 +147,7 @@ class Driver:
         gate: ModelGate | None = None,
         doubts: Doubts | None = None,
         settlement: Settlement | None = None,
+        fetch: FetchesFiles | None = None,
         stream: bool = False,
         claim: bool = True,
         left_by: UnknownReason = "process_died",
@@ -173,6 +175,7 @@ class Driver:
         self._noted = doubts_of(state) if doubts is not None and (state.calls or state.unsettled) else {}
         self._doubts_noted = state.doubts
         self._settlement = settlement
+        self._fetch = fetch
         self._stream = stream
         self._claim = claim
         self._left_by: UnknownReason = left_by
@@ -590,6 +593,14 @@ class Driver:
         if not self._holds() and not await self._may_act():
             return
         run_id = self.lease.run_id
+        if next(named_files(action.request.messages), None) is not None:
+            try:
+                action = replace(action, request=await with_files(action.request, self._fetch))
+            except FoliotError as error:
+                self._asking = None
+                message = f"the files of the conversation cannot be read: {error.message}"
+                self._post(ModelFailed(action.step, "other", message, retryable=True))
+                return
         ASKER.set((run_id, self.state.was_delayed))
         ASKING.set(self._asker)
         shown = self._stream or self._watcher.wanted(run_id)

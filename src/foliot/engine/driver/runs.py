@@ -20,6 +20,7 @@ from foliot.engine.base import Approvals, Clock, Models, RunProcesses, Settlemen
 from foliot.engine.budgets.run_budget import RunBudgets
 from foliot.engine.definition.governance import ModelGate
 from foliot.engine.driver.appends import recorded
+from foliot.engine.driver.attachments import FetchesFiles
 from foliot.engine.driver.doubts import Doubts, family
 from foliot.engine.driver.driver import Driver
 from foliot.engine.driver.ids import check_run_id, new_run_id
@@ -126,6 +127,8 @@ class Runs:
         self.taken_up: Callable[[State], Awaitable[Sequence[Signal]]] | None = None
         # What the end of a turn does to its session; without it no turn of a session is driven here.
         self.turn_settlement: Callable[[State], Settlement] | None = None
+        # The files that people sent to the session of a turn, for questions to its model.
+        self.turn_files: Callable[[State], FetchesFiles] | None = None
         # What lives between the calls of runs, and ends with them; None as long as there is nothing.
         self.processes: Callable[[], RunProcesses | None] = lambda: None
         # Whether runs that begin here are traced, unless who begins one says so.
@@ -490,6 +493,9 @@ class Runs:
             if self.turn_settlement is None:
                 raise UsageError(f"run {lease.run_id} is a turn of a session, and nothing here knows of sessions")
             settlement = self.turn_settlement(state)
+        fetch = None
+        if self.turn_files is not None and state.created is not None and state.created.session:
+            fetch = self.turn_files(state)
         return Driver(
             lease,
             state,
@@ -502,6 +508,7 @@ class Runs:
             parking=ApprovalRequests(self._approvals, state, tools) if self._approvals is not None else None,
             decisions=self._decisions,
             settlement=settlement,
+            fetch=fetch,
             watcher=self._watcher,
             clock=self._clock,
             lease_clock=self.lease_clock,
