@@ -114,6 +114,8 @@ class Case:
                 spec = {"type": "mcp", "mcp_server_ref": text, "mcp_tool_name": "t"}
             case "fallbacks":
                 spec["fallbacks"] = [text]
+            case "delegation.presets.model":
+                spec["delegation"] = {"presets": [{"name": "p", "description": "A preset.", "model": text}]}
             case "roles":
                 spec |= {"roles": [text], "tools": ["pay"]}
             case "auth.secret_refs":
@@ -247,6 +249,7 @@ def _watch(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
 NO_REFERENCES = {
     "Agent.model_name",  # a model's own name at its endpoint
     "Agent.memory.type",
+    "Agent.delegation.presets.name",  # what tasks call it
     "ModelEndpoint.default_model",
     "AgentSystem.graph.*.edges.policy",
     "Tool.mcp_tool_name",  # the name that the server gives it
@@ -576,6 +579,8 @@ UNUSED = {
     "Memory.auth.secretRef",
     "ToolApproval.task_ref",
     "Agent.fallbacks",
+    "Agent.delegation.models",
+    "Agent.delegation.presets.model",
     "ModelEndpoint.fallbacks",
     "McpServer.env.secretRef",
     "McpServer.sandbox.secrets.secretRef",

@@ -280,7 +280,11 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
     "Agent": KindPowers(
         ("author",),
         (
-            *_all("names", "model_ref fallbacks tools memory.ref execution.tool_sequence"),
+            *_all(
+                "names",
+                "model_ref fallbacks tools memory.ref execution.tool_sequence delegation.models "
+                "delegation.presets.model delegation.presets.tools",
+            ),
             Field("allowed_tools", "rule", "admin", "a tool is added", _adds),
             Field("allowed_commands", "rule", "admin", "a command is added", _adds),
             Field("roles", "rule", "admin", "it changes", _differs),
@@ -296,6 +300,9 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
                 "execution.on_expiry execution.budget_notes limits.max_steps "
                 "limits.max_tokens limits.max_cost_usd limits.max_tool_calls limits.timeout max_concurrency "
                 "code.runs_in code.max_calls code.timeout "
+                "delegation.presets.name delegation.presets.description delegation.presets.timeout "
+                "delegation.presets.prompt delegation.presets_from delegation.timeout delegation.max_depth "
+                "delegation.max_runs delegation.allow_cycles "
                 "output_schema workspace.access workspace.quota workspace.max_files workspace.mode",
             ),
             *_all("files", "workspace.source", "workspace_sources"),

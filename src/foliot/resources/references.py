@@ -68,6 +68,9 @@ FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
     "Agent": (
         ("model_ref", "ModelEndpoint", "ref"),
         ("fallbacks", "ModelEndpoint", "ref"),
+        ("delegation.models", "ModelEndpoint", "ref"),
+        ("delegation.presets.model", "ModelEndpoint", "ref"),
+        ("delegation.presets.tools", "Tool", "name"),
         ("tools", "Tool", "tool"),
         ("allowed_tools", "Tool", "name"),
         ("execution.tool_sequence", "Tool", "name"),

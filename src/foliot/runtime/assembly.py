@@ -20,9 +20,11 @@ from foliot.engine.definition.freeze import (
     CODE,
     DECLARED,
     DEFERRED,
+    DELEGATION,
     ENDPOINT,
     LOCK,
     declared_policy,
+    delegation_of,
     freeze,
     program_of,
     tool_rule,
@@ -42,9 +44,10 @@ from foliot.resources.references import qualified
 from foliot.runtime.agent import Agent, named
 from foliot.store.base import Document, Key, ResourceStore
 from foliot.tools import search
-from foliot.tools.backends.agent import PREFIX, RUNNING_CODE, Agents, AgentTool, Program
+from foliot.tools.backends.agent import PREFIX, RUNNING_CODE, Agents, AgentTool, Delegation, Program
 from foliot.tools.base import Tool, ToolDefinition
 from foliot.tools.builtin.code import Code
+from foliot.tools.builtin.delegation import DelegateTool
 from foliot.tools.builtin.questions import ClientTool
 from foliot.tools.governance.rules import Rules
 from foliot.tools.pipeline.parts import PipelineParts
@@ -266,6 +269,8 @@ class Assembly:
         tools, declared = await self._tools_for(requests, agent.namespace, agent.name)
         if spec.get(CODE):
             _set_program(tools, program_of(spec[CODE]))
+        if spec.get(DELEGATION):
+            _set_delegation(tools, delegation_of(spec))
         definitions = with_search(tool.definition for tool in tools)
         frozen = freeze(agent.document, model=model, endpoint=endpoint, tools=definitions, runner=runner)
         names = [tool.definition.name for tool in tools]
@@ -319,6 +324,8 @@ class Assembly:
         tools, _ = await self._tools_for(self._locked(spec, names), spec.namespace, spec.agent, pinned)
         if CODE in spec.extra:
             _set_program(tools, msgspec.convert(spec.extra[CODE], Program))
+        if DELEGATION in spec.extra:
+            _set_delegation(tools, msgspec.convert(spec.extra[DELEGATION], Delegation))
         return self._piped(spec, tools)
 
     def _piped(self, spec: RunSpec, tools: Sequence[Tool]) -> Pipeline:
@@ -413,3 +420,9 @@ def _set_program(tools: Iterable[Tool], program: Program) -> None:
     for tool in tools:
         if isinstance(tool, Code):
             tool.program = program
+
+
+def _set_delegation(tools: Iterable[Tool], declared: Delegation) -> None:
+    for tool in tools:
+        if isinstance(tool, DelegateTool):
+            tool.delegation = declared

@@ -14,22 +14,28 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Generato
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, cast
+from weakref import WeakValueDictionary
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from foliot.common.cancellation import stop_tasks
 from foliot.common.waits import Waits
-from foliot.engine.code.conversation import limits_of, program_spec
-from foliot.engine.definition.freeze import narrowed_by
+from foliot.engine.code.conversation import PROGRAM, limits_of, program_spec
+from foliot.engine.definition.freeze import CLIENT, DELEGATION, narrowed_by
+from foliot.engine.definition.run_options import RunOptions
+from foliot.engine.driver.doubts import family
 from foliot.engine.driver.driver import Driver
 from foliot.engine.driver.journal import signal
 from foliot.engine.driver.runs import Runs, user_message
 from foliot.engine.hooks.registry import with_hooks
+from foliot.engine.runners.profile import RUNNER
 from foliot.errors import Conflict, FoliotError, NotFound, UsageError
 from foliot.kernel.arguments import parse_object
 from foliot.kernel.run.budget import Limits, Spent, narrow, remaining
 from foliot.kernel.run.events import CancelRequested, RunCreated, RunSucceeded
-from foliot.kernel.run.spec import RunSpec
+from foliot.kernel.run.spec import RunSpec, digest
 from foliot.kernel.run.state import Call, State
 from foliot.kernel.traces import under_call
 from foliot.resources.digest import definition_digest
@@ -42,12 +48,14 @@ from foliot.tools.backends.agent import (
     RUNNING_CODE,
     SPAWNING,
     Delegated,
+    Delegation,
     DelegationOrder,
     Program,
     child_id,
     task_names,
 )
 from foliot.tools.base import ToolArgumentsInvalid, ToolDenied, ToolError, ToolUnsupported
+from foliot.tools.builtin.names import names_of
 from foliot.tools.pipeline.parts import spend
 from foliot.tools.workspaces import FenceOwner, call_files
 
@@ -228,7 +236,20 @@ async def _stopped(tasks: Iterable[asyncio.Task[None]]) -> None:
 
 # --- delegation ------------------------------------------------------------------------------------------------------
 
-MAX_DEPTH: Final = 5
+# How many levels of delegation there may be below a run, and how many runs in all, unless its agent declares it.
+MAX_DEPTH: Final = 4
+MAX_RUNS: Final = 500
+# What holds for everything below a run, in the spec of each run there.
+BOUNDS: Final = "delegation_bounds"
+# The preset of a run, among the definitions that it is pinned to.
+PRESET: Final = "DelegationPreset/"
+
+
+class DelegationBounds(Struct, frozen=True):
+    """How deep the runs below a root may go, counted from the root, and how many of them there may be."""
+
+    deepest: int = MAX_DEPTH
+    runs: int = MAX_RUNS
 
 
 class Delegator:
@@ -241,13 +262,13 @@ class Delegator:
         *,
         clock: Callable[[], float],
         pause: Callable[[], Awaitable[None]],
-        max_depth: int = MAX_DEPTH,
     ) -> None:
         self._runs = runs
         self._assembly = assembly
         self._clock = clock
         self._pause = pause
-        self._max_depth = max_depth
+        # One child of a root is started at a time: so they are counted, and no conversation is continued twice.
+        self._starting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._children = Children(runs, clock=clock, pause=pause)
 
     async def __call__(self, order: DelegationOrder) -> Delegated:
@@ -273,7 +294,6 @@ class Delegator:
         try:
             driver = None
             if not await self._begun(order):
-                await self._guard(order)
                 with (
                     self._children.starting(order.run_id, order.parent, order.call_id),
                     contextlib.suppress(Conflict),  # another attempt of the same call was faster
@@ -332,7 +352,6 @@ class Delegator:
 
     async def _run(self, order: DelegationOrder) -> State:
         if not await self._begun(order):
-            await self._guard(order)
             with contextlib.suppress(Conflict):  # another attempt of the same call was faster: it is the same child
                 return await self._drive(order.run_id, await self._start(order))
         return await self._drive(order.run_id)
@@ -347,29 +366,50 @@ class Delegator:
             raise ToolError(f"the run {order.run_id} is not a child of this call", retryable=False)
         return True
 
-    async def _guard(self, order: DelegationOrder) -> None:
-        """Raises `ToolDenied` if the call chain is too deep or cyclic."""
-        if order.depth > self._max_depth:
+    async def _guard(self, order: DelegationOrder, root: str, bounds: DelegationBounds) -> None:
+        """Raises `ToolDenied` if the call chain is too deep or cyclic, or the runs of its root are used up."""
+        if order.depth > bounds.deepest:
             raise ToolDenied(
-                f"agents may delegate {self._max_depth} deep, and {order.agent!r} would be one deeper",
+                f"depth limit: agents may delegate {bounds.deepest} deep, and {order.agent!r} would be one deeper",
                 layer="delegation",
                 rule="depth",
             )
         if order.program is not None:
             return  # it is the caller itself
-        chain = await self._ancestors(order)
-        if (order.namespace, order.agent) in chain:
-            way = " -> ".join((*(name for _, name in reversed(chain)), order.agent))
-            raise ToolDenied(f"agents would call each other in a circle: {way}", layer="delegation", rule="cycle")
+        declared = self._delegation(order)
+        if declared is None or not declared.cycles:
+            self._check_circle(order, await self._ancestors(order, bounds))
+        family_name = family(order.namespace, order.parent, order.caller.task, root).name
+        if await self._runs.journal.delegated(family_name) >= bounds.runs:
+            raise ToolDenied(
+                f"budget exhausted: no more than {bounds.runs} runs may be started below one, on all levels together",
+                layer="delegation",
+                rule="budget",
+            )
 
-    async def _ancestors(self, order: DelegationOrder) -> list[tuple[str, str]]:
-        """Returns the callers of this run, nearest first, by the journals: a model's text has no part in it."""
-        chain: list[tuple[str, str]] = []
+    def _check_circle(self, order: DelegationOrder, chain: Sequence[tuple[str, str, str]]) -> None:
+        """Raises `ToolDenied` for an agent that stands above, or for a copy of one under the same preset."""
+        named = order.namespace, order.agent
+        if (*named, order.preset) in chain if order.own else named in [each[:2] for each in chain]:
+            way = [f"{agent} ({preset})" if preset else agent for _, agent, preset in reversed(chain)]
+            last = f"{order.agent} ({order.preset})" if order.own else order.agent
+            raise ToolDenied(
+                f"cycle: agents would call each other in a circle: {' -> '.join((*way, last))}",
+                layer="delegation",
+                rule="cycle",
+            )
+
+    async def _ancestors(self, order: DelegationOrder, bounds: DelegationBounds) -> list[tuple[str, str, str]]:
+        """Returns the callers of this run and their presets, nearest first, by the journals.
+
+        A model's text has no part in it.
+        """
+        chain: list[tuple[str, str, str]] = []
         run_id = order.parent
-        while run_id and len(chain) <= self._max_depth:
+        while run_id and len(chain) <= bounds.deepest:
             if (created := await self._began(run_id)) is None:
                 break
-            chain.append((created.namespace, created.agent))
+            chain.append((created.namespace, created.agent, _preset_of(created)))
             run_id = created.parent
         return chain
 
@@ -381,15 +421,30 @@ class Delegator:
 
     async def _start(self, order: DelegationOrder) -> Driver:
         """Store the child, held by this process. Raises `Conflict` when it is there, `ToolError`."""
-        caller, parent = order.caller, await self._began(order.parent) if order.parent else None
+        parent = await self._began(order.parent) if order.parent else None
+        root = (parent.root if parent is not None else "") or order.parent
+        async with self._starting.setdefault(root, asyncio.Lock()):
+            if order.session:
+                order = await self._continued(order, parent)
+            bounds = self._bounds(order)
+            await self._guard(order, root, bounds)
+            return await self._started(order, parent, root, bounds)
+
+    async def _started(
+        self, order: DelegationOrder, parent: RunCreated | None, root: str, bounds: DelegationBounds
+    ) -> Driver:
+        caller = order.caller
+        workspace = None
         if order.program is not None:
             spec, definitions = await self._program(order, order.program), parent.definitions if parent else {}
             ancestors, driven = caller.ancestors, self._parent(order)
             workspace = driven.workspace if driven is not None else None
         else:
-            spec, definitions = await self._frozen(order)
+            spec, definitions = await self._own(order, parent) if order.own else await self._frozen(order)
             ancestors = (*caller.ancestors, caller.agent) if caller.agent else caller.ancestors
-            workspace = None
+            if order.own and not order.after and (driven := self._parent(order)) is not None:
+                workspace = driven.workspace  # a copy of the caller begins with its files
+        spec = replace(spec, extra={**spec.extra, BOUNDS: msgspec.to_builtins(_narrower(bounds, spec, order.depth))})
         try:
             tools = await self._assembly.pipeline(spec)
         except (NotFound, UsageError) as error:
@@ -398,6 +453,7 @@ class Delegator:
             spec,
             (user_message(order.input),),
             run_id=order.run_id,
+            after=order.after,
             definitions=definitions,
             parent=order.parent,
             depth=order.depth,
@@ -406,7 +462,7 @@ class Delegator:
             task=caller.task,
             system=caller.system,
             template=caller.template,
-            root=(parent.root if parent is not None else "") or order.parent,
+            root=root,
             ancestors=ancestors,
             workspace=workspace,
             tools=tools,
@@ -420,10 +476,106 @@ class Delegator:
             spec = await self._assembly.freeze(agent)
         except (NotFound, UsageError) as error:
             raise ToolUnsupported(f"agent {order.agent!r} cannot be run: {error.message}", hint=error.hint) from None
-        spec = await self._assembly.without(_narrowed(spec, order), order.caller.excluded_tools)
-        spec = replace(spec, limits=narrow(self._share(order), spec.limits))
+        spec, pins = await self._under_preset(order, _narrowed(spec, order))
         spec = with_hooks(spec, await self._spec_above(order))
-        return narrowed_by(spec, order.caller.execution), {f"Agent/{agent.name}": definition_digest(agent.document)}
+        return narrowed_by(spec, order.caller.execution), {
+            f"Agent/{agent.name}": definition_digest(agent.document),
+            **pins,
+        }
+
+    async def _own(self, order: DelegationOrder, created: RunCreated | None) -> tuple[RunSpec, Mapping[str, str]]:
+        """The caller as it is pinned, under a preset: it answers in its own words, and its client has no part in it."""
+        parent = self._parent(order)
+        if parent is None or PROGRAM in parent.spec.extra or RUNNER in parent.spec.extra:
+            raise ToolUnsupported("a program has no copies that could do a task", hint="name an agent")
+        brought = frozenset(parent.spec.extra.get(CLIENT, ()))
+        spec = replace(
+            parent.spec,
+            # What a hook has left out of the question, no copy has either.
+            tools=tuple(rule for rule in parent.spec.tools if rule.name not in brought and parent.offers(rule.name)),
+            settings=replace(parent.spec.settings, tool_choice="auto"),
+            contract=None,
+            output_schema=None,
+            tool_use_behavior="run_llm_again",
+            extra={name: value for name, value in parent.spec.extra.items() if name != CLIENT},
+        )
+        spec, pins = await self._under_preset(order, spec)
+        above = created.definitions if created is not None else {}
+        return spec, {**{name: pin for name, pin in above.items() if not name.startswith(PRESET)}, **pins}
+
+    async def _under_preset(self, order: DelegationOrder, spec: RunSpec) -> tuple[RunSpec, dict[str, str]]:
+        """The spec of a child under the preset of its task, without the tools that any run above it has lost.
+
+        The second value is what it is pinned to besides. Raises `ToolError`.
+        """
+        declared = self._delegation(order)
+        preset = declared.preset(order.preset) if declared is not None and order.preset else None
+        if order.preset and preset is None:
+            raise ToolArgumentsInvalid(f'unknown preset: "{order.preset}"', field="preset")
+        lost = list(order.caller.excluded_tools)
+        if preset is not None and preset.tools is not None:
+            kept = {name for each in preset.tools for name in names_of(each)} | {search.NAME}
+            lost += [rule.name for rule in spec.tools if kept.isdisjoint(names_of(rule.name))]
+        prompt = preset.prompt.strip() if preset is not None else ""
+        system = f"{spec.system}\n\n{prompt}" if spec.system and prompt else prompt or spec.system
+        model = order.model or (preset.model if preset is not None else "")
+        left = self._share(order)
+        if declared is not None:
+            allowed = preset.seconds if preset is not None and preset.seconds is not None else declared.seconds
+            left = narrow(left, replace(left, max_seconds=allowed))
+        spec = replace(spec, limits=narrow(left, spec.limits))
+        adjusted = await self._assembly.adjusted(spec, RunOptions(tuple(lost), system, model))
+        pins = {} if preset is None else {f"{PRESET}{preset.name}": digest(msgspec.json.encode(preset))}
+        return adjusted, pins
+
+    async def _continued(self, order: DelegationOrder, parent: RunCreated | None) -> DelegationOrder:
+        """The order with the turn that it goes on after. Raises `ToolError` for what is no session of the caller's.
+
+        It was started by a turn of the caller's own conversation, for the same person; what is not is not found.
+        """
+        first = await self._began(order.session)
+        if (
+            first is None
+            or parent is None
+            or (first.namespace, first.agent) != (order.namespace, order.agent)
+            or first.identity.user != order.caller.user
+            or not first.parent
+            or first.after
+            or not await self._is_of_conversation(first.parent, order.parent, parent)
+        ):
+            raise ToolArgumentsInvalid(
+                f"session not found: there is no session {order.session[:80]!r} of {order.agent!r} to go on with",
+                field="session_id",
+            )
+        last = await self._runs.journal.last_turn(order.session)
+        if (await self._runs.journal.get(last)).phase not in TERMINAL:
+            raise ToolError(f"the session {order.session!r} is at work", retryable=False)
+        latest = await self._began(last)
+        preset = order.preset or (_preset_of(latest) if latest is not None else "")
+        return replace(order, after=last, preset=preset)
+
+    async def _is_of_conversation(self, run_id: str, last: str, created: RunCreated | None) -> bool:
+        """Whether a run is a turn of the conversation that ends with `last`, which began so."""
+        while last != run_id and created is not None and created.after:
+            last, created = created.after, await self._began(created.after)
+        return last == run_id
+
+    def _delegation(self, order: DelegationOrder) -> Delegation | None:
+        """How the caller delegates, where its agent declares it."""
+        parent = self._parent(order)
+        given = parent.spec.extra.get(DELEGATION) if parent is not None else None
+        return None if given is None else msgspec.convert(given, Delegation)
+
+    def _bounds(self, order: DelegationOrder) -> DelegationBounds:
+        """What holds for all runs below the caller."""
+        parent = self._parent(order)
+        if parent is None:
+            return DelegationBounds()
+        if (given := parent.spec.extra.get(BOUNDS)) is not None:
+            return msgspec.convert(given, DelegationBounds)
+        declared = self._delegation(order) or Delegation()
+        depth = order.caller.depth
+        return DelegationBounds(depth + (declared.max_depth or MAX_DEPTH), declared.max_runs or MAX_RUNS)
 
     async def _spec_above(self, order: DelegationOrder) -> RunSpec | None:
         """The spec of whoever asks: what hooks it has, its delegates have too."""
@@ -561,6 +713,18 @@ def _narrowed(spec: RunSpec, order: DelegationOrder) -> RunSpec:
             f"agent {order.agent!r} has no tool {', '.join(missing)}; it has: {listed}", field="tools"
         )
     return replace(spec, tools=tuple(rule for rule in spec.tools if rule.name in kept or rule.name == search.NAME))
+
+
+def _narrower(bounds: DelegationBounds, spec: RunSpec, depth: int) -> DelegationBounds:
+    """The bounds below a child at this depth: its own declaration can only narrow what holds above it."""
+    given = spec.extra.get(DELEGATION)
+    declared = Delegation() if given is None else msgspec.convert(given, Delegation)
+    deepest = bounds.deepest if declared.max_depth is None else min(bounds.deepest, depth + declared.max_depth)
+    return DelegationBounds(deepest, min(bounds.runs, declared.max_runs or bounds.runs))
+
+
+def _preset_of(created: RunCreated) -> str:
+    return next((name.removeprefix(PRESET) for name in created.definitions if name.startswith(PRESET)), "")
 
 
 def _children_by(state: State, tools: Collection[str]) -> list[str]:

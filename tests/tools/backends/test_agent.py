@@ -154,7 +154,7 @@ async def test_delegation_ends_at_a_depth(runtime: Runtime) -> None:
     top = helper([{"call": {"agent:a1": {"input": "go"}}}, {"say": "{last_result}"}], name="a0", tools=[last])
     result = await runtime.run(top, "go")
 
-    assert "agents may delegate 5 deep" in result.output
+    assert "agents may delegate 4 deep" in result.output
     runs = await runtime.inside.runs.journal.list()
     assert sorted(info.agent for info in runs) == [f"a{number}" for number in range(MAX_DEPTH + 1)]
 

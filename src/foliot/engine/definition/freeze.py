@@ -25,8 +25,9 @@ from foliot.kernel.run.spec import Contract, RunSpec, ToolRule
 from foliot.resources.amounts import micros_of_text
 from foliot.resources.powers import declared_by_operator, secret_targets
 from foliot.tools import search
-from foliot.tools.backends.agent import RUNNING_CODE, Program
+from foliot.tools.backends.agent import RUNNING_CODE, Delegation, Preset, Program
 from foliot.tools.base import AuthSpec, RateLimit, ToolDefinition
+from foliot.tools.builtin.presets import BUILT_IN, merged
 from foliot.tools.declared_fences import BOUND, tool_fence
 from foliot.tools.pipeline.order import check_order, check_requirements
 from foliot.tools.registry import lock
@@ -51,6 +52,8 @@ ISOLATION = "isolation"
 COMMANDS = "allowed_commands"
 # How programs of the agent run, where it says so: `runs_in`, `max_calls`, `seconds`.
 CODE = "code"
+# How the agent delegates, where it says so, with every preset that its tasks may name.
+DELEGATION = "delegation"
 # What the agent asks of the fence around its commands and code, and whether grants hold for it.
 SANDBOX = "sandbox"
 # Fields of a Tool that only one kind of backend understands.
@@ -107,6 +110,7 @@ def freeze(
             **_execution(declared_policy(spec)),
             **_workspace(agent),
             **({CODE: msgspec.to_builtins(program_of(spec[CODE]))} if spec.get(CODE) else {}),
+            **({DELEGATION: msgspec.to_builtins(delegation_of(spec))} if spec.get(DELEGATION) else {}),
             **({ISOLATION: modes} if (modes := _isolations(tools, runner)) else {}),
             **({RUNNER: msgspec.to_builtins(runner)} if runner is not None else {}),
         },
@@ -192,6 +196,30 @@ def _execution(*declared: ExecutionPolicy | None) -> dict[str, Any]:
 def program_of(given: Mapping[str, Any]) -> Program:
     """How programs run by `spec.code` of an Agent."""
     return Program(given["runs_in"], given["max_calls"], seconds(given["timeout"]))
+
+
+def delegation_of(spec: Mapping[str, Any]) -> Delegation:
+    """How an agent of this normalised spec delegates; its presets stand behind those that come with Foliot."""
+    given: Mapping[str, Any] = spec[DELEGATION]
+    own = [
+        Preset(
+            name=each["name"],
+            description=each["description"],
+            prompt=each.get("prompt", ""),
+            model=each.get("model", ""),
+            tools=tuple(each["tools"]) if "tools" in each else None,
+            seconds=seconds(each["timeout"]) if "timeout" in each else None,
+        )
+        for each in given.get("presets", ())
+    ]
+    declared = Delegation(
+        presets=merged(BUILT_IN, own),
+        models=tuple(given.get("models", ())),
+        max_depth=given.get("max_depth"),
+        max_runs=given.get("max_runs"),
+        cycles=bool(given.get("allow_cycles")),
+    )
+    return replace(declared, seconds=seconds(given["timeout"])) if "timeout" in given else declared
 
 
 def with_search(tools: Iterable[ToolDefinition]) -> list[ToolDefinition]:

@@ -11,6 +11,7 @@ from foliot.common.durations import seconds
 from foliot.common.suggestions import suggestion
 from foliot.kernel.messages import Effort
 from foliot.resources.base import Model, Resource, Status, either, given, implies, no, present, problem, says
+from foliot.resources.definitions.delegation import AgentDelegation
 from foliot.resources.definitions.execution_policy import ExecutionPolicy
 from foliot.resources.definitions.runner import AgentRunner
 from foliot.resources.definitions.sandbox import SandboxSpec
@@ -275,6 +276,10 @@ class AgentSpec(Model):
         default=None, description="Runs of tasks that may be at work at once, over all workers; not limited without it."
     )
     code: AgentCode | None = Field(default=None, description="How programs of the tool `code` run.")
+    delegation: AgentDelegation | None = Field(
+        default=None,
+        description="How it gives tasks to copies of itself and to other agents, with the tool `delegate`.",
+    )
     runner: AgentRunner | None = Field(
         default=None, description="A program that does the work of the agent, in the place of a model."
     )

@@ -272,6 +272,14 @@ class Journal(Protocol):
         """The runs of these ids that there are, oldest first."""
         ...
 
+    async def delegated(self, root: str) -> int:
+        """How many runs were started by others below this root, as `NewRun.root` names it."""
+        ...
+
+    async def last_turn(self, run_id: str) -> str:
+        """The last delegated turn of the conversation that this run began; itself when none followed."""
+        ...
+
     async def asking(
         self, *, namespaces: Sequence[str] = (), after: int = 0, limit: int
     ) -> list[tuple[RunInfo, list[Entry]]]:

@@ -217,6 +217,13 @@ class SqlJournal:
     async def many(self, run_ids: Sequence[str]) -> list[RunInfo]:
         return [_info(row) for row in await self._db.read("run_many", ids=_array(run_ids))]
 
+    async def delegated(self, root: str) -> int:
+        return int((await self._db.read("run_delegated", root=root))[0]["runs"])
+
+    async def last_turn(self, run_id: str) -> str:
+        found = await self._db.read("conversation_last", id=run_id)
+        return str(found[0]["id"]) if found else run_id
+
     async def asking(
         self, *, namespaces: Sequence[str] = (), after: int = 0, limit: int
     ) -> list[tuple[RunInfo, list[Entry]]]:

@@ -39,6 +39,7 @@ class _Run:
     signals: dict[str, Signal] = field(default_factory=dict[str, Signal])
     content: set[str] = field(default_factory=set[str])
     conversation: str = ""
+    root: str | None = None
 
 
 INPUT: Final = NAMES[InputReceived]
@@ -88,7 +89,8 @@ class MemoryJournal:
         )
         told = b" ".join(data for name, data in run.content.items() if name != run.spec)
         named = {found.decode() for found in NAMED.findall(told)}
-        self._runs[run.id] = _Run(info, list(first), content={*run.content, *named}, conversation=conversation)
+        content = {*run.content, *named}
+        self._runs[run.id] = _Run(info, list(first), content=content, conversation=conversation, root=run.root)
         self._blobs.update(run.content)
         return _lease(info) if worker else None
 
@@ -199,6 +201,13 @@ class MemoryJournal:
 
     async def many(self, run_ids: Sequence[str]) -> list[RunInfo]:
         return [run.info for run in self._runs.values() if run.info.id in set(run_ids)]
+
+    async def delegated(self, root: str) -> int:
+        return sum(run.root == root and run.info.parent is not None for run in self._runs.values())
+
+    async def last_turn(self, run_id: str) -> str:
+        turns = [run for run in self._runs.values() if run.conversation == run_id and run.info.parent is not None]
+        return max(turns, key=lambda run: run.info.key).info.id if turns else run_id
 
     async def asking(
         self, *, namespaces: Sequence[str] = (), after: int = 0, limit: int

@@ -228,6 +228,14 @@ UPDATE run SET conversation = id WHERE key = :key AND conversation IS NULL;
 SELECT later.id AS id FROM run JOIN run AS later ON later.conversation = run.conversation AND later.key > run.key
  WHERE run.id = :id LIMIT 1;
 
+-- name: conversation_last
+-- The last turn of a conversation that another run has started; a person may go on with it elsewhere.
+SELECT id FROM run WHERE conversation = :id AND parent IS NOT NULL ORDER BY key DESC LIMIT 1;
+
+-- name: run_delegated
+-- How many runs others have started below one root.
+SELECT COUNT(*) AS runs FROM run WHERE root = :root AND parent IS NOT NULL;
+
 -- name: forget_find
 SELECT key, id, phase,
        CASE WHEN EXISTS (SELECT 1 FROM task_run AS m JOIN task AS t ON t.key = m.task

@@ -47,12 +47,47 @@ class Program(Struct, frozen=True):
     seconds: float = 10.0
 
 
+class Preset(Struct, frozen=True, omit_defaults=True):
+    """A kind of helper: what a child is told besides, the model that it asks and the tools that it keeps.
+
+    Without `tools` it keeps all of them; an empty list leaves it none. `seconds` is how long it may work.
+    """
+
+    name: str
+    description: str
+    prompt: str = ""
+    model: str = ""
+    tools: tuple[str, ...] | None = None
+    seconds: float | None = None
+
+
+class Delegation(Struct, frozen=True, omit_defaults=True):
+    """How an agent delegates, where it declares so. `presets` stand in the order in which models are shown them.
+
+    `models` are endpoints that a task may name. `seconds` is how long a child may work; `max_depth` how many levels of
+    delegation there may be below a run of the agent and `max_runs` how many runs in all, over every level. With
+    `cycles` it may call agents that stand above it.
+    """
+
+    presets: tuple[Preset, ...] = ()
+    models: tuple[str, ...] = ()
+    seconds: float = 900.0
+    max_depth: int | None = None
+    max_runs: int | None = None
+    cycles: bool = False
+
+    def preset(self, name: str) -> Preset | None:
+        return next((each for each in self.presets if each.name == name), None)
+
+
 class DelegationOrder(Struct, frozen=True):
     """One delegation. `run_id` is the child's; `deadline` is when the call ends, in seconds since 1970.
 
     With a `program` the child is the caller itself, with `input` in the place of its model: a program of Python.
     `tools` and `max_steps` narrow what the child has anyway: only these of its tools, and no more steps. `caller` is on
-    whose behalf the call is made, and so the child acts.
+    whose behalf the call is made, and so the child acts. `preset` and `model` are those of the task that it is given;
+    `own`: no other agent is named, so the child is the caller under that preset. `session` is the first run of the
+    conversation that it goes on with, and `after` the last.
     """
 
     agent: str
@@ -67,6 +102,11 @@ class DelegationOrder(Struct, frozen=True):
     max_steps: int | None = None
     caller: Caller = Caller()
     program: Program | None = None
+    preset: str = ""
+    model: str = ""
+    own: bool = False
+    session: str = ""
+    after: str = ""
 
 
 class Delegated(Struct, frozen=True):

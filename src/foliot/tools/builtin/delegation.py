@@ -7,10 +7,22 @@ they end together is decided where runs are started. A call that is made again a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any, Final, cast
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, cast
 
-from foliot.tools.backends.agent import Agents, Delegated, DelegationOrder, answer_of, failure_of, order_for, task_names
+from msgspec import structs
+
+from foliot.tools.backends.agent import (
+    Agents,
+    Delegated,
+    Delegation,
+    DelegationOrder,
+    answer_of,
+    failure_of,
+    order_for,
+    task_names,
+)
 from foliot.tools.base import Invocation, OnOutput, ToolArgumentsInvalid, ToolDefinition, ToolError, ToolUnsupported
 from foliot.tools.builtin.arguments import (
     given,
@@ -21,6 +33,7 @@ from foliot.tools.builtin.arguments import (
     texts,
     whole_number,
 )
+from foliot.tools.builtin.presets import GENERAL
 
 MOST_TASKS: Final = 20
 AT_ONCE: Final = 10
@@ -31,77 +44,167 @@ _AGENT: Final = "The name of an agent that you may call: one of your tools named
 _TOLD: Final = "What it is told. It knows nothing of this conversation."
 
 
+class DelegatedTask(NamedTuple):
+    """One task of a call, as it was asked for. Without an `agent` the caller itself does it, under the preset."""
+
+    id: str
+    told: str
+    agent: str = ""
+    preset: str = ""
+    model: str = ""
+    session: str = ""
+
+
 class DelegateTool:
-    """Runs tasks side by side, each as a run of its own, and answers when all of them have ended."""
+    """Runs tasks side by side, each as a run of its own, and answers when all of them have ended.
+
+    With a `delegation`, as the agent declares it, tasks may go to a copy of the caller under a preset, and go on with
+    what an earlier task has said.
+    """
 
     def __init__(self, agents: Agents) -> None:
         self._agents = agents
+        self._delegation: Delegation | None = None
         self.definition = ToolDefinition(
             name="delegate",
             description=(
                 "Gives tasks to other agents, which work on them at the same time, and waits for all of their answers. "
                 "One that fails does not stop the others."
             ),
-            schema=object_schema(
-                {
-                    "tasks": {
-                        "type": "array",
-                        "description": f"What to do and who does it, up to {MOST_TASKS}.",
-                        "items": object_schema(
-                            {
-                                "id": optional("string", "What to call the task in the answer."),
-                                "agent": text(_AGENT, minLength=1),
-                                "task": text(_TOLD),
-                            },
-                            ["agent", "task"],
-                        ),
-                    }
-                },
-                ["tasks"],
-            ),
+            schema=_tasks_schema({"agent": text(_AGENT, minLength=1)}, ["agent", "task"]),
             effect="idempotent",
             timeout=None,  # the limits of the children and of the caller bound it
             category="orchestration",
             breaker=False,
         )
 
+    @property
+    def delegation(self) -> Delegation | None:
+        """How the agent delegates; None where it declares nothing, and tasks go to other agents only."""
+        return self._delegation
+
+    @delegation.setter
+    def delegation(self, declared: Delegation) -> None:
+        self._delegation = declared
+        presets = "\n".join(f"- {each.name}: {each.description}" for each in declared.presets)
+        self.definition = replace(
+            self.definition,
+            description=(
+                "Gives tasks to helpers, which work on them at the same time, and waits for all of their answers. One "
+                "that fails does not stop the others. A helper is a copy of you under a preset, or another agent. The "
+                "`session_id` of an answer can be given with a later task, which then goes on where that one ended.\n"
+                f"Presets:\n{presets}"
+            ),
+            schema=_tasks_schema(
+                {
+                    "agent": optional("string", f"{_AGENT} Without it, a copy of you does the task."),
+                    "preset": optional("string", f"What kind of helper. Default {GENERAL!r} for a copy of you."),
+                    **({"model": optional("string", _models(declared))} if declared.models else {}),
+                    "session_id": optional("string", "Goes on with the conversation of an earlier task."),
+                },
+                ["task"],
+            ),
+        )
+
     def callees(self, call: Invocation) -> Iterable[tuple[str, str]]:
-        return [(agent, told) for _, agent, told in _tasks(call)]
+        return [(task.agent, task.told) for task in self._tasks(call) if task.agent]
+
+    def misfit(self, arguments: Mapping[str, Any]) -> str:
+        """Says what is wrong with the shape of the arguments; blank for what only the schema can tell."""
+        tasks = arguments.get("tasks")
+        if tasks is None:
+            return "tasks is required"
+        if not isinstance(tasks, list):
+            return "tasks must be an array"
+        for at, task in enumerate(cast("list[object]", tasks)):
+            if isinstance(task, dict) and cast("dict[str, object]", task).get("task") is None:
+                return f"tasks[{at}]: task is required"
+        return ""
 
     async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
         _in_a_run(call)
-        tasks = _tasks(call)
+        tasks = self._tasks(call)
         room = asyncio.Semaphore(AT_ONCE)
 
-        async def one(task_id: str, agent: str, told: str) -> tuple[str, dict[str, Any]]:
+        async def one(task: DelegatedTask) -> tuple[str, dict[str, Any]]:
             async with room:
-                order = order_for(call, agent, told, part=task_id)
-                return task_id, await self._outcome(order)
+                return task.id, await self._outcome(self._order(call, task))
 
-        return {"results": dict(await asyncio.gather(*(one(*task) for task in tasks)))}
+        return {"results": dict(await asyncio.gather(*(one(task) for task in tasks)))}
+
+    def _order(self, call: Invocation, task: DelegatedTask) -> DelegationOrder:
+        order = order_for(call, task.agent or call.agent, task.told, part=task.id)
+        own = not task.agent
+        return structs.replace(order, preset=task.preset, model=task.model, own=own, session=task.session)
 
     async def _outcome(self, order: DelegationOrder) -> dict[str, Any]:
+        session = {"session_id": order.session or order.run_id} if self._delegation is not None else {}
         try:
-            return _entry(await self._agents(order))
+            return {**_entry(await self._agents(order)), **session}
         except ToolError as error:
-            return {"output": "", "error": error.message, "complete": False}
+            return {"output": "", "error": error.message, "complete": False, **(session if order.session else {})}
+
+    def _tasks(self, call: Invocation) -> list[DelegatedTask]:
+        """The tasks of a call. Raises `ToolArgumentsInvalid`."""
+        tasks = cast("list[dict[str, Any]]", call.arguments["tasks"])  # the schema was checked
+        if not tasks:
+            raise ToolArgumentsInvalid("at least one task is required", field="tasks")
+        if len(tasks) > MOST_TASKS:
+            raise ToolArgumentsInvalid(
+                f"at most {MOST_TASKS} tasks in one call, and there are {len(tasks)}", field="tasks"
+            )
+        found: list[DelegatedTask] = []
+        for at, (task_id, task) in enumerate(zip(task_names(tasks), tasks, strict=True)):
+            if not task["task"].strip():
+                raise ToolArgumentsInvalid(f"tasks[{at}]: task is required", field=f"tasks/{at}/task")
+            if any(task_id == known.id for known in found):
+                raise ToolArgumentsInvalid(f"tasks[{at}]: duplicate id", field=f"tasks/{at}/id")
+            found.append(self._task(at, task_id, task))
+            if found[-1].session and any(found[-1].session == known.session for known in found[:-1]):
+                raise ToolArgumentsInvalid(f"tasks[{at}]: duplicate session_id", field=f"tasks/{at}/session_id")
+        return found
+
+    def _task(self, at: int, task_id: str, task: Mapping[str, Any]) -> DelegatedTask:
+        agent, preset, model, session = (
+            (task.get(field) or "").strip() for field in ("agent", "preset", "model", "session_id")
+        )
+        declared = self._delegation
+        if declared is None:
+            return DelegatedTask(task_id, task["task"], agent)
+        if not agent and not session:
+            preset = preset or GENERAL
+        if preset and declared.preset(preset) is None:
+            listed = ", ".join(each.name for each in declared.presets)
+            known = f"unknown preset: {_quoted(preset)} (available: {listed})" if listed else "no presets available"
+            raise ToolArgumentsInvalid(known, field=f"tasks/{at}/preset")
+        if model and model not in declared.models:
+            listed = ", ".join(declared.models) or "none"
+            raise ToolArgumentsInvalid(
+                f"unknown model: {_quoted(model)} (available: {listed})", field=f"tasks/{at}/model"
+            )
+        return DelegatedTask(task_id, task["task"], agent, preset, model, session)
 
 
-def _tasks(call: Invocation) -> list[tuple[str, str, str]]:
-    """Id, agent and text of each task. Raises `ToolArgumentsInvalid`."""
-    tasks = cast("list[dict[str, Any]]", call.arguments["tasks"])  # the schema was checked
-    if not tasks:
-        raise ToolArgumentsInvalid("at least one task is required", field="tasks")
-    if len(tasks) > MOST_TASKS:
-        raise ToolArgumentsInvalid(f"at most {MOST_TASKS} tasks in one call, and there are {len(tasks)}", field="tasks")
-    found: list[tuple[str, str, str]] = []
-    for at, (task_id, task) in enumerate(zip(task_names(tasks), tasks, strict=True)):
-        if not task["task"].strip():
-            raise ToolArgumentsInvalid(f"tasks[{at}]: task is required", field=f"tasks/{at}/task")
-        if any(task_id == known for known, _, _ in found):
-            raise ToolArgumentsInvalid(f"tasks[{at}]: duplicate id", field=f"tasks/{at}/id")
-        found.append((task_id, task["agent"].strip(), task["task"]))
-    return found
+def _tasks_schema(fields: Mapping[str, Any], required: Sequence[str]) -> dict[str, Any]:
+    task = {"id": optional("string", "What to call the task in the answer."), **fields, "task": text(_TOLD)}
+    return object_schema(
+        {
+            "tasks": {
+                "type": "array",
+                "description": f"What to do and who does it, up to {MOST_TASKS}.",
+                "items": object_schema(task, required),
+            }
+        },
+        ["tasks"],
+    )
+
+
+def _models(declared: Delegation) -> str:
+    return f"The model to ask instead of the usual one: {', '.join(declared.models)}."
+
+
+def _quoted(word: str) -> str:
+    return f'"{word[:80]}"'
 
 
 class SpawnAgent:

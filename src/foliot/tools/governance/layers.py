@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -221,8 +221,12 @@ class CheckArguments:
 
     layer = "arguments"
 
-    def __init__(self, tool: str, schema: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self, tool: str, schema: Mapping[str, Any] | None, words: Callable[[Mapping[str, Any]], str] | None = None
+    ) -> None:
+        """`words` says in the tool's own words what does not fit; a blank text leaves it to the schema."""
         self._tool = tool
+        self._words = words
         self._unusable = ""
         try:
             self._validator = validator_of(schema if schema is not None else {})
@@ -238,6 +242,8 @@ class CheckArguments:
         if not self._is_valid(call.arguments):
             if self._unusable:
                 raise ToolPolicyInvalid(f"the schema of {self._tool!r} cannot be used: {self._unusable}")
+            if self._words is not None and (told := self._words(call.arguments)):
+                raise ToolArgumentsInvalid(told)
             raise ToolArgumentsInvalid(f"arguments of {self._tool!r} do not fit its schema: {self._explain(call)}")
         return self._fit
 

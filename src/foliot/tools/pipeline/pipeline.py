@@ -121,7 +121,7 @@ def layers_for(tool: Tool, parts: PipelineParts, offers: Callable[[str], bool]) 
     layers: list[Layer | None] = [
         Advertised(),  # first: a run answers by itself what it was not given
         Resolve(definition, schema_digest(definition.schema)),
-        CheckArguments(definition.name, definition.schema),
+        CheckArguments(definition.name, definition.schema, getattr(tool, "misfit", None)),
         IsolationLayer(definition, getattr(tool, "isolation", "none")) if definition.isolation != "none" else None,
         AllowList(definition, parts.profile),
         Permissions(definition),
