@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Final, TypeAlias, cast
 from foliot.resources.base import Resource
 from foliot.resources.kinds import kind_of
 from foliot.resources.names import snake
+from foliot.resources.presets import names_folders, with_presets
 from foliot.resources.problems import Finding, Path, Problem, manifest_error
 from foliot.resources.syntax.json_nodes import looks_like_json, parse_json
 from foliot.resources.syntax.loose_texts import with_source_texts
@@ -119,7 +120,7 @@ def read_manifests(
         if isinstance(source, Finding):
             reading.bundle.findings.append(source)
         else:
-            reading.take_bytes(source)
+            reading.take_bytes(source, folder=os.path.dirname(source.file) or os.curdir)
     return reading.bundle
 
 
@@ -156,8 +157,11 @@ class _Reading:
         self._namespace = namespace
         self._complete = complete
         self._declared: dict[tuple[str, str, str], Loaded] = {}
+        # Where the manifest at hand lies; what comes over the network lies nowhere, and no file is read for it.
+        self._folder: str | None = None
 
-    def take_bytes(self, source: SourceFile) -> None:
+    def take_bytes(self, source: SourceFile, *, folder: str | None = None) -> None:
+        self._folder = folder
         try:
             text = decode(source.data)
         except UnreadableText as unreadable:
@@ -190,10 +194,15 @@ class _Reading:
         self, raw: dict[str, Any], source: ParsedDocument, within: Path, file: str, index: int
     ) -> list[Finding]:
         places = source.places
+        told: list[Finding] = []
+        if self._folder is not None and names_folders(raw):
+            spec, problems, told = with_presets(raw["spec"], self._folder)
+            told += [_placed(p, file, places, within, *_identity(raw)) for p in problems]
+            raw = {**raw, "spec": spec}
         if source.rewritten and isinstance(word := raw.get("kind"), str) and (kind := kind_of(word)) is not None:
             raw = with_source_texts(kind.model(), raw, places.entry(within))
         resource, problems = validated(_in_namespace(raw, self._namespace))
-        findings = [_placed(p, file, places, within, *_identity(raw)) for p in problems] if problems else []
+        findings = told + [_placed(p, file, places, within, *_identity(raw)) for p in problems]
         if resource is None or source.flawed:
             return findings
         document = _as_said(resource.model_dump(by_alias=True), raw)
