@@ -567,7 +567,7 @@ class Delegator:
         return None if given is None else msgspec.convert(given, Delegation)
 
     def _bounds(self, order: DelegationOrder) -> DelegationBounds:
-        """What holds for all runs below the caller."""
+        """Returns what holds for all runs below the caller."""
         parent = self._parent(order)
         if parent is None:
             return DelegationBounds()

@@ -29,7 +29,7 @@ class DelegationPreset(Model):
         default=None, description="The tools of the agent that it keeps: all when not given, none for an empty list."
     )
     timeout: Timeout | None = Field(default=None, description="How long it may work on a task, such as 30m.")
-    prompt: RawText = Field(default="", description="What it is told behind the agent's own prompt.")
+    prompt: RawText = Field(default="", description="Instructions behind the agent's own prompt.")
 
 
 class AgentDelegation(Model):
