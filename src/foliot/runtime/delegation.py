@@ -24,7 +24,7 @@ from foliot.common.cancellation import stop_tasks
 from foliot.common.waits import Waits
 from foliot.engine.code.conversation import PROGRAM, limits_of, program_spec
 from foliot.engine.definition.freeze import CLIENT, DELEGATION, narrowed_by
-from foliot.engine.definition.run_options import RunOptions
+from foliot.engine.definition.run_options import RunOptions, without_tools
 from foliot.engine.driver.doubts import family
 from foliot.engine.driver.driver import Driver
 from foliot.engine.driver.journal import signal
@@ -491,14 +491,15 @@ class Delegator:
         brought = frozenset(parent.spec.extra.get(CLIENT, ()))
         spec = replace(
             parent.spec,
-            # What a hook has left out of the question, no copy has either.
-            tools=tuple(rule for rule in parent.spec.tools if rule.name not in brought and parent.offers(rule.name)),
+            tools=tuple(rule for rule in parent.spec.tools if rule.name not in brought),
             settings=replace(parent.spec.settings, tool_choice="auto"),
             contract=None,
             output_schema=None,
             tool_use_behavior="run_llm_again",
             extra={name: value for name, value in parent.spec.extra.items() if name != CLIENT},
         )
+        # What a hook has left out of the question, no copy has either.
+        spec = without_tools(spec, [rule.name for rule in spec.tools if not parent.offers(rule.name)])
         spec, pins = await self._under_preset(order, spec)
         above = created.definitions if created is not None else {}
         return spec, {**{name: pin for name, pin in above.items() if not name.startswith(PRESET)}, **pins}
