@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from foliot.resources.graph import CYCLE, check_graph, find_cycle, is_cyclic
 from foliot.resources.problems import Problem
 from foliot.resources.references import DEFAULT_SECRET_KEY, Reference, references
+from foliot.resources.skill_files import builtin_skills
 
 Document: TypeAlias = dict[str, Any]
 Known: TypeAlias = Callable[[str, str, str], bool]
@@ -99,7 +100,9 @@ def _missing(
 
 
 def _comes_by_itself(reference: Reference, there: Known, built_in: Callable[[str], bool]) -> bool:
-    """Tools that nobody declares: built-in ones, those of an agent's memory, and those that an MCP server brings."""
+    """What nobody declares: built-in skills and tools, tools of an agent's memory, and those of an MCP server."""
+    if reference.kind == "Skill":
+        return reference.name in builtin_skills()
     if reference.kind != "Tool":
         return False
     if built_in(reference.name):

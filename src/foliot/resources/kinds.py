@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from foliot.common.suggestions import did_you_mean, nearest
 from foliot.errors import UsageError
+from foliot.resources.skill_trust import QUARANTINED, in_quarantine
 
 if TYPE_CHECKING:
     from foliot.resources.base import Resource
@@ -128,6 +129,15 @@ _ALL: Final = (
         ("PROVIDER", "spec.provider"),
         _STATUS,
         wide=(("ENDPOINT", "spec.endpoint"), _LAST_ERROR),
+    ),
+    _kind(
+        "Skill",
+        "skills",
+        "skill",
+        ("STATE", "spec.status"),
+        _STATUS,
+        ("DESCRIPTION", "spec.description"),
+        wide=(("USER", "spec.user"), ("ORIGIN", "spec.origin"), ("FILES", "spec.files")),
     ),
     _kind(
         "McpServer",
@@ -308,6 +318,8 @@ def phase_of(document: Mapping[str, Any]) -> str:
     spec: dict[str, Any] = document.get("spec") or {}
     if spec.get("suspend") is True:
         return "Suspended"
+    if kind is not None and kind.name == "Skill" and in_quarantine(document):
+        return QUARANTINED
     return kind.phase if kind is not None else ""
 
 

@@ -178,6 +178,10 @@ def _lowers(*order: str) -> Lifts:
     return lowers
 
 
+def _allows(before: Document | None, after: Document, path: str) -> bool:
+    return bool(value_at(after, path)) and _differs(before, after, path)
+
+
 def _cheapens(before: Document | None, after: Document, path: str) -> bool:
     return before is not None and float(value_at(after, path) or 0) < float(value_at(before, path) or 0)
 
@@ -282,7 +286,7 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
         (
             *_all(
                 "names",
-                "model_ref fallbacks tools memory.ref execution.tool_sequence delegation.models "
+                "model_ref fallbacks tools skills memory.ref execution.tool_sequence delegation.models "
                 "delegation.presets.model delegation.presets.tools",
             ),
             Field("allowed_tools", "rule", "admin", "a tool is added", _adds),
@@ -415,6 +419,13 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
             *_all("sends", "auth.secretRef", "Secret.spec.hosts"),
             *_all("names", "embedding_model"),
             *_all("own", "type provider"),
+        ),
+    ),
+    "Skill": KindPowers(
+        ("author",),
+        (
+            Field("allow", "consents", "approver", "a digest is allowed", _allows),
+            *_all("own", "name description status created_at disable_model_invocation body files origin user"),
         ),
     ),
     "McpServer": KindPowers(

@@ -76,6 +76,7 @@ FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
         ("execution.tool_sequence", "Tool", "name"),
         ("roles", "AgentRole", "ref"),
         ("memory.ref", "Memory", "name"),
+        ("skills", "Skill", "name"),
         _FENCED,
         ("runner.sandbox.secrets.secretRef", "Secret", "secret"),
     ),

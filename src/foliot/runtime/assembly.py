@@ -32,6 +32,7 @@ from foliot.engine.definition.freeze import (
 )
 from foliot.engine.definition.governance import ModelGate
 from foliot.engine.definition.run_options import RunOptions, check_model_may_change, without_tools
+from foliot.engine.definition.skills import SkillCatalog, skills_in, with_prompt, with_skills, without_skills
 from foliot.engine.driver.intake import caller_for
 from foliot.engine.hooks.registry import HookRegistry, declared_object, with_hooks
 from foliot.engine.runners.adapters import resolved_runner, with_questions
@@ -49,6 +50,7 @@ from foliot.tools.base import Tool, ToolDefinition
 from foliot.tools.builtin.code import Code
 from foliot.tools.builtin.delegation import DelegateTool
 from foliot.tools.builtin.questions import ClientTool
+from foliot.tools.builtin.skills import SKILLS_TOOL, SkillsTool
 from foliot.tools.governance.rules import Rules
 from foliot.tools.pipeline.parts import PipelineParts
 from foliot.tools.pipeline.pipeline import Pipeline
@@ -170,6 +172,7 @@ class Assembly:
         self._gate = gate or ModelGate(self._parts.rules, models.models_of)
         self.resources = resources
         self.hooks = hooks or HookRegistry()
+        self._skills = SkillCatalog(resources)
         self.given = ToolRegistry(tools, parent=GLOBAL)
         self._agents: dict[tuple[str, str], Agent] = {}
         self._agent_tools: dict[tuple[str, str], ToolRegistry] = {}
@@ -242,6 +245,8 @@ class Assembly:
 
     def _is_fixed(self, agent: Agent, given: ToolRegistry) -> bool:
         """Whether nothing but rules can change what `agent` runs with: tools and endpoints that are looked up can."""
+        if agent.document["spec"].get("skills"):
+            return False
         names = [split_request(request)[0] for request in agent.document["spec"].get("tools", [])]
         refs = [agent.model_ref, *agent.document["spec"].get("fallbacks", ())] if agent.model_ref else []
         return all(name in given for name in names) and all(
@@ -266,6 +271,9 @@ class Assembly:
             endpoint = qualified(agent.model_ref, agent.namespace)
             await self.models.allow(endpoint, agent.namespace)
             model = spec.get("model_name") or await self.models.model_of(endpoint, agent.namespace)
+        skills = await self._skills.of_agent(spec.get("skills", ()), agent.namespace, agent.name)
+        if spec.get("skills") and not any(split_request(each)[0] == SKILLS_TOOL for each in requests):
+            requests = [*requests, SKILLS_TOOL]
         tools, declared = await self._tools_for(requests, agent.namespace, agent.name)
         if spec.get(CODE):
             _set_program(tools, program_of(spec[CODE]))
@@ -273,6 +281,8 @@ class Assembly:
             _set_delegation(tools, delegation_of(spec))
         definitions = with_search(tool.definition for tool in tools)
         frozen = freeze(agent.document, model=model, endpoint=endpoint, tools=definitions, runner=runner)
+        frozen = with_skills(frozen, skills)
+        _set_skills(tools, frozen)
         names = [tool.definition.name for tool in tools]
         callees = [name for name in names if name.startswith(PREFIX)]
         declared += [name for name in callees if self.known(agent.namespace, name.removeprefix(PREFIX)) is None]
@@ -282,6 +292,12 @@ class Assembly:
             whose = f"{agent.namespace}/{agent.name}"
             frozen = with_hooks(frozen, own=[declared_object(each, whose) for each in agent.hooks])
         return await self._allowed(frozen), tools
+
+    async def with_skills_of(self, spec: RunSpec, user: str) -> RunSpec:
+        """The spec of a run for a user, with his skills if its agent has the tool to load them."""
+        if not user or not any(rule.name == SKILLS_TOOL for rule in spec.tools):
+            return spec
+        return with_skills(spec, await self._skills.of_user(user, spec.namespace))
 
     async def with_model(self, spec: RunSpec, ref: str) -> RunSpec:
         endpoint = qualified(ref, spec.namespace)
@@ -295,7 +311,7 @@ class Assembly:
         if options.model:
             spec = await self.with_model(spec, options.model)
         if options.system.strip():
-            spec = replace(spec, system=options.system)
+            spec = with_prompt(spec, options.system)
         if options.output_schema is not None:
             spec = replace(spec, output_schema=options.output_schema)
         return await self.without(spec, options.exclude_tools)
@@ -303,6 +319,8 @@ class Assembly:
     async def without(self, spec: RunSpec, names: Iterable[str]) -> RunSpec:
         """The spec without these tools, see `without_tools`; `code` shows the others only. Raises `InvalidInput`."""
         left = without_tools(spec, names)
+        if not any(rule.name == SKILLS_TOOL for rule in left.tools):
+            left = without_skills(left)
         if len(left.tools) == len(spec.tools) or not any(rule.name == RUNNING_CODE for rule in left.tools):
             return left
         shown = (await self.pipeline(left)).definitions[RUNNING_CODE]
@@ -326,6 +344,7 @@ class Assembly:
             _set_program(tools, msgspec.convert(spec.extra[CODE], Program))
         if DELEGATION in spec.extra:
             _set_delegation(tools, msgspec.convert(spec.extra[DELEGATION], Delegation))
+        _set_skills(tools, spec)
         return self._piped(spec, tools)
 
     def _piped(self, spec: RunSpec, tools: Sequence[Tool]) -> Pipeline:
@@ -414,6 +433,12 @@ class Assembly:
         await self.hooks.close()
         await self.backends.close()
         await self.models.close()
+
+
+def _set_skills(tools: Iterable[Tool], spec: RunSpec) -> None:
+    for tool in tools:
+        if isinstance(tool, SkillsTool):
+            tool.offered = skills_in(spec)
 
 
 def _set_program(tools: Iterable[Tool], program: Program) -> None:

@@ -25,6 +25,7 @@ from foliot.engine.audit.log import AuditTrail
 from foliot.engine.budgets.wakeups import is_short
 from foliot.engine.definition.grants import OperatorGrants
 from foliot.engine.definition.run_options import UNCHANGED, RunOptions
+from foliot.engine.definition.skills import SKILLS
 from foliot.engine.driver.driver import Driver
 from foliot.engine.driver.ids import new_run_id
 from foliot.engine.driver.intake import system_of
@@ -337,9 +338,10 @@ class Inside:
         if after:
             await self._check_may_follow(after, known.namespace, identity)
         prepared, tools = await self._assembly.prepare(known)
-        spec = prepared if options == UNCHANGED else await self._assembly.adjusted(prepared, options)
+        spec = await self._assembly.with_skills_of(prepared, identity.user)
+        spec = spec if options == UNCHANGED else await self._assembly.adjusted(spec, options)
         spec = spec if adjust is None else adjust(spec)
-        if spec is not prepared and spec.tools != prepared.tools:
+        if spec is not prepared and _tools_in(spec) != _tools_in(prepared):
             tools = await self._assembly.pipeline(spec)
         assets = () if turn is None else await self.sessions.files.of_inputs(turn.session, turn.inputs)
         self._made.pop(run_id, None)
@@ -826,3 +828,8 @@ class Inside:
 
 def _asks(state: State) -> bool:
     return state.waiting is not None and state.waiting.reason in ("approval", "input", "budget")
+
+
+def _tools_in(spec: RunSpec) -> tuple[object, object]:
+    """Returns what the toolbox of a run is made of."""
+    return spec.tools, spec.extra.get(SKILLS)

@@ -23,6 +23,7 @@ from foliot.engine.definition.freeze import FENCED_MODES, FENCED_TYPES, tool_def
 from foliot.engine.definition.functions import fenced_definition, function_tool
 from foliot.engine.definition.grants import NOTHING_GRANTED, OperatorGrants, not_granted
 from foliot.engine.definition.references import References
+from foliot.engine.definition.skills import StoredDrafts
 from foliot.errors import Denied, NotHere
 from foliot.resources.agreed import Agreed
 from foliot.sandbox import bubblewrap
@@ -229,6 +230,7 @@ class Backends:
             fences=self.fences if fenced else None,
             processes=self.processes if fenced else None,
             mounts=self.grants.sandbox_mounts,
+            drafts=None if self._store is None else StoredDrafts(self._store),
         )
         return builtin_tool(name, around, definitions)
 

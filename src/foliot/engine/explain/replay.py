@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from foliot.engine.definition.skills import with_prompt
 from foliot.engine.driver.runs import Runs
 from foliot.errors import NotFound
 from foliot.kernel.errors import IllegalEvent
@@ -160,9 +161,8 @@ async def branch(
     created = facts[0][1]
     assert isinstance(created, RunCreated), "load() has checked it"
     changed = replace(
-        state.spec,
+        state.spec if prompt is None else with_prompt(state.spec, prompt),
         extra={name: value for name, value in state.spec.extra.items() if name != "user"},  # of older runs: not his
-        system=state.spec.system if prompt is None else prompt,
         model=state.spec.model if model is None else model,
     )
     if at == 1:

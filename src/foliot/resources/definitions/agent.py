@@ -25,6 +25,7 @@ from foliot.resources.fields import (
     ExactList,
     JsonSchema,
     Name,
+    NameList,
     Positive,
     RawText,
     Ref,
@@ -270,6 +271,10 @@ class AgentSpec(Model):
     )
     roles: RefList = Field(default_factory=list[str], description="AgentRoles: name or namespace/name.")
     memory: AgentMemory = Field(default_factory=AgentMemory, description="What the agent remembers in.")
+    skills: NameList = Field(
+        default_factory=list[str],
+        description="Skills, by name: it is told what each is for, and loads them on demand.",
+    )
     execution: AgentExecution = Field(default_factory=AgentExecution, description="How its loop behaves.")
     limits: AgentLimits = Field(default_factory=AgentLimits, description="How far one run may go.")
     max_concurrency: Positive | None = Field(

@@ -5,6 +5,7 @@ Nothing raises: what cannot be read becomes a finding beside what can. File name
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,7 @@ from typing import BinaryIO, Final
 
 from foliot.common.suggestions import did_you_mean, nearest
 from foliot.resources.problems import NO_SUCH_FILE, Finding, Problem, Severity
+from foliot.resources.skill_files import SKILL_FILE, read_skill
 from foliot.resources.syntax.places import LIMITS
 
 STDIN: Final = "<stdin>"
@@ -103,6 +105,9 @@ def _read_directory(top: str, recursive: bool, seen: set[tuple[int, int]]) -> It
             yield name
             continue
         found = True
+        if os.path.basename(name) == SKILL_FILE:
+            yield from _read_skill(os.path.dirname(name))
+            continue
         try:
             facts = os.stat(name)
         except OSError as error:
@@ -114,6 +119,14 @@ def _read_directory(top: str, recursive: bool, seen: set[tuple[int, int]]) -> It
         yield _finding(top, f"there are no manifests ({', '.join(SUFFIXES)}) in this directory", hint)
 
 
+def _read_skill(folder: str) -> Iterator[SourceFile | Finding]:
+    """A folder with a SKILL.md is the manifest of a Skill, written in another way."""
+    document, findings = read_skill(folder)
+    yield from findings
+    if document is not None:
+        yield SourceFile(shown(os.path.join(folder, SKILL_FILE)), json.dumps(document).encode(), named=False)
+
+
 def _walk(top: str, recursive: bool) -> Iterator[str | Finding]:
     """Paths of the manifests below `top`, sorted. Links to directories are not followed: they may lead round."""
     try:
@@ -121,6 +134,9 @@ def _walk(top: str, recursive: bool) -> Iterator[str | Finding]:
             ordered = sorted(entries, key=lambda entry: entry.name)
     except OSError as error:
         yield _cannot_read(top, error)
+        return
+    if any(entry.name == SKILL_FILE for entry in ordered):
+        yield os.path.join(top, SKILL_FILE)  # all that lies below is files of the skill, and no manifests
         return
     for entry in ordered:
         if _is_directory(entry):

@@ -35,6 +35,7 @@ from foliot.tools.builtin.questions import AskUser
 from foliot.tools.builtin.results import ReadResult
 from foliot.tools.builtin.run_processes import RunProcesses
 from foliot.tools.builtin.shell import Bash
+from foliot.tools.builtin.skills import SKILLS_TOOL, DraftSkill, SkillDrafts, SkillsTool
 from foliot.tools.builtin.web import HttpRequestTool
 from foliot.tools.builtin.workspace import FileSource, RunFiles, Workspace
 from foliot.tools.fences import Fences
@@ -47,8 +48,8 @@ class BuiltinServices:
     """The services that built-in tools use. A tool that needs one which is None cannot be used.
 
     `call_files` are what file tools work on. `fences` and `processes` are there where programs can be fenced.
-    `mounts` are folders that agents of others than the operator may show in them. `actions` and `restricted_actions`
-    are what `decide` may choose.
+    `mounts` are folders that agents of others than the operator may show in them. `drafts` keeps skills that agents
+    write. `actions` and `restricted_actions` are what `decide` may choose.
     """
 
     call_files: FileSource | None = None
@@ -62,6 +63,13 @@ class BuiltinServices:
     fences: Fences | None = None
     processes: RunProcesses | None = None
     mounts: Sequence[str] = ()
+    drafts: SkillDrafts | None = None
+
+    @property
+    def drafted(self) -> SkillDrafts:
+        if self.drafts is None:
+            raise _lacks("a store", "use it inside a runtime that has one")
+        return self.drafts
 
     @property
     def files(self) -> FileSource:
@@ -129,6 +137,8 @@ _MAKERS: Final[Mapping[str, _Make]] = {
     "grep": lambda around, _: Grep(around.files),
     "bash": lambda around, _: Bash(around.fences, around.processes and around.processes.jobs, around.mounts),
     "job": lambda around, _: JobTool(around.processes and around.processes.jobs, around.journal),
+    SKILLS_TOOL: lambda around, _: SkillsTool(around.call_files),
+    "draft_skill": lambda around, _: DraftSkill(around.drafted),
     "python": lambda around, _: PythonTool(around.processes and around.processes.interpreters, around.mounts),
 }
 NAMES: Final = frozenset({*_MAKERS, *OTHER_NAMES})
@@ -213,6 +223,7 @@ def builtin_to_judge(name: str) -> Tool | None:
         cast("Any", object()),
         agents=cast("Any", object()),
         memory=cast("Any", object()),
+        drafts=cast("Any", object()),
     )
     return builtin_tool(name, anywhere, lambda: ())
 

@@ -1,0 +1,43 @@
+"""Who vouches for a skill: its digest, and whether it is in quarantine.
+
+A model follows a skill as it follows its prompt. So a skill is in quarantine, and in no prompt, until somebody with the
+role `approver` allows exactly its digest (`spec.allow`). A changed byte is another digest. What the operator of the
+installation declares himself needs nobody else's word, unless it came from elsewhere (`spec.origin`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from foliot.resources.digest import canonical_json
+from foliot.resources.powers import declared_by_operator
+
+QUARANTINED: Final = "Quarantined"
+
+
+def skill_digest(spec: Mapping[str, Any], name: str) -> str:
+    """Returns the digest of a skill: of all that a model could be shown of it, under the name that it has there."""
+    told = {
+        "name": spec.get("name") or name,
+        "description": spec.get("description", ""),
+        "status": spec.get("status") or "active",
+        "disable_model_invocation": bool(spec.get("disable_model_invocation")),
+        "body": spec.get("body", ""),
+        "files": dict(spec.get("files") or {}),
+    }
+    return f"sha256:{hashlib.sha256(canonical_json(told)).hexdigest()}"
+
+
+def digest_of_skill(document: Mapping[str, Any]) -> str:
+    """Returns the digest of a Skill document."""
+    return skill_digest(document.get("spec") or {}, document["metadata"]["name"])
+
+
+def in_quarantine(document: Mapping[str, Any]) -> bool:
+    """Whether a Skill must not reach a model: nobody has allowed what it says now."""
+    spec: Mapping[str, Any] = document.get("spec") or {}
+    if spec.get("allow"):
+        return spec["allow"] != digest_of_skill(document)
+    return bool(spec.get("origin")) or not declared_by_operator(document)
