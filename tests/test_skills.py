@@ -100,9 +100,8 @@ async def test_a_run_is_pinned_to_the_bytes_it_began_with(rt: Runtime) -> None:
     after = await put(rt, body="Other words.")
     await rt.inside.resources.write([Delete(Key("Skill", "default", "forms"))])
 
-    call = waits.waiting.calls[0]
-    await rt.runs.answer(waits.run_id, call, "yes")
-    result = await rt.runs.wait(waits.run_id)
+    await rt.inside.questions.answer(waits.run_id, None, "yes", by="ann")
+    result = await rt.inside.resume(waits.run_id, agent=agent)
 
     assert "Step one." in result.output
     assert [each.digest for each in skills_in(await spec_of(rt, waits))] == [digest_of_skill(before)]
@@ -148,7 +147,7 @@ async def test_a_skill_that_is_deprecated_or_kept_from_models_is_not_offered(rt:
 
 
 async def test_a_skill_that_is_not_there_is_named_before_the_run_begins(rt: Runtime) -> None:
-    with pytest.raises(NotFound, match="agent 'clerk' names skills that are not there: forms"):
+    with pytest.raises(NotFound, match="agent 'clerk' names skills that do not exist: forms"):
         await rt.inside.run(clerk(), "go")
 
 

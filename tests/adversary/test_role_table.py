@@ -47,6 +47,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "Tool": {"type": "http", "endpoint": "https://api.example/x"},
     "Secret": {"stringData": {"value": "sesame"}},
     "Memory": {},
+    "Skill": {"description": "x"},
     "McpServer": {"transport": "http", "endpoint": "https://mcp.example/mcp"},
     "AgentPolicy": {"blocked_tools": ["x"]},
     "AgentRole": {"permissions": ["tool:x:invoke"]},
@@ -378,6 +379,7 @@ LIFTED: dict[tuple[str, str], tuple[dict[str, Any] | None, dict[str, Any], dict[
         {"model_ref": "m", "model_settings": {"extra": {"tools": [{"type": "mcp", "require_approval": "never"}]}}},
         {"model_ref": "m", "model_settings": {"extra": {"top_k": 3, "metadata": {"team": "clocks"}}}},
     ),
+    ("Skill", "allow"): ({"description": "d"}, {"description": "d", "allow": DIGEST}, {"description": "e"}),
     ("ModelEndpoint", "options"): (
         None,
         {**SAMPLES["ModelEndpoint"], "options": {"extra": {"mcp_servers": [{"url": "https://x.example"}]}}},
@@ -500,6 +502,7 @@ UNLIFTED_BY_DELETING = {
     ("Agent", "model_settings.extra"),
     ("ModelEndpoint", "options"),
     ("Secret", "hosts"),
+    ("Skill", "allow"),
     ("Task", "mode"),
     ("Tool", "effect"),
     ("Tool", "on_unknown"),

@@ -122,6 +122,18 @@ SPECS: dict[str, dict[str, Any]] = {
         "endpoint": "postgres://db.example.com/memory",
         "auth": {"secretRef": "db"},
     },
+    "Skill": {
+        "name": "pdf-forms",
+        "description": "Fills forms.",
+        "status": "active",
+        "created_at": "2026-01-31T12:00:00Z",
+        "disable_model_invocation": True,
+        "body": "Run scripts/fill.py.",
+        "files": {"scripts/fill.py": "print()"},
+        "allow": "sha256:" + "a" * 64,
+        "origin": "https://skills.example",
+        "user": "ann",
+    },
     "McpServer": {
         "transport": "stdio",
         "command": "mcp-files",

@@ -16,6 +16,7 @@ PLURALS = {
     "Tool": "tools",
     "Secret": "secrets",
     "Memory": "memories",
+    "Skill": "skills",
     "AgentPolicy": "agent-policies",
     "AgentRole": "agent-roles",
     "ToolPermission": "tool-permissions",

@@ -24,7 +24,7 @@ READER_ALONE: Final = re.compile(
     r"|unknown time zone|^invalid spec\.schedule|^invalid spec\.at |not a CEL expression"
     r"|which nothing fills$|a path into JSON|invalid path \"|nothing fills \{\{"
     r"|is longer than runtime\.timeout|says something else than runtime\.timeout|must be longer than 0s"
-    r"|: longer than 3660d"
+    r"|: longer than 3660d|differ only in case"
     r"|does not say what is required$|more than there are in spec\.approvers|cannot wait for itself"
     r"|is the grant's own namespace|anybody could sign|is no host|is not the name of a user|must be a URL"
     r"|is not the name of an HTTP header|is set by Foliot itself|one line of printable characters"

@@ -81,7 +81,7 @@ FINDINGS: dict[str, list[str]] = {
         '14:7: error: spec.maxConcurrentTask: unknown field "maxConcurrentTask" (did you mean max_concurrent_tasks?)',
     ],
     "missing_kind.yaml": [
-        "1:1: error: kind is required (expected one of Agent, AgentSystem, ModelEndpoint, Tool, Secret, Memory, McpServer, AgentPolicy, AgentRole, ToolPermission, ToolApproval, Task, TaskSchedule, TaskWebhook, Worker, Budget, ReferenceGrant)",
+        "1:1: error: kind is required (expected one of Agent, AgentSystem, ModelEndpoint, Tool, Secret, Memory, Skill, McpServer, AgentPolicy, AgentRole, ToolPermission, ToolApproval, Task, TaskSchedule, TaskWebhook, Worker, Budget, ReferenceGrant)",
     ],
     "missing_name.yaml": [
         "3:1: error: metadata.name is required",

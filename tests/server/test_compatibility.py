@@ -32,6 +32,7 @@ TABLE = {
     "tools": Row("Tool", {"endpoint": "http://127.0.0.1:9/x"}),
     "secrets": Row("Secret", {"stringData": {"k": "v-of-a-secret"}}, status=False),
     "memories": Row("Memory", {"type": "kv"}),
+    "skills": Row("Skill", {"description": "d"}),
     "agent-policies": Row("AgentPolicy", {"max_tokens_per_run": 5000, "target_tasks": ["nothing"]}),
     "agent-roles": Row("AgentRole", {"permissions": ["tool:x:invoke"]}, status=False),
     "tool-permissions": Row("ToolPermission", {"tool_ref": "lookup"}, status=False),

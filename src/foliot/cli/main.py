@@ -221,6 +221,7 @@ OPERATE: Final = {
     ),
     "purge": Verb(f"{_AT}.backup:purge", "Forget runs that ended long ago", ("prune", "gc", "clean", "vacuum")),
     "restore": Verb(f"{_AT}.backup:restore", "Put a store back from its copy", ("load", "recover")),
+    "skills": Verb(f"{_AT}.skills:skills", "Check, list, install and allow skills of agents", ("skill",)),
     "secrets": Verb(f"{_AT}.secrets:secrets", "Look after the key that seals secrets", ("rotate-key", "keys")),
     "tokens": Verb(f"{_AT}.tokens:tokens", "Create, list and revoke tokens", ("token", "auth", "keys")),
     "users": Verb(f"{_AT}.users:users", "Create, list and disable accounts", ("user", "accounts")),

@@ -100,7 +100,7 @@ def _missing(
 
 
 def _comes_by_itself(reference: Reference, there: Known, built_in: Callable[[str], bool]) -> bool:
-    """What nobody declares: built-in skills and tools, tools of an agent's memory, and those of an MCP server."""
+    """Whether something is there without a declaration: built-in, of an agent's memory, or of an MCP server."""
     if reference.kind == "Skill":
         return reference.name in builtin_skills()
     if reference.kind != "Tool":

@@ -286,6 +286,8 @@ def _front_matter(text: str, file: str, called: str, findings: list[Finding]) ->
         else:
             spec[field] = value
     findings += (_finding(file, message, hint) for message, hint in _field_problems(spec, called))
+    if isinstance(spec.get("description"), str):
+        spec["description"] = spec["description"].strip()
     spec["body"] = body.strip("\n") + "\n" if body.strip() else ""
     return spec
 

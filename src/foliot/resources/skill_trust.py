@@ -1,4 +1,4 @@
-"""Who vouches for a skill: its digest, and whether it is in quarantine.
+"""The trust in a skill: its digest, and whether it is in quarantine.
 
 A model follows a skill as it follows its prompt. So a skill is in quarantine, and in no prompt, until somebody with the
 role `approver` allows exactly its digest (`spec.allow`). A changed byte is another digest. What the operator of the

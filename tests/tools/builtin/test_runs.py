@@ -308,6 +308,7 @@ def test_every_name_can_be_made_or_says_what_it_needs(tmp_path) -> None:
     from foliot.store.journal.memory import MemoryJournal
     from foliot.tools.backends.agent import Agents
     from foliot.tools.builtin.memory import SharedMemory
+    from foliot.tools.builtin.skills import SkillDrafts
     from foliot.tools.outbound.client import OutboundClient
     from foliot.tools.outbound.guard import Guard, Outbound
 
@@ -318,6 +319,7 @@ def test_every_name_can_be_made_or_says_what_it_needs(tmp_path) -> None:
         journal=MemoryJournal(),
         agents=cast("Agents", object()),
         memory=cast("SharedMemory", object()),
+        drafts=cast("SkillDrafts", object()),
     )
 
     assert sorted(each.definition.name for each in made) == sorted(NAMES)
@@ -338,6 +340,7 @@ def test_every_name_can_be_made_or_says_what_it_needs(tmp_path) -> None:
         "submit", "ask", "ask_user", "delegate", "spawn_agent", "spawn", "memory.write",
         "code",
         "job",
+        "skills", "draft_skill",
     }  # fmt: skip
     again = {each.definition.name for each in made if each.definition.repeats}
     programs_and_files = {

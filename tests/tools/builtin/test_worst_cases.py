@@ -69,7 +69,7 @@ NOTHING_FOREIGN = frozenset(
             "scratchpad",
             "spawn",
         ),
-        *("spawn_agent", "submit", "submit_work", "wait_agents", "write_todos"),
+        *("spawn_agent", "submit", "submit_work", "wait_agents", "write_todos", "skills", "draft_skill"),
     }
 )
 WORST = {"http_get", "http_request", "read", "read_file", "write", "write_file", "edit", "edit_file", "glob", "grep"}

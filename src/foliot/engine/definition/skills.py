@@ -66,7 +66,7 @@ class SkillCatalog:
                 found.append(offered)
         if missing:
             raise NotFound(
-                f"agent {agent!r} names skills that are not there: {', '.join(missing)}",
+                f"agent {agent!r} names skills that do not exist: {', '.join(missing)}",
                 hint="`foliot apply` the folder of the skill; `foliot skills list` shows those that are there",
             )
         return found
@@ -84,7 +84,7 @@ class SkillCatalog:
         return sorted((each for each in found if each is not None), key=lambda each: each.name)
 
     async def _stored(self, namespace: str, name: str) -> Document | None:
-        """Returns a Skill by its name; not that of one user, which others are not told of."""
+        """Returns a Skill by its name; not that of one user, which is for that user alone."""
         if self._store is None:
             return None
         try:

@@ -273,7 +273,7 @@ class AgentSpec(Model):
     memory: AgentMemory = Field(default_factory=AgentMemory, description="What the agent remembers in.")
     skills: NameList = Field(
         default_factory=list[str],
-        description="Skills, by name: it is told what each is for, and loads them on demand.",
+        description="Skills, by name: its prompt says what each is for.",
     )
     execution: AgentExecution = Field(default_factory=AgentExecution, description="How its loop behaves.")
     limits: AgentLimits = Field(default_factory=AgentLimits, description="How far one run may go.")

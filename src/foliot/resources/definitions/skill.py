@@ -76,7 +76,7 @@ SkillName: TypeAlias = Annotated[
 
 
 class SkillSpec(Model):
-    """What a skill tells, and who vouches for it. `foliot apply` and `foliot skills` make it of a folder."""
+    """The texts of a skill, and who allows them. `foliot apply` makes it of a folder with a SKILL.md."""
 
     required: ClassVar = {"description": ""}
 

@@ -158,6 +158,7 @@ def builtin_tools(
     sandbox: Sandbox | None = None,
     fences: Fences | None = None,
     processes: RunProcesses | None = None,
+    drafts: SkillDrafts | None = None,
 ) -> list[Tool]:
     """Makes these tools, in this order. `definitions` are what `list_tools` lists, by default the tools made here.
 
@@ -181,6 +182,7 @@ def builtin_tools(
         None if sandbox is None else lambda: sandbox,
         fences,
         processes or (None if fences is None else RunProcesses(fences, journal)),
+        drafts=drafts,
     )
     made: list[Tool] = []
     listed = definitions or partial(_definitions, made)
