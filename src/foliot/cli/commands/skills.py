@@ -132,7 +132,7 @@ async def _show(name: str, path: str) -> int:
 @click.option("--origin", default="", metavar="TEXT", help="Where it came from; the path when not given.")
 @click.option("--dry-run", is_flag=True, help="Show what would be stored, and store nothing.")
 def install(path: str, origin: str, dry_run: bool) -> int:
-    """Store the skills of a folder that somebody else wrote. They stay in quarantine until somebody allows them."""
+    """Add the skills of a folder that somebody else wrote. They stay in quarantine until somebody allows them."""
     found, findings = read_skills(path)
     if findings:
         out(render_findings(findings), err=True)
