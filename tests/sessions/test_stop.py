@@ -1,0 +1,128 @@
+"""Stopping a turn: when it returns, everything that the tools of the turn had started is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from foliot import Agent, Runtime, ScriptedModel, tool
+from foliot.kernel.identity import Identity
+from foliot.settings.settings import load_settings
+from tests.conformance.sandbox import marked
+from tests.sessions.kit import place, quiet
+
+ANN = Identity("ann")
+# Each copy ignores what it is asked, leaves its parent and forks again, until it may not any more.
+BOMB = """
+import os, signal, sys, time
+for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(each, signal.SIG_IGN)
+while True:
+    try:
+        if os.fork() == 0:
+            os.setsid()
+            os.execv(sys.executable, [sys.executable, "-c", sys.argv[1], sys.argv[1], sys.argv[2]])
+    except OSError:
+        time.sleep(0.01)
+"""
+
+
+def mark() -> str:
+    return f"3600.{time.time_ns() % 10**9:09d}"
+
+
+@pytest.fixture
+async def runtime(tmp_path: Path) -> AsyncIterator[Runtime]:
+    async with Runtime(settings=load_settings({"home": str(tmp_path / "home")}, {})) as opened:
+        yield opened
+
+
+async def stopped(runtime: Runtime, agent: Agent, sign: str, *, most: int = 1) -> None:
+    """Stops a turn of the agent once so many processes with this sign are there, and checks that none is left."""
+    runtime.inside.know(agent)
+    sessions = runtime.inside.sessions
+    session = await sessions.create(place(), identity=ANN)
+    said = await sessions.say(session.id, "Go", identity=ANN)
+    assert said.problem == ""
+    async with asyncio.timeout(120):
+        while len(marked(sign)) < most:
+            await asyncio.sleep(0.02)
+    assert await sessions.stop(session.id, identity=ANN)
+    assert marked(sign) == []
+    done = await quiet(runtime, session.id)
+    assert (await runtime.inside.runs.journal.get(done.head)).phase == "cancelled"
+    assert not await sessions.stop(session.id, identity=ANN)
+
+
+@pytest.mark.fence
+async def test_a_fork_bomb_in_the_fence_is_gone_when_stop_returns(runtime: Runtime) -> None:
+    sign = mark()
+    command = f'cat > bomb.py <<\'END\'\n{BOMB}\nEND\nexec python3 -c "$(cat bomb.py)" "$(cat bomb.py)" {sign}'
+    model = ScriptedModel([{"call": {"bash": {"command": command}}}, {"say": "done"}])
+    await stopped(runtime, Agent("helper", model=model, tools=["bash"]), sign, most=30)
+
+
+@pytest.mark.fence
+async def test_a_job_in_the_background_is_gone_when_stop_returns(runtime: Runtime) -> None:
+    sign = mark()
+    job = {"command": f"sleep {sign} & setsid sleep {sign} & sleep {sign}", "background": True}
+    model = ScriptedModel([{"call": {"bash": job}}, {"call": {"bash": {"command": "sleep 3600"}}}, {"say": "done"}])
+    await stopped(runtime, Agent("helper", model=model, tools=["bash"]), sign)
+
+
+async def test_processes_of_a_function_are_gone_when_stop_returns(runtime: Runtime) -> None:
+    sign = mark()
+
+    @tool(effect="once")
+    def deaf() -> str:
+        """Starts programs that ignore what they are asked, and waits for them for ever."""
+        subprocess.run(["sh", "-c", f'trap "" TERM INT HUP; setsid sleep {sign} & sleep {sign}; sleep {sign}'])
+        return "never"
+
+    model = ScriptedModel([{"call": {"deaf": {}}}, {"say": "done"}])
+    await stopped(runtime, Agent("helper", model=model, tools=[deaf]), sign)
+
+
+async def test_a_turn_of_another_process_is_stopped_from_here(tmp_path: Path) -> None:
+    sign, store = mark(), str(tmp_path / "foliot.db")
+    program = f"""
+import asyncio, subprocess
+from foliot import Agent, Runtime, ScriptedModel, tool
+from foliot.kernel.identity import Identity
+
+@tool(effect="once")
+async def deaf() -> str:
+    "Waits."
+    process = await asyncio.create_subprocess_exec("sleep", "{sign[:3]}" + "{sign[3:]}")
+    await process.wait()
+    return "never"
+
+async def main():
+    async with Runtime({store!r}) as runtime:
+        model = ScriptedModel([{{"call": {{"deaf": {{}}}}}}, {{"say": "x"}}])
+        runtime.inside.know(Agent("helper", model=model, tools=[deaf]))
+        await runtime.inside.sessions.say("talk", "Go", identity=Identity("ann"))
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+    async with Runtime(store) as runtime:
+        runtime.inside.know(Agent("helper", model=ScriptedModel([{"say": "x"}])))
+        sessions = runtime.inside.sessions
+        await sessions.create(place(), identity=ANN, id="talk")
+        other = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
+        try:
+            async with asyncio.timeout(120):
+                while not marked(sign):
+                    await asyncio.sleep(0.02)
+                assert await sessions.stop("talk", identity=ANN)
+            assert marked(sign) == []
+        finally:
+            other.kill()
+            await other.wait()
