@@ -50,7 +50,7 @@ def user_key(agent: str, user: str, context: str) -> str:
 def read_key(text: str) -> SessionKey:
     """Returns the parts of a key. Raises `InvalidInput` for another text."""
     parts = text.split(":")
-    found = [unquote(part, errors="strict") if "%" in part else part for part in parts]
+    found = [unquote(part) if "%" in part else part for part in parts]
     if len(found) == 4 and all(found[:3]):
         agent, platform, user, context = found
         key = SessionKey(agent, user, context, "" if platform == USER else platform)

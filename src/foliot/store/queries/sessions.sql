@@ -143,11 +143,11 @@ DELETE FROM session_words WHERE rowid IN (SELECT t.key FROM session_turn AS t WH
 -- name: session_search
 -- Turns with all of these words, the newest first. A word that ends with a star is the beginning of one.
 SELECT s.id AS id, s.title AS title, t.number AS number, t.run_id AS run_id, t.ended_at AS ended_at
-  FROM session_words AS w JOIN session_turn AS t ON t.key = w.rowid JOIN session AS s ON s.key = t.session
+  FROM session_words JOIN session_turn AS t ON t.key = session_words.rowid JOIN session AS s ON s.key = t.session
 -- only: sqlite
- WHERE w.words MATCH :words
+ WHERE session_words MATCH :words
 -- only: postgres
- WHERE w.words @@ CAST(replace(replace(CAST(:words AS TEXT), '*', ':*'), ' ', ' & ') AS tsquery)
+ WHERE session_words.words @@ CAST(replace(replace(CAST(:words AS TEXT), '*', ':*'), ' ', ' & ') AS tsquery)
 -- only: both
    AND s.namespace = :namespace
    AND (CAST(:mine AS BIGINT) = 0 OR s.user_name = :user_name)
