@@ -30,8 +30,8 @@ from foliot.store.ledger.tool_limits import LeaseRequest, ToolRate
 from foliot.store.queue import claims, queue, workers
 from foliot.store.queue import limits as bounds
 from foliot.store.sessions.assets import Asset, SqlAssets
-from foliot.store.sessions.base import NewSession, Place
-from foliot.store.sessions.database import SqlSessions
+from foliot.store.sessions.base import NewSession, Place, SessionBusy
+from foliot.store.sessions.database import SqlSessions, begin_turn, end_turn, input_id
 from foliot.store.tasks import TaskDifference, drop, tell
 from foliot.store.tasks import purge as purge_tasks
 from foliot.store.transaction import Tx, run
@@ -41,6 +41,7 @@ from simulators.pairs.seed import (
     ANCIENT,
     DEAD,
     GRANTS,
+    INBOX,
     LEASE,
     LIFE,
     NOW,
@@ -53,6 +54,8 @@ from simulators.pairs.seed import (
     new_run,
     offer,
     record,
+    said,
+    talk_place,
 )
 
 Performance = Callable[[Tools], Awaitable[Any]]
@@ -844,6 +847,91 @@ async def _answer_key(t: Tools) -> Any:
 @act("key.drop")
 async def _drop_key(t: Tools) -> Any:
     await t.keys.drop(t.seed.claimed)
+
+
+# --- conversations -------------------------------------------------------------------------------------------------
+
+
+@act("talk.create.same")
+async def _create_talk(t: Tools) -> Any:
+    return (await t.talks.create(NewSession("new", talk_place("new")), now=t.now)).id
+
+
+@act("talk.resolve")
+async def _resolve_talk(t: Tools) -> Any:
+    session, _ = await t.talks.resolve(NewSession(f"new-{t.who}", talk_place("nobody's")), now=t.now)
+    return session.archived_at
+
+
+@act("talk.rotate")
+async def _rotate_talk(t: Tools) -> Any:
+    await t.talks.rotate(NewSession(f"new-{t.who}", talk_place("lively")), now=t.now)
+
+
+@act("talk.archive")
+async def _archive_talk(t: Tools) -> Any:
+    await t.talks.archive("lively", now=t.now)
+
+
+@act("talk.change")
+async def _change_talk(t: Tools) -> Any:
+    await t.talks.change("lively", model=t.who, now=t.now)
+
+
+@act("talk.delete")
+async def _delete_talk(t: Tools) -> Any:
+    await t.talks.delete("quiet")
+
+
+@act("talk.purge")
+async def _purge_talks(t: Tools) -> Any:
+    return await t.talks.purge(archived_before=BEFORE)
+
+
+@act("talk.say.quiet")
+async def _say_quiet(t: Tools) -> Any:
+    told = await t.talks.say("quiet", said(t.who, "collect"), now=t.now, options=INBOX)
+    return told.outcome
+
+
+@act("talk.say.same")
+async def _say_same(t: Tools) -> Any:
+    return (await t.talks.say("lively", said("same", "followup"), now=t.now, options=INBOX)).outcome
+
+
+@act("talk.say.lively")
+async def _say_lively(t: Tools) -> Any:
+    for mode in ("followup", "steer"):
+        await t.talks.say("lively", said(f"{t.who}-{mode}", mode), now=t.now, options=INBOX)
+
+
+@act("talk.interrupt")
+async def _interrupt(t: Tools) -> Any:
+    return (await t.talks.say("lively", said(t.who, "interrupt"), now=t.now, options=INBOX)).outcome
+
+
+@act("talk.drop")
+async def _drop_waiting(t: Tools) -> Any:
+    return await t.talks.drop_waiting("quiet")
+
+
+@act("talk.begin")
+async def _begin_turn(t: Tools) -> Any:
+    session = await t.talks.get("quiet")
+    waiting = tuple(each.seq for each in await t.talks.waiting(session))
+    body = begin_turn(session, f"turn-{t.who}", waiting, now=t.now, title="Words")
+    try:
+        await t.journal.create(new_run(f"turn-{t.who}", t.now), [entry(1)], in_transaction=body)
+    except SessionBusy:
+        return "busy"
+    return "begun"
+
+
+@act("talk.end")
+async def _end_turn(t: Tools) -> Any:
+    taken = [input_id("lively", 2)]
+    body = end_turn("lively", "turn", taken, now=t.now, texts=["what was said"])
+    await t.journal.append(t.seed.leases["turn"], [entry(2)], phase="succeeded", summary={}, in_transaction=body)
 
 
 # --- files that people sent ----------------------------------------------------------------------------------------

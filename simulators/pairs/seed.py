@@ -8,9 +8,10 @@ from typing import Any, Final
 
 from foliot.bus.local import LocalTransport
 from foliot.engine.driver.ids import id_from
+from foliot.kernel.inbox import InboxOptions
 from foliot.kernel.messages import Message, ModelResponse, Text
 from foliot.kernel.run.codec import decode, encode, type_of
-from foliot.kernel.run.events import Event, ModelResponded, RunClaimed, RunFailed, RunSucceeded, StepStarted
+from foliot.kernel.run.events import Event, InputMode, ModelResponded, RunClaimed, RunFailed, RunSucceeded, StepStarted
 from foliot.kernel.run.loop import fold
 from foliot.kernel.run.spec import digest as content_digest
 from foliot.store.access.logins import (
@@ -35,6 +36,8 @@ from foliot.store.queue.limits import Limit, class_failed, set_limit
 from foliot.store.queue.placement import Offer
 from foliot.store.queue.workers import register
 from foliot.store.resources.database import SqlResourceStore
+from foliot.store.sessions.base import NewInput, NewSession, Place
+from foliot.store.sessions.database import SqlSessions, begin_turn
 from foliot.store.tasks import purge as purge_tasks
 from foliot.store.transaction import Tx, run
 from foliot.store.triggers import NewSlot, begin, decide, ensure_endpoint, take_event
@@ -53,6 +56,7 @@ DEAD: Final = "here:2:1"
 SPEC: Final = b'{"agent":"a","model":"simulated"}'
 ANCIENT: Final = b'{"agent":"a","model":"ancient"}'
 PACE: Final = LoginPace(3, 10.0)
+INBOX: Final = InboxOptions(cap=2)
 LIFE: Final = Lifetime(3600.0, 86400.0)
 GRANTS: Final = {"default": ("viewer",)}
 BOOKS: Final = tuple(BudgetAccount("default", f"book{number}", "2026") for number in range(3))
@@ -99,6 +103,7 @@ class Tools:
         self.flows = SqlLoginFlows(database)
         self.attempts = SqlLoginAttempts(database)
         self.keys = SqlRequestKeys(database)
+        self.talks = SqlSessions(database)
         self._made = 0
 
     def clock(self) -> float:
@@ -185,6 +190,7 @@ async def sow(database: Database) -> Seed:
     await _tasks(old, new)
     await _accounts(new)
     await _rest(old, new)
+    await _talks(old, new)
     return seed
 
 
@@ -261,6 +267,31 @@ async def _rest(old: Tools, new: Tools) -> None:
     assert isinstance(claimed, ClaimedKey), "nobody else is there"
     seed.claimed = claimed
     await db.write(purge_tasks, 0.0, 1)
+
+
+async def _talks(old: Tools, new: Tools) -> None:
+    """Sessions: one that waits for a turn, one with a turn at work, one that was archived long ago."""
+    talks = new.talks
+    for name, tools in (("quiet", new), ("lively", new), ("archived", old)):
+        await talks.create(NewSession(name, talk_place(name)), now=tools.now)
+    await talks.archive("archived", now=OLD)
+    await talks.say("quiet", said("first", "collect"), now=NOW, options=INBOX)
+    await talks.say("lively", said("first", "followup"), now=NOW, options=INBOX)
+    body = begin_turn(await talks.get("lively"), "turn", (1,), now=NOW, title="First")
+    lease = await new.journal.create(
+        new_run("turn", NOW), [entry(1)], worker=ALIVE, lease_until=NOW + LEASE, in_transaction=body
+    )
+    assert lease is not None, "it was claimed from birth"
+    new.seed.leases["turn"] = lease
+    await talks.say("lively", said("second", "steer"), now=NOW, options=INBOX)
+
+
+def talk_place(channel: str) -> Place:
+    return Place("default", "a", "ann", channel)
+
+
+def said(text: str, mode: InputMode) -> NewInput:
+    return NewInput(text, mode, Message("user", (Text(text),)), content_digest(text.encode()))
 
 
 def _is_gone(identity: str | None) -> bool:

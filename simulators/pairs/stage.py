@@ -124,6 +124,34 @@ INVARIANTS: Final[Mapping[str, str]] = {
         SELECT DISTINCT s.schedule AS who
           FROM schedule_slot AS s LEFT JOIN schedule_state AS t ON t.schedule = s.schedule
          WHERE t.schedule IS NULL""",
+    "a session with a turn that is no run, or has ended": f"""
+        SELECT s.id AS who FROM session AS s LEFT JOIN run AS r ON r.id = s.turn
+         WHERE s.turn IS NOT NULL AND (r.id IS NULL OR r.phase IN {_ENDED})""",
+    "two turns of a session at work": """
+        SELECT s.id AS who FROM session AS s JOIN session_turn AS t ON t.session = s.key AND t.ended_at IS NULL
+         GROUP BY s.key, s.id HAVING COUNT(*) > 1""",
+    "turns of a session with a gap": """
+        SELECT s.id AS who FROM session AS s LEFT JOIN session_turn AS t ON t.session = s.key
+         GROUP BY s.key, s.id, s.turns HAVING COUNT(t.key) <> s.turns""",
+    "inputs of a session with a gap": """
+        SELECT s.id AS who FROM session AS s LEFT JOIN inbox AS i ON i.owner_kind = 'session' AND i.owner = s.key
+         GROUP BY s.key, s.id, s.arrivals HAVING COUNT(i.seq) <> s.arrivals""",
+    "an input that is offered to no turn": """
+        SELECT i.id AS who FROM inbox AS i LEFT JOIN session AS s ON s.key = i.owner
+         WHERE i.owner_kind = 'session' AND i.status = 'offered' AND (s.turn IS NULL OR s.turn <> i.run_id)""",
+    "an input that is answered by no turn": """
+        SELECT i.id AS who FROM inbox AS i LEFT JOIN session_turn AS t ON t.run_id = i.run_id
+         WHERE i.owner_kind = 'session' AND i.status = 'consumed' AND t.key IS NULL""",
+    "a place whose active session is archived or gone": """
+        SELECT c.channel AS who FROM session_channel AS c LEFT JOIN session AS s ON s.id = c.active
+         WHERE c.active IS NOT NULL AND (s.key IS NULL OR s.archived_at IS NOT NULL)""",
+    "words, turns or inputs of a session that is gone": """
+        SELECT CAST(t.key AS TEXT) AS who FROM session_turn AS t LEFT JOIN session AS s ON s.key = t.session
+         WHERE s.key IS NULL
+        UNION SELECT CAST(w.rowid AS TEXT) FROM session_words AS w LEFT JOIN session_turn AS t ON t.key = w.rowid
+         WHERE t.key IS NULL
+        UNION SELECT i.id FROM inbox AS i LEFT JOIN session AS s ON s.key = i.owner
+         WHERE i.owner_kind = 'session' AND s.key IS NULL""",
     "a webhook with two addresses": """
         SELECT webhook AS who FROM webhook_endpoint WHERE expires_at IS NULL GROUP BY webhook HAVING COUNT(*) > 1""",
 }

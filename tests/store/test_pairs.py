@@ -80,6 +80,15 @@ MATTERS = (
     ("webhook.rotate", "webhook.forget"),
     ("key.claim.broken", "key.drop"),
     ("budget.renew", "budget.sweep"),
+    ("talk.say.quiet", "talk.begin"),
+    ("talk.begin", "talk.begin"),
+    ("talk.begin", "talk.drop"),
+    ("talk.say.lively", "talk.end"),
+    ("talk.interrupt", "talk.end"),
+    ("talk.rotate", "talk.say.lively"),
+    ("talk.resolve", "talk.resolve"),
+    ("talk.delete", "talk.begin"),
+    ("talk.purge", "run.purge"),
 )
 # Faults that are known and not yet repaired: remove each with its repair.
 KNOWN: frozenset[tuple[str, str]] = frozenset()
