@@ -61,6 +61,7 @@ SAMPLES: tuple[e.Event, ...] = (
     e.ModelResponded(3, ModelResponse(ANSWER, USAGE, "tool_calls", "m-1", "openai", "resp-1"), 0.75),
     e.ModelFailed(3, "rate_limit", "slow down", True, 2.5, 429, "openai", USAGE),
     e.ModelDelayed(3, 1720.5, "37 are in front", "default/main"),
+    e.ModelCut(3, "The answer is fo", "stopped"),
     e.OutputRejected("schema", "answer with JSON", ("$.a is missing",)),
     e.OutputAccepted({"a": [1], "b": 1}),
     e.ToolStarted("c1", "search", "r1/c1", 2),
@@ -75,6 +76,8 @@ SAMPLES: tuple[e.Event, ...] = (
     e.InputReceived("i1", INPUT, "interrupt", "ann"),
     e.MemoryWritten("plan", "session", "sha256:05", 17),
     e.SessionCompacted(4, INPUT, USAGE),
+    e.SessionNotCompacted("it would be no shorter", "size", USAGE),
+    e.CompactionRequested("ann"),
     e.BudgetExceeded("tool_calls", 3, 2, "too many", "finish", "answer now"),
     e.ContractViolated("duplicate_call", "again", True, "c1", "pay"),
     e.HookDecided(
@@ -136,4 +139,8 @@ GROWN: tuple[e.Event, ...] = (
     e.RunCreated("clerk", "sha256:00", after="r0", before=4, session="s-1", turn=3, inputs=(4, 5)),
     e.ToolFinished(ToolResult("c1", "look"), hooks=("redact",)),
     e.InputReceived("i1", Message("user", (Text("and Rome"),)), "followup", "ann", arrival=7),
+    e.RunCreated("clerk", "sha256:00", after="r7", before=3, base="r5", summarised=40, sized=900, compacts=True),
+    e.SessionCompacted(
+        4, INPUT, USAGE, 5, 8, "r3", "r4", "r5", "fallback", "size", "acme/fast", tokens_before=900, tokens_after=80
+    ),
 )

@@ -316,7 +316,7 @@ def test_of_two_calls_without_room_the_first_is_what_the_run_waits_for():
 
 def test_what_the_provider_has_counted_is_not_estimated_again():
     play = Play(
-        spec(limits=Limits(max_tokens=240)), [asks(("a", "look"), usage=Usage(20, 5)), says("x")], says="x" * 800
+        spec(limits=Limits(max_tokens=320)), [asks(("a", "look"), usage=Usage(20, 5)), says("x")], says="x" * 800
     )
     play.run()
     assert isinstance(play.state.ended, RunSucceeded)
@@ -324,7 +324,8 @@ def test_what_the_provider_has_counted_is_not_estimated_again():
 
 def test_the_name_of_a_call_counts_for_the_size_of_the_next_request():
     name = "x" * 800
-    play = Play(spec(limits=Limits(max_tokens=150), tools=(rule(name),)), [asks(("a", name), usage=Usage()), says("x")])
+    limits = Limits(max_tokens=500)  # the description of the tool takes about 420
+    play = Play(spec(limits=limits, tools=(rule(name),)), [asks(("a", name), usage=Usage()), says("x")])
     play.run()
     assert len(play.asked) == 1
 

@@ -25,10 +25,12 @@ from foliot.kernel.run.actions import (
     Wait,
 )
 from foliot.kernel.run.budget import Limits
+from foliot.kernel.run.calls import key_of
 from foliot.kernel.run.codec import decode, encode
+from foliot.kernel.run.compaction import raw_among
 from foliot.kernel.run.loop import apply, decide, fold
 from foliot.kernel.run.rules import refusal
-from foliot.kernel.run.spec import Contract, Repairs, RunSpec
+from foliot.kernel.run.spec import CompactionRules, Contract, Repairs, RunSpec
 from foliot.kernel.run.state import State, owner_of
 from tests.kernel.play import rule, user
 
@@ -57,6 +59,7 @@ def random_spec(chance: Random) -> RunSpec:
         on_limit=some("fail", "finish"),
         on_denied=some("tell", "tell", "fail"),
         compaction=some(False, True),
+        compaction_rules=some(CompactionRules(), CompactionRules(40, 2), CompactionRules(60, 0)),
     )
 
 
@@ -165,14 +168,22 @@ class World:
                 good = self.maybe(60)
                 self.record(e.OutputAccepted(1) if good else e.OutputRejected("schema", "again", ("bad",)))
             case Compact():
-                shorter = self.maybe(70)
-                summary = e.SessionCompacted(len(self.state.transcript), user("summary"))
-                self.record(summary if shorter else e.ModelFailed(action.step, "context_overflow", "still"))
+                self.flush()
+                self.compact(action)
             case Wait(waiting=waiting):
                 self.flush()
                 self.answer_wait(waiting)
             case End() | Stop():
                 self.flush()
+
+    def compact(self, action: Compact) -> None:
+        if action.replace and self.maybe(70):
+            last = self.state.summarised + raw_among(self.state, action.replace)
+            self.record(e.SessionCompacted(action.replace, user("summary"), last=last, cause=action.cause))
+        elif action.cause == "overflow":
+            self.record(e.ModelFailed(action.step, "context_overflow", "still"))
+        else:
+            self.record(e.SessionNotCompacted("no shorter", action.cause))
 
     def start(self, action: CallTools) -> None:
         starting: list[CallIntent] = []
@@ -208,7 +219,10 @@ class World:
     def hear(self, action: Await) -> None:
         """Something that is under way comes back."""
         if self.asking is not None and action.model:
-            self.record(self.no_room() if self.shortages and self.maybe(5) else self.answer(self.asking))
+            answer = self.no_room() if self.shortages and self.maybe(5) else self.answer(self.asking)
+            if not isinstance(answer, e.ModelResponded) and self.maybe(50):
+                self.record(e.ModelCut(self.asking.step, "I was about", self.chance.choice(("failed", "stopped"))))
+            self.record(answer)
             self.asking = None
             return
         assert action.calls, "the kernel waits for something that is under way"
@@ -266,7 +280,7 @@ class World:
         call = self.state.call(call_id)
         assert call is not None
         if call.phase == "unknown":
-            happened = self.acts[f"r1/{call_id}"] > 0
+            happened = self.acts[key_of(self.state, call)] > 0  # also that of an earlier call, which it stands for
             decision = "happened" if happened else self.chance.choice(("run", "fail"))
             self.record(e.UnknownDecided(call_id, decision, by="ann"))
         elif call.question is not None:
@@ -286,6 +300,7 @@ class World:
                 e.CancelRequested("ann"),
                 e.RunRetried(self.state.attempt, "lost"),
                 e.MemoryWritten("k"),
+                e.CompactionRequested("ann"),
             )
         )
         if refusal(self.state, event) is None:

@@ -19,6 +19,7 @@ from foliot.kernel.messages import (
     TextDelta,
     Usage,
 )
+from foliot.kernel.tokens import estimate_request
 from foliot.models.base import (
     Embeddings,
     ModelAuthError,
@@ -38,7 +39,6 @@ from foliot.models.routing.endpoints import FALL_BACK_ON, EndpointConfig, OpenGa
 from foliot.models.routing.limits import ASKER
 from foliot.models.routing.pricing import Pricing
 from foliot.models.routing.router import Router
-from foliot.models.routing.tokens import estimate_request
 from foliot.models.scripted.model import ScriptedModel
 from foliot.resources.rates import RateLimits
 from foliot.tools.pipeline.breaker import Circuits

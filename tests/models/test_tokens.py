@@ -17,14 +17,8 @@ from foliot.kernel.messages import (
     ToolResult,
     ToolSpec,
 )
-from foliot.models.routing.tokens import (
-    TokenCounter,
-    estimate_media,
-    estimate_message,
-    estimate_request,
-    estimate_text,
-    estimate_tools,
-)
+from foliot.kernel.tokens import estimate_media, estimate_message, estimate_request, estimate_text, estimate_tools
+from foliot.models.routing.tokens import TokenCounter
 
 
 def request(*messages: Message, **more: object) -> ModelRequest:

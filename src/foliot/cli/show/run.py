@@ -275,8 +275,11 @@ def _others(event: e.Event) -> list[Line]:
         case e.QuestionAnswered(answer=answer, by=by, late=late):
             said = "nobody answered in time" if answer is None else f"answer: {one_line(answer, LONGEST_RESULT)}"
             return [Line("note", f"{said}{f', by {by}' if by and not late else ''}")]
-        case e.SessionCompacted():
-            return [Line("note", "the beginning of the conversation was summarised")]
+        case e.SessionCompacted(first=first, last=last):
+            which = f"messages {first} to {last}" if last else "the beginning of the conversation"
+            return [Line("note", f"summarised: {which}")]
+        case e.SessionNotCompacted(reason=reason):
+            return [Line("note", f"the conversation was not compacted: {reason}", wrap=True)]
         case _:
             return []
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from foliot.common.threads import on_thread, unhurried
 from foliot.engine.code.conversation import REFERENCE, Course, Ended, MakeRunner, Runner, course_of, message_of
 from foliot.kernel.messages import ModelRequest, ModelResponse, Usage
-from foliot.kernel.run.calls import size_of
+from foliot.kernel.tokens import estimate_messages
 from foliot.models.base import ModelRequestError, OnDelta
 
 MODEL = "python"
@@ -25,7 +25,7 @@ class CodeGateway:
     async def respond(self, request: ModelRequest, *, on_delta: OnDelta | None = None) -> ModelResponse:
         """Raises `ProgramError` when the program ends with an error, another `ModelError` when it cannot be run."""
         # All that it was ever given is read again at each question: beside the event loop when that is much.
-        size = sum(size_of(message) for message in request.messages)
+        size = 4 * estimate_messages(request.messages)
         course = await unhurried(size, course_of, request)
         turn = await self._runner(course).run(course)
         stop = "end" if isinstance(turn, Ended) else "tool_calls"

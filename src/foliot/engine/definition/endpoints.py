@@ -20,6 +20,7 @@ from foliot.engine.python_endpoints import ModelEndpoint as PythonEndpoint
 from foliot.errors import Denied, FoliotError, InvalidInput, NotFound, SecretError, SecretMissing, Unavailable
 from foliot.kernel.messages import ModelRequest, ModelResponse, Usage
 from foliot.kernel.run.spec import RunSpec
+from foliot.kernel.tokens import estimate_request
 from foliot.models.base import (
     Embeddings,
     Gateway,
@@ -46,7 +47,6 @@ from foliot.models.routing.router import (
     first_answer,
     without_extra,
 )
-from foliot.models.routing.tokens import estimate_request
 from foliot.models.routing.usage import AnswerUsage, UsageQuote, account, cut_usage
 from foliot.resources.digest import definition_digest
 from foliot.resources.powers import declared_by_operator, secret_targets

@@ -219,6 +219,8 @@ _TOKENS: Final = (
 # From the facts of a run to its trace: one small step for each kind of event.
 
 _SHOWN: Final = 5
+# And so many characters of a text that was cut off.
+_EXCERPT: Final = 80
 
 
 def trace_of(run_id: str, facts: Iterable[tuple[float, e.Event]]) -> Trace:
@@ -406,6 +408,11 @@ class _Building:
             self._paid.add(run_id)
             self._spend(runs[run_id])
 
+    def pay(self, usage: Usage) -> None:
+        """Count what was used beside the questions of the run itself."""
+        if usage.total_tokens:
+            self._spend(usage)
+
     def _waste(self, step: StepTrace, usage: Usage) -> None:
         if usage.total_tokens:
             step.wasted = total((step.wasted, usage))
@@ -493,7 +500,35 @@ def _input(building: _Building, at: float, event: e.InputReceived) -> None:
 
 
 def _compacted(building: _Building, at: float, event: e.SessionCompacted) -> None:
-    building.mark("compacted", at, f"the first {event.replaced} messages are summarised from here on")
+    building.pay(event.usage)
+    why = {"size": "it grew past its threshold", "overflow": "it was too long for the model", "asked": "on request"}
+    if not event.last:
+        building.mark("compacted", at, f"the first {event.replaced} messages are summarised from here on")
+        return
+    how = f" by {event.model}" if event.made == "model" and event.model else ""
+    how = " without a model" if event.made == "fallback" else how
+    building.mark(
+        "compacted",
+        at,
+        f"messages {event.first} to {event.last} were summarised{how}, {why[event.cause]}: "
+        f"about {event.tokens_before:,} tokens became {event.tokens_after:,}",
+    )
+
+
+def _not_compacted(building: _Building, at: float, event: e.SessionNotCompacted) -> None:
+    building.pay(event.usage)
+    building.mark("note", at, f"the conversation was not compacted: {event.reason}")
+
+
+def _compaction_requested(building: _Building, at: float, event: e.CompactionRequested) -> None:
+    building.mark("input", at, "asks to have the conversation compacted", by=event.by)
+
+
+def _cut(building: _Building, at: float, event: e.ModelCut) -> None:
+    why = {"failed": "the model failed", "stopped": "the run was stopped", "interrupted": "somebody interrupted"}
+    shown = " ".join(event.text.split())
+    shown = shown if len(shown) <= _EXCERPT else f"…{shown[-_EXCERPT:]}"
+    building.mark("note", at, f"people had seen {len(event.text):,} characters when {why[event.reason]}: {shown}")
 
 
 def _hooked(building: _Building, at: float, event: e.HookDecided) -> None:
@@ -539,6 +574,7 @@ _HANDLERS: Final[Mapping[type[e.Fact], Callable[[_Building, float, Any], None]]]
     e.ModelResponded: _Building.responded,
     e.ModelFailed: _Building.failed,
     e.ModelDelayed: _delayed,
+    e.ModelCut: _cut,
     e.OutputRejected: _rejected,
     e.ToolStarted: _Building.tool_started,
     e.ToolFinished: _Building.tool_finished,
@@ -553,6 +589,8 @@ _HANDLERS: Final[Mapping[type[e.Fact], Callable[[_Building, float, Any], None]]]
     e.MemoryWritten: _memory,
     e.HookDecided: _hooked,
     e.SessionCompacted: _compacted,
+    e.SessionNotCompacted: _not_compacted,
+    e.CompactionRequested: _compaction_requested,
     e.BudgetExceeded: _budget,
     e.ContractViolated: _violation,
 }

@@ -75,9 +75,9 @@ from foliot.kernel.messages import (
 )
 from foliot.kernel.run.spec import RunSpec
 from foliot.kernel.run.state import State
+from foliot.kernel.tokens import estimate_request, estimate_text
 from foliot.models.base import ModelError, ModelRequestError, OnDelta
 from foliot.models.routing.router import UNBOUNDED_OUTPUT
-from foliot.models.routing.tokens import estimate_request, estimate_text
 from foliot.models.routing.usage import UsageQuote, mark_cut
 from foliot.models.wire.opaque import mark
 from foliot.resources.command_template import filled_command, placeholders

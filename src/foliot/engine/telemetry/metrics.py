@@ -36,6 +36,7 @@ from foliot.kernel.run.events import (
     RunSucceeded,
     RunWaiting,
     SessionCompacted,
+    SessionNotCompacted,
     ToolFinished,
 )
 from foliot.store.base import Database, ResourceStore
@@ -135,6 +136,7 @@ class Tally:
             ModelFailed: self._failed,
             ModelDelayed: self._delayed,
             SessionCompacted: self._compacted,
+            SessionNotCompacted: self._compacted,
             ToolFinished: self._called,
             ApprovalRequested: self._requested,
             ApprovalDecided: self._decided,
@@ -202,8 +204,8 @@ class Tally:
         self.wasted_tokens += usage.total_tokens
         self.wasted_cost += usage.cost_usd or 0.0
 
-    def _compacted(self, run_id: str, at: float, event: SessionCompacted) -> None:
-        self._spent("", event.usage)
+    def _compacted(self, run_id: str, at: float, event: SessionCompacted | SessionNotCompacted) -> None:
+        self._spent(getattr(event, "model", ""), event.usage)
 
     def _spent(self, model: str, usage: Usage) -> None:
         for sort, number in (

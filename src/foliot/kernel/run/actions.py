@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from foliot.kernel.messages import Message, ModelRequest
-from foliot.kernel.run.events import ApprovalDecided, Event, RunWaiting, Terminal, ToolStarted
+from foliot.kernel.run.events import ApprovalDecided, CompactionCause, Event, RunWaiting, Terminal, ToolStarted
 from foliot.kernel.run.spec import ToolRule
 
 
@@ -80,14 +80,18 @@ class CheckOutput(Struct, frozen=True):
 
 
 class Compact(Struct, frozen=True):
-    """The transcript is too long for the model: report `SessionCompacted`.
+    """Summarise the first `replace` messages of the transcript, and report `SessionCompacted`; 0: nothing can be.
 
-    When it cannot be made shorter, report `ModelFailed` of kind "context_overflow" again; that ends the run.
+    When that cannot be done, report `SessionNotCompacted`; but where the provider said that the transcript is too long
+    ("overflow") `ModelFailed` of kind "context_overflow" again, which ends the run. Until then the action is the same.
     """
 
     step: int
     messages: tuple[Message, ...]
     events: tuple[Event, ...] = ()
+    replace: int = 0
+    cause: CompactionCause = "overflow"
+    deadline: float | None = None
 
 
 class Await(Struct, frozen=True, gc=False):

@@ -14,6 +14,7 @@ from foliot.kernel.run.actions import CallIntent
 from foliot.kernel.run.contract import examine, settle_twins, signature_of
 from foliot.kernel.run.events import ToolFinished, ToolUnknown, Unsettled
 from foliot.kernel.run.state import Call, FinalAnswer, State
+from foliot.kernel.tokens import estimate_message, image_rule
 
 # A model that makes one of these mistakes is told, a bounded number of times.
 # A call that may be repeated is started again by itself this often when nobody knows how it ended. After a crash it is
@@ -318,18 +319,7 @@ def _close_step(state: State) -> None:
 def add_message(state: State, message: Message) -> None:
     """The transcript only grows at its end, so a provider's cache of it stays good."""
     state.transcript.append(message)
-    if state.spec.limits.max_tokens is not None:
-        state.new_chars += size_of(message)
-
-
-def size_of(message: Message) -> int:
-    """The characters of a message that a model will read; what a token estimate is made from."""
-    size = 0
-    for part in message.parts:
-        if isinstance(part, ToolCall):
-            size += len(part.name) + len(part.arguments)
-        elif isinstance(part, ToolResult):
-            size += len(part.text)
-        else:
-            size += len(getattr(part, "text", ""))
-    return size
+    if state.counts_tokens:
+        size = estimate_message(message, image_rule(state.spec.model))
+        state.new_tokens += size
+        state.request_tokens += size

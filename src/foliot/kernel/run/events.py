@@ -57,6 +57,11 @@ HookPoint: TypeAlias = Literal[
 ]
 
 
+# Why a conversation was compacted: it grew past its threshold, did not fit, or somebody asked for it.
+CompactionCause: TypeAlias = Literal["size", "overflow", "asked"]
+# Why the text of an answer ended before its end: the model failed, the run was stopped, somebody interrupted.
+CutReason: TypeAlias = Literal["failed", "stopped", "interrupted"]
+
 # Why nobody knows how a call ended. "broken": it came to an end, and what stands around it lost the result.
 UnknownReason: TypeAlias = Literal[
     "timeout", "cancelled", "lease_lost", "connection_lost", "process_died", "broken", "interrupted"
@@ -117,7 +122,9 @@ class RunCreated(Fact, frozen=True, tag="run.created"):
     counted under together with others: the uid of its task, or the run that began it all; blank for one of its own.
     `after` is the run whose conversation it goes on with: its messages, `before` in number, are read from the journals
     of the turns before and stored nowhere else. `session` is the id of the session that it is a turn of, `turn` its
-    number there, and `inputs` are the arrival numbers of what it answers.
+    number there, and `inputs` are the arrival numbers of what it answers. `base` is the turn at which reading of that
+    conversation begins, `summarised` how many of its messages a summary stands for, and `sized` about how many tokens
+    it has, by the provider's own count. `compacts`: the run asks no question and only summarises.
     `unsettled` are calls of the run that it follows (a fork, another try of a task) which may have acted.
     `equality` says which calls are the same. 1: arguments that mean the same to the tool, and a call that a person
     has said to have happened counts as made; 2: also, a repeat is refused where `duplicates` is "deny", and a contract
@@ -150,6 +157,10 @@ class RunCreated(Fact, frozen=True, tag="run.created"):
     session: str = ""
     turn: int = 0
     inputs: tuple[int, ...] = ()
+    base: str = ""
+    summarised: int = 0
+    sized: int = 0
+    compacts: bool = False
 
 
 class RunClaimed(Fact, frozen=True, tag="run.claimed"):
@@ -292,6 +303,17 @@ class ModelDelayed(Fact, frozen=True, tag="model.delayed"):
     endpoint: str = ""
     usage: Usage = Usage()
     failed: str = ""
+
+
+class ModelCut(Fact, frozen=True, tag="model.cut"):
+    """People saw `text` while it was written, and the answer it was to become did not come.
+
+    When the question is not asked again, it stands in the conversation as an answer that was cut off.
+    """
+
+    step: int
+    text: str
+    reason: CutReason = "failed"
 
 
 class OutputRejected(Fact, frozen=True, tag="output.rejected"):
@@ -463,11 +485,41 @@ class MemoryWritten(Fact, frozen=True, tag="memory.written"):
 
 
 class SessionCompacted(Fact, frozen=True, tag="session.compacted"):
-    """The first `replaced` messages are sent as `summary` from now on. They stay readable in the journal."""
+    """The first `replaced` messages are sent as `summary` from now on. They stay readable in the journal.
+
+    The messages of a conversation are numbered from 1 over all its turns. Those from `first` in the turn `first_run` to
+    `last` in `last_run` were summarised, together with an earlier summary if there was one: it stands for all messages
+    up to `last` now. `kept_from` is the turn of the first message that is kept. `model` is who summarised; "fallback"
+    is the summary that is made without any. `tokens_before` and `tokens_after` are estimates of the whole conversation.
+    """
 
     replaced: int
     summary: Message
     usage: Usage = Usage()
+    first: int = 0
+    last: int = 0
+    first_run: str = ""
+    last_run: str = ""
+    kept_from: str = ""
+    made: Literal["model", "fallback"] = "model"
+    cause: CompactionCause = "overflow"
+    model: str = ""
+    tokens_before: int = 0
+    tokens_after: int = 0
+
+
+class SessionNotCompacted(Fact, frozen=True, tag="session.not_compacted"):
+    """The conversation was to be compacted and stays as it is, because of `reason`."""
+
+    reason: str
+    cause: CompactionCause = "asked"
+    usage: Usage = Usage()
+
+
+class CompactionRequested(Fact, frozen=True, tag="compaction.requested"):
+    """Somebody asks to have the conversation compacted before the next question to the model."""
+
+    by: str = ""
 
 
 class BudgetExceeded(Fact, frozen=True, tag="budget.exceeded"):
@@ -538,6 +590,7 @@ Event: TypeAlias = (
     | ModelResponded
     | ModelFailed
     | ModelDelayed
+    | ModelCut
     | OutputRejected
     | OutputAccepted
     | ToolStarted
@@ -552,6 +605,8 @@ Event: TypeAlias = (
     | InputReceived
     | MemoryWritten
     | SessionCompacted
+    | SessionNotCompacted
+    | CompactionRequested
     | BudgetExceeded
     | ContractViolated
     | HookDecided

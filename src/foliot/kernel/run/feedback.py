@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from foliot.kernel.messages import Media, Message, Text, ToolFailure, ToolResult
-from foliot.kernel.run.events import Synthetic, ToolFinished, ToolUnknown
+from foliot.kernel.run.events import ModelCut, SessionCompacted, Synthetic, ToolFinished, ToolUnknown
 
 EMPTY = "Your answer was empty. Answer the request with text, or call a tool."
 TRUNCATED = "Your answer was cut off at the output limit. Answer again, more briefly."
@@ -20,6 +20,19 @@ LAST_ANSWER = "No tool can be used any more. Give your final answer now, with wh
 
 def user_message(text: str) -> Message:
     return Message("user", (Text(text),))
+
+
+def cut_off(cut: ModelCut) -> Message:
+    """Returns what people saw of an answer that did not come, as an answer of the model that says so."""
+    why = {"failed": "the model failed", "stopped": "the run was stopped", "interrupted": "it was interrupted"}
+    return Message("assistant", (Text(cut.text), Text(f"\n[cut off here: {why[cut.reason]}]")))
+
+
+def compacted(event: SessionCompacted) -> str:
+    """Returns what came of a compaction, in a sentence."""
+    how = "" if event.made == "model" else ", without a model"
+    count = event.last - event.first + 1
+    return f"{count} messages were summarised{how}: about {event.tokens_before:,} tokens became {event.tokens_after:,}"
 
 
 def budget_note(step: int, limit: int) -> str:

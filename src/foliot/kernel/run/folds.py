@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from foliot.kernel.arguments import parse_object
 from foliot.kernel.graph.retry import is_busy
-from foliot.kernel.messages import Media, Message, Text, ToolResult
+from foliot.kernel.messages import Media, Message, Text, ToolResult, Usage
 from foliot.kernel.run import events as e
 from foliot.kernel.run import feedback
 from foliot.kernel.run.calls import (
@@ -23,12 +23,13 @@ from foliot.kernel.run.calls import (
     open_calls,
     remember_history,
     remember_unsettled,
-    size_of,
 )
+from foliot.kernel.run.compaction import raw_among
 from foliot.kernel.run.contract import fold_violation, release_twins
 from foliot.kernel.run.hooks import fold_decision
 from foliot.kernel.run.rules import TAKEN_AT_BOUNDARY
 from foliot.kernel.run.state import Call, FinalAnswer, RunEnding, State
+from foliot.kernel.tokens import estimate_messages, estimate_text, estimate_tools, image_rule
 
 # A provider may ask for any time. After a day it is asked again, whatever it said.
 LONGEST_RETRY_AFTER: Final = 86_400.0
@@ -40,8 +41,13 @@ def _created(state: State, event: e.RunCreated) -> None:
         for part in message.parts:
             if isinstance(part, ToolResult) and part.error is None and event.fork is not None:
                 state.tools_done.add(part.name)
-    if state.spec.limits.max_tokens is not None:
-        state.new_chars += sum(size_of(message) for message in state.transcript)
+    state.summarised = event.summarised
+    state.compact_asked = event.compacts
+    if event.sized:
+        # Nobody has to estimate what a provider has counted; how far estimates are off is not known then.
+        state.known_tokens, state.new_tokens, state.request_tokens = event.sized, 0, 0
+    elif state.counts_tokens and state.transcript:
+        _count(state, state.transcript)
     state.created = event
     state.workspace = event.workspace
     if state.transcript:
@@ -106,10 +112,12 @@ def _retried(state: State, event: e.RunRetried) -> None:
     state.paused = None
     state.delayed = None
     state.overflow = False
+    state.cut = None
     state.model_failures = state.output_repairs = state.bad_steps = 0
 
 
 def _ended(state: State, event: e.Terminal) -> None:
+    _keep_cut(state)
     state.ended = event
     state.waiting = None
 
@@ -118,8 +126,16 @@ def _succeeded(state: State, event: e.RunSucceeded) -> None:
     if (
         state.ending is not None
     ):  # not an answer of the model: whoever goes on with the conversation has it all the same
+        _keep_cut(state)
         add_message(state, Message("assistant", (Text(event.output),)))
     _ended(state, event)
+
+
+def _keep_cut(state: State) -> None:
+    """What people saw of an answer that does not come any more is part of the conversation."""
+    if state.cut is not None and not state.calls:
+        state.transcript.append(feedback.cut_off(state.cut))
+    state.cut = None
 
 
 def _cancelling(state: State, event: e.CancelRequested) -> None:
@@ -129,6 +145,7 @@ def _cancelling(state: State, event: e.CancelRequested) -> None:
 def _step_started(state: State, event: e.StepStarted) -> None:
     state.asking = True
     state.asks += 1
+    state.cut = None  # it is asked for again, and shown again
     for message in state.notes:
         add_message(state, message)
     state.notes.clear()
@@ -186,8 +203,11 @@ def _model_responded(state: State, event: e.ModelResponded) -> None:
     state.spent.add(response.usage)
     if event.wasted.total_tokens:
         state.spent.add(event.wasted)
+    state.compact_asked = False
+    state.cut = None
     if tokens := response.usage.total_tokens:
-        state.known_tokens, state.new_chars = tokens, 0
+        _calibrate(state, response.usage)
+        state.known_tokens, state.new_tokens = tokens, 0
         state.transcript.append(open_calls(state, response))
     else:
         add_message(state, open_calls(state, response))
@@ -211,6 +231,25 @@ def _model_responded(state: State, event: e.ModelResponded) -> None:
             state.transcript.pop()  # providers refuse a conversation that holds an empty answer
     elif state.final:
         state.end("budget_exceeded", "tool_calls", "the last answer asked for tools, though none may be used any more")
+
+
+# Estimates are off by more only where a proxy counts wrongly: one absurd count must not switch a limit off.
+_RATIOS: Final = (0.25, 4.0)
+
+
+def _calibrate(state: State, usage: Usage) -> None:
+    """Learn from the provider's count how far the estimate of the question was off."""
+    if state.request_tokens and usage.source == "provider" and usage.input_tokens:
+        low, high = _RATIOS
+        state.ratio = min(high, max(low, usage.input_tokens / state.request_tokens))
+    if state.request_tokens:
+        state.request_tokens += usage.output_tokens
+
+
+def _count(state: State, messages: Iterable[Message]) -> None:
+    size = estimate_messages(messages, image_rule(state.spec.model))
+    state.new_tokens += size
+    state.request_tokens += size
 
 
 # An answer was cut, or a question not asked, because no more tokens or money are left for it.
@@ -376,13 +415,37 @@ def _input_received(state: State, event: e.InputReceived) -> None:
     state.interrupted = state.interrupted or event.mode == "interrupt"
 
 
+def _model_cut(state: State, event: e.ModelCut) -> None:
+    if event.reason == "interrupted":  # what was said instead follows it
+        add_message(state, feedback.cut_off(event))
+    else:
+        state.cut = event
+
+
 def _compacted(state: State, event: e.SessionCompacted) -> None:
+    state.summarised += raw_among(state, event.replaced)
     state.transcript[: event.replaced] = [event.summary]
-    state.overflow = False
+    state.overflow = state.compact_asked = False
     state.compacted = True
     state.spent.add(event.usage)
     state.known_tokens = 0
-    state.new_chars = len(state.spec.system) + sum(size_of(message) for message in state.transcript)
+    state.new_tokens = state.request_tokens = estimate_text(state.spec.system) + estimate_tools(state.tools)
+    _count(state, state.transcript)
+    if state.created is not None and state.created.compacts:
+        state.answer = FinalAnswer(feedback.compacted(event), accepted=True)
+
+
+def _not_compacted(state: State, event: e.SessionNotCompacted) -> None:
+    state.compacted = True  # it would come out the same before this step
+    state.compact_asked = False
+    state.spent.add(event.usage)
+    if state.created is not None and state.created.compacts:
+        state.answer = FinalAnswer(event.reason, accepted=True)
+
+
+def _compaction_requested(state: State, event: e.CompactionRequested) -> None:
+    state.compact_asked = True
+    state.told_by.add(event.by)
 
 
 def _budget_exceeded(state: State, event: e.BudgetExceeded) -> None:
@@ -423,6 +486,7 @@ FOLDS: Final[Mapping[type[e.Fact], Callable[[State, Any], None]]] = {
     e.ModelResponded: _model_responded,
     e.ModelFailed: _model_failed,
     e.ModelDelayed: _model_delayed,
+    e.ModelCut: _model_cut,
     e.OutputRejected: _output_rejected,
     e.OutputAccepted: _output_accepted,
     e.ToolStarted: _tool_started,
@@ -437,6 +501,8 @@ FOLDS: Final[Mapping[type[e.Fact], Callable[[State, Any], None]]] = {
     e.InputReceived: _input_received,
     e.MemoryWritten: _nothing,
     e.SessionCompacted: _compacted,
+    e.SessionNotCompacted: _not_compacted,
+    e.CompactionRequested: _compaction_requested,
     e.BudgetExceeded: _budget_exceeded,
     e.ContractViolated: fold_violation,
     e.HookDecided: fold_decision,

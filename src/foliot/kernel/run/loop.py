@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from foliot.kernel.errors import IllegalEvent
 from foliot.kernel.messages import Message, ModelRequest, ToolSpec, Usage
-from foliot.kernel.run import budget, feedback
+from foliot.kernel.run import budget, compaction, feedback
 from foliot.kernel.run.actions import Action, AskModel, Await, CallTools, CheckOutput, Compact, End, Note, Stop, Wait
 from foliot.kernel.run.calls import blocked_calls, doubt_of, intent, key_of
 from foliot.kernel.run.contract import judge, violations
@@ -310,13 +310,15 @@ def _continue(state: State) -> Action:
         until = state.retry_at if state.deadline is None else min(state.retry_at, state.deadline)
         waiting = RunWaiting("model_retry", "timer", until=until, message=message)
         return Wait(waiting, (waiting,))
-    if state.overflow:
-        return Compact(state.step, tuple(state.transcript))
+    if (cause := compaction.due(state)) is not None:
+        replaced = compaction.cut(state, cause)
+        return Compact(state.step, tuple(state.transcript), (), replaced, cause, state.deadline)
     return _last_answer(state) or _ask(state)
 
 
 def _conclude(state: State, answer: FinalAnswer, *, may_ask: bool) -> Action:
-    if (objection := judge(state, answer, may_ask=may_ask)) is not None:
+    only_compacts = state.created is not None and state.created.compacts
+    if not only_compacts and (objection := judge(state, answer, may_ask=may_ask)) is not None:
         return Note((objection,))
     if state.spec.output_schema is not None and not answer.accepted:
         return CheckOutput(answer.text, state.spec.output_schema)
@@ -394,7 +396,5 @@ def _was_called(state: State, wanted: str, tools: tuple[ToolSpec, ...]) -> bool:
 
 
 def _estimate(state: State) -> int:
-    """Tokens of the next request: what the provider counted for the last one, and four characters each for the new."""
-    if state.spec.limits.max_tokens is None:
-        return 0
-    return state.known_tokens + state.new_chars // 4
+    """Tokens of the next request, where a limit depends on them."""
+    return 0 if state.spec.limits.max_tokens is None else state.tokens

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from foliot.kernel.arguments import parse_object
 from foliot.kernel.run import events as e
+from foliot.kernel.run.compaction import raw_among
 from foliot.kernel.run.hooks import refusal_of
 from foliot.kernel.run.state import Call, CallPhase, Phase, State
 
@@ -45,6 +46,7 @@ LEGAL: Final[Mapping[type[e.Fact], frozenset[Phase]]] = {
     e.ModelResponded: frozenset({"thinking"}),
     e.ModelFailed: frozenset({"thinking", "ready"}),
     e.ModelDelayed: frozenset({"thinking"}),
+    e.ModelCut: frozenset({"thinking"}),
     e.OutputRejected: frozenset({"ready"}),
     e.OutputAccepted: frozenset({"ready"}),
     e.ToolStarted: frozenset({"acting"}),
@@ -60,6 +62,8 @@ LEGAL: Final[Mapping[type[e.Fact], frozenset[Phase]]] = {
     e.InputReceived: _LIVE,
     e.MemoryWritten: _HELD,
     e.SessionCompacted: frozenset({"ready"}),
+    e.SessionNotCompacted: frozenset({"ready"}),
+    e.CompactionRequested: _LIVE,
     e.BudgetExceeded: _HELD,
     e.ContractViolated: frozenset({"ready", "acting"}),
     e.HookDecided: _HELD,
@@ -211,7 +215,9 @@ def _cancelling(state: State, event: e.CancelRequested) -> str | None:
     return "the run is ending already" if state.ending is not None else None
 
 
-def _step(state: State, event: e.StepStarted | e.ModelResponded | e.ModelFailed | e.ModelDelayed) -> str | None:
+def _step(
+    state: State, event: e.StepStarted | e.ModelResponded | e.ModelFailed | e.ModelDelayed | e.ModelCut
+) -> str | None:
     return None if event.step == state.spent.steps + 1 else f"step {event.step} instead of {state.spent.steps + 1}"
 
 
@@ -233,6 +239,8 @@ def _compacted(state: State, event: e.SessionCompacted) -> str | None:
         return f"{event.replaced} of {len(transcript)} messages cannot be replaced"
     if event.replaced < len(transcript) and transcript[event.replaced].role == "tool":
         return "the cut would part results from their calls"
+    if event.last and event.last != state.summarised + raw_among(state, event.replaced):
+        return f"a summary up to message {event.last} does not replace these {event.replaced} messages"
     return None
 
 
@@ -262,6 +270,7 @@ GUARDS: Final[Mapping[type[e.Fact], Callable[[State, Any], str | None]]] = {
     e.ModelResponded: _step,
     e.ModelFailed: _failed,
     e.ModelDelayed: _step,
+    e.ModelCut: _step,
     e.OutputRejected: _examined,
     e.OutputAccepted: _examined,
     e.ToolStarted: _tool_started,

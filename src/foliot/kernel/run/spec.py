@@ -81,6 +81,18 @@ class Repairs(
         return RetryPolicy(self.model + 1, self.model_backoff, self.model_max_backoff, "none")
 
 
+class CompactionRules(Struct, frozen=True, omit_defaults=True):
+    """When a conversation is compacted without being asked, how much of it stays as it was said, and who summarises.
+
+    Above `max_tokens` it is done before the next question; 0: only on request, or when the provider says that it is too
+    long. The last `keep_tail` messages stay. `model` is the endpoint that is asked; blank for the run's own.
+    """
+
+    max_tokens: int = 0
+    keep_tail: int = 20
+    model: str = ""
+
+
 class RunSpec(Struct, frozen=True, omit_defaults=True):
     """`fallbacks` and `extra` are for the shell; the kernel only carries them.
 
@@ -89,6 +101,7 @@ class RunSpec(Struct, frozen=True, omit_defaults=True):
     `on_limit="finish"` asks for the last answer without tools when steps or tool calls run out. Tokens, money and
     time are hard: they always end the run. `budget_notes` tells the model with each question how many are left.
     `time_notice` is the answer of a run whose time is over, in the words that people read; blank: such a run fails.
+    `compaction`: a conversation that is too long for the model is summarised, by the `compaction_rules`.
     """
 
     agent: str
@@ -112,6 +125,7 @@ class RunSpec(Struct, frozen=True, omit_defaults=True):
     time_notice: str = ""
     extra: dict[str, Any] = {}
     v: int = VERSION
+    compaction_rules: CompactionRules = CompactionRules()
 
 
 _encoder = msgspec.json.Encoder()

@@ -23,6 +23,7 @@ from foliot.kernel.run.events import (
     ContractRule,
     HookDecided,
     InputReceived,
+    ModelCut,
     ModelDelayed,
     QuestionAsked,
     RunCreated,
@@ -35,6 +36,7 @@ from foliot.kernel.run.events import (
     WorkspaceSnapshot,
 )
 from foliot.kernel.run.spec import RunSpec, ToolRule
+from foliot.kernel.tokens import estimate_text, estimate_tools
 
 # Phases are plain strings and not an Enum: they are compared several times for every fact, and an Enum member costs
 # 0.1 µs to name and as much to hash.
@@ -148,8 +150,11 @@ class State:
         "call_ids",
         "called",
         "calls",
+        "compact_asked",
         "compacted",
+        "counts_tokens",
         "created",
+        "cut",
         "delayed",
         "doubts",
         "effects",
@@ -165,7 +170,7 @@ class State:
         "link",
         "lost_asks",
         "model_failures",
-        "new_chars",
+        "new_tokens",
         "notes",
         "now",
         "open_calls",
@@ -174,6 +179,8 @@ class State:
         "paid",
         "paused",
         "pauses",
+        "ratio",
+        "request_tokens",
         "retried",
         "retry_at",
         "rules",
@@ -185,6 +192,7 @@ class State:
         "started_at",
         "step_change",
         "stood_for",
+        "summarised",
         "taken",
         "told_by",
         "tools",
@@ -254,7 +262,10 @@ class State:
         self.was_delayed = False  # and so the run may have a place in a line, at this step
         self.paused: BudgetExceeded | None = None  # a declared budget has no room: nothing that costs is begun
         self.overflow = False
-        self.compacted = False
+        self.compacted = False  # or found to be no shorter, before the step that is next
+        self.compact_asked = False
+        self.summarised = 0  # so many messages of the conversation stand in the summary at the head of the transcript
+        self.cut: ModelCut | None = None  # what people saw of the last answer, if it has not come and is not asked for
         self.paid: set[str] = set()  # delegated runs whose account is in `spent`
         self.effects = 0  # calls with a result that may have changed something
         self.tools_done: set[str] = set()
@@ -269,9 +280,18 @@ class State:
         self.hooked: dict[str, str] = {}
         self.run_change: HookDecided | None = None
         self.step_change: HookDecided | None = None
-        # size of the next request, counted only when tokens are limited
+        # The size of the next request: what the provider counted up to its last answer, and an estimate of what is new,
+        # corrected by how far that of the last request was off. Counted only when something depends on it.
+        self.counts_tokens = spec.limits.max_tokens is not None or spec.compaction_rules.max_tokens > 0
         self.known_tokens = 0
-        self.new_chars = len(spec.system)
+        self.new_tokens = estimate_text(spec.system) + estimate_tools(self.tools) if self.counts_tokens else 0
+        self.request_tokens = self.new_tokens  # the same estimate of all of the request
+        self.ratio = 1.0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the next request, as well as is known now."""
+        return self.known_tokens + round(self.new_tokens * self.ratio)
 
     @property
     def phase(self) -> Phase:

@@ -34,6 +34,7 @@ from foliot.kernel.messages import (
     Usage,
 )
 from foliot.kernel.run.budget import Spent
+from foliot.kernel.tokens import estimate_parts, estimate_request, estimate_text
 from foliot.models.base import (
     Embeddings,
     ModelError,
@@ -52,7 +53,6 @@ from foliot.models.credentials import read_credentials
 from foliot.models.gateways.connection import HttpEndpoint
 from foliot.models.profiles import provider_facts
 from foliot.models.provider_errors import read_payload, refusal, shorten
-from foliot.models.routing.tokens import estimate_parts, estimate_request, estimate_text
 from foliot.models.routing.usage import mark_cut
 from foliot.models.wire import rankings, transcription
 from foliot.models.wire.base import Assembler, ProviderFault, Unsendable, Wire, WireError

@@ -33,8 +33,8 @@ from foliot.kernel.messages import (
     ToolResult,
     Usage,
 )
+from foliot.kernel.tokens import estimate_parts, estimate_request
 from foliot.models.base import ModelGarbage, ModelRequestError
-from foliot.models.routing.tokens import estimate_parts, estimate_request
 from foliot.models.wire.media import result_texts
 from foliot.models.wire.requests import CHOICES, tools_to_send
 from foliot.models.wire.schemas import strict_schema

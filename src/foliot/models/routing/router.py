@@ -28,6 +28,7 @@ from msgspec.structs import replace
 
 from foliot.errors import FoliotError
 from foliot.kernel.messages import Delta, ModelRequest, ModelResponse, RestartDelta, Usage
+from foliot.kernel.tokens import estimate_request, estimate_text
 from foliot.models.base import (
     Embedder,
     Embeddings,
@@ -51,7 +52,7 @@ from foliot.models.registry import ProviderRegistry, default_registry
 from foliot.models.routing.endpoints import EndpointConfig, GatewayCache, OpenGateway
 from foliot.models.routing.limits import ASKER, PASS, Clock, LocalTurns, ModelTurn, Turns, counted
 from foliot.models.routing.pricing import TOKENS_ALONE, PriceBook, Sold
-from foliot.models.routing.tokens import TokenCounter, estimate_request, estimate_text
+from foliot.models.routing.tokens import TokenCounter
 from foliot.models.routing.usage import BoundedRequest, UsageQuote, account, cut_usage, possible
 from foliot.models.wire.values import tier_of
 from foliot.resources.rates import Declarer

@@ -99,6 +99,7 @@ from foliot.kernel.messages import (
     ToolSpec,
     Usage,
 )
+from foliot.kernel.tokens import estimate_parts, estimate_request
 from foliot.models.base import (
     ModelAuthError,
     ModelContextOverflow,
@@ -111,7 +112,6 @@ from foliot.models.base import (
     OnDelta,
 )
 from foliot.models.config import GatewayConfig
-from foliot.models.routing.tokens import estimate_parts, estimate_request
 from foliot.models.scripted.script import (
     Moment,
     ScriptedCall,

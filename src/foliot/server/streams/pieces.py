@@ -185,7 +185,12 @@ class Teller:
 
     def _record(self, event: e.Event) -> Iterable[Piece]:
         match event:
-            case e.ModelFailed(usage=usage) | e.ModelDelayed(usage=usage):
+            case (
+                e.ModelFailed(usage=usage)
+                | e.ModelDelayed(usage=usage)
+                | e.SessionCompacted(usage=usage)
+                | e.SessionNotCompacted(usage=usage)
+            ):
                 self.usage = _sum(self.usage, usage)
                 return []
             case e.ModelResponded(step, response):
