@@ -140,6 +140,10 @@ class ProcessJournal:
         await self._reading(run_id)
         return await self._truth.read(run_id, after=after, limit=limit)
 
+    async def turns(self, run_id: str, *, first: str = "") -> dict[str, list[Entry]]:
+        await self._reading(run_id)
+        return await self._truth.turns(run_id, first=first)
+
     async def get(self, run_id: str) -> RunInfo:
         await self._reading(run_id)
         return await self._truth.get(run_id)

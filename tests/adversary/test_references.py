@@ -565,6 +565,7 @@ async def _call(house: House) -> tuple[int, str]:
 USES = {
     "Agent.model_ref": _ask,
     "Agent.roles": _explain,
+    "Agent.compaction.model": _ask,
     "ModelEndpoint.auth.secretRef": _ask,
     "Tool.mcp_server_ref": _call,
     "Tool.auth.secretRef": _call,

@@ -13,6 +13,7 @@ from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.messages import Message
 from foliot.kernel.run.events import RunCreated, SessionCompacted
 from foliot.kernel.run.spec import decode_spec
+from foliot.store.journal.base import Entry
 
 ECHO = ScriptedModel({"otherwise": {"say": "I heard {input}"}})
 CLERK = Agent("clerk", model=ECHO)
@@ -77,21 +78,22 @@ async def test_a_summary_of_all_that_came_before_is_where_reading_begins(rt: Run
     assert isinstance(created, RunCreated)
     spec = decode_spec(await runs.journal.get_blob(created.spec))
     driver = await runs.start(spec, created.input, after=first)
-    driver._record(SessionCompacted(2, Message("user", ())))  # pyright: ignore[reportPrivateUsage]
+    driver._record(SessionCompacted(2, Message("user", ()), kept_from=driver.state.run_id))  # pyright: ignore[reportPrivateUsage]
     await runs.drive(driver)
     (third,) = await talk(rt, "three", after=driver.state.run_id)
     reads: list[str] = []
-    read = runs.journal.read
+    turns = runs.journal.turns
 
-    async def noted(run_id: str, **more: int) -> object:
-        reads.append(run_id)
-        return await read(run_id, **more)
+    async def noted(run_id: str, **more: str) -> dict[str, list[Entry]]:
+        found = await turns(run_id, **more)
+        reads.extend(found)
+        return found
 
-    runs.journal.read = noted  # type: ignore[method-assign]
+    runs.journal.turns = noted  # type: ignore[method-assign]
     conversation = await read_conversation(runs.journal, third)
 
     assert said(conversation) == ["", "two", "I heard two", "three", "I heard three"]
-    assert reads == [third, driver.state.run_id], "what was summarised is not read"
+    assert reads == [driver.state.run_id], "what was summarised is not read"
 
 
 async def test_no_turn_is_forgotten_while_a_later_one_is_kept(rt: Runtime) -> None:

@@ -286,7 +286,7 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
         (
             *_all(
                 "names",
-                "model_ref fallbacks tools skills memory.ref execution.tool_sequence delegation.models "
+                "model_ref fallbacks compaction.model tools skills memory.ref execution.tool_sequence delegation.models "
                 "delegation.presets.model delegation.presets.tools",
             ),
             Field("allowed_tools", "rule", "admin", "a tool is added", _adds),
@@ -303,7 +303,7 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
                 "execution.on_contract_violation execution.tool_use_behavior execution.on_denied "
                 "execution.on_expiry execution.budget_notes limits.max_steps "
                 "limits.max_tokens limits.max_cost_usd limits.max_tool_calls limits.timeout max_concurrency "
-                "code.runs_in code.max_calls code.timeout "
+                "code.runs_in code.max_calls code.timeout compaction.max_tokens compaction.keep_tail "
                 "delegation.presets.name delegation.presets.description delegation.presets.timeout "
                 "delegation.presets.prompt delegation.presets_from delegation.timeout delegation.max_depth "
                 "delegation.max_runs delegation.allow_cycles "

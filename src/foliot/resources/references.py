@@ -71,6 +71,7 @@ FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
         ("delegation.models", "ModelEndpoint", "ref"),
         ("delegation.presets.model", "ModelEndpoint", "ref"),
         ("delegation.presets.tools", "Tool", "name"),
+        ("compaction.model", "ModelEndpoint", "ref"),
         ("tools", "Tool", "tool"),
         ("allowed_tools", "Tool", "name"),
         ("execution.tool_sequence", "Tool", "name"),

@@ -27,8 +27,10 @@ from foliot.engine.definition.freeze import (
     delegation_of,
     freeze,
     program_of,
+    summariser_of,
     tool_rule,
     with_search,
+    with_tool,
 )
 from foliot.engine.definition.governance import ModelGate
 from foliot.engine.definition.run_options import RunOptions, check_model_may_change, without_tools
@@ -47,9 +49,11 @@ from foliot.store.base import Document, Key, ResourceStore
 from foliot.tools import search
 from foliot.tools.backends.agent import PREFIX, RUNNING_CODE, Agents, AgentTool, Delegation, Program
 from foliot.tools.base import Tool, ToolDefinition
+from foliot.tools.builtin.catalogue import builtin_definition
 from foliot.tools.builtin.code import Code
 from foliot.tools.builtin.delegation import DelegateTool
 from foliot.tools.builtin.questions import ClientTool
+from foliot.tools.builtin.recall import NAME as RECALL
 from foliot.tools.builtin.skills import SKILLS_TOOL, SkillsTool
 from foliot.tools.governance.rules import Rules
 from foliot.tools.pipeline.parts import PipelineParts
@@ -248,7 +252,10 @@ class Assembly:
         if agent.document["spec"].get("skills"):
             return False
         names = [split_request(request)[0] for request in agent.document["spec"].get("tools", [])]
-        refs = [agent.model_ref, *agent.document["spec"].get("fallbacks", ())] if agent.model_ref else []
+        spec = agent.document["spec"]
+        refs = [agent.model_ref, *spec.get("fallbacks", ())] if agent.model_ref else []
+        if fast := summariser_of(spec):
+            refs.append(fast)
         return all(name in given for name in names) and all(
             self.models.is_fixed(qualified(ref, agent.namespace)) for ref in refs
         )
@@ -263,6 +270,10 @@ class Assembly:
         self.backends.grants.check_source(agent.document)
         self.backends.grants.check_fence(agent.document)
         requests: Sequence[str] = spec.get("tools", [])
+        window, summariser = None, ("", "")
+        if fast := summariser_of(spec):
+            fast = qualified(fast, agent.namespace)
+            summariser = fast, await self.models.model_of(fast, agent.namespace)
         if runner is not None:
             self.backends.grants.check_runner(runner, agent.name)
             endpoint, model = REFERENCE, spec.get("model_name") or f"{RUNNER}:{runner.type}"
@@ -271,6 +282,7 @@ class Assembly:
             endpoint = qualified(agent.model_ref, agent.namespace)
             await self.models.allow(endpoint, agent.namespace)
             model = spec.get("model_name") or await self.models.model_of(endpoint, agent.namespace)
+            window = await self.models.window_of(endpoint, model)
         skills = await self._skills.of_agent(spec.get("skills", ()), agent.namespace, agent.name)
         if spec.get("skills") and not any(split_request(each)[0] == SKILLS_TOOL for each in requests):
             requests = [*requests, SKILLS_TOOL]
@@ -280,7 +292,15 @@ class Assembly:
         if spec.get(DELEGATION):
             _set_delegation(tools, delegation_of(spec))
         definitions = with_search(tool.definition for tool in tools)
-        frozen = freeze(agent.document, model=model, endpoint=endpoint, tools=definitions, runner=runner)
+        frozen = freeze(
+            agent.document,
+            model=model,
+            endpoint=endpoint,
+            tools=definitions,
+            runner=runner,
+            window=window,
+            summariser=summariser,
+        )
         frozen = with_skills(frozen, skills)
         _set_skills(tools, frozen)
         names = [tool.definition.name for tool in tools]
@@ -325,6 +345,13 @@ class Assembly:
             return left
         shown = (await self.pipeline(left)).definitions[RUNNING_CODE]
         return replace(left, tools=tuple(tool_rule(shown) if r.name == RUNNING_CODE else r for r in left.tools))
+
+    async def with_recall(self, spec: RunSpec, tools: Pipeline) -> tuple[RunSpec, Pipeline]:
+        """Prepares a turn of a conversation that was compacted: it can look up what was said."""
+        definition = builtin_definition(RECALL)
+        assert definition is not None
+        changed = with_tool(spec, definition)
+        return (spec, tools) if changed is spec else (changed, await self.pipeline(changed))
 
     async def _allowed(self, spec: RunSpec) -> RunSpec:
         """The spec, if what holds for all work lets it begin. Raises `Denied`.

@@ -39,7 +39,7 @@ from foliot.errors import Conflict, InvalidInput, NotFound, UsageError
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import Message
 from foliot.kernel.run.codec import decode
-from foliot.kernel.run.events import CancelRequested, RunCreated
+from foliot.kernel.run.events import CancelRequested, CompactionRequested, RunCreated
 from foliot.kernel.run.spec import RunSpec, decode_spec
 from foliot.kernel.run.state import Call, State
 from foliot.resources.names import check_labels
@@ -309,6 +309,47 @@ class Inside:
             return await self.resume(run_id, stream=stream, check=check)
         return await self._finish(driver, self._known(agent), check, stream=stream)
 
+    async def compact(
+        self,
+        agent: Agent | str,
+        *,
+        after: str,
+        run_id: str | None = None,
+        user: str = "",
+        identity: Identity | None = None,
+        labels: Mapping[str, str] | None = None,
+        check: bool = True,
+        in_transaction: TransactionBody | None = None,
+    ) -> RunResult[Any]:
+        """Compact the conversation that ends with the run `after`, in a run of its own: a turn that answers nothing.
+
+        Whatever goes on with the conversation does so after this run. Its output says what came of it, also when there
+        was nothing to gain. Raises as `run`.
+        """
+        run_id = self.new_run_id() if run_id is None else run_id
+        driver = await self._started(
+            agent,
+            (),
+            run_id=run_id,
+            labels=labels,
+            identity=identity or Identity(user, via="python"),
+            history=(),
+            after=after,
+            stream=False,
+            compacts=True,
+            in_transaction=in_transaction,
+        )
+        if driver is None:
+            return await self.resume(run_id, check=check)
+        return await self._finish(driver, self._known(agent), check)
+
+    async def request_compaction(self, run_id: str, *, by: str = "") -> RunInfo:
+        """Ask a live run to compact its conversation before its next question. Raises `NotFound`, `Conflict`."""
+        info = await self.runs.journal.get(run_id)
+        message = signal(run_id, CompactionRequested(by), self.clock())
+        await self.runs.journal.signal(message)
+        return await self.background.woken(info, message, stay=True)
+
     async def _started(
         self,
         agent: Agent | str,
@@ -323,6 +364,7 @@ class Inside:
         adjust: Adjust | None = None,
         turn: NewTurn | None = None,
         stream: bool,
+        compacts: bool = False,
         in_transaction: TransactionBody | None = None,
     ) -> Driver | None:
         """Store a new run, held by this process; None when it was started before, and is to be resumed.
@@ -338,6 +380,8 @@ class Inside:
         if after:
             await self._check_may_follow(after, known.namespace, identity)
         prepared, tools = await self._assembly.prepare(known)
+        if after and (await self.runs.conversations.read(after)).summarised:
+            prepared, tools = await self._assembly.with_recall(prepared, tools)
         spec = await self._assembly.with_skills_of(prepared, identity.user)
         spec = spec if options == UNCHANGED else await self._assembly.adjusted(spec, options)
         spec = spec if adjust is None else adjust(spec)
@@ -348,7 +392,7 @@ class Inside:
         try:
             return await self.runs.start(
                 spec,
-                messages_of(input, history),
+                () if compacts else messages_of(input, history),
                 run_id=run_id,
                 history=history,
                 after=after,
@@ -361,6 +405,7 @@ class Inside:
                 identity=identity,
                 tools=tools,
                 stream=stream,
+                compacts=compacts,
                 in_transaction=in_transaction,
             )
         except Conflict:
@@ -757,7 +802,7 @@ class Inside:
         assert isinstance(created, RunCreated), "every journal begins with it"
         if (created.namespace, created.agent, created.identity.user) != (*named(agent), identity.user):
             raise taken(run_id)
-        said = msgspec.json.encode(messages_of(input, history))
+        said = msgspec.json.encode(() if created.compacts and not input else messages_of(input, history))
         if created.after != after or msgspec.json.encode(created.input) != said:
             raise RunTaken(
                 f"run {run_id} began with another input",

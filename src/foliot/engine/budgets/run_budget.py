@@ -69,13 +69,21 @@ class RunBudget:
         """Whether it is known that no budget says anything about this run now."""
         return self._service.declared.none(self._state.spec.namespace)
 
-    async def ask(self, action: AskModel, ask: Callable[[], Awaitable[Asked]]) -> Asked | BudgetExceeded:
+    async def ask(
+        self,
+        action: AskModel,
+        ask: Callable[[], Awaitable[Asked]],
+        *,
+        spec: RunSpec | None = None,
+        name: str = "",
+    ) -> Asked | BudgetExceeded:
         """Reserves, awaits `ask` and settles; returns its outcome, or why nothing was asked.
 
+        A question beside the steps of the run has a `name` of its own, and the `spec` that it is asked by.
         Raises only what `ask` raises.
         """
-        act = PaidAct(self._state.run_id, f"step/{action.step}/{_attempt(action)}")
-        spec = self._state.spec
+        act = PaidAct(self._state.run_id, name or f"step/{action.step}/{_attempt(action)}")
+        spec = spec or self._state.spec
         await self._charge_lost(action, "")
 
         async def estimate() -> Estimate:
@@ -107,13 +115,18 @@ class RunBudget:
         return await self._paid(hold, ask, hold_again)
 
     async def ask_within(
-        self, limits: Sequence[BudgetRule], action: AskModel, ask: Callable[[], Awaitable[Asked | BudgetExceeded]]
+        self,
+        limits: Sequence[BudgetRule],
+        action: AskModel,
+        ask: Callable[[], Awaitable[Asked | BudgetExceeded]],
+        *,
+        name: str = "",
     ) -> Asked | BudgetExceeded:
         """Asks like `ask`, within token limits of the task or run tree that the run belongs to."""
         state = self._state
         root = state.created.root if state.created is not None else ""
         work = Payer(state.spec.namespace, root or state.run_id, (state.spec.agent,))
-        act = PaidAct(state.run_id, f"step/{action.step}/{_attempt(action)}/work")
+        act = PaidAct(state.run_id, f"{name or f'step/{action.step}/{_attempt(action)}'}/work")
 
         await self._charge_lost(action, "/work")
 

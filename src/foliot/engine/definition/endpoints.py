@@ -33,6 +33,7 @@ from foliot.models.base import (
     Transcript,
 )
 from foliot.models.config import GatewayConfig, Timeouts
+from foliot.models.profiles import profile_of
 from foliot.models.registry import default_registry
 from foliot.models.routing.endpoints import FALL_BACK_ON, EndpointConfig, endpoint_config, limits_in_file
 from foliot.models.routing.limits import Turns
@@ -143,6 +144,20 @@ class RunModels:
         """The model that a gateway in Python was made for; its own reference where it names none."""
         config = getattr(self._direct[ref], "config", None)
         return (config.model if isinstance(config, GatewayConfig) else "") or ref
+
+    async def window_of(self, ref: str, model: str) -> int | None:
+        """The tokens that a model of this endpoint reads at most; None where nobody knows."""
+        if ref in self._direct:
+            config = getattr(self._direct[ref], "config", None)
+        else:
+            config = (await self._resolve(ref)).gateway
+        if not isinstance(config, GatewayConfig):
+            return None
+        try:
+            provider = default_registry().find(config.provider).name
+            return profile_of(provider, model, config.options.get("profile")).context
+        except InvalidInput:
+            return None  # asking it says what is wrong with it
 
     async def endpoint(self, ref: str, namespace: str) -> EndpointConfig:
         """Find where `ref` leads for an agent of this namespace, with its key.

@@ -21,7 +21,7 @@ from foliot.kernel.backoff import RetryPolicy
 from foliot.kernel.execution import RUNTIMES, ExecutionPolicy, declares_nothing, normalised, strictest
 from foliot.kernel.messages import ModelSettings, ToolSpec
 from foliot.kernel.run.budget import Limits
-from foliot.kernel.run.spec import Contract, RunSpec, ToolRule
+from foliot.kernel.run.spec import CompactionRules, Contract, RunSpec, ToolRule
 from foliot.resources.amounts import micros_of_text
 from foliot.resources.powers import declared_by_operator, secret_targets
 from foliot.tools import search
@@ -50,6 +50,9 @@ EXECUTION = "execution_policy"
 ISOLATION = "isolation"
 # Shell commands on the agent's list, for execution policies that go by one.
 COMMANDS = "allowed_commands"
+# When its conversations are summarised, where it says so, and the size at which they are where nobody knows the model.
+COMPACTION = "compaction"
+MOST_TOKENS = 80_000
 # How programs of the agent run, where it says so: `runs_in`, `max_calls`, `seconds`.
 CODE = "code"
 # How the agent delegates, where it says so, with every preset that its tasks may name.
@@ -70,11 +73,14 @@ def freeze(
     endpoint: str,
     tools: Sequence[ToolDefinition],
     runner: RunnerSpec | None = None,
+    window: int | None = None,
+    summariser: tuple[str, str] = ("", ""),
 ) -> RunSpec:
     """The run spec of a normalised Agent document.
 
     `model` is the model's own name and `endpoint` where it is asked; `tools` are the definitions of `spec.tools`.
-    `runner` is the program that stands in for the model.
+    `runner` is the program that stands in for the model. `window` are the tokens that the model reads at most, if that
+    is known; `summariser` is the endpoint for summaries and its model, if there is one.
     Raises `InvalidInput` for tools that need what is not among them, or wait for each other.
     """
     if any(tool.requires or tool.after or tool.requires_prior for tool in tools):
@@ -98,6 +104,8 @@ def freeze(
         on_denied=execution.get("on_denied", "tell"),
         on_expiry=execution.get("on_expiry"),
         budget_notes=bool(execution.get("budget_notes")),
+        compaction=runner is None,  # a program keeps its own conversation
+        compaction_rules=CompactionRules() if runner is not None else _compaction(spec, window, summariser),
         extra={
             ENDPOINT: endpoint,
             "roles": spec.get("roles", []),
@@ -115,6 +123,30 @@ def freeze(
             **({RUNNER: msgspec.to_builtins(runner)} if runner is not None else {}),
         },
     )
+
+
+def _declared_compaction(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    return spec.get(COMPACTION) or {}
+
+
+def summariser_of(spec: Mapping[str, Any]) -> str:
+    """The endpoint that writes the summaries of an agent, as its normalised spec names it; blank for its own."""
+    return _declared_compaction(spec).get("model", "")
+
+
+def _compaction(spec: Mapping[str, Any], window: int | None, summariser: tuple[str, str]) -> CompactionRules:
+    declared = _declared_compaction(spec)
+    most = declared.get("max_tokens") or (window * 3 // 4 if window else MOST_TOKENS)
+    return CompactionRules(max(0, most), declared.get("keep_tail", CompactionRules().keep_tail), *summariser)
+
+
+def with_tool(spec: RunSpec, tool: ToolDefinition) -> RunSpec:
+    """The spec with one more built-in tool, unless the run has it, or its contract allows no others."""
+    if spec.contract is not None or RUNNER in spec.extra or any(rule.name == tool.name for rule in spec.tools):
+        return spec
+    locked = {name: [each.version, each.digest] for name, each in lock([tool]).items()}
+    extra = {**spec.extra, LOCK: {**spec.extra.get(LOCK, {}), **locked}}
+    return replace(spec, tools=(*spec.tools, tool_rule(tool)), extra=extra)
 
 
 def _isolations(tools: Sequence[ToolDefinition], runner: RunnerSpec | None) -> list[str]:

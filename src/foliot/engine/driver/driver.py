@@ -18,8 +18,9 @@ import asyncio
 import contextlib
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from functools import partial
+from itertools import count
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -32,18 +33,19 @@ from foliot.engine.approval.requests import ApprovalRequests
 from foliot.engine.base import ASKING, AskingRun, Clock, EstimatesQuestions, KeepsPlaces, Models, Settlement, Watcher
 from foliot.engine.budgets.declared import BudgetRule
 from foliot.engine.budgets.run_budget import Asked, RunBudget
+from foliot.engine.compaction.compactor import compact, not_compacted
 from foliot.engine.definition.governance import ModelGate, token_limits
 from foliot.engine.driver.appends import LeaseClock, append_again, persist, recorded
 from foliot.engine.driver.attachments import FetchesFiles, named_files, with_files
 from foliot.engine.driver.doubts import Doubts, both, doubts_of, noting
-from foliot.engine.driver.effects import ask_model, call_tool, given_up, in_place_of, left_behind
-from foliot.engine.driver.intake import admit_calls, caller_of, check_output, give_up_compacting, mistaken_calls
-from foliot.engine.driver.journal import phase_of, summary_of
+from foliot.engine.driver.effects import ShownText, ask_model, call_tool, given_up, in_place_of, left_behind
+from foliot.engine.driver.intake import admit_calls, caller_of, check_output, mistaken_calls
+from foliot.engine.driver.journal import Conversation, Conversations, phase_of, summary_of
 from foliot.engine.hooks.run_hooks import Due, RunHooks
 from foliot.engine.runners.profile import RUNNER
 from foliot.errors import FoliotError, Unavailable
 from foliot.kernel.errors import IllegalEvent, NewerEvent, Unencodable, UnknownEvent
-from foliot.kernel.messages import Usage
+from foliot.kernel.messages import ModelRequest, Usage
 from foliot.kernel.run.actions import (
     Action,
     AskModel,
@@ -57,21 +59,26 @@ from foliot.kernel.run.actions import (
     Stop,
     Wait,
 )
+from foliot.kernel.run.budget import Spent
 from foliot.kernel.run.codec import decode, type_of
 from foliot.kernel.run.events import (
     ApprovalDecided,
     BudgetExceeded,
+    CutReason,
     Event,
     HookDecided,
+    ModelCut,
     ModelFailed,
     ModelResponded,
     QuestionAnswered,
     RunClaimed,
     RunDeadLettered,
     RunResumed,
+    SessionNotCompacted,
     ToolFinished,
     UnknownReason,
 )
+from foliot.kernel.run.hooks import was_refused
 from foliot.kernel.run.loop import decide, is_interrupted, may_ask_again, room_left, take_back_end
 from foliot.kernel.run.spec import RunSpec
 from foliot.kernel.run.state import State
@@ -148,6 +155,7 @@ class Driver:
         doubts: Doubts | None = None,
         settlement: Settlement | None = None,
         fetch: FetchesFiles | None = None,
+        conversations: Conversations | None = None,
         stream: bool = False,
         claim: bool = True,
         left_by: UnknownReason = "process_died",
@@ -176,6 +184,7 @@ class Driver:
         self._doubts_noted = state.doubts
         self._settlement = settlement
         self._fetch = fetch
+        self._conversations = conversations or Conversations(journal)
         self._stream = stream
         self._claim = claim
         self._left_by: UnknownReason = left_by
@@ -194,6 +203,7 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._alarm: asyncio.Future[None] | None = None  # what is waited for, or the last that was
         self._asking: asyncio.Task[None] | None = None
+        self._shown: ShownText | None = None  # of the last question
         self._hooking: asyncio.Task[None] | None = None
         self._observing: set[asyncio.Task[None]] = set()  # hooks that are told of what is over
         self._returned: dict[str, Event] = {}  # results that hooks look at before they are recorded
@@ -330,7 +340,9 @@ class Driver:
             if self._unreadable is not None and not self._effects():
                 await self._write()  # what came back meanwhile is not lost
                 raise self._unreadable
-            if self._asking is not None and (self.state.ending is not None or is_interrupted(self.state)):
+            # An interrupt ends an answer. A summary is for the question that follows it, whatever is said meanwhile.
+            stops = self.state.ending is not None or (self.state.asking and is_interrupted(self.state))
+            if self._asking is not None and stops:
                 await self._stop_asking(self._asking)
                 continue
             action = decide(self.state)
@@ -365,7 +377,11 @@ class Driver:
                 case CheckOutput():
                     self._record(check_output(action))
                 case Compact():
-                    self._record(give_up_compacting(action))
+                    await self._write()
+                    if self._asking is None:  # or it is in progress, and something else came meanwhile
+                        asking = begin(self._watched(self._compact, action))
+                        self._asking = None if asking.done() else asking
+                    await self._mail_comes()
                 case Wait():
                     if await self._let_go():
                         return None
@@ -604,7 +620,8 @@ class Driver:
         ASKER.set((run_id, self.state.was_delayed))
         ASKING.set(self._asker)
         shown = self._stream or self._watcher.wanted(run_id)
-        heard = partial(self._watcher.streamed, run_id, action.step) if shown else None
+        heard = ShownText(partial(self._watcher.streamed, run_id, action.step)) if shown else None
+        self._shown = heard
         models, spec, clock = self._models, self._asked_spec(action), self._clock
         account = spending.count()
         if self.state.lost_asks and isinstance(models, EstimatesQuestions):
@@ -631,9 +648,11 @@ class Driver:
             if files is not None:
                 files.drop()
             used = account.usage
+            interrupted = self.state.ending is None and is_interrupted(self.state) and not self.is_over
             if asyncio.current_task() in self._deaf:
-                pass  # another question may be asked by now: what this one used is lost to the account
-            elif self.state.ending is None and is_interrupted(self.state) and not self.is_over:
+                raise  # another question may be asked by now: what this one used is lost to the account
+            self._cut(action.step, heard, "interrupted" if interrupted else "stopped")
+            if interrupted:
                 self._post(ModelFailed(action.step, "interrupted", "someone interrupted the answer", usage=used))
             elif used.total_tokens:
                 self._post(ModelFailed(action.step, "cancelled", "the question was given up", usage=used))
@@ -643,6 +662,8 @@ class Driver:
         if asyncio.current_task() in self._deaf:
             return
         self._asking = None
+        if not isinstance(fact, ModelResponded):
+            self._cut(action.step, heard, "failed")
         self._post(fact)
         if self._hooks is not None:
             self._observe(self._hooks.after_model(self.state, fact, action.step, action.request.model))
@@ -651,6 +672,50 @@ class Driver:
         """The spec by which a question is asked and judged: a hook may have named another model."""
         spec, model = self.state.spec, action.request.model
         return spec if model == spec.model else replace(spec, model=model)
+
+    def _cut(self, step: int, heard: ShownText | None, why: CutReason) -> None:
+        """Have it recorded what people saw of an answer that does not come."""
+        if heard is not None and (text := heard.text):
+            self._post(ModelCut(step, text, why))
+
+    async def _compact(self, action: Compact) -> None:
+        if not self._holds() and not await self._may_act():
+            return
+        state, after = self.state, self.state.created.after if self.state.created is not None else ""
+        spent = Spent()
+        ask = partial(self._ask_aside, action, count(1), spent)
+        try:
+            if was_refused(state, "before_compaction", str(action.step)):
+                fact = not_compacted(action, "a hook refused it")
+            else:
+                before = await self._conversations.read(after) if after else Conversation()
+                fact = await compact(action, state, ask=ask, before=before, spent=spent)
+        except asyncio.CancelledError:
+            if spent.tokens:
+                self._post(SessionNotCompacted("it was given up", action.cause, spent.usage()))
+            raise
+        self._asking = None
+        self._post(fact)
+        if self._hooks is not None:
+            self._observe(self._hooks.after_compaction(state, fact))
+
+    async def _ask_aside(
+        self, action: Compact, numbers: Iterator[int], spent: Spent, spec: RunSpec, request: ModelRequest
+    ) -> Asked | BudgetExceeded:
+        """Ask a question beside those of the run itself: held to the same rules and limits, and paid for by it."""
+        ASKER.set((self.lease.run_id, False))
+        asked = AskModel(action.step, request, (), action.deadline)
+        account = spending.count()
+        ask = partial(ask_model, self._models, spec, asked, on_delta=None, clock=self._clock, account=account)
+        limits = spec.limits
+        if limits.max_tokens is not None or limits.max_cost_usd is not None:
+            account.checks.append(partial(self._leaves_room, account))
+            self._bound(account)
+        try:
+            return await self._ask_governed(asked, ask, spec, f"aside/{self.state.seq}/{next(numbers)}")
+        except asyncio.CancelledError:
+            spent.add(account.usage)
+            raise
 
     async def _leaves_room(self, account: AnswerUsage, _: Usage) -> bool:
         self._bound(account)
@@ -673,11 +738,17 @@ class Driver:
         _, deaf = await asyncio.wait((asking,), timeout=self._waits.stop)
         if deaf and self.state.ending is None:
             self._deaf.add(asking)
+            self._cut(self.state.step, self._shown, "interrupted")
             self._post(ModelFailed(self.state.step, "interrupted", "someone interrupted the answer"))
 
-    async def _ask_governed(self, action: AskModel, ask: Callable[[], Awaitable[Asked]]) -> Asked | BudgetExceeded:
-        """Ask, if the policies allow it now and leave tokens for it, and budgets leave money."""
-        gate, spec, purse = self._gate, self._asked_spec(action), self._purse
+    async def _ask_governed(
+        self, action: AskModel, ask: Callable[[], Awaitable[Asked]], spec: RunSpec | None = None, name: str = ""
+    ) -> Asked | BudgetExceeded:
+        """Ask, if the policies allow it now and leave tokens for it, and budgets leave money.
+
+        `spec` is that of a question beside those of the run, and `name` tells its payment from theirs.
+        """
+        gate, spec, purse = self._gate, spec or self._asked_spec(action), self._purse
         limits: Sequence[BudgetRule] = ()
         if gate is not None:
             try:
@@ -696,8 +767,9 @@ class Driver:
         if purse is None:
             return await ask()
         # The look at the rules may have shown that no budget has changed either.
-        paid = ask if purse.is_free else partial(purse.ask, action, ask)
-        return await (purse.ask_within(limits, action, paid) if limits else paid())
+        own = partial(purse.ask, action, ask, spec=spec, name=name) if name else partial(purse.ask, action, ask)
+        paid = ask if purse.is_free else own
+        return await (purse.ask_within(limits, action, paid, name=name) if limits else paid())
 
     async def _start_calls(self, action: CallTools) -> None:
         """Refused calls are answered at once; the starts of the others become durable, then they act."""

@@ -12,7 +12,16 @@ from msgspec.structs import replace
 from foliot.engine.base import Clock, Models
 from foliot.engine.definition.freeze import DEFERRED
 from foliot.kernel.errors import Unencodable
-from foliot.kernel.messages import Text, ToolCall, ToolFailure, ToolResult, Usage
+from foliot.kernel.messages import (
+    Delta,
+    RestartDelta,
+    Text,
+    TextDelta,
+    ToolCall,
+    ToolFailure,
+    ToolResult,
+    Usage,
+)
 from foliot.kernel.run.actions import AskModel, CallIntent
 from foliot.kernel.run.budget import Spent
 from foliot.kernel.run.events import Event, ModelFailed, ModelResponded, ToolFinished, ToolUnknown, UnknownReason
@@ -34,6 +43,27 @@ log = logging.getLogger(__name__)
 # Calls that one answer may ask for. Models ask for a few dozen at most; each costs events, turns and results, and an
 # answer with thousands of them would keep the event loop from everybody else.
 MAX_CALLS: Final = 256
+
+
+class ShownText:
+    """Passes the pieces of an answer on, and keeps the text that people have seen of it."""
+
+    __slots__ = ("_on_delta", "_pieces")
+
+    def __init__(self, on_delta: OnDelta) -> None:
+        self._on_delta = on_delta
+        self._pieces: list[str] = []
+
+    def __call__(self, delta: Delta) -> None:
+        if type(delta) is TextDelta:
+            self._pieces.append(delta.text)
+        elif type(delta) is RestartDelta:
+            self._pieces.clear()  # whoever shows it begins anew
+        self._on_delta(delta)
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
 
 
 async def ask_model(

@@ -18,13 +18,12 @@ from foliot.errors import Unavailable
 from foliot.kernel.arguments import parse_object, repeated_name
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import ToolFailure, ToolResult
-from foliot.kernel.run.actions import CallIntent, CallTools, CheckOutput, Compact
+from foliot.kernel.run.actions import CallIntent, CallTools, CheckOutput
 from foliot.kernel.run.calls import intent as intent_of
 from foliot.kernel.run.events import (
     ApprovalRequested,
     BudgetExceeded,
     Event,
-    ModelFailed,
     OutputAccepted,
     OutputRejected,
     QuestionAsked,
@@ -333,8 +332,3 @@ def _without_fence(text: str) -> str:
 @lru_cache(maxsize=256)
 def _validator(schema: bytes) -> Validator:
     return validator_of(msgspec.json.decode(schema))
-
-
-def give_up_compacting(action: Compact) -> ModelFailed:
-    """A run outside a session has nobody who could summarise its transcript."""
-    return ModelFailed(action.step, "context_overflow", "the transcript is too long for the model")

@@ -6,13 +6,13 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
 from foliot.common.threads import unhurried
-from foliot.errors import Conflict, InvalidInput
+from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.errors import Unencodable
 from foliot.kernel.messages import Message
 from foliot.kernel.run.codec import decode, encode, type_of
@@ -26,10 +26,12 @@ from foliot.kernel.run.events import (
     RunSucceeded,
     SessionCompacted,
     Terminal,
+    ToolFinished,
 )
 from foliot.kernel.run.loop import fold
 from foliot.kernel.run.spec import RunSpec, decode_spec
 from foliot.kernel.run.state import State
+from foliot.kernel.tokens import estimate_messages
 from foliot.store.journal.base import Entry, Journal, Phase, RunInfo, Signal
 from foliot.store.journal.chain import changed_journal, check
 
@@ -89,17 +91,23 @@ async def read_run(
     return info, await load_state(journal, Specs(), run_id, told=told), told.facts
 
 
-async def load_state(journal: Journal, specs: Specs, run_id: str, *, told: JournalFacts | None = None) -> State:
+async def load_state(
+    journal: Journal,
+    specs: Specs,
+    run_id: str,
+    *,
+    told: JournalFacts | None = None,
+    conversations: Conversations | None = None,
+) -> State:
     """The fold of a run's journal, or of what it `told` to whoever has read it.
 
     Raises `Conflict` if it has no beginning, `JournalChanged` if it is not what was recorded.
     """
     if told is None:
         told = await told_by(run_id, await journal.read(run_id))
-    facts = told.facts
-    if not facts or not isinstance(created := facts[0][1], RunCreated):
-        raise Conflict(f"the journal of run {run_id} does not begin with its creation")
-    state = fold(await specs.get(journal, created.spec), run_id, facts, await read_history(journal, created))
+    created = _creation(run_id, told.facts)
+    history = await read_history(journal, created, conversations)
+    state = fold(await specs.get(journal, created.spec), run_id, told.facts, history)
     state.link = told.link
     return state
 
@@ -109,48 +117,190 @@ async def read_facts(journal: Journal, run_id: str, *, limit: int | None = None)
     return (await told_by(run_id, await journal.read(run_id, limit=limit))).facts
 
 
-async def read_history(journal: Journal, created: RunCreated) -> tuple[Message, ...]:
-    """Reads the messages that came before the run, in full."""
+async def read_history(
+    journal: Journal, created: RunCreated, conversations: Conversations | None = None
+) -> tuple[Message, ...]:
+    """Reads the messages that came before the run, with a summary in the place of those that it stands for."""
     if created.after:
-        return await read_conversation(journal, created.after)
+        return (await (conversations or Conversations(journal)).read(created.after)).messages
     if not created.history:
         return ()
     told = await journal.get_blob(created.history)
     return await unhurried(len(told), _messages.decode, told)
 
 
+# --- conversations ---------------------------------------------------------------------------------------------------
+
+# The turns of a conversation, read at once and kept for the next one.
+
 # Stands for messages that a summary has replaced: nobody has to read them.
 _REPLACED: Final = Message("user", ())
+# So many conversations are kept for their next turn, of so many characters in all.
+MOST_WARM: Final = 512
+MOST_WARM_SIZE: Final = 32 * 1024 * 1024
+
+
+class Turn(NamedTuple):
+    """A turn of a conversation, and the number of the first message that it added."""
+
+    run_id: str
+    first: int
+
+
+class Conversation(Struct, frozen=True):
+    """A conversation after one of its turns, the last of `turns`.
+
+    A summary that stands for `summarised` messages is the first of `messages`. `turns` begin with the one that holds
+    the first message after it. `sized` are the tokens of it all as the provider of `model` counted them, 0 when it did
+    not; `size` is in characters, about.
+    """
+
+    messages: tuple[Message, ...] = ()
+    turns: tuple[Turn, ...] = ()
+    summarised: int = 0
+    sized: int = 0
+    model: str = ""
+    size: int = 0
+
+    @property
+    def base(self) -> str:
+        """The turn at which reading it has to begin."""
+        return self.turns[0].run_id if self.turns else ""
+
+    @property
+    def count(self) -> int:
+        """The messages that were said in it, summarised ones included."""
+        return self.summarised + len(self.messages) - (1 if self.summarised else 0)
+
+    def turn_of(self, number: int) -> str:
+        """The turn that the message of this number belongs to; for one that is to come, nothing."""
+        found = ""
+        for turn in self.turns:
+            if turn.first > number:
+                break
+            found = turn.run_id
+        return found
+
+
+def followed_by(before: Conversation, state: State) -> Conversation:
+    """The conversation after one more turn."""
+    messages = state.settled_messages()
+    turns = [*before.turns, Turn(state.run_id, before.count + 1)]
+    if state.base:
+        kept = next((index for index, turn in enumerate(turns) if turn.run_id == state.base), 0)
+        turns = turns[kept:]
+    size = (
+        _length(messages)
+        if state.summarised != before.summarised
+        else (before.size + _length(messages[len(before.messages) :]))
+    )
+    return Conversation(
+        messages,
+        tuple(turns),
+        state.summarised,
+        state.tokens if state.known_tokens else 0,
+        state.spec.model,
+        size,
+    )
+
+
+def _length(messages: Sequence[Message]) -> int:
+    return 4 * estimate_messages(messages)
+
+
+class Conversations:
+    """Reads conversations, and keeps the last ones by the turn that they end with: an ended turn never changes."""
+
+    def __init__(self, journal: Journal, specs: Specs | None = None) -> None:
+        self._journal = journal
+        self._specs = specs or Specs()
+        self._kept: OrderedDict[str, Conversation] = OrderedDict()
+        self._size = 0
+
+    async def read(self, run_id: str) -> Conversation:
+        """Reads a conversation up to the last boundary of its turn `run_id`: that turn, and at once those before it.
+
+        Reading begins where the newest summary ends. Raises `NotFound`, `Conflict`, `JournalChanged`.
+        """
+        if (kept := self._kept.get(run_id)) is not None:
+            self._kept.move_to_end(run_id)
+            return kept
+        head = await told_by(run_id, await self._journal.read(run_id))
+        created = _creation(run_id, head.facts)
+        turns = {run_id: head.facts}
+        oldest = run_id
+        if created.after and (base := _base(created, head.facts)) != run_id:
+            for turn, entries in (await self._journal.turns(run_id, first=base)).items():
+                turns[turn] = (await told_by(turn, entries)).facts
+            while oldest != base and (before := _creation(oldest, turns[oldest]).after):
+                if before not in turns:
+                    raise NotFound(f"run {before}, which run {oldest} continues, does not exist any more")
+                oldest = before
+        chain = [run_id]
+        while chain[-1] != oldest:
+            chain.append(_creation(chain[-1], turns[chain[-1]]).after)
+        conversation = await self._before(_creation(oldest, turns[oldest]))
+        for turn in reversed(chain):
+            conversation = await self._after(conversation, turn, turns[turn])
+        if run_id == chain[0] and _has_ended(head.facts):
+            self._keep(conversation)
+        return conversation
+
+    async def _before(self, created: RunCreated) -> Conversation:
+        """The conversation before the first turn that is read."""
+        if created.after:
+            return Conversation((_REPLACED,) * created.before, (), created.summarised)
+        messages = await read_history(self._journal, created)
+        return Conversation(messages, size=_length(messages))
+
+    async def _after(self, before: Conversation, run_id: str, facts: Sequence[tuple[float, Event]]) -> Conversation:
+        created = _creation(run_id, facts)
+        spec = await self._specs.get(self._journal, created.spec)
+        # Most turns only add to what was said. The names of calls depend on earlier ones, and a summary replaces them.
+        if created.after and not any(isinstance(event, ToolFinished | SessionCompacted) for _, event in facts):
+            alone = fold(spec, run_id, facts)
+            alone.transcript[:0] = before.messages
+            return followed_by(before, alone)
+        return followed_by(before, fold(spec, run_id, facts, before.messages))
+
+    def ended(self, state: State) -> None:
+        """Keep the conversation after a turn that ended here, if the one before it is kept. Other runs are not."""
+        created = state.created
+        if created is None or state.ended is None or created.history or not (created.session or created.after):
+            return
+        before = self._kept.get(created.after) if created.after else Conversation()
+        if before is not None:
+            self._keep(followed_by(before, state))
+
+    def _keep(self, conversation: Conversation) -> None:
+        head = conversation.turns[-1].run_id
+        if head in self._kept or conversation.size > MOST_WARM_SIZE // 4:
+            return
+        self._kept[head] = conversation
+        self._size += conversation.size
+        while len(self._kept) > MOST_WARM or self._size > MOST_WARM_SIZE:
+            self._size -= self._kept.popitem(last=False)[1].size
 
 
 async def read_conversation(journal: Journal, run_id: str) -> tuple[Message, ...]:
-    """Reads the conversation of a run up to its last boundary, from its own journal and those of the turns before it.
-
-    A turn in which everything before it was replaced by a summary is the first that has to be read. Raises `NotFound`,
-    `Conflict`, `JournalChanged`.
-    """
-    turns: list[tuple[str, RunCreated, list[tuple[float, Event]]]] = []
-    while run_id:
-        facts = (await told_by(run_id, await journal.read(run_id))).facts
-        if not facts or not isinstance(created := facts[0][1], RunCreated):
-            raise Conflict(f"the journal of run {run_id} does not begin with its creation")
-        turns.append((run_id, created, facts))
-        run_id = "" if _is_summarised(created, facts) else created.after
-    oldest = turns[-1][1]
-    if _is_summarised(*turns[-1][1:]):
-        messages: tuple[Message, ...] = (_REPLACED,) * oldest.before
-    else:
-        messages = await read_history(journal, oldest)
-    specs = Specs()
-    for turn, created, facts in reversed(turns):
-        messages = fold(await specs.get(journal, created.spec), turn, facts, messages).settled_messages()
-    return messages
+    """Reads the messages of a conversation up to the last boundary of one of its turns. Raises as `Conversations`."""
+    return (await Conversations(journal).read(run_id)).messages
 
 
-def _is_summarised(created: RunCreated, facts: Sequence[tuple[float, Event]]) -> bool:
-    return bool(created.before) and any(
-        isinstance(event, SessionCompacted) and event.replaced >= created.before for _, event in facts
-    )
+def _creation(run_id: str, facts: Sequence[tuple[float, Event]]) -> RunCreated:
+    if not facts or not isinstance(created := facts[0][1], RunCreated):
+        raise Conflict(f"the journal of run {run_id} does not begin with its creation")
+    return created
+
+
+def _base(created: RunCreated, facts: Sequence[tuple[float, Event]]) -> str:
+    """The turn at which reading the conversation begins; blank for its first."""
+    cut = [event.kept_from for _, event in facts if isinstance(event, SessionCompacted) and event.kept_from]
+    return cut[-1] if cut else created.base
+
+
+def _has_ended(facts: Sequence[tuple[float, Event]]) -> bool:
+    return isinstance(facts[-1][1], Terminal)
 
 
 # --- summary ---------------------------------------------------------------------------------------------------------

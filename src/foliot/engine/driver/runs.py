@@ -25,11 +25,12 @@ from foliot.engine.driver.doubts import Doubts, family
 from foliot.engine.driver.driver import Driver
 from foliot.engine.driver.ids import check_run_id, new_run_id
 from foliot.engine.driver.journal import (
+    Conversation,
+    Conversations,
     JournalFacts,
     Specs,
     load_run,
     load_state,
-    read_conversation,
     read_facts,
     read_history,
     storable,
@@ -135,6 +136,7 @@ class Runs:
         self.traced = False
         self._last_spec: tuple[RunSpec | None, tuple[str, bytes]] = None, ("", b"")
         self._specs = Specs()
+        self.conversations = Conversations(journal, self._specs)
         self._claiming: Counter[str] = Counter()
         self._keeper = LeaseKeeper(
             journal, clock=self.lease_clock, lease_seconds=lease_seconds, set_back=self._say_set_back
@@ -168,6 +170,7 @@ class Runs:
         ancestors: tuple[str, ...] = (),
         tools: Toolbox | None = None,
         stream: bool = False,
+        compacts: bool = False,
         in_transaction: TransactionBody | None = None,
     ) -> Driver:
         """Store a new run, held by this process. Raises `Conflict` when `run_id` is taken, and `InvalidInput`.
@@ -177,8 +180,8 @@ class Runs:
         delegated to it, `depth` how many such runs stand above it. `trace` is the context it is traced under, by
         default one of its own if this process traces. `identity` is on whose behalf it acts; a delegate has the `task`,
         `system`, `template`, `root` and `ancestors` of what stands above it. `workspace` are the files that it begins
-        with, by default those that the run left which it goes on after; `assets` are put beside them. `in_transaction`
-        is written with it.
+        with, by default those that the run left which it goes on after; `assets` are put beside them. A run that
+        `compacts` answers nothing, and summarises what was said before. `in_transaction` is written with it.
         """
         now = self._clock()
         if run_id is None:
@@ -189,10 +192,11 @@ class Runs:
             name, frozen = self._encoded(spec)
             told = await unhurried(_size(history), msgspec.json.encode, tuple(history)) if history else b""
         content = {name: frozen}
-        before = None
+        before, conversation = None, Conversation()
         if after:
             assert not history, "a run that goes on with another has its history"
-            history = await read_conversation(self.journal, after)
+            conversation = await self.conversations.read(after)
+            history = conversation.messages
         elif history:
             before = await unhurried(len(told), digest, told)
             content[before] = told
@@ -215,6 +219,10 @@ class Runs:
             equality=EQUALITY,
             after=after,
             before=len(history) if after else 0,
+            base=conversation.base,
+            summarised=conversation.summarised,
+            sized=conversation.sized if conversation.model == spec.model else 0,
+            compacts=compacts,
             session=session,
             turn=turn,
             inputs=inputs,
@@ -328,7 +336,7 @@ class Runs:
             await self._give_back(lease)
             raise UsageError(f"run {lease.run_id} belongs to a task, and nothing here knows of tasks")
         told = told or await told_by(lease.run_id, await self.journal.read(lease.run_id))
-        state = await load_state(self.journal, self._specs, lease.run_id, told=told)
+        state = await load_state(self.journal, self._specs, lease.run_id, told=told, conversations=self.conversations)
         if state.ended is not None:
             # This process slept past its new lease before it read on, and someone else has finished the run.
             raise LeaseLost(f"run {lease.run_id} has been ended by another process")
@@ -371,6 +379,7 @@ class Runs:
                     state = await self._hooked(driver)
                     # Who lets a run go writes the next epoch, so that nothing more can be written under its own.
                     row_epoch = lease.epoch + 1 if state.ended is None else None
+                    self.conversations.ended(state)
                     return state
                 finally:
                     if (processes := self.processes()) is not None:
@@ -428,7 +437,7 @@ class Runs:
 
     async def history(self, created: RunCreated) -> tuple[Message, ...]:
         """Reads the messages that came before the run, in full."""
-        return await read_history(self.journal, created)
+        return await read_history(self.journal, created, self.conversations)
 
     async def may_go_on(self, state: State) -> bool:
         """Whether there is something for a waiting run to do: its time has come, somebody signalled, a budget grew."""
@@ -509,6 +518,7 @@ class Runs:
             decisions=self._decisions,
             settlement=settlement,
             fetch=fetch,
+            conversations=self.conversations,
             watcher=self._watcher,
             clock=self._clock,
             lease_clock=self.lease_clock,

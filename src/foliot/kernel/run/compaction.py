@@ -1,4 +1,4 @@
-"""Where a conversation is cut when its beginning becomes a summary.
+"""The cut of a conversation whose beginning becomes a summary.
 
     due(state)           why it is to be compacted now, if it is
     cut(state, cause)    how many messages of the transcript the summary replaces; 0 when there is nothing to gain

@@ -517,7 +517,7 @@ class SessionNotCompacted(Fact, frozen=True, tag="session.not_compacted"):
 
 
 class CompactionRequested(Fact, frozen=True, tag="compaction.requested"):
-    """Somebody asks to have the conversation compacted before the next question to the model."""
+    """A request to compact the conversation before the next question to the model."""
 
     by: str = ""
 

@@ -41,7 +41,7 @@ def _created(state: State, event: e.RunCreated) -> None:
         for part in message.parts:
             if isinstance(part, ToolResult) and part.error is None and event.fork is not None:
                 state.tools_done.add(part.name)
-    state.summarised = event.summarised
+    state.summarised, state.base = event.summarised, event.base
     state.compact_asked = event.compacts
     if event.sized:
         # Nobody has to estimate what a provider has counted; how far estimates are off is not known then.
@@ -425,6 +425,7 @@ def _model_cut(state: State, event: e.ModelCut) -> None:
 def _compacted(state: State, event: e.SessionCompacted) -> None:
     state.summarised += raw_among(state, event.replaced)
     state.transcript[: event.replaced] = [event.summary]
+    state.base = event.kept_from or state.base
     state.overflow = state.compact_asked = False
     state.compacted = True
     state.spent.add(event.usage)

@@ -82,15 +82,17 @@ class Repairs(
 
 
 class CompactionRules(Struct, frozen=True, omit_defaults=True):
-    """When a conversation is compacted without being asked, how much of it stays as it was said, and who summarises.
+    """The rules by which a conversation is compacted: at which size, how much of it stays, and who summarises.
 
     Above `max_tokens` it is done before the next question; 0: only on request, or when the provider says that it is too
-    long. The last `keep_tail` messages stay. `model` is the endpoint that is asked; blank for the run's own.
+    long. The last `keep_tail` messages stay. `model` is the endpoint that is asked for summaries, and `name` what its
+    model is called; blank for the run's own.
     """
 
     max_tokens: int = 0
     keep_tail: int = 20
     model: str = ""
+    name: str = ""
 
 
 class RunSpec(Struct, frozen=True, omit_defaults=True):

@@ -142,6 +142,7 @@ class State:
         "asks",
         "attempt",
         "bad_steps",
+        "base",
         "began_at",
         "begun",
         "busy",
@@ -264,6 +265,7 @@ class State:
         self.overflow = False
         self.compacted = False  # or found to be no shorter, before the step that is next
         self.compact_asked = False
+        self.base = ""  # the turn at which reading its conversation begins; blank for the first
         self.summarised = 0  # so many messages of the conversation stand in the summary at the head of the transcript
         self.cut: ModelCut | None = None  # what people saw of the last answer, if it has not come and is not asked for
         self.paid: set[str] = set()  # delegated runs whose account is in `spent`

@@ -40,6 +40,7 @@ from foliot.resources.fields import (
 from foliot.resources.problems import Problem
 
 MAX_STEPS = 10
+KEEP_TAIL = 20
 TOOL_CHOICES: Final = ("auto", "none", "required")
 MEMORY_OPERATIONS = ("read", "write", "search", "list", "ingest")
 
@@ -216,6 +217,25 @@ def _source(value: str) -> str:
     return "/" + "/".join(part for part in value.split("/") if part not in ("", "."))
 
 
+class AgentCompaction(Model):
+    """The rules by which conversations of the agent are summarised."""
+
+    max_tokens: Whole | None = Field(
+        default=None,
+        description="Above so many tokens it is, before the next question. When not given or 0, three quarters of the "
+        "model's window, or 80000; a negative number leaves it to whoever asks for it.",
+    )
+    keep_tail: Count = Field(
+        default=KEEP_TAIL, description="The newest messages that stay as they were said; 0 means the default of 20."
+    )
+    model: Ref = Field(
+        default="", description="The ModelEndpoint that writes summaries, a fast one; the agent's own when not given."
+    )
+
+    def complete(self) -> None:
+        self.keep_tail = self.keep_tail or KEEP_TAIL
+
+
 class AgentWorkspace(Model):
     """The folder that runs of the agent work on. Each has its own, kept with its journal."""
 
@@ -287,6 +307,9 @@ class AgentSpec(Model):
     )
     runner: AgentRunner | None = Field(
         default=None, description="A program that does the work of the agent, in the place of a model."
+    )
+    compaction: AgentCompaction | None = Field(
+        default=None, description="When long conversations are summarised; by default when they outgrow the model."
     )
     output_schema: JsonSchema = Field(
         default_factory=dict[str, Any], description="A JSON Schema that the final answer must satisfy."

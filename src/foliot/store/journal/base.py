@@ -244,6 +244,13 @@ class Journal(Protocol):
         """Records behind seq `after`, oldest first; empty for an unknown run."""
         ...
 
+    async def turns(self, run_id: str, *, first: str = "") -> dict[str, list[Entry]]:
+        """The journals of the conversation that the run goes on with, by run, from the turn `first` on, oldest first.
+
+        The run itself is not among them; turns of other branches may be. Without `first`, from the beginning.
+        """
+        ...
+
     async def get(self, run_id: str) -> RunInfo:
         """Raises `NotFound`."""
         ...

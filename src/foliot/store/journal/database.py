@@ -168,6 +168,17 @@ class SqlJournal:
             )  # the end was cut off: the run's row says how long it is
         return [await self._entry(row) for row in found]
 
+    async def turns(self, run_id: str, *, first: str = "") -> dict[str, list[Entry]]:
+        found: dict[str, list[Entry]] = {}
+        ends: dict[str, int] = {}
+        for row in await self._db.read("conversation_read", id=run_id, first=first):
+            found.setdefault(row["id"], []).append(await self._entry(row))
+            ends[row["id"]] = row["last_seq"]
+        for turn, entries in found.items():
+            if entries[-1].seq != ends[turn]:
+                raise changed_journal(turn, entries[-1].seq + 1)
+        return found
+
     async def _entry(self, row: Row) -> Entry:
         data: bytes = await self._whole(row) if row["blob"] else row["data"]
         return Entry(row["seq"], row["at"], row["type"], data, row["link"] or b"")

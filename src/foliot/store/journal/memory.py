@@ -163,6 +163,17 @@ class MemoryJournal:
             return []
         return run.entries[after : None if limit is None else after + limit]
 
+    async def turns(self, run_id: str, *, first: str = "") -> dict[str, list[Entry]]:
+        head = self._runs.get(run_id)
+        if head is None or not head.conversation:
+            return {}
+        since = self._runs[first].info.key if first in self._runs else 0
+        return {
+            turn_id: list(turn.entries)
+            for turn_id, turn in self._runs.items()
+            if turn.conversation == head.conversation and since <= turn.info.key < head.info.key
+        }
+
     async def get(self, run_id: str) -> RunInfo:
         return self._get(run_id).info
 

@@ -133,6 +133,18 @@ SELECT e.seq AS seq, e.at AS at, e.type AS type, e.data AS data, e.blob AS blob,
  WHERE r.id = :id AND e.seq > :after
  ORDER BY e.seq LIMIT :count;
 
+-- name: conversation_read
+-- The journals of the turns of one conversation, from one of them on up to another, which is not among them. Later turns
+-- have larger keys.
+SELECT r.id AS id, e.seq AS seq, e.at AS at, e.type AS type, e.data AS data, e.blob AS blob, e.link AS link,
+       r.last_seq AS last_seq
+  FROM run AS head
+  JOIN run AS r ON r.conversation = head.conversation AND r.key < head.key
+   AND r.key >= COALESCE((SELECT base.key FROM run AS base WHERE base.id = :first), 0)
+  JOIN event AS e ON e.run = r.key
+ WHERE head.id = :id
+ ORDER BY r.key, e.seq;
+
 -- name: signal_add
 -- locks: -
 -- In the order of arrival, by the row of the run, which is locked: clocks of senders say nothing about that.

@@ -32,6 +32,7 @@ from foliot.tools.builtin.notes import ReadScratchpad, ReadTodos, Scratchpad, Wr
 from foliot.tools.builtin.overview import Definitions, ListTools, MonitorRuns
 from foliot.tools.builtin.python import PythonTool
 from foliot.tools.builtin.questions import AskUser
+from foliot.tools.builtin.recall import Recall
 from foliot.tools.builtin.results import ReadResult
 from foliot.tools.builtin.run_processes import RunProcesses
 from foliot.tools.builtin.shell import Bash
@@ -121,6 +122,7 @@ _MAKERS: Final[Mapping[str, _Make]] = {
     "memory.list": lambda around, _: MemoryList(around.shared),
     "memory.search": lambda around, _: MemorySearch(around.shared),
     "emit_diagnosis": lambda around, _: EmitDiagnosis(),
+    "recall": lambda around, _: Recall(around.history),
     "read_result": lambda around, _: ReadResult(around.history),
     "list_tools": lambda around, definitions: ListTools(definitions),
     "monitor_runs": lambda around, _: MonitorRuns(around.history),

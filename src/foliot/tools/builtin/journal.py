@@ -5,7 +5,7 @@ The protocol below is the part of a journal that tools may use. It only reads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -62,6 +62,10 @@ class History(Protocol):
     """The reading half of a journal of runs."""
 
     async def read(self, run_id: str, *, after: int = 0, limit: int | None = None) -> Sequence[JournalRecord]: ...
+
+    async def turns(self, run_id: str) -> Mapping[str, Sequence[JournalRecord]]:
+        """The journals of the turns before this one in its conversation, by run; other branches may be among them."""
+        ...
 
     async def get(self, run_id: str) -> ListedRun:
         """Raises `NotFound`."""
