@@ -286,8 +286,8 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
         (
             *_all(
                 "names",
-                "model_ref fallbacks compaction.model tools skills memory.ref execution.tool_sequence delegation.models "
-                "delegation.presets.model delegation.presets.tools",
+                "model_ref fallbacks compaction.model tools skills memory.ref execution.tool_sequence "
+                "delegation.models delegation.presets.model delegation.presets.tools",
             ),
             Field("allowed_tools", "rule", "admin", "a tool is added", _adds),
             Field("allowed_commands", "rule", "admin", "a command is added", _adds),

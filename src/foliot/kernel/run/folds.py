@@ -132,7 +132,7 @@ def _succeeded(state: State, event: e.RunSucceeded) -> None:
 
 
 def _keep_cut(state: State) -> None:
-    """What people saw of an answer that does not come any more is part of the conversation."""
+    """Keeps what people saw of an answer that does not come any more: it is part of the conversation."""
     if state.cut is not None and not state.calls:
         state.transcript.append(feedback.cut_off(state.cut))
     state.cut = None

@@ -223,7 +223,7 @@ class AgentCompaction(Model):
     max_tokens: Whole | None = Field(
         default=None,
         description="Above so many tokens it is, before the next question. When not given or 0, three quarters of the "
-        "model's window, or 80000; a negative number leaves it to whoever asks for it.",
+        "model's window, or 80000; a negative number switches that off.",
     )
     keep_tail: Count = Field(
         default=KEEP_TAIL, description="The newest messages that stay as they were said; 0 means the default of 20."

@@ -91,7 +91,7 @@ def _expanded(wanted: Sequence[Said], last: int, count: int) -> dict[str, Any]:
     left = MOST_SHOWN
     for each in wanted:
         if each.words and left <= 0:
-            return {"messages": shown, "more": f"go on with from={each.number}, to={last}"}
+            return {"messages": shown, "more": f"continue with from={each.number}, to={last}"}
         words = each.words if len(each.words) <= left else f"{each.words[:left]}… (cut)"
         shown.append({"message": each.number, "role": each.role, "text": words})
         left -= len(each.words)
