@@ -709,6 +709,11 @@ async def _release_channel(t: Tools) -> Any:
     await ChannelReaders(t.db).release("tg", t.who)
 
 
+@act("channel.choose")
+async def _choose_agent(t: Tools) -> Any:
+    await ChannelReaders(t.db).choose("tg", "42", "clerk")
+
+
 @act("channel.forget")
 async def _forget_channel(t: Tools) -> Any:
     await ChannelReaders(t.db).forget("tg")

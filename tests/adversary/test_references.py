@@ -60,6 +60,13 @@ BASE: dict[str, dict[str, Any]] = {
     "ToolApproval": {"task_ref": "own", "tool": "pay", "standing": True},
     "TaskSchedule": {"task_ref": "own", "schedule": "@yearly"},
     "TaskWebhook": {"task_ref": "own", "auth": {"secret_ref": "own"}},
+    "TaskHook": {"task_ref": "own", "source": "mail"},
+    "Channel": {
+        "type": "webhook",
+        "agent": "worker",
+        "endpoint": "https://tool.example.com",
+        "auth": {"secretRef": "own"},
+    },
 }
 # What team-a has, one of each kind that can be named.
 THEIRS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -590,6 +597,8 @@ UNUSED = {
     "Agent.runner.sandbox.secrets.secretRef",
     "McpServer.auth.secretRef",
     "TaskWebhook.auth.secret_refs",
+    "TaskHook.task_ref",
+    "Channel.auth.secretRef",
 }
 
 

@@ -58,6 +58,13 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "Task": {"agent": "greeter", "mode": "template"},
     "TaskSchedule": {"task_ref": "t", "schedule": "@daily"},
     "TaskWebhook": {"task_ref": "t", "auth": {"profile": "generic", "secret_ref": "s"}},
+    "TaskHook": {"task_ref": "t", "source": "mail"},
+    "Channel": {
+        "type": "webhook",
+        "agent": "greeter",
+        "endpoint": "https://hooks.example/x",
+        "auth": {"secretRef": "s"},
+    },
     "Worker": {},
 }
 CALLERS: dict[str, tuple[str, ...]] = {
@@ -612,6 +619,19 @@ FENCES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]
 # What is not granted, and beside it what is.
 GRANTED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
+    ("TaskHook", "path", {"task_ref": "t", "path": "/etc"}, {"task_ref": "t", "path": "/srv/data"}),
+    (
+        "Channel",
+        "endpoint",
+        {"type": "telegram", "agent": "a", "endpoint": "http://127.0.0.1:1", "auth": {"secretRef": "signing"}},
+        {"type": "telegram", "agent": "a", "endpoint": "https://api.example", "auth": {"secretRef": "s"}},
+    ),
+    (
+        "Channel",
+        "auth.secretRef",
+        {"type": "webhook", "agent": "a", "endpoint": "https://evil.example", "auth": {"secretRef": "s"}},
+        {"type": "webhook", "agent": "a", "endpoint": "https://api.example", "auth": {"secretRef": "s"}},
+    ),
     (
         "Tool",
         "function",
@@ -872,7 +892,8 @@ def test_every_grant_of_the_table_is_tried() -> None:
 
 @pytest.mark.parametrize("kind", sorted({row[0] for row in GRANTED}))
 async def test_what_reaches_outside_is_granted_by_the_operator_and_not_by_declaring_it(site: Site, kind: str) -> None:
-    who = {"McpServer": "admin", "TaskWebhook": "author and operator"}.get(kind, "author")
+    triggers = dict.fromkeys(("TaskWebhook", "TaskHook"), "author and operator")
+    who = {"McpServer": "admin", "Channel": "admin", **triggers}.get(kind, "author")
     await site.stored("Secret", "signing", {"stringData": {"value": "sesame-sesame"}, "hosts": ["webhook"]})
     await site.stored("Secret", "s", {"stringData": {"value": "sesame", "other": "x"}, "hosts": ["api.example"]})
     for number, (refused, granted) in enumerate(row[2:] for row in GRANTED if row[0] == kind):

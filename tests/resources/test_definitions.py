@@ -252,7 +252,9 @@ def test_github_has_no_timestamp_header() -> None:
 
 
 BEGINS = {
-    **dict.fromkeys(("McpServer", "Task", "TaskSchedule", "TaskWebhook", "ToolApproval"), "Pending"),
+    **dict.fromkeys(
+        ("Channel", "McpServer", "Task", "TaskHook", "TaskSchedule", "TaskWebhook", "ToolApproval"), "Pending"
+    ),
     "Worker": "NotReady",
 }
 

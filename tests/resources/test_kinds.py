@@ -24,6 +24,8 @@ PLURALS = {
     "Task": "tasks",
     "TaskSchedule": "task-schedules",
     "TaskWebhook": "task-webhooks",
+    "TaskHook": "task-hooks",
+    "Channel": "channels",
     "Worker": "workers",
     "McpServer": "mcp-servers",
     "Budget": "budgets",

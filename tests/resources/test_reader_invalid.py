@@ -81,13 +81,13 @@ FINDINGS: dict[str, list[str]] = {
         '14:7: error: spec.maxConcurrentTask: unknown field "maxConcurrentTask" (did you mean max_concurrent_tasks?)',
     ],
     "missing_kind.yaml": [
-        "1:1: error: kind is required (expected one of Agent, AgentSystem, ModelEndpoint, Tool, Secret, Memory, Skill, McpServer, AgentPolicy, AgentRole, ToolPermission, ToolApproval, Task, TaskSchedule, TaskWebhook, Worker, Budget, ReferenceGrant)",
+        "1:1: error: kind is required (expected one of Agent, AgentSystem, ModelEndpoint, Tool, Secret, Memory, Skill, McpServer, AgentPolicy, AgentRole, ToolPermission, ToolApproval, Task, TaskSchedule, TaskWebhook, TaskHook, Channel, Worker, Budget, ReferenceGrant)",
     ],
     "missing_name.yaml": [
         "3:1: error: metadata.name is required",
     ],
     "missing_required.yaml": [
-        "4:1: error: spec.task_ref is required",
+        "4:1: error: spec.task_ref is required (or name a session with spec.session)",
         "4:1: error: spec.schedule is required (or give one time with spec.at)",
     ],
     "not_a_mapping.yaml": [

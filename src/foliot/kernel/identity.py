@@ -19,8 +19,9 @@ class Identity(Struct, frozen=True, omit_defaults=True, gc=False):
 
     `user` is the name that budgets, conditions and records go by. `by` is who acted when that is somebody else, with
     the right to act for others. `via` is the way in: "python", "cli", "http", "openai", "mcp", "nats", "task",
-    "schedule:NAME" or "webhook:NAME". `ordered_by` are the others whose order it is: who declared the template of a
-    task, and the trigger that made it, and who put other texts into it when it was tried again.
+    "schedule:NAME", "webhook:NAME", "hook:NAME" or "channel:NAME". `ordered_by` are the others whose order it is: who
+    declared the template of a task, and the trigger that made it, and who put other texts into it when it was tried
+    again.
     """
 
     user: str = ""

@@ -120,7 +120,7 @@ def _said(document: Document, reference: Reference) -> tuple[str, str | None]:
             return f'agent "{said}" not found', None
         case "Task", "AgentSystem":
             return f'agentsystem "{said}" not found', None
-        case "TaskSchedule" | "TaskWebhook", "Task":
+        case "TaskSchedule" | "TaskWebhook" | "TaskHook", "Task":
             return f'task template "{said}" not found', None
         case _, "Secret":
             hint = "the environment may provide it"
@@ -152,7 +152,7 @@ def _addressed(document: Document, given: Mapping[Key, Document], find: Find | N
                 ):
                     hint = f'or set spec.max_turns of the AgentSystem "{reference.name}"'
                     yield Problem(("spec", "max_turns"), CYCLE, hint, expected="a number above 0")
-            case "TaskSchedule" | "TaskWebhook", "Task":
+            case "TaskSchedule" | "TaskWebhook" | "TaskHook", "Task":
                 template = look(reference)
                 if template is not None and template.get("spec", {}).get("mode") != "template":
                     message = f'task template "{reference.said}" must set spec.mode=template'

@@ -30,8 +30,10 @@ OPEN: Final = frozenset({MANAGED_BY, "foliot.dev/loadtest"})
 
 # Kinds whose status decides something, and what. It is written by Foliot alone; `PUT …/status` refuses it.
 STEERING: Final[Mapping[str, str]] = {
+    "Channel": "the address that messages are taken at",
     "McpServer": "when a server is asked for its tools again",
     "Task": "whether work is done",
+    "TaskHook": "which event was last dealt with",
     "TaskSchedule": "which tasks are under way",
     "TaskWebhook": "the address that deliveries are taken at",
     "Tool": "whether people are told that a tool is kept from use",

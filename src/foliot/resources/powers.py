@@ -75,7 +75,7 @@ POWERS: Final[Mapping[Power, str]] = {
     "sends": "the value of a Secret is sent to the address beside it",
     "keeps": "a secret value is stored, and never shown again",
     "binds": "says where the values of a Secret may be sent",
-    "works": "work is done for whoever declared it",
+    "works": "work is done for its declarer",
     "rule": "limits what others may do",
     "judged": "rules go by it",
     "consents": "a call that waits is allowed",
@@ -271,6 +271,13 @@ _SANDBOX: Final = (
     Field("sandbox.runtime", "judged", "admin", "it is weakened", _lowers("", "gvisor")),
 )
 _RATE: Final = "rate_limit.requests rate_limit.per rate_limit.burst rate_limit.concurrency"
+
+# Something is said to a session in the name of its declarer; only the operator names another user.
+_SESSION: Final = _all(
+    "works",
+    "session.agent session.user session.channel session.session_mode session.message session.deliver.channel "
+    "session.deliver.recipient",
+)
 
 # A policy only narrows what a run may do, and whoever declares the agent or the task may do so.
 _EXECUTION_POLICY: Final = _all(
@@ -498,6 +505,7 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
         ("author", "operator"),
         (
             *_all("works", "task_ref schedule at input suspend missed catch_up_limit concurrency_policy"),
+            *_SESSION,
             *_all("own", "time_zone starting_deadline_seconds jitter successful_history_limit failed_history_limit"),
         ),
     ),
@@ -513,6 +521,23 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
                 "idempotency.dedupe_window_seconds idempotency.same_signature rate_limit.requests rate_limit.per "
                 "rate_limit.burst delivery_history_limit",
             ),
+        ),
+    ),
+    "TaskHook": KindPowers(
+        ("author", "operator"),
+        (
+            *_all("works", "task_ref source events input suspend"),
+            *_SESSION,
+            *_all("files", "path", "workspace_sources"),
+        ),
+    ),
+    "Channel": KindPowers(
+        ("admin",),
+        (
+            *_all("works", "type agent agents suspend mode users.id users.user users.agent groups.id groups.agent"),
+            *_all("works", "groups.respond"),
+            *_all("reaches", "endpoint", "outbound_allow"),
+            *_all("sends", "auth.secretRef", "Secret.spec.hosts"),
         ),
     ),
     "Worker": KindPowers(
@@ -557,7 +582,7 @@ def needs(before: Document | None, after: Document | None) -> Iterator[Need]:
 
 # Kinds whose resources in the same namespace say something about a write of another kind.
 LOOKED_AT: Final[Mapping[str, tuple[str, ...]]] = {
-    "Secret": ("TaskWebhook",),
+    "Secret": ("TaskWebhook", "Channel"),
     "Tool": ("ToolPermission", "AgentPolicy"),
 }
 
@@ -565,18 +590,21 @@ LOOKED_AT: Final[Mapping[str, tuple[str, ...]]] = {
 def needs_around(before: Document | None, after: Document | None, around: Iterable[Document]) -> Iterator[Need]:
     """The roles that a write needs because of what is declared `around` it: resources of the kinds in `LOOKED_AT`.
 
-    Who gives the secret of a webhook a value of his own can sign calls, and so has work done. Who deletes a tool that a
-    rule names, or that a policy refuses for what it is, could declare it again as something that the rule lets pass.
+    Who gives the secret of a webhook or channel a value of his own can sign calls, and so has work done. Who deletes a
+    tool that a rule names, or that a policy refuses for what it is, could declare it again as something that the rule
+    lets pass.
     """
     document = after or before
     assert document is not None, "a write is about something"
     kind, name = document["kind"], document["metadata"]["name"]
     if kind == "Secret" and after is not None:
         given: Mapping[str, Any] = value_at(after, "data") or {}
-        for webhook in around if any(value != "***" for value in given.values()) else ():
-            refs = (value_at(webhook, "auth.secret_ref"), *(value_at(webhook, "auth.secret_refs") or ()))
+        for signed in around if any(value != "***" for value in given.values()) else ():
+            fields = ("auth.secret_ref", "auth.secretRef")
+            refs = (*(value_at(signed, field) for field in fields), *(value_at(signed, "auth.secret_refs") or ()))
             if any(ref and str(ref).partition(":")[0].rpartition("/")[2] == name for ref in refs):
-                yield Need("operator", "spec.data", f"TaskWebhook/{webhook['metadata']['name']} is signed with it")
+                role = "admin" if signed["kind"] == "Channel" else "operator"
+                yield Need(role, "spec.data", f"{signed['kind']}/{signed['metadata']['name']} is signed with it")
     if kind == "Tool" and after is None:
         for rule in around:
             named = [value_at(rule, "tool_ref") or ""]
@@ -590,7 +618,7 @@ def needs_around(before: Document | None, after: Document | None, around: Iterab
 
 
 def declared_addresses(document: Document) -> list[tuple[str, str]]:
-    """The addresses in a Tool, an McpServer or a Memory, as URLs, each with its field.
+    """The addresses in a Tool, an McpServer, a Memory or a Channel, as URLs, each with its field.
 
     Raises `ValueError` for a type of Tool that nobody has said of what its endpoint is.
     """
@@ -655,7 +683,7 @@ _IN_HIS_NAME: Final[frozenset[Power]] = frozenset(
 
 
 # What these bring about is done in the name of whoever declared them, and not only by their rights.
-IN_A_NAME: Final = frozenset({"TaskSchedule", "TaskWebhook"})
+IN_A_NAME: Final = frozenset({"TaskSchedule", "TaskWebhook", "TaskHook", "Channel"})
 
 
 def acts_for_declarer(kind: str) -> bool:

@@ -102,11 +102,27 @@ FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
     "ToolPermission": (("tool_ref", "Tool", "tool"), ("target_agents", "Agent", "name")),
     "ToolApproval": (("task_ref", "Task", "ref"), ("tool", "Tool", "name")),
     "Task": (("system", "AgentSystem", "name"), ("agent", "Agent", "name")),
-    "TaskSchedule": (("task_ref", "Task", "ref"),),
+    "TaskSchedule": (
+        ("task_ref", "Task", "ref"),
+        ("session.agent", "Agent", "name"),
+        ("session.deliver.channel", "Channel", "name"),
+    ),
     "TaskWebhook": (
         ("task_ref", "Task", "ref"),
         ("auth.secret_ref", "Secret", "secret"),
         ("auth.secret_refs", "Secret", "secret"),
+    ),
+    "TaskHook": (
+        ("task_ref", "Task", "ref"),
+        ("session.agent", "Agent", "name"),
+        ("session.deliver.channel", "Channel", "name"),
+    ),
+    "Channel": (
+        ("agent", "Agent", "name"),
+        ("agents", "Agent", "name"),
+        ("users.agent", "Agent", "name"),
+        ("groups.agent", "Agent", "name"),
+        _SECRET,
     ),
 }
 
@@ -115,6 +131,7 @@ FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
 WORDS: Final[Mapping[str, Collection[str]]] = {
     "AgentSystem": ("graph.*.next", "graph.*.edges.to"),
     "Tool": ("replaced_by",),
+    "TaskHook": ("source",),
     "AgentPolicy": ("target_tasks", "allowed_models", "blocked_tools", "allowed_tools"),
     "ToolApproval": ("agent", "run"),
 }

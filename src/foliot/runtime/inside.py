@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from foliot.sessions.base import NewTurn
     from foliot.sessions.service import SessionService
     from foliot.tools.backends.callbacks import Callbacks
+    from foliot.tools.backends.http import Web
     from foliot.tools.fences import Fences
 
 
@@ -206,6 +207,11 @@ class Inside:
     def callbacks(self) -> Callbacks:
         """The results that tools push to this process."""
         return self._assembly.backends.web.callbacks
+
+    @property
+    def web(self) -> Web:
+        """The guarded HTTP client of this runtime, and the secrets that go with its requests."""
+        return self._assembly.backends.web
 
     @property
     def grants(self) -> OperatorGrants:

@@ -72,6 +72,7 @@ def create_app(
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
         addresses = WebhookEndpoints(services.database, services.resources)
         attending = asyncio.create_task(addresses.run())
+        keeping = asyncio.create_task(services.channels.run())
         counting = ExitStack()
         runtime.inside.share()
         if find_spec("prometheus_client") is not None:
@@ -81,7 +82,7 @@ def create_app(
         finally:
             counting.close()
             services.closing.set()
-            await stop_tasks(attending)
+            await stop_tasks(attending, keeping)
             await door.close()
             await services.drives.close()
 

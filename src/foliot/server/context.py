@@ -21,6 +21,7 @@ from foliot.settings.settings import Settings
 from foliot.store.base import Database, Key, ResourceStore
 
 if TYPE_CHECKING:
+    from foliot.channels.keeper import ChannelKeeper
     from foliot.work.triggers.deliveries import Webhooks
 
 CALLER: Final = "foliot.caller"
@@ -70,10 +71,20 @@ class Services:
     client: ServedResources
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     webhooks: Webhooks | None = None
+    _channels: ChannelKeeper | None = None
     metrics: Metrics | None = None
     rates: Rates = field(default_factory=Rates)
     streams: Streams = field(init=False)
     _turns: WeakValueDictionary[Key, asyncio.Lock] = field(default_factory=WeakValueDictionary[Key, asyncio.Lock])
+
+    @property
+    def channels(self) -> ChannelKeeper:
+        """The channels as this server keeps them."""
+        if self._channels is None:
+            from foliot.channels.keeper import ChannelKeeper
+
+            self._channels = ChannelKeeper(self.runtime.inside)
+        return self._channels
 
     def __post_init__(self) -> None:
         self.streams = Streams(self.database, self.closing, self.auth, most=self.settings.max_streams)

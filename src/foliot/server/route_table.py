@@ -366,6 +366,17 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
         ),
         apart("public: a delivery is known by the id that its sender gave it"),
     ),
+    ("POST", "/v1/channel-messages/{namespace}/{name}"): RouteRow(
+        PROBED,
+        Operation(
+            "sayOnChannel",
+            ref("ChannelAnswer"),
+            codes=("202",),
+            body=Body(ANYTHING, required=False),
+            others=dict.fromkeys((*_REFUSED, "503"), ref("ChannelAnswer")),
+        ),
+        apart("public: a message is known by the id that its sender gave it, and signed"),
+    ),
     ("POST", "/v1/tool-callbacks/{request_id:path}"): RouteRow(
         PUBLIC,
         Operation("pushToolResult", ref("Taken"), codes=("202",), body=Body(ANYTHING, required=False), fails=(410,)),

@@ -106,6 +106,12 @@ class Outbox:
         if not await self._db.write(run, "outbox_retry", key=key, namespace=namespace, at=now):
             raise NotFound(f"there is no delivery {key} that failed in {namespace!r}")
 
+    async def addresses(self, run_id: str) -> list[Address]:
+        """Lists where the answer of a run goes, by the inputs that it answers so far."""
+        found = await self._db.read("inbox_details_of_run", run_id=run_id)
+        details = (read_details(msgspec.json.decode(row["details"])) for row in found)
+        return list(dict.fromkeys(each for each in map(answer_address, details) if each is not None))
+
     async def of_run(self, run_id: str) -> list[Delivery]:
         """Lists the deliveries of a run."""
         return [_delivery(row) for row in await self._db.read("outbox_of_run", run_id=run_id)]
@@ -128,6 +134,10 @@ class Outbox:
         """Counts deliveries by channel and state."""
         found = await self._db.read("outbox_counts", namespace=namespace)
         return {(row["channel"], row["state"]): row["number"] for row in found}
+
+    async def waits(self, address: Address) -> bool:
+        """Whether something for this address is not delivered yet."""
+        return bool(await self._db.read("outbox_waits", target=address.target))
 
     async def next_due(self) -> float | None:
         """Returns when the next delivery is due; None when none waits."""
@@ -213,12 +223,26 @@ class ChannelReaders:
 
     async def forget(self, channel: str) -> None:
         """Forgets a channel that was deleted."""
-        await self._db.write(run, "channel_reader_forget", channel=channel)
+        await self._db.write(_forget, channel)
+
+    async def choice(self, channel: str, chat: str) -> str:
+        """Returns the agent that people chose for a chat; blank for none."""
+        found = await self._db.read("channel_choice_get", channel=channel, chat=chat)
+        return found[0]["agent"] if found else ""
+
+    async def choose(self, channel: str, chat: str, agent: str) -> None:
+        """Remembers the agent that people chose for a chat."""
+        await self._db.write(run, "channel_choice_set", channel=channel, chat=chat, agent=agent)
 
     async def get(self, channel: str) -> ChannelReader | None:
         """Returns what is known of the reader of a channel."""
         found = await self._db.read("channel_reader_get", channel=channel)
         return ChannelReader(**found[0]) if found else None
+
+
+def _forget(channel: str) -> Tx[None]:
+    yield from run("channel_choice_forget", channel=channel)
+    yield from run("channel_reader_forget", channel=channel)
 
 
 def _claim_reader(channel: str, holder: str, now: float, lease: float) -> Tx[str | None]:

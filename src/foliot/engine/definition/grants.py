@@ -175,6 +175,17 @@ class OperatorGrants:
             field="spec.workspace.source",
         )
 
+    def check_watched(self, document: Document) -> None:
+        """Raises `Denied` unless a hook may watch the folder that it names, by its path. No file is looked at."""
+        path = str(spec_of(document).get("path", ""))
+        if not path or declared_by_operator(document) or lies_in(path, self.workspace_sources):
+            return
+        raise Denied(
+            f"TaskHook/{document['metadata']['name']}: this folder may not be watched here",
+            hint=_ASK.format("add it to the setting workspace_sources (FOLIOT_WORKSPACE_SOURCES)"),
+            field="spec.path",
+        )
+
     # --- programs ------------------------------------------------------------------------------------------------
 
     def check_program(self, document: Document) -> None:
@@ -291,6 +302,8 @@ class OperatorGrants:
             await self._check_reach(document, secret_hosts)
         if kind == "Agent":
             self.check_source(document)
+        if kind == "TaskHook":
+            self.check_watched(document)
         if kind == "Agent" and (runner := resolved_runner(document)) is not None:
             self.check_runner(runner, document["metadata"]["name"])
             with _of_runner():
@@ -309,7 +322,7 @@ class OperatorGrants:
         for field, url in addresses(document):
             await self._check_address(document, field, url)
         ref = spec.get("auth", {}).get("secretRef")
-        if ref and kind in ("ModelEndpoint", "Tool", "McpServer", "Memory"):
+        if ref and kind in ("ModelEndpoint", "Tool", "McpServer", "Memory", "Channel"):
             await check_secret(document, ref, secret_hosts)
         if kind == "TaskWebhook":
             await _check_signing(document, secret_hosts)

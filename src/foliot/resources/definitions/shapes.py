@@ -17,7 +17,10 @@ from foliot.resources.fields import (
     Attempts,
     Duration,
     ExactList,
+    LooseWord,
+    Name,
     Positive,
+    RawText,
     SecretRef,
     Timeout,
     Url,
@@ -71,6 +74,32 @@ Dollars: TypeAlias = Annotated[
     AfterValidator(_amount),
     WithJsonSchema({**_DOLLARS_SCHEMA, "examples": ["25.00", 0.5]}),
 ]
+
+
+class SessionDelivery(Model):
+    """The place that an answer is delivered to."""
+
+    required: ClassVar = {"channel": ""}
+
+    channel: Name = Field(default="", description="The Channel of this namespace that delivers it.")
+    recipient: LooseWord = Field(default="", description="Whom it is delivered to there, e.g. the id of a chat.")
+
+
+class SessionTarget(Model):
+    """A session that something is said to: one agent, one user and one channel have one that is active."""
+
+    required: ClassVar = {"agent": "", "message": ""}
+
+    agent: Name = Field(default="", description="The Agent whose session it is.")
+    user: str = Field(default="", description="The user whose session it is; the declarer's when not given.")
+    channel: str = Field(default="", description="The channel of the session, such as main.")
+    session_mode: Annotated[Literal["reuse", "new"], ANY_CASE] = Field(
+        default="reuse", description="Say it to the active session, or begin another one each time."
+    )
+    message: RawText = Field(default="", description="What is said. Placeholders such as {{ slot }} are filled in.")
+    deliver: SessionDelivery | None = Field(
+        default=None, description="Where the answer is delivered to; it stays in the session when not given."
+    )
 
 
 class SecretAuth(Model):

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from foliot.resources import cron
 from foliot.resources.base import Model, Resource, Status, either, given, no, problem
 from foliot.resources.cron import time_zone_problem
+from foliot.resources.definitions.shapes import SessionTarget
 from foliot.resources.fields import ANY_CASE, Count, Duration, Ref, StringMap, as_whole, refusal
 from foliot.resources.paths import SLOT_NAMES, names_in
 from foliot.resources.problems import Problem
@@ -54,10 +55,15 @@ Moment: TypeAlias = Annotated[str, BeforeValidator(_moment_text), AfterValidator
 class TaskScheduleSpec(Model):
     """Which task, and when."""
 
-    required: ClassVar = {"task_ref": ""}
-    rules: ClassVar = (either(given("schedule"), given("at")), no(given("schedule", "at")))
+    rules: ClassVar = (
+        either(given("task_ref"), given("session")),
+        no(given("task_ref", "session")),
+        either(given("schedule"), given("at")),
+        no(given("schedule", "at")),
+    )
 
     task_ref: Ref = Field(default="", description="The Task with mode `template`: name or namespace/name.")
+    session: SessionTarget | None = Field(default=None, description="Instead of a task: the session it is said to.")
     schedule: Annotated[str, AfterValidator(_schedule)] = Field(
         default="", description="A cron expression: minute hour day month weekday; or @daily and the like."
     )
@@ -91,15 +97,22 @@ class TaskScheduleSpec(Model):
         self.starting_deadline_seconds = self.starting_deadline_seconds or DEADLINE_SECONDS
 
     def problems(self) -> Iterator[Problem]:
+        if not self.task_ref and self.session is None:
+            yield problem("task_ref", message="{field} is required", hint="or name a session with spec.session")
+        if self.task_ref and self.session is not None:
+            yield problem("session", message="{field} and spec.task_ref exclude each other", hint="keep one of the two")
         if not self.schedule and not self.at:
             yield problem("schedule", message="{field} is required", hint="or give one time with spec.at")
         if self.schedule and self.at:
             yield problem("at", message="{field} and spec.schedule exclude each other", hint="keep one of the two")
-        for key, text in self.input.items():
+        texts = {("input", key): text for key, text in self.input.items()}
+        if self.session is not None:
+            texts["session", "message"] = self.session.message
+        for place, text in texts.items():
             for name in names_in(text):
                 if name not in SLOT_NAMES:
                     message = f"{{field}} holds {{{{ {name[:40]} }}}}, which nothing fills"
-                    yield problem("input", key, message=message, expected=", ".join(SLOT_NAMES))
+                    yield problem(*place, message=message, expected=", ".join(SLOT_NAMES))
 
 
 class TaskScheduleStatus(Status):

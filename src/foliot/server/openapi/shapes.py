@@ -142,6 +142,11 @@ SHAPES: Final[dict[str, Schema]] = {
         },
         about="What became of a delivery; or the challenge of a sender that tries the address.",
     ),
+    "ChannelAnswer": shape(
+        {"accepted": YES_NO},
+        optional={"duplicate": YES_NO, "session": TEXT, "outcome": TEXT, "reply": TEXT, "error": TEXT},
+        about="What became of a message to a channel.",
+    ),
     "Taken": shape({"accepted": {"const": True}}),
 }
 

@@ -1,10 +1,11 @@
-"""Deliveries to webhooks. No token is asked for: the signature is who the caller is."""
+"""Deliveries to webhooks, and messages to channels. No token is asked for: the signature is who the caller is."""
 
 from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from foliot.errors import NotFound
 from foliot.server.auth.guard import new_router
 from foliot.server.context import Services
 from foliot.server.errors import TooLarge, TooSlow
@@ -25,6 +26,21 @@ async def deliver(endpoint_id: str, request: Request, services: Services) -> Res
         services.webhooks = webhooks
     answer = await webhooks.deliver(endpoint_id, request.headers, await _body(request))
     return Json(answer.document, answer.status, answer.headers)
+
+
+@router.post("/v1/channel-messages/{namespace}/{name}")
+async def say(namespace: str, name: str, request: Request, services: Services) -> Response:
+    """Take one signed message of a Channel: 202 with the session that it was said to, or what it said before."""
+    from foliot.channels.webhook import WebhookChannel, refused_signature
+
+    body = await _body(request)
+    try:
+        channel = await services.channels.find(namespace, name)
+    except NotFound:
+        channel = None
+    # Who cannot sign does not learn which channels there are.
+    answer = await channel.take(request.headers, body) if isinstance(channel, WebhookChannel) else refused_signature()
+    return Json(answer.document, answer.status)
 
 
 async def _body(request: Request) -> bytes | None:

@@ -132,3 +132,11 @@ CREATE TABLE channel_reader (
 );
 -- Signals in the order in which they were stored, whatever the clocks of their senders say.
 ALTER TABLE signal ADD COLUMN arrival BIGINT NOT NULL DEFAULT 0;
+
+-- The agent that people chose for a chat of a channel.
+CREATE TABLE channel_choice (
+    channel TEXT NOT NULL,
+    chat TEXT NOT NULL,
+    agent TEXT NOT NULL,
+    PRIMARY KEY (channel, chat)
+);

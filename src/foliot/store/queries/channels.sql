@@ -69,8 +69,14 @@ SELECT key, run_id, target, namespace, channel, address, text, state, attempts, 
    AND key < :before
  ORDER BY key DESC LIMIT :count;
 
+-- name: outbox_waits
+SELECT key FROM outbox WHERE target = :target AND state = 'pending' LIMIT 1;
+
 -- name: outbox_next
-SELECT MIN(due_at) AS due_at FROM outbox WHERE state = 'pending';
+-- When something is due that no earlier delivery to its target holds up.
+SELECT MIN(o.due_at) AS due_at FROM outbox AS o
+ WHERE o.state = 'pending'
+   AND NOT EXISTS (SELECT 1 FROM outbox AS e WHERE e.target = o.target AND e.state = 'pending' AND e.key < o.key);
 
 -- name: outbox_counts
 SELECT channel, state, COUNT(*) AS number FROM outbox WHERE namespace = :namespace GROUP BY channel, state;
@@ -102,3 +108,13 @@ UPDATE channel_reader SET holder = '', lease_until = 0 WHERE channel = :channel 
 
 -- name: channel_reader_forget
 DELETE FROM channel_reader WHERE channel = :channel;
+
+-- name: channel_choice_get
+SELECT agent FROM channel_choice WHERE channel = :channel AND chat = :chat;
+
+-- name: channel_choice_set
+INSERT INTO channel_choice (channel, chat, agent) VALUES (:channel, :chat, :agent)
+ON CONFLICT (channel, chat) DO UPDATE SET agent = excluded.agent;
+
+-- name: channel_choice_forget
+DELETE FROM channel_choice WHERE channel = :channel;

@@ -444,6 +444,7 @@ class Web:
         waits: Waits | None = None,
     ) -> None:
         self.guard = guard or Guard(policy or Outbound())
+        self.secrets = secrets
         self.client = OutboundClient(self.guard, waits=waits)
         self.auth = CallAuth(secrets, TokenCache(self.client, secrets.masker))
         self.callbacks = callbacks or Callbacks()

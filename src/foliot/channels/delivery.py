@@ -1,0 +1,143 @@
+"""The delivery of answers: what is due in the outbox is claimed, sent by its channel, and settled.
+
+Any process may deliver. A claim that is not settled comes back when its time is over, so whatever dies in between costs
+a second try under the same key, and never an answer. A delivery that fails is put off, longer each time, and given up
+in the end; the run whose answer it is knows nothing of that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias
+
+from msgspec import Struct
+
+from foliot.channels.base import Channel, DeliveryFailed, Notification
+from foliot.engine.base import Clock
+from foliot.engine.driver.runs import Runs
+from foliot.errors import FoliotError, NotFound
+from foliot.kernel.backoff import backoff
+from foliot.kernel.messages import Media
+from foliot.kernel.run.events import RunCancelled, RunFailed, RunSucceeded
+from foliot.kernel.run.state import State
+from foliot.store.channels import Delivery, Outbox
+from foliot.store.sessions.database import INTERRUPTED
+
+log = logging.getLogger(__name__)
+
+# For so long a claim holds; a channel that needs longer for one delivery loses it to the next who looks.
+LEASE: Final = 120.0
+MOST_TRIES: Final = 12
+FIRST_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 600.0
+AT_ONCE: Final = 20
+EMPTY: Final = "(empty response)"
+
+FindChannel: TypeAlias = Callable[[str, str], Awaitable[Channel]]
+"""`(namespace, name)` to the channel. Raises `NotFound` for one that is not declared any more."""
+
+
+class Answer(Struct, frozen=True):
+    """The answer of a turn as people get it."""
+
+    text: str
+    media: tuple[Media, ...] = ()
+
+
+def answer_of(state: State) -> Answer:
+    """Returns what people are sent when a turn has ended: its answer, what was written of it, and what went wrong."""
+    written = state.transcript[-1] if state.transcript and state.transcript[-1].role == "assistant" else None
+    media = tuple(part for part in written.parts if isinstance(part, Media)) if written is not None else ()
+    match state.ended:
+        case RunSucceeded(output=output):
+            return Answer(output if output.strip() or media else EMPTY, media)
+        case RunFailed(message=message):
+            partial = written.text.strip() if written is not None and not written.calls else ""
+            return Answer(f"{partial}\n\n[Agent error: {message}]" if partial else f"Agent error: {message}", media)
+        case RunCancelled(reason=reason):
+            partial = written.text.strip() if written is not None and not written.calls else ""
+            if reason == INTERRUPTED:
+                return Answer(partial)
+            return Answer(f"{partial}\n\n[stopped]" if partial else "[stopped]")
+        case _:
+            raise DeliveryFailed("the turn has not ended")
+
+
+class Deliveries:
+    """Delivers what is due; `sweep` once, `run` until it is cancelled."""
+
+    def __init__(self, outbox: Outbox, runs: Runs, find: FindChannel, *, clock: Clock, lease: float = LEASE) -> None:
+        self._outbox = outbox
+        self._runs = runs
+        self._find = find
+        self._clock = clock
+        self._lease = lease
+
+    async def sweep(self) -> int:
+        """Delivers what is due now; how many deliveries were tried. Raises what a store that is away does."""
+        due = await self._outbox.next_due()
+        if due is None or due > self._clock():
+            return 0  # most looks find nothing, and write nothing
+        claimed = await self._outbox.claim(now=self._clock(), lease=self._lease, limit=AT_ONCE)
+        await asyncio.gather(*map(self._deliver, claimed))
+        return len(claimed)
+
+    async def _deliver(self, delivery: Delivery) -> None:
+        try:
+            # Before the claim ends, so that nobody sends beside somebody who is still at it.
+            async with asyncio.timeout(self._lease * 0.8):
+                await self._send(delivery)
+        except (FoliotError, TimeoutError) as error:
+            await self._failed(delivery, error)
+        except Exception as error:  # a fault of a channel must not stop the others
+            log.exception("delivery %s to channel %s failed", delivery.key, delivery.channel)
+            await self._failed(delivery, DeliveryFailed(f"{type(error).__name__} in the channel"))
+        else:
+            await self._outbox.settle(delivery, "sent", now=self._clock())
+
+    async def _send(self, delivery: Delivery) -> None:
+        channel = await self._find(delivery.namespace, delivery.channel)
+        if channel.declared.suspend:
+            raise DeliveryFailed("the channel is suspended", after=LONGEST_PAUSE, waits=True)
+        if not channel.declared.may_reach(delivery.address):
+            raise DeliveryFailed(f"the channel does not list {delivery.address.to[:80]!r}", final=True)
+        answer = Answer(delivery.text) if delivery.text else await self._answer(delivery.run_id)
+
+        if not answer.text.strip() and not answer.media:
+            return  # an interrupted turn: the answer to what interrupted it follows
+
+        async def progress(receipt: str) -> bool:
+            return await self._outbox.progress(delivery, receipt)
+
+        await channel.deliver(
+            Notification(
+                delivery.dedupe_key,
+                delivery.address,
+                answer.text,
+                answer.media,
+                delivery.run_id,
+                delivery.receipt,
+                progress,
+            )
+        )
+
+    async def _answer(self, run_id: str) -> Answer:
+        try:
+            _, state = await self._runs.load(run_id)
+        except NotFound:
+            raise DeliveryFailed("the run whose answer it is was deleted", final=True) from None
+        return answer_of(state)
+
+    async def _failed(self, delivery: Delivery, error: FoliotError | TimeoutError) -> None:
+        message = error.message if isinstance(error, FoliotError) else "the channel took too long"
+        final = isinstance(error, NotFound) or (isinstance(error, DeliveryFailed) and error.final)
+        waits = isinstance(error, DeliveryFailed) and error.waits
+        if final or (delivery.attempts >= MOST_TRIES and not waits):
+            log.warning("delivery %s to channel %s is given up: %s", delivery.key, delivery.channel, message)
+            await self._outbox.settle(delivery, "failed", now=self._clock(), error=message)
+            return
+        asked = error.after if isinstance(error, DeliveryFailed) else 0.0
+        pause = max(asked, backoff(delivery.attempts, FIRST_PAUSE, LONGEST_PAUSE))
+        await self._outbox.again(delivery, self._clock() + pause, message)

@@ -1,0 +1,207 @@
+"""The channels of one process: started as they are declared, stopped when they change, and swept for deliveries.
+
+Every server keeps all channels. Which process polls a bot is decided by the store, and so is who delivers what.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Final
+
+from foliot.channels.base import Channel, DeclaredChannel, DeliveryFailed, read_channel
+from foliot.channels.bot_api import BotApi
+from foliot.channels.conversations import Conversations
+from foliot.channels.delivery import Deliveries
+from foliot.channels.telegram import Sleep, TelegramChannel, TurnWatch
+from foliot.channels.webhook import WebhookChannel
+from foliot.common.cancellation import stop_tasks
+from foliot.errors import FoliotError, NotFound
+from foliot.runtime.inside import Inside
+from foliot.store.base import Document, Key, Put
+from foliot.store.channels import ChannelReaders, Outbox
+from foliot.work.triggers.declared import FollowedResources
+
+log = logging.getLogger(__name__)
+
+PATH: Final = "/v1/channel-messages/"
+KIND: Final = "Channel"
+LONGEST_REST: Final = 5.0
+PACE: Final = 0.2
+KEPT_FOR: Final = 7 * 86_400.0
+PRUNE_EVERY: Final = 3600.0
+
+
+class ChannelKeeper:
+    """`run` keeps the channels until it is cancelled; `find` and `tick` serve whoever needs one of them at once."""
+
+    def __init__(self, inside: Inside, *, sleep: Sleep = asyncio.sleep, poll_seconds: int | None = None) -> None:
+        self._inside = inside
+        self._clock = inside.clock
+        self._sleep = sleep
+        self._poll = {} if poll_seconds is None else {"poll_seconds": poll_seconds}
+        database = inside.database
+        self.outbox = Outbox(database)
+        self.readers = ChannelReaders(database)
+        self.conversations = Conversations(inside.sessions, inside.resources, database, clock=inside.clock)
+        self.deliveries = Deliveries(self.outbox, inside.runs, self.find, clock=inside.clock)
+        self._followed = FollowedResources(database, inside.resources, KIND)
+        self._open: dict[str, Channel] = {}
+        self._started: set[str] = set()
+        self._pruned = 0.0
+
+    async def find(self, namespace: str, name: str) -> Channel:
+        """Returns the channel of this name, as it is declared now. Raises `NotFound`, `DeliveryFailed`."""
+        document = await self._inside.resources.get(Key(KIND, namespace, name))
+        return await self._opened(document)
+
+    async def run(self) -> None:
+        """Keeps channels and delivers until cancelled. A store that does not answer is waited for."""
+        try:
+            while True:
+                try:
+                    await self.tick()
+                    await self._inside.database.wait_for_change(timeout=await self._rest())
+                except FoliotError as error:
+                    log.warning("channels are looked at again: %s", error.message)
+                    await asyncio.sleep(1.0)
+                await asyncio.sleep(PACE)  # a busy store wakes everybody with each commit
+        finally:
+            await self.close()
+
+    async def _rest(self) -> float:
+        due = await self.outbox.next_due()
+        return LONGEST_REST if due is None else min(LONGEST_REST, max(0.0, due - self._clock()))
+
+    async def tick(self) -> None:
+        """Starts what is new, stops what is gone or changed, and delivers what is due."""
+        stirred = await self._followed.look()
+        for uid in stirred:
+            document = self._followed.documents.get(uid)
+            await self._stop(uid)
+            if document is None:
+                await self.readers.forget(uid)
+        for uid, document in list(self._followed.documents.items()):
+            if uid not in self._started:
+                await self._start(uid, document)
+        tried = False
+        while await self.deliveries.sweep():
+            tried = True
+        if tried:
+            await self._show_failures()
+        if self._clock() - self._pruned >= PRUNE_EVERY:
+            self._pruned = self._clock()
+            await self.outbox.prune(before=self._pruned - KEPT_FOR)
+
+    async def _show_failures(self) -> None:
+        for uid, document in list(self._followed.documents.items()):
+            status: dict[str, Any] = document.get("status") or {}
+            await self._show(uid, document, status.get("lastError", ""))
+
+    async def close(self) -> None:
+        """Stops all channels."""
+        for uid in list(self._open):
+            await self._stop(uid)
+
+    async def _start(self, uid: str, document: Document) -> None:
+        error = ""
+        try:
+            channel = await self._opened(document)
+            await channel.start()
+            self._started.add(uid)
+        except FoliotError as failed:
+            error = failed.message
+            log.warning("channel %s cannot be opened: %s", document["metadata"]["name"], error)
+            self._started.add(uid)  # again when it changes, or when something is delivered
+        except Exception:  # one that nobody can read must not stop the others
+            log.exception("channel %s cannot be dealt with", document["metadata"]["name"])
+            error = "it cannot be read"
+            self._started.add(uid)
+        await self._show(uid, document, error)
+
+    async def _stop(self, uid: str) -> None:
+        self._started.discard(uid)
+        if (channel := self._open.pop(uid, None)) is not None:
+            await channel.stop()
+
+    async def _opened(self, document: Document) -> Channel:
+        declared = read_channel(document)
+        known = self._open.get(declared.uid)
+        if known is not None and known.declared == declared:
+            return known
+        if known is not None:
+            await self._stop(declared.uid)
+        made = self._open[declared.uid] = await self._made(declared)
+        return made
+
+    async def _made(self, declared: DeclaredChannel) -> Channel:
+        inside = self._inside
+        client = inside.web.client
+        if declared.type == "webhook":
+            return WebhookChannel(
+                declared, client, partial(self._secret, declared), self.conversations, clock=inside.clock
+            )
+        try:
+            token = (await self._secret(declared)).strip()
+        except FoliotError as error:
+            raise DeliveryFailed(error.message) from None
+        return TelegramChannel(
+            declared,
+            BotApi(client, declared.endpoint, token),
+            self.conversations,
+            self.readers,
+            self.outbox,
+            holder=str(inside.runs.worker),
+            clock=inside.clock,
+            watch=TurnWatch(self._turn_of, inside.watch),
+            sleep=self._sleep,
+            **self._poll,
+        )
+
+    async def _secret(self, declared: DeclaredChannel) -> str:
+        """The secret of a channel, bound to the host that it goes to. Raises `ToolSecretMissing`."""
+        return await self._inside.web.secrets.value(
+            declared.secret_ref, namespace=declared.namespace, hosts=declared.secret_hosts, by=KIND
+        )
+
+    async def _turn_of(self, session: str) -> str:
+        try:
+            return (await self._inside.sessions.get(session, identity=None)).turn
+        except NotFound:
+            return ""
+
+    async def _show(self, uid: str, document: Document, error: str) -> None:
+        metadata, spec = document["metadata"], document["spec"]
+        before: dict[str, Any] = document.get("status") or {}
+        path = f"{PATH}{metadata['namespace']}/{metadata['name']}" if spec["type"] == "webhook" else ""
+        phase = "Suspended" if spec.get("suspend") else "Error" if error else "Ready"
+        counts = await self.outbox.counts(metadata["namespace"])
+        wanted = {
+            "phase": phase,
+            "lastError": error,
+            "observedGeneration": metadata["generation"],
+            "endpointPath": path,
+            "failedCount": counts.get((metadata["name"], "failed"), 0),
+        }
+        wanted = {name: value for name, value in wanted.items() if value}
+        if wanted == before:
+            return
+        try:
+            (written,) = await self._inside.resources.write([Put({**document, "status": wanted}, only="status")])
+        except NotFound:  # deleted meanwhile
+            return
+        self._followed.documents[uid] = written.document
+
+
+@asynccontextmanager
+async def channels_kept(inside: Inside) -> AsyncGenerator[ChannelKeeper]:
+    """Keeps the channels of a runtime meanwhile."""
+    keeper = ChannelKeeper(inside)
+    keeping = asyncio.create_task(keeper.run())
+    try:
+        yield keeper
+    finally:
+        await stop_tasks(keeping)
