@@ -25,7 +25,7 @@ CALLERS = {
     "mallory": ("team-b", ("admin", "impersonator")),
     "root": ("*", ("admin",)),
 }
-READS = ("", "/history", "/inputs")
+READS = ("", "/history", "/inputs", "/stream?input=1")
 ACTS = {
     "/say": {"message": "pay all"},
     "/change": {"title": "mine"},

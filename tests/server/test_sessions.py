@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import httpx2 as httpx
@@ -14,6 +16,7 @@ from foliot.errors import Denied, InvalidInput, NotFound, UsageError
 from foliot.runtime.groups.groups import Groups
 from foliot.runtime.runtime import Runtime
 from foliot.sessions.base import TurnOptions
+from foliot.sessions.chat_events import EndEvent, TextEvent
 from foliot.store.sessions.base import SessionArchived, SessionBusy
 from tests.client.conftest import Site, settings, site  # noqa: F401 - fixtures
 
@@ -229,3 +232,83 @@ async def test_a_runtime_in_memory_says_that_it_keeps_no_sessions() -> None:
     async with Runtime("memory:") as runtime:
         with pytest.raises(UsageError, match="keeps no sessions"):
             await runtime.sessions.list()
+
+
+# --- streams -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_chat_ends_with_one_end_and_the_whole_text(groups: Groups) -> None:
+    session = await groups.sessions.create("helper", user="ann")
+    events = [event async for event in groups.sessions.chat(session.id, "hello")]
+
+    assert [type(event) for event in events].count(EndEvent) == 1
+    assert isinstance(events[-1], EndEvent)
+    assert (events[-1].status, events[-1].text) == ("answered", "You said: hello")
+    assert [event.text for event in events if isinstance(event, TextEvent) and not event.piece] == ["You said: hello"]
+
+
+async def test_whoever_reads_along_gets_each_turn_with_one_end(groups: Groups) -> None:
+    session = await groups.sessions.create("helper", user="ann")
+    for text in ("one", "two", "three"):
+        await groups.sessions.say(session.id, text)
+    first = (await groups.sessions.inputs(session.id, limit=1))[0].run_id
+    ends: list[str] = []
+    async with asyncio.timeout(60), aclosing(groups.sessions.watch(session.id, after=f"{first}/1.0")) as events:
+        async for event in events:
+            if isinstance(event, EndEvent):
+                ends.append(event.text)
+            if len(ends) == 3:
+                break
+    assert ends == ["You said: one", "You said: two", "You said: three"]
+
+
+async def frames(http: httpx.AsyncClient, session: str, *, last: str = "", **params: Any) -> list[dict[str, Any]]:
+    """The chat events of a stream that ends by itself, each with the id of its frame."""
+    headers = {"Last-Event-ID": last} if last else {}
+    answer = await http.get(f"/v1/sessions/{session}/stream", params=params, headers=headers)
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = []
+    for text in answer.text.split("\n\n"):
+        lines = dict(line.partition(": ")[::2] for line in text.split("\n") if not line.startswith(":"))
+        if lines.get("event") == "chat":
+            found.append({**json.loads(lines["data"]), "frame": lines.get("id", "")})
+    return found
+
+
+async def test_a_client_that_comes_back_reads_what_follows_its_last_event_and_nothing_twice(
+    http: httpx.AsyncClient,
+) -> None:
+    session = (await http.post("/v1/sessions", json={"agent": "helper"})).json()["id"]
+    seq = (await http.post(f"/v1/sessions/{session}/say", json={"message": "hello"})).json()["seq"]
+    whole = [event for event in await frames(http, session, input=seq) if event["frame"]]
+    assert [event["frame"] for event in whole] == [event["place"] for event in whole]
+    assert [event["type"] for event in whole].count("end") == 1
+
+    for place, event in enumerate(whole):
+        rest = await frames(http, session, last=event["frame"], input=seq)
+        assert [each for each in rest if each["frame"]] == whole[place + 1 :]
+
+
+async def test_a_client_that_leaves_does_not_stop_the_turn(http: httpx.AsyncClient, team: Site) -> None:
+    session = (await http.post("/v1/sessions", json={"agent": "helper"})).json()["id"]
+    await http.post(f"/v1/sessions/{session}/say", json={"message": "slow"})
+    async with http.stream("GET", f"/v1/sessions/{session}/stream") as answer:
+        async for line in answer.aiter_lines():
+            if line.startswith("event: chat"):
+                break
+
+    standing = (await http.get(f"/v1/sessions/{session}")).json()
+    assert (await team.runtime.runs.get(standing["turn"])).result.phase == "running"
+    assert (await http.post(f"/v1/sessions/{session}/stop")).json() == {"stopped": True}
+
+
+async def test_a_place_of_another_session_is_no_place(http: httpx.AsyncClient) -> None:
+    sessions = [(await http.post("/v1/sessions", json={"agent": "helper", "channel": str(n)})).json() for n in (1, 2)]
+    await http.post(f"/v1/sessions/{sessions[0]['id']}/say", json={"message": "hello"})
+    run = (await http.get(f"/v1/sessions/{sessions[0]['id']}/inputs")).json()["items"][0]["run_id"]
+
+    answer = await http.get(f"/v1/sessions/{sessions[1]['id']}/stream", params={"after": f"{run}/1"})
+
+    assert "You said" not in answer.text
+    assert '"code":"not_found"' in answer.text
+    assert (await http.get(f"/v1/sessions/{sessions[1]['id']}/stream", params={"after": "nowhere"})).status_code == 400

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct
 
-from foliot.client.http import RemoteGroup, new_key
+from foliot.client import wire
+from foliot.client.http import Params, RemoteGroup, new_key
 from foliot.common.pages import read_first
 from foliot.kernel.messages import Message
 from foliot.runtime.answers import SayOrder, SessionOrder
 from foliot.runtime.groups.sessions import SessionGroup
 from foliot.sessions.base import Found, TurnOptions, TurnView
+from foliot.sessions.chat_events import ChatEvent, EndEvent, ErrorEvent
 from foliot.store.sessions.base import Input, Said, Session, SessionKind
 
 SESSIONS: Final = "/v1/sessions"
@@ -21,6 +25,10 @@ SESSIONS: Final = "/v1/sessions"
 STOP_WITHIN: Final = 120.0
 # Where a verb is called `list`, the type of that name is hidden.
 Rows = list
+
+
+# A name of a union: `read` takes a type.
+_ChatEvent: Any = ChatEvent
 
 
 class _Sessions(Struct, frozen=True):
@@ -161,6 +169,39 @@ class RemoteSessions(RemoteGroup, SessionGroup):
         said = message if isinstance(message, str) else msgspec.to_builtins(message)
         order = SayOrder(said, mode, key or new_key()["Idempotency-Key"], place, options or TurnOptions())
         return await self._post(f"{_at(id)}/say", order, Said, repeatable=True)
+
+    async def chat(
+        self,
+        id: str,
+        message: Message | str,
+        *,
+        mode: str = "followup",
+        key: str | None = None,
+        place: str = "",
+        options: TurnOptions | None = None,
+        pauses: bool = False,
+    ) -> AsyncGenerator[ChatEvent]:
+        said = await self.say(id, message, mode=mode, key=key, place=place, options=options)
+        if said.problem:
+            yield ErrorEvent("", code="not_started", message=said.problem, retries=True)
+            yield EndEvent("", status="waiting", message=f"no turn can begin yet: {said.problem}")
+            return
+        async with aclosing(self._events(id, {"input": said.seq, "pauses": pauses})) as events:
+            async for event in events:
+                yield event
+
+    async def watch(self, id: str, *, after: str = "") -> AsyncGenerator[ChatEvent]:
+        """Watches a session. A connection that breaks off is resumed behind the last event."""
+        async with aclosing(self._events(id, {}, after)) as events:
+            async for event in events:
+                yield event
+
+    async def _events(self, id: str, params: Params, after: str = "") -> AsyncGenerator[ChatEvent]:
+        path = f"{_at(id)}/stream"
+        async with aclosing(self._http.stream(path, params=params, after=after or None)) as events:
+            async for event in events:
+                if event.name == "chat":
+                    yield wire.read(event.data, _ChatEvent)
 
     async def stop(self, id: str, *, drop: bool = False) -> bool:
         return (await self._post(f"{_at(id)}/stop", {"drop": drop}, _Stopped, timeout=STOP_WITHIN)).stopped

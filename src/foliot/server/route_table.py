@@ -30,7 +30,15 @@ from foliot.server.auth.rules import (
     WRITE,
     RouteRule,
 )
-from foliot.server.openapi.events import HAPPENED, RUN_EVENTS, TASK_CHANGES, TASK_EVENTS, WORK_EVENTS, changes
+from foliot.server.openapi.events import (
+    HAPPENED,
+    RUN_EVENTS,
+    SESSION_EVENTS,
+    TASK_CHANGES,
+    TASK_EVENTS,
+    WORK_EVENTS,
+    changes,
+)
 from foliot.server.openapi.operation import Body, Operation, form
 from foliot.server.openapi.schema import ANYTHING, COUNT, TEXT, YES_NO, Schema, listof, maybe, ref, shape
 
@@ -337,6 +345,7 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
         ),
         AGAIN,
     ),
+    ("GET", "/v1/sessions/{session_id}/stream"): RouteRow(LOOK, Operation("followSession", events=SESSION_EVENTS)),
     # --- what waits for consent, and what comes signed
     ("POST", "/v1/tool-approvals/{name}/approve"): RouteRow(
         CONSENT,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
 from foliot.runtime.groups.arguments import Group
@@ -10,6 +11,7 @@ from foliot.runtime.groups.arguments import Group
 if TYPE_CHECKING:
     from foliot.kernel.messages import Message
     from foliot.sessions.base import Found, TurnOptions, TurnView
+    from foliot.sessions.chat_events import ChatEvent
     from foliot.store.sessions.base import Input, Said, Session, SessionKind
 
 # Where a verb is called `list`, the type of that name is hidden.
@@ -150,6 +152,32 @@ class SessionGroup(Group):
         are never answered together. `options` hold for the turn that answers it.
         Raises `NotFound`, `SessionArchived`, `InvalidInput`, `Conflict` when the inbox is full or the key belongs to
         other words.
+        """
+
+    @abstractmethod
+    def chat(
+        self,
+        id: str,
+        message: Message | str,
+        *,
+        mode: str = "followup",
+        key: str | None = None,
+        place: str = "",
+        options: TurnOptions | None = None,
+        pauses: bool = False,
+    ) -> AsyncGenerator[ChatEvent]:
+        """Say something and yield what happens in the turn that answers it, up to its one `EndEvent`.
+
+        Whoever stops reading does not stop the turn. With `pauses` the last event may be one of status `waiting`, when
+        a person has to decide before the turn goes on. Raises as `say`.
+        """
+
+    @abstractmethod
+    def watch(self, id: str, *, after: str = "") -> AsyncGenerator[ChatEvent]:
+        """Yield what happens in a session, turn after turn, each with one `EndEvent`, until whoever reads leaves.
+
+        It begins with the turn at work, or behind the event whose `place` is `after`. Raises `NotFound`,
+        `InvalidInput`.
         """
 
     @abstractmethod

@@ -5,6 +5,8 @@ Whoever can open the store can read every session. What is said is said for the 
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 from foliot.common.pages import Part, read_first
@@ -13,6 +15,7 @@ from foliot.kernel.messages import Message
 from foliot.runtime.groups.sessions import SessionGroup
 from foliot.runtime.inside import Inside
 from foliot.sessions.base import Found, TurnOptions, TurnView
+from foliot.sessions.chat_events import ChatEvent
 from foliot.sessions.service import SessionService
 from foliot.store.sessions.base import Input, Place, Said, Session, SessionKind
 
@@ -155,6 +158,28 @@ class LocalSessions(SessionGroup):
         return await self._sessions.say(
             id, message, identity=identity, mode=mode, key=key, place=place, options=options
         )
+
+    async def chat(
+        self,
+        id: str,
+        message: Message | str,
+        *,
+        mode: str = "followup",
+        key: str | None = None,
+        place: str = "",
+        options: TurnOptions | None = None,
+        pauses: bool = False,
+    ) -> AsyncGenerator[ChatEvent]:
+        given: dict[str, Any] = {"mode": mode, "key": key, "place": place, "options": options, "pauses": pauses}
+        identity = await self._identity(id)
+        async with aclosing(self._inside.chat.chat(id, message, identity=identity, **given)) as events:
+            async for event in events:
+                yield event
+
+    async def watch(self, id: str, *, after: str = "") -> AsyncGenerator[ChatEvent]:
+        async with aclosing(self._inside.chat.watch(id, identity=None, after=after)) as events:
+            async for event in events:
+                yield event
 
     async def stop(self, id: str, *, drop: bool = False) -> bool:
         return await self._sessions.stop(id, identity=await self._identity(id), drop=drop)

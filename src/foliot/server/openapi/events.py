@@ -7,7 +7,7 @@ from typing import Final
 
 from foliot.server.openapi.schema import ANYTHING, COUNT, NUMBER, TEXT, Schema, listof, ref, shape
 
-_END: Final = ref("EndEvent")
+_END: Final = ref("StreamEnd")
 _FAILED: Final = ref("Problem")
 
 
@@ -29,6 +29,12 @@ RUN_EVENTS: Final[Mapping[str, Schema]] = {
     "output": shape({"type": {"const": "output"}, "call": TEXT, "text": TEXT}),
     "missed": shape({"type": {"const": "missed"}, "pieces": COUNT}),
     "end": _END,
+    "error": _FAILED,
+}
+SESSION_EVENTS: Final[Mapping[str, Schema]] = {
+    "chat": ref("ChatEvent"),
+    "bookmark": ANYTHING,
+    "end": shape({"type": {"const": "end"}, "session": TEXT}),
     "error": _FAILED,
 }
 WORK_EVENTS: Final[Mapping[str, Schema]] = {"events": ref("BatchWire"), "end": ANYTHING, "error": _FAILED}
@@ -75,7 +81,7 @@ SHAPES: Final[dict[str, Schema]] = {
         optional={"run": TEXT, "agent": TEXT},
         about="What happened to a task; with `run`, what happened in that run of it.",
     ),
-    "EndEvent": shape(
+    "StreamEnd": shape(
         {"type": {"const": "end"}, "phase": TEXT},
         optional={"task": TEXT, "run": TEXT},
         about="Nothing comes behind it: close the stream, or a browser opens it again.",

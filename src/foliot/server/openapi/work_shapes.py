@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 import msgspec
 from msgspec import Struct
@@ -43,6 +43,7 @@ from foliot.server.openapi.schema import (
 )
 from foliot.server.tasks.messages import KNOWN, PHASES
 from foliot.sessions.base import Found, TurnView
+from foliot.sessions.chat_events import ChatEvent
 from foliot.store.ledger.doubts import Doubt, DoubtPage
 from foliot.store.sessions.base import Input, Said, Session
 from foliot.store.triggers import Slot, WebhookDelivery
@@ -104,11 +105,16 @@ PARTLY: Final[Mapping[str, Partly]] = {
 }
 
 
+CHAT_EVENTS: Final[tuple[type[Struct], ...]] = get_args(ChatEvent)
+
+
 def derived(*forms: type[Struct]) -> dict[str, Any]:
     """The schemas of types that answers are made from, and of these forms of bodies."""
     fields = {name: _derivable(part) for name, part in PARTLY.items()}
     types = [each.type for own in fields.values() for each in own]
-    found, shapes = msgspec.json.schema_components([*types, *TYPES, *forms], ref_template=SCHEMAS + "{name}")
+    found, shapes = msgspec.json.schema_components(
+        [*types, *TYPES, *CHAT_EVENTS, *forms], ref_template=SCHEMAS + "{name}"
+    )
     schemas = iter(found)
     for name, part in PARTLY.items():
         members = dict(part.written) | {each.encode_name: next(schemas) for each in fields[name]}
@@ -175,6 +181,10 @@ _RUN: Final = shape(
     about="One agent at work. `definition` is the digest of what it is pinned to; `status` has what it took besides.",
 )
 SHAPES: Final[dict[str, Schema]] = {
+    "ChatEvent": {
+        "description": "What happens in a turn of a session; `type` says which. Each turn has one `end`.",
+        "oneOf": [ref(each.__name__) for each in CHAT_EVENTS],
+    },
     "TaskMessage": _MESSAGE,
     "TaskMessages": shape(
         {

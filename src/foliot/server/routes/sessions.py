@@ -25,10 +25,12 @@ from foliot.server.auth.overrides import check_override
 from foliot.server.context import Services
 from foliot.server.http.bodies import form, form_in
 from foliot.server.http.envelope import REQUEST_ID
-from foliot.server.http.names import Continue, Limit, Namespace, parameters, space
+from foliot.server.http.names import Continue, Limit, Namespace, last_event, parameters, space
 from foliot.server.http.parameters import Path, Query
 from foliot.server.http.request_keys import KEY_PATTERN, id_by_key
 from foliot.server.http.responses import Json
+from foliot.server.streams.sessions import answer_frames, session_frames
+from foliot.sessions.chat_events import read_place
 from foliot.sessions.service import SessionService
 from foliot.store.sessions.base import Place, Session
 
@@ -253,6 +255,30 @@ async def stop(session_id: SessionId, request: Request, services: Services, call
     stopped = await _sessions(services).stop(session_id, identity=identity, drop=order.drop)
     await _record(services, caller, request, "session_stopped", session)
     return Json({"stopped": stopped})
+
+
+@router.get("/v1/sessions/{session_id}/stream")
+async def stream(
+    session_id: SessionId,
+    request: Request,
+    services: Services,
+    caller: Caller,
+    after: Annotated[str, Query(max_length=200, description="Only behind the event of this `place`.")] = "",
+    input: Annotated[int | None, Query(ge=1, lt=2**53, description="Only the turn that answers this input.")] = None,
+    pauses: Annotated[bool, Query(description="With `input`: end also when a person has to decide.")] = False,
+) -> Response:
+    """The events of a session as they come, as server-sent events (event `chat`), turn after turn.
+
+    It begins with the turn at work, or behind the event with the id `Last-Event-ID`. Each turn has exactly one event of
+    type `end`. With `input` the stream itself ends behind it (event `end`). Whoever leaves does not stop a turn.
+    """
+    session = await _seen(services, caller, session_id)
+    position = last_event(request, after) or ""
+    with parameters():
+        place = read_place(position) if position else None
+    if input is not None:
+        return services.streams.respond(caller, answer_frames(services, session, input, place, pauses=pauses))
+    return services.streams.respond(caller, session_frames(services, session, position))
 
 
 # --- who may ------------------------------------------------------------------------------------------------------

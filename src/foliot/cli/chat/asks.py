@@ -1,0 +1,124 @@
+"""What a turn asks the person at the terminal: approvals, questions, and calls of unknown outcome.
+
+One is asked at a time, with all that is decided about on the screen. A decision is about the arguments that were shown:
+their digest goes with it. Only a plain `y` or `yes` approves.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from foliot.cli.chat.screen import Screen
+from foliot.cli.show.approvals import decided_about
+from foliot.cli.terminal import paint
+from foliot.common.text import one_line
+from foliot.engine.approval.documents import current_digest
+from foliot.engine.approval.questions import OpenQuestion, check_answer
+from foliot.errors import FoliotError, InvalidInput
+from foliot.runtime.groups.groups import Groups
+from foliot.runtime.groups.work import Settled
+from foliot.sessions.chat_events import ChatAsk, WaitingEvent
+
+YES: Final = frozenset({"y", "yes"})
+NO: Final = frozenset({"n", "no"})
+SETTLED: Final[dict[str, Settled]] = {"happened": "happened", "run": "run", "fail": "fail"}
+PLAIN: Final = "> "
+
+
+class Asks:
+    """The open asks of one session. `is_open` says whether what is typed answers one of them."""
+
+    def __init__(self, work: Groups, screen: Screen, *, namespace: str, by: str) -> None:
+        self._work = work
+        self._screen = screen
+        self._namespace = namespace
+        self._by = by
+        self._open: deque[tuple[str, ChatAsk]] = deque()
+        self._digest = ""
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._open)
+
+    async def take(self, event: WaitingEvent) -> None:
+        """Takes what a turn asks in the place of what it asked before, and shows the first of it."""
+        self._open = deque((event.run, ask) for ask in event.asks)
+        await self._show()
+
+    def forget(self) -> None:
+        """Drops what is asked: the turn goes on, or is over."""
+        if self._open:
+            self._open.clear()
+            self._screen.prompt = PLAIN
+            self._screen.draw()
+
+    async def answer(self, text: str) -> None:
+        """Answers the first ask with what was typed; what does not answer it is refused, and nothing is decided."""
+        run, ask = self._open[0]
+        try:
+            await self._decide(run, ask, text.strip())
+        except InvalidInput as error:
+            self._screen.print(f"{one_line(error.message)}{f' ({one_line(error.hint)})' if error.hint else ''}")
+            return
+        except FoliotError as error:
+            self._screen.print(f"{paint('!', fg='yellow')} {one_line(error.message)}")
+        if self._open and self._open[0][1] is ask:
+            self._open.popleft()
+        await self._show()
+
+    async def _decide(self, run: str, ask: ChatAsk, text: str) -> None:
+        work, word = self._work, text.lower()
+        match ask.kind:
+            case "approval" if word in YES:
+                await work.approvals.approve(ask.id, namespace=self._namespace, by=self._by, digest=self._digest)
+                self._screen.print(paint(f"approved: {one_line(ask.tool, 60)}", dim=True))
+            case "approval" if word in NO:
+                await work.approvals.deny(ask.id, namespace=self._namespace, by=self._by, digest=self._digest)
+                self._screen.print(paint(f"denied: {one_line(ask.tool, 60)}", dim=True))
+            case "approval":
+                raise InvalidInput("Answer y or n.", hint="/steer TEXT says something instead, /stop ends the turn")
+            case "question":
+                check_answer(OpenQuestion(run, ask.call_id, "", "", ask.tool, ask.question, ask.choices), text)
+                await work.questions.answer(run, text, call=ask.call_id, by=self._by)
+            case "unknown_effect":
+                if word not in SETTLED:
+                    raise InvalidInput("Answer happened, run or fail.")
+                await work.runs.settle(run, ask.call_id, SETTLED[word], by=self._by)
+
+    async def _show(self) -> None:
+        if not self._open:
+            self._screen.prompt = PLAIN
+            self._screen.draw()
+            return
+        _, ask = self._open[0]
+        tool = one_line(ask.tool, 60)
+        match ask.kind:
+            case "approval":
+                await self._show_approval(ask)
+                self._screen.prompt = f"Allow {tool}? [y/n] "
+            case "question":
+                self._screen.print(paint(f"{tool} asks:", bold=True))
+                self._screen.print_theirs(ask.question)
+                self._screen.print(*(f"  {number}  {one_line(each)}" for number, each in enumerate(ask.choices, 1)))
+                self._screen.prompt = "Answer: "
+            case "unknown_effect":
+                self._screen.print(paint(f"{tool} may have acted: {one_line(ask.reason, 200)}", fg="yellow"))
+                self._screen.prompt = "What became of it? [happened/run/fail] "
+        # What stands in the editor was not typed as an answer to this.
+        self._screen.editor.clear()
+        self._screen.draw()
+
+    async def _show_approval(self, ask: ChatAsk) -> None:
+        try:
+            document = await self._work.approvals.get(ask.id, namespace=self._namespace)
+        except FoliotError as error:
+            self._screen.print(f"{paint('!', fg='yellow')} {one_line(error.message)}")
+            return
+        self._digest = current_digest(document)
+        why = one_line(ask.reason, 200)
+        lines = [
+            paint(f"needs an approval{f': {why}' if why else ''}", fg="yellow"),
+            *decided_about(document).split("\n"),
+        ]
+        self._screen.print(*lines)

@@ -1,0 +1,262 @@
+"""A chat at a terminal: what is typed goes to the session, what happens in it goes to the screen.
+
+The session is not of this process: a turn goes on when the chat is left, killed or closed, as far as somebody drives
+it, and the next chat goes on with it. Two things run beside each other: the stream of the session, and the keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import aclosing, suppress
+from typing import Final
+
+from foliot.cli.chat.asks import Asks
+from foliot.cli.chat.commands import Command, Say, help_lines, read_typed
+from foliot.cli.chat.history_file import HistoryFile
+from foliot.cli.chat.line_editor import Entered
+from foliot.cli.chat.screen import Screen
+from foliot.cli.chat.view import ChatView
+from foliot.cli.terminal import paint
+from foliot.cli.watch.run import Client
+from foliot.common.cancellation import stop_tasks
+from foliot.common.text import counted, one_line
+from foliot.errors import FoliotError, InvalidInput
+from foliot.sessions.base import TurnView
+from foliot.sessions.chat_events import EndEvent, InputEvent, ToolEvent, WaitingEvent
+from foliot.store.journal.base import RunHeld
+from foliot.store.sessions.base import Session
+
+TWICE_WITHIN: Final = 2.0
+SHOWN_TURNS: Final = 5
+MOST_FOUND: Final = 10
+PLACE: Final = "terminal"
+
+
+class Talk:
+    """One chat. `me` is the name of the person at the terminal, as decisions record it."""
+
+    def __init__(self, client: Client, screen: Screen, view: ChatView, history: HistoryFile, session: Session, me: str):
+        self._client = client
+        self._screen = screen
+        self._view = view
+        self._history = history
+        self._me = me
+        self.session = session
+        self._asks = Asks(client, screen, namespace=session.place.namespace, by=me)
+        self._following: asyncio.Task[None] | None = None
+        self._beside: set[asyncio.Task[None]] = set()
+        self._interrupted_at = 0.0
+        self._speaking = asyncio.Lock()
+        self._stopping = False
+
+    async def run(self) -> None:
+        """Talks until the person leaves. Raises what ends the stream of the session."""
+        with self._screen.opened():
+            await self._open()
+            try:
+                while await self._next():
+                    pass
+            finally:
+                await stop_tasks(self._following, *self._beside)
+
+    async def _next(self) -> bool:
+        """Does what is typed next; returns whether the chat goes on."""
+        typed = asyncio.create_task(self._screen.typed())
+        try:
+            assert self._following is not None, "a chat that is open follows its session"
+            await asyncio.wait({typed, self._following}, return_when=asyncio.FIRST_COMPLETED)
+            if not typed.done():
+                await self._following  # it ends by an error alone
+                return False
+            match typed.result():
+                case Entered(text=text):
+                    return await self._entered(text)
+                case "interrupt":
+                    return self._interrupt()
+                case _:
+                    return False
+        finally:
+            await stop_tasks(typed)
+
+    # --- the session -----------------------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        """Shows which session it is, takes up a turn that nobody drives, and follows what happens."""
+        session = self.session
+        title = f" · {one_line(session.title, 60)}" if session.title else ""
+        self._screen.print(
+            f"{paint(one_line(session.place.agent, 60), bold=True)}{title}"
+            + paint(f"  session {session.id}, {counted(session.turns, 'turn')}; /help lists commands", dim=True)
+        )
+        if session.turn:
+            with suppress(RunHeld):  # another process drives it
+                await self._client.runs.resume(session.turn)
+        self._following = asyncio.create_task(self._follow(session))
+
+    async def _follow(self, session: Session) -> None:
+        async with aclosing(self._client.sessions.watch(session.id)) as events:
+            async for event in events:
+                if not isinstance(event, WaitingEvent) and not (isinstance(event, ToolEvent) and event.output):
+                    self._asks.forget()
+                if isinstance(event, InputEvent):
+                    async with self._speaking:
+                        pass
+                await self._view.show(event)
+                if isinstance(event, WaitingEvent):
+                    await self._asks.take(event)
+                    self._spawn(self._client.runs.attend(event.run))
+                elif isinstance(event, EndEvent):
+                    self._stopping = False
+
+    # --- what is typed -----------------------------------------------------------------------------------------------
+
+    async def _entered(self, text: str) -> bool:
+        self._screen.print(*(f"{self._screen.prompt if first else '. '}{line}" for first, line in _lines(text)))
+        meant = read_typed(text)
+        if meant is None:
+            return True
+        if self._history.add(text):
+            self._screen.editor.remember(text)
+        try:
+            if isinstance(meant, Command):
+                return await self._command(meant)
+            if self._asks.is_open and meant.mode is None:
+                await self._asks.answer(meant.text)
+            else:
+                await self._say(meant)
+        except FoliotError as error:
+            hint = f" ({one_line(error.hint)})" if error.hint else ""
+            self._screen.print(f"{paint('error:', fg='red')} {one_line(error.message)}{hint}")
+        return True
+
+    async def _say(self, meant: Say) -> None:
+        # The turn that it begins may be heard of before its number is known here: `_follow` waits for that.
+        async with self._speaking:
+            said = await self._client.sessions.say(self.session.id, meant.text, mode=meant.mode or "steer", place=PLACE)
+            self._view.shown.add(said.seq)
+        if said.problem:
+            self._screen.print(f"{paint('!', fg='yellow')} no turn can begin yet: {one_line(said.problem)}")
+        elif said.outcome != "direct":
+            self._screen.print(paint(f"({meant.mode or 'steer'}: {said.outcome})", dim=True))
+
+    def _interrupt(self) -> bool:
+        now = time.monotonic()
+        if self._stopping or now - self._interrupted_at < TWICE_WITHIN:
+            return False
+        self._interrupted_at = now
+        self._spawn(self._stop())
+        return True
+
+    async def _stop(self) -> None:
+        self._stopping = True
+        self._screen.print(paint("stopping …", dim=True))
+        try:
+            stopped = await self._client.sessions.stop(self.session.id)
+        finally:
+            self._stopping = False
+        if not stopped:
+            self._screen.print(paint("Nothing is at work. Ctrl-C again leaves, and so does Ctrl-D.", dim=True))
+
+    def _spawn(self, work: object) -> None:
+        task = asyncio.create_task(self._guarded(work))
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+
+    async def _guarded(self, work: object) -> None:
+        try:
+            await work  # type: ignore[misc]
+        except FoliotError as error:
+            self._screen.print(f"{paint('error:', fg='red')} {one_line(error.message)}")
+
+    # --- commands ------------------------------------------------------------------------------------------------
+
+    async def _command(self, command: Command) -> bool:
+        sessions, id = self._client.sessions, self.session.id
+        match command.action:
+            case "help":
+                self._screen.print(*help_lines(), "")
+            case "quit":
+                return False
+            case "stop":
+                self._spawn(self._stop())
+            case "new":
+                place = self.session.place
+                await self._change_to(
+                    await sessions.rotate(
+                        place.agent,
+                        namespace=place.namespace,
+                        user=place.user,
+                        channel=place.channel,
+                        title=command.rest,
+                        model=self.session.model,
+                    )
+                )
+            case "title" | "model":
+                await self._change(command)
+            case "history":
+                await self._show_history(command.rest)
+            case "search":
+                await self._search(command.rest)
+            case "whoami":
+                place = self.session.place
+                told = f"{one_line(self._me)}; session {id} of {one_line(place.user) or 'nobody'}"
+                self._screen.print(f"{told} with {one_line(place.agent)} in namespace {one_line(place.namespace)}")
+            case "config":
+                self._screen.print(
+                    "Secrets are not typed into a chat: `foliot create secret --help`. Nothing was kept."
+                )
+            case "compact" | "regenerate":
+                await self._again(command)
+        return True
+
+    async def _again(self, command: Command) -> None:
+        raise InvalidInput(f"/{command.action} is not possible here")
+
+    async def _change_to(self, session: Session) -> None:
+        await stop_tasks(self._following)
+        self._asks.forget()
+        self.session = session
+        await self._open()
+
+    async def _change(self, command: Command) -> None:
+        name = command.action
+        if command.rest:
+            value = "" if (name, command.rest) == ("model", "-") else command.rest
+            title, model = (value, None) if name == "title" else (None, value)
+            self.session = await self._client.sessions.change(self.session.id, title=title, model=model)
+        else:
+            self.session = await self._client.sessions.get(self.session.id)
+        now = self.session.title if name == "title" else self.session.model or "that of the agent"
+        self._screen.print(f"{name}: {one_line(now)}")
+
+    async def _show_history(self, rest: str) -> None:
+        if rest and not rest.isdecimal():
+            raise InvalidInput("/history takes a number of turns")
+        limit = max(1, int(rest or SHOWN_TURNS))
+        for turn in await self._client.sessions.history(self.session.id, limit=min(limit, 1000)):
+            self._print_turn(turn)
+
+    def _print_turn(self, turn: TurnView) -> None:
+        branch = "" if turn.current else ", another branch"
+        self._screen.print(paint(f"turn {turn.number} ({turn.phase}{branch})", dim=True))
+        for message in turn.messages:
+            if message.text.strip():
+                self._screen.print(paint(f"{message.role}:", bold=True))
+                self._screen.print_theirs(message.text)
+
+    async def _search(self, text: str) -> None:
+        if not text:
+            raise InvalidInput("/search needs words to search for")
+        space = self.session.place.namespace
+        found = await self._client.sessions.search(text, namespace=space, limit=MOST_FOUND)
+        for each in found:
+            title = one_line(each.title, 40)
+            self._screen.print(paint(f"{one_line(each.session)}  turn {each.turn}  {title}", dim=True))
+            self._screen.print_theirs(each.excerpt)
+        if not found:
+            self._screen.print("Nothing was found.")
+
+
+def _lines(text: str) -> list[tuple[bool, str]]:
+    return [(number == 0, line) for number, line in enumerate(text.split("\n"))]
