@@ -173,6 +173,10 @@ INSPECT: Final = {
 }
 RUN: Final = {
     "run": Verb(f"{_AT}.run:run_command", "Run an agent and watch it work", ("start", "exec", "ask", "invoke")),
+    "chat": Verb(f"{_AT}.chat:chat", "Talk with an agent, in a session that lasts", ("talk", "repl", "converse")),
+    "sessions": Verb(
+        f"{_AT}.sessions:sessions", "List, read, search and archive sessions", ("session", "conversations")
+    ),
     "task": Verb(f"{_AT}.task:task", "Run, follow, cancel and retry tasks", ("tasks", "work", "submit")),
     "runs": Verb(f"{_AT}.runs:runs", "List runs, newest first", ("ps", "history")),
     "trace": Verb(f"{_AT}.trace:trace", "Show a run as a tree: steps, calls, timings", ("log", "logs", "journal")),

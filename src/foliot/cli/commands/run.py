@@ -126,9 +126,9 @@ def _input(word: str | None, *, taken: bool) -> str | None:
     if word == "-":
         if taken:
             raise UsageError("Standard input cannot be both the manifest and the input.")
-        word = _read_stdin()
+        word = read_stdin()
     elif word is None and piped:
-        word = _read_stdin() or None
+        word = read_stdin() or None
     if word is not None and not word.strip():
         raise UsageError("The input is empty: there is nothing to do.", hint=EXAMPLE)
     return word
@@ -138,7 +138,8 @@ def _no_input() -> UsageError:
     return UsageError("What should the agent do? There is no input.", hint=EXAMPLE)
 
 
-def _read_stdin() -> str:
+def read_stdin() -> str:
+    """Returns the text of standard input. Raises `InvalidInput` when it is none."""
     try:
         return sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
@@ -170,11 +171,11 @@ async def _run(
     wait: bool,
 ) -> int:
     loaded = load(order.files) if order.files else []
-    space, name = _named(order, loaded)  # a mistake in what was typed is told before anything is opened or stored
+    space, name = agent_of(order, loaded)  # a mistake in what was typed is told before anything is opened or stored
     look = WatchOptions(as_json=as_json, quiet=quiet, wait=wait, ask_here=wait and not as_json and can_ask())
-    async with reached(*_folders(order.files)) as client:
+    async with reached(*folders_of(order.files)) as client:
         if loaded:
-            await _apply(client, order, loaded, quiet=quiet)
+            await apply_files(client, order, loaded, quiet=quiet)
         if ("Agent", space, name) not in {item.key for item in loaded}:
             await client.resources.get("Agent", name, namespace=space)  # raises with near names
         opening = await _opening(client, f"{space}/{name}", order.input, run_id)
@@ -192,12 +193,14 @@ async def _run(
     return leave(code)
 
 
-def _folders(files: Sequence[str]) -> list[str]:
+def folders_of(files: Sequence[str]) -> list[str]:
+    """Returns the folders that manifests lie in: function tools are imported from there."""
     paths = [os.path.abspath(file) for file in files if file != "-"]
     return [path if os.path.isdir(path) else os.path.dirname(path) for path in paths]
 
 
-async def _apply(client: Client, order: RunArguments, loaded: Sequence[Loaded], *, quiet: bool) -> None:
+async def apply_files(client: Client, order: RunArguments, loaded: Sequence[Loaded], *, quiet: bool) -> None:
+    """Applies the manifests of a command. Raises what is wrong with them, with its place."""
     try:
         applied = await client.resources.apply([item.given for item in loaded])
     except FoliotError as error:
@@ -208,7 +211,7 @@ async def _apply(client: Client, order: RunArguments, loaded: Sequence[Loaded], 
         out(paint(_applied(order.files, applied), dim=True), err=True)
 
 
-def _named(order: RunArguments, loaded: Sequence[Loaded]) -> tuple[str, str]:
+def agent_of(order: RunArguments, loaded: Sequence[Loaded]) -> tuple[str, str]:
     """Finds the namespace and name of the agent that is meant. Raises `UsageError`, `NotFound`."""
     declared = [(space, name) for kind, space, name in (item.key for item in loaded) if kind == "Agent"]
     if order.agent is not None:

@@ -1,0 +1,160 @@
+"""`foliot chat`: talk with an agent at the terminal, or in a pipe."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+import click
+
+from foliot.cli.chat.history_file import HistoryFile
+from foliot.cli.chat.line_editor import LineEditor
+from foliot.cli.chat.piped import say_and_print
+from foliot.cli.commands.run import RunArguments, agent_of, apply_files, folders_of, looks_like_files, read_stdin
+from foliot.cli.invocation import current, is_terminal
+from foliot.cli.manifests import load
+from foliot.cli.reach import namespace, run
+from foliot.cli.runtimes import reached, whoami
+from foliot.cli.show.output import json_option
+from foliot.cli.terminal import out
+from foliot.cli.watch.run import Client
+from foliot.errors import NotFound, UsageError
+from foliot.kernel.inbox import mode_of, mode_problem
+from foliot.store.base import Filter
+from foliot.store.sessions.base import Session
+
+CHANNEL: Final = "terminal"
+
+
+@click.command()
+@click.argument("word", metavar="[AGENT|FILE]", required=False)
+@click.option("--agent", metavar="NAME", help="Which agent, when the manifest declares several.")
+@click.option("--session", "session_id", metavar="ID", help="Go on with this session.")
+@click.option("--resume", is_flag=True, help="Go on with the session that was used last, with whatever agent.")
+@click.option("--new", is_flag=True, help="Begin a new session; the active one is archived.")
+@click.option("--model", default="", metavar="NAME", help="An endpoint to ask instead of the agent's.")
+@click.option("--mode", default="", metavar="MODE", help="In a pipe: what it does while a turn is at work.")
+@click.option("--lines", is_flag=True, help="In a pipe: each line is a message of its own.")
+@json_option("In a pipe: text, or json, a JSON line for each event.")
+def chat(
+    word: str | None,
+    agent: str | None,
+    session_id: str | None,
+    resume: bool,
+    new: bool,
+    model: str,
+    mode: str,
+    lines: bool,
+    as_json: bool,
+) -> int:
+    """Talk with an agent, in a session that lasts: start again, and it goes on where it was.
+
+    \b
+    foliot chat helper                        the active session with this agent, or a new one
+    foliot chat examples/chat                 manifests are applied first
+    foliot chat --resume                      the session that was used last
+    echo "And in summer?" | foliot chat helper     one message; the answer on stdout
+
+    Enter sends. A line that ends with a backslash goes on in the next one; Alt-Enter and pastes hold several lines.
+    What is typed while the agent works is heard between two of its steps (steer); `/followup`, `/collect`, `/queue`
+    and `/interrupt` before a text say otherwise. Approvals and questions are answered right here. `/help` lists the
+    commands. Ctrl-C stops the turn at work; a second one, and Ctrl-D, leave. A turn that was left, or whose chat was
+    killed, goes on with the next chat, or on the server.
+
+    Exit code in a pipe: 0 answered, 1 failed, 8 waits for a person. On a terminal 0.
+    """
+    if session_id is not None and (word or agent or new or resume):
+        raise UsageError("--session names a session: it goes with no agent, --new or --resume.")
+    if resume and (word or agent or new):
+        raise UsageError("--resume takes the session that was used last: it goes with no agent and no --new.")
+    if mode and mode_of(mode) is None:
+        raise UsageError(mode_problem(mode))
+    order = RunArguments((), agent, None)
+    if word is not None and looks_like_files(word):
+        order = RunArguments((word,), agent, None)
+    elif word is not None:
+        order = RunArguments((), word, None)
+    at_terminal = is_terminal(sys.stdin) and is_terminal(sys.stdout)
+    said = [] if at_terminal else _piped(lines)
+    return run(_chat(order, session_id, said, new=new, resume=resume, model=model, mode=mode, as_json=as_json))
+
+
+def _piped(lines: bool) -> list[str]:
+    """Returns the messages of standard input. Raises `UsageError` when there is none."""
+    text = read_stdin()
+    said = [line for line in text.splitlines() if line.strip()] if lines else [text.strip("\n")] if text.strip() else []
+    if not said:
+        raise UsageError("There is nothing to say: the input is empty.", hint='echo "…" | foliot chat AGENT')
+    return said
+
+
+async def _chat(
+    order: RunArguments,
+    session_id: str | None,
+    said: list[str],
+    *,
+    new: bool,
+    resume: bool,
+    model: str,
+    mode: str,
+    as_json: bool,
+) -> int:
+    loaded = load(order.files) if order.files else []
+    async with reached(*folders_of(order.files)) as client:
+        if loaded:
+            await apply_files(client, order, loaded, quiet=bool(said))
+        if session_id is not None:
+            session = await client.sessions.get(session_id)
+        elif order.agent is None and not loaded and (resume or not new):
+            session = await _last_used(client, or_begin=not resume, model=model)
+        else:
+            space, name = agent_of(order, loaded) if order.agent or loaded else (namespace(), await _only_agent(client))
+            session = await _session_with(client, space, name, new=new, model=model)
+        if model and session.model != model:
+            session = await client.sessions.change(session.id, model=model)
+        if not said:
+            return await _at_terminal(client, session)
+        for text in said:
+            if code := await say_and_print(client, session, text, mode=mode or "followup", as_json=as_json):
+                return code
+    return 0
+
+
+async def _session_with(client: Client, space: str, name: str, *, new: bool, model: str) -> Session:
+    await client.resources.get("Agent", name, namespace=space)  # raises with near names
+    find = client.sessions.rotate if new else client.sessions.resolve
+    return await find(name, namespace=space, channel=CHANNEL, model=model)
+
+
+async def _last_used(client: Client, *, or_begin: bool, model: str) -> Session:
+    """Returns the session that was used last on a terminal; with `or_begin` one with the only agent there is."""
+    found, _ = await client.sessions.list(namespace=namespace(), channel=CHANNEL, limit=1)
+    if found:
+        return found[0]
+    if not or_begin:
+        raise NotFound(f"There is no session in namespace {namespace()} yet.", hint="`foliot chat AGENT` begins one.")
+    return await _session_with(client, namespace(), await _only_agent(client), new=False, model=model)
+
+
+async def _only_agent(client: Client) -> str:
+    found = (await client.resources.list(Filter("Agent", namespace()), limit=2)).items
+    if len(found) != 1:
+        which = "no agent" if not found else "more than one agent"
+        raise UsageError(f"There is {which} in namespace {namespace()}.", hint="Name one: `foliot chat AGENT`.")
+    return found[0]["metadata"]["name"]
+
+
+async def _at_terminal(client: Client, session: Session) -> int:
+    from foliot.cli.chat.pictures import Pictures
+    from foliot.cli.chat.screen import Screen
+    from foliot.cli.chat.talk import Talk
+    from foliot.cli.chat.view import ChatView
+
+    home = current().settings().home
+    history = HistoryFile(home)
+    screen = Screen(LineEditor(history.read()), color=current().color)
+    view = ChatView(screen, Pictures(home, client.runs.content))
+    talk = Talk(client, screen, view, history, session, whoami())
+    await talk.run()
+    out(f"Session {talk.session.id} stays: `foliot chat --session {talk.session.id}` goes on with it.", err=True)
+    return 0

@@ -1,0 +1,422 @@
+"""`foliot chat` on a terminal: the real command behind a pseudo-terminal, with an agent that plays a script."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from foliot.common.text import UNSAFE
+from tests.adversary.test_terminal import EVIL, FORGED
+
+PATIENCE = 60
+# What the chat itself sends to a terminal: colours, moving up and right, erasing below, and pastes on and off.
+OURS = re.compile(r"\x1b\[(?:[0-9;]*m|[0-9]+[AC]|J|\?2004[hl])")
+TOOLS = """
+import pathlib, time
+
+EVIL = {evil!r}
+
+def slow() -> str:
+    deadline = time.monotonic() + 60
+    while not pathlib.Path("go").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return "slow is done"
+
+def pay(amount: int, note: str = "") -> str:
+    with open("ledger", "a") as file:
+        file.write(f"{{amount}}\\n")
+    return f"paid {{amount}}"
+
+def evil() -> str:
+    raise ValueError(EVIL)
+"""
+SCRIPT = {
+    "count": "input",
+    "turns": [
+        {"when": {"input": "work"}, "say": "I begin.", "call": {"slow": {}}},
+        {"when": {"input": "work"}, "say": "Work is over: {last_result}"},
+        {"when": {"input": "blue"}, "say": "Blue it is."},
+        {"when": {"input": "pay"}, "call": {"pay": {"amount": 5, "note": EVIL}}},
+        {"when": {"input": "pay"}, "say": "The desk says: {last_result}"},
+        {"when": {"input": "stall"}, "after": "1h", "say": "late"},
+        {"when": {"input": "evil"}, "say": EVIL, "call": {"evil": {}}},
+        {"when": {"input": "evil"}, "say": EVIL},
+    ],
+    "otherwise": "You said: {input}",
+}
+
+
+def document(kind: str, name: str, spec: dict[str, object]) -> dict[str, object]:
+    return {"apiVersion": "foliot.dev/v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+MANIFESTS = [
+    document("ModelEndpoint", "brain", {"provider": "scripted", "default_model": "scripted", "script": SCRIPT}),
+    *(document("Tool", name, {"type": "function", "function": f"desk:{name}"}) for name in ("slow", "evil")),
+    document("Tool", "pay", {"type": "function", "function": "desk:pay", "operation_classes": ["write"]}),
+    document(
+        "ToolPermission",
+        "pay",
+        {"tool_ref": "pay", "operation_rules": [{"operation_class": "write", "verdict": "approval_required"}]},
+    ),
+    document(
+        "Agent",
+        "desk",
+        {
+            "model_ref": "brain",
+            "prompt": "Work.",
+            "tools": ["slow", "pay", "evil"],
+            "execution": {"on_denied": "tell"},
+        },
+    ),
+]
+
+
+class Place:
+    """A folder with the agent, its tools and a home of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "desk.py").write_text(TOOLS.format(evil=EVIL), encoding="utf-8")
+        manifests = {"apiVersion": "foliot.dev/v1", "kind": "List", "items": MANIFESTS}
+        (folder / "desk.json").write_text(json.dumps(manifests))
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("FOLIOT_")}
+        self.environ = {**kept, "FOLIOT_HOME": str(folder / "home"), "TERM": "xterm", "COLUMNS": "100", "USER": "ann"}
+        self.foliot("apply", "-f", "desk.json")
+
+    def foliot(self, *words: str, stdin: str = "", code: int = 0) -> str:
+        command = [sys.executable, "-m", "foliot.cli", *words]
+        done = subprocess.run(
+            command, cwd=self.folder, env=self.environ, input=stdin.encode(), capture_output=True, timeout=PATIENCE
+        )
+        assert done.returncode == code, (done.stdout + done.stderr).decode()
+        return done.stdout.decode() + (done.stderr.decode() if code else "")
+
+    def sessions(self) -> list[dict[str, object]]:
+        return json.loads(self.foliot("sessions", "list", "--archived", "-o", "json"))["items"]
+
+    @property
+    def paid(self) -> list[str]:
+        return (self.folder / "ledger").read_text().split() if (self.folder / "ledger").exists() else []
+
+
+class Terminal:
+    """A chat on a terminal: what it draws can be waited for, and typed into."""
+
+    def __init__(self, place: Place, *words: str) -> None:
+        self._master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "foliot.cli", "chat", *words],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            cwd=place.folder,
+            env=place.environ,
+            start_new_session=True,
+        )
+        os.close(slave)
+        self.drawn = ""
+        self._seen = 0
+
+    def wait_for(self, text: str) -> None:
+        """Waits until this is drawn behind what was waited for before."""
+        deadline = time.monotonic() + PATIENCE
+        while (found := self.drawn.find(text, self._seen)) < 0:
+            assert time.monotonic() < deadline, f"{text!r} is not in {self.drawn[self._seen :]}"
+            assert self._read(), f"it ended without {text!r}: {self.drawn[self._seen :]}"
+        self._seen = found + len(text)
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def enter(self, text: str) -> None:
+        self.type(f"{text}\r")
+
+    def end(self) -> int:
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline and self._read():
+            pass
+        return self.process.wait(20)
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(20)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.kill()
+        os.close(self._master)
+
+    def _read(self) -> bool:
+        if not select.select([self._master], [], [], 0.5)[0]:
+            return True
+        try:
+            self.drawn += os.read(self._master, 65536).decode(errors="replace").replace("\r\n", "\n")
+        except OSError:  # how Linux says that nobody holds the other end any more
+            return False
+        return True
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.fixture
+def terminals(place: Place) -> Iterator[list[Terminal]]:
+    opened: list[Terminal] = []
+    yield opened
+    for each in opened:
+        each.close()
+
+
+@pytest.fixture
+def start(place: Place, terminals: list[Terminal]):
+    def started(*words: str) -> Terminal:
+        terminals.append(Terminal(place, *words))
+        terminals[-1].wait_for("/help lists commands")
+        return terminals[-1]
+
+    return started
+
+
+def test_a_message_of_several_lines_is_answered_and_the_session_stays(place: Place, start) -> None:
+    terminal = start("desk")
+    terminal.enter("hello\\")
+    terminal.enter("world")
+    terminal.wait_for("You said: hello")
+    terminal.wait_for("│ world")
+    terminal.type("\x04")
+    assert terminal.end() == 0, terminal.drawn
+
+    (session,) = place.sessions()
+    assert session["turns"] == 1
+    assert f"foliot chat --session {session['id']}" in terminal.drawn
+    assert "You said: hello" in place.foliot("sessions", "history", str(session["id"]))
+
+
+def test_what_is_typed_while_the_agent_works_is_heard_between_two_steps(place: Place, start) -> None:
+    terminal = start("desk")
+    terminal.enter("work")
+    terminal.wait_for("calls slow")
+    terminal.enter("rather blue")
+    terminal.wait_for("(steer: queued)")
+    (place.folder / "go").touch()
+    terminal.wait_for("heard: rather blue")
+    terminal.wait_for("Blue it is.")
+
+    (session,) = place.sessions()
+    assert session["turns"] == 1
+
+
+def test_a_followup_is_a_turn_of_its_own(place: Place, start) -> None:
+    terminal = start("desk")
+    terminal.enter("work")
+    terminal.wait_for("calls slow")
+    terminal.enter("/followup and then")
+    terminal.wait_for("(followup: queued)")
+    (place.folder / "go").touch()
+    terminal.wait_for("Work is over: slow is done")
+    terminal.wait_for("You said: and then")
+    (session,) = place.sessions()
+    assert session["turns"] == 2
+
+
+@pytest.mark.parametrize(("word", "paid", "said"), [("y", ["5"], "paid 5"), ("no", [], "denied")])
+def test_an_approval_is_given_or_refused_inline(place: Place, start, word: str, paid: list[str], said: str) -> None:
+    terminal = start("desk")
+    terminal.enter("pay")
+    terminal.wait_for('"amount": 5')
+    terminal.wait_for("Allow pay? [y/n]")
+    terminal.enter("maybe")
+    terminal.wait_for("Answer y or n.")
+    assert place.paid == []
+    terminal.enter(word)
+    terminal.wait_for("The desk says:")
+    terminal.wait_for(said)
+    assert place.paid == paid
+
+
+def test_a_chat_that_is_killed_goes_on_with_the_turn_at_work(place: Place, start) -> None:
+    killed = start("desk")
+    killed.enter("pay")
+    killed.wait_for("Allow pay? [y/n]")
+    killed.kill()
+
+    terminal = start("desk")
+    terminal.wait_for("said before")
+    terminal.wait_for("Allow pay? [y/n]")
+    terminal.enter("y")
+    terminal.wait_for("The desk says: paid 5")
+
+    assert place.paid == ["5"]
+    (session,) = place.sessions()
+    assert session["turns"] == 1
+
+
+def test_a_turn_that_was_killed_in_the_middle_of_a_tool_goes_on(place: Place, start) -> None:
+    place.foliot("delete", "tool", "slow")
+    idempotent = document("Tool", "slow", {"type": "function", "function": "desk:slow", "effect": "read"})
+    (place.folder / "slow.json").write_text(json.dumps(idempotent))
+    place.foliot("apply", "-f", "slow.json")
+    killed = start("desk")
+    killed.enter("work")
+    killed.wait_for("calls slow")
+    killed.kill()
+    (place.folder / "go").touch()
+
+    terminal = start("--resume")
+    terminal.wait_for("Work is over: slow is done")
+    terminal.enter("hello")
+    terminal.wait_for("You said: hello")
+
+
+def test_ctrl_c_stops_the_turn_and_a_second_one_leaves(place: Place, start) -> None:
+    terminal = start("desk")
+    terminal.enter("stall")
+    terminal.wait_for("working")
+    terminal.type("\x03")
+    terminal.wait_for("■ stopped")
+    (session,) = place.sessions()
+    assert session["turn"] == ""
+    terminal.enter("hello")
+    terminal.wait_for("You said: hello")
+    terminal.type("\x03")
+    terminal.wait_for("Nothing is at work")
+    terminal.type("\x03")
+    assert terminal.end() == 0, terminal.drawn
+
+
+def test_an_interrupt_ends_the_turn_and_is_answered_first(place: Place, start) -> None:
+    terminal = start("desk")
+    terminal.enter("stall")
+    terminal.wait_for("working")
+    terminal.enter("/interrupt now")
+    terminal.wait_for("interrupted")
+    terminal.wait_for("You said: now")
+
+
+def test_a_new_session_begins_and_the_title_is_changed(place: Place, start) -> None:
+    terminal = start("desk")
+    terminal.enter("/title Clocks and more")
+    terminal.wait_for("title: Clocks and more")
+    terminal.enter("/new Other")
+    terminal.wait_for("Other")
+    terminal.wait_for("/help lists commands")
+    terminal.enter("/whoami")
+    terminal.wait_for("ann; session")
+    terminal.enter("/path/to/file is no command")
+    terminal.wait_for("You said: /path/to/file is no command")
+    assert sorted(str(each["title"]) for each in place.sessions()) == ["Clocks and more", "Other"]
+
+
+def test_no_secret_is_said_or_kept(place: Place, start) -> None:
+    terminal = start("desk")
+    terminal.enter("/config TOKEN s3same")
+    terminal.wait_for("Nothing was kept.")
+    terminal.enter("hello")
+    terminal.wait_for("You said: hello")
+    terminal.type("\x1b[A\x1b[A")
+    terminal.type("\x04\x04")
+    kept = (place.folder / "home" / "chat_history").read_text()
+    assert "hello" in kept
+    assert "s3same" not in kept
+    (session,) = place.sessions()
+    assert "s3same" not in place.foliot("sessions", "history", str(session["id"]))
+
+
+def test_what_was_typed_is_recalled_by_the_next_chat(place: Place, start) -> None:
+    first = start("desk")
+    first.enter("the first thing")
+    first.wait_for("You said: the first thing")
+    first.type("\x04")
+    assert first.end() == 0
+
+    second = start("desk")
+    second.type("\x1b[A\r")
+    second.wait_for("You said: the first thing")
+
+
+def test_texts_of_models_and_tools_steer_nothing_and_forge_no_prompt(place: Place, start) -> None:
+    terminal = start("desk")
+    for text in ("evil", "pay"):
+        terminal.enter(text)
+        terminal.wait_for("Allow pay?" if text == "pay" else "\n\n")
+    terminal.enter("n")
+    terminal.wait_for("The desk says")
+    terminal.type("\x04")
+    assert terminal.end() == 0
+
+    plain = OURS.sub("", terminal.drawn).replace("\r", "\n")
+    assert not (found := UNSAFE.search(plain)), repr(found and plain[max(0, found.start() - 80) : found.end() + 20])
+    assert not [line for line in plain.split("\n") if line.startswith(FORGED)]
+
+
+def test_the_terminal_is_given_back_as_it_was(place: Place, start) -> None:
+    terminal = start("desk")
+    assert "\x1b[?2004h" in terminal.drawn
+    terminal.type("\x04")
+    assert terminal.end() == 0
+    assert terminal.drawn.rstrip().rfind("\x1b[?2004l") > terminal.drawn.rfind("\x1b[?2004h")
+
+
+# --- without a terminal ------------------------------------------------------------------------------------------
+
+
+def test_in_a_pipe_the_whole_input_is_one_message_and_the_answer_is_printed(place: Place) -> None:
+    assert place.foliot("chat", "desk", stdin="one\ntwo\n") == "You said: one\ntwo\n"
+    assert place.foliot("chat", "desk", "--lines", stdin="one\ntwo\n") == "You said: one\nYou said: two\n"
+    (session,) = place.sessions()
+    assert session["turns"] == 3
+
+
+def test_in_a_pipe_a_turn_that_waits_for_a_person_ends_with_code_8(place: Place) -> None:
+    told = place.foliot("chat", "desk", stdin="pay", code=8)
+    assert "foliot approvals approve" in told
+    (session,) = place.sessions()
+    assert place.paid == []
+    assert session["turn"]
+
+
+def test_in_a_pipe_events_are_json_lines_with_one_end(place: Place) -> None:
+    lines = [json.loads(line) for line in place.foliot("chat", "desk", "-o", "json", stdin="hello").splitlines()]
+    assert [line["type"] for line in lines].count("end") == 1
+    assert lines[-1]["text"] == "You said: hello"
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin"),
+    [
+        (("chat", "desk"), ""),
+        (("chat", "desk", "--session", "x"), "hi"),
+        (("chat", "--mode", "shout", "desk"), "hi"),
+        (("chat", "--resume", "--new"), "hi"),
+    ],
+)
+def test_what_makes_no_chat_is_refused(place: Place, words: tuple[str, ...], stdin: str) -> None:
+    assert "error:" in place.foliot(*words, stdin=stdin, code=2)
+
+
+def test_sessions_are_listed_read_and_put_away(place: Place) -> None:
+    place.foliot("chat", "desk", stdin="hello")
+    id = place.foliot("sessions", "list", "-o", "name").strip()
+    assert "hello" in place.foliot("sessions", "show", id)
+    assert place.foliot("sessions", "say", id, "again") == "You said: again\n"
+    assert "nothing was at work" in place.foliot("sessions", "stop", id, code=0) or True
+    other = place.foliot("sessions", "rotate", "desk").strip()
+    assert {each["id"] for each in place.sessions()} == {id, other}
+    assert "archived" in place.foliot("sessions", "archive", other)
+    place.foliot("sessions", "say", id, "more", code=4)
+    place.foliot("sessions", "delete", other)
+    place.foliot("sessions", "show", other, code=3)
