@@ -350,9 +350,10 @@ def test_what_was_typed_is_recalled_by_the_next_chat(place: Place, start) -> Non
 
 def test_texts_of_models_and_tools_steer_nothing_and_forge_no_prompt(place: Place, start) -> None:
     terminal = start("desk")
-    for text in ("evil", "pay"):
-        terminal.enter(text)
-        terminal.wait_for("Allow pay?" if text == "pay" else "\n\n")
+    terminal.enter("evil")
+    terminal.wait_for("✗")
+    terminal.enter("/followup pay")
+    terminal.wait_for("Allow pay?")
     terminal.enter("n")
     terminal.wait_for("The desk says")
     terminal.type("\x04")

@@ -62,7 +62,8 @@ class Screen:
         if not self._writing:
             text = text.lstrip("\n")
         self._writing = self._writing or bool(text)
-        *ended, self._row = (self._row + visible(text).expandtabs(4)).split("\n")
+        # All of the row is looked at again: marks and joiners that come in pieces are as bad as those that come at once.
+        *ended, self._row = visible(self._row + text).expandtabs(4).split("\n")
         full = [row for line in ended for row in self._rows(line)]
         while cell_len(self._row) > self._width - len(BAR):
             first, self._row = broken_row(self._row, self._width - len(BAR))
