@@ -30,6 +30,7 @@ ACTS = {
     "/say": {"message": "pay all"},
     "/change": {"title": "mine"},
     "/archive": {},
+    "/resume": {},
     "/stop": {},
     "/delete": {},
 }

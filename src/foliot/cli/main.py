@@ -173,7 +173,9 @@ INSPECT: Final = {
 }
 RUN: Final = {
     "run": Verb(f"{_AT}.run:run_command", "Run an agent and watch it work", ("start", "exec", "ask", "invoke")),
-    "chat": Verb(f"{_AT}.chat:chat", "Talk with an agent, in a session that lasts", ("talk", "repl", "converse")),
+    "chat": Verb(
+        f"{_AT}.chat:chat", "Ask an agent and talk with it, in a session that lasts", ("talk", "repl", "converse")
+    ),
     "sessions": Verb(
         f"{_AT}.sessions:sessions", "List, read, search and archive sessions", ("session", "conversations")
     ),

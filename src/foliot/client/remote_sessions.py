@@ -203,6 +203,9 @@ class RemoteSessions(RemoteGroup, SessionGroup):
                 if event.name == "chat":
                     yield wire.read(event.data, _ChatEvent)
 
+    async def resume(self, id: str) -> Session:
+        return await self._post(f"{_at(id)}/resume", {}, Session, repeatable=True)
+
     async def stop(self, id: str, *, drop: bool = False) -> bool:
         return (await self._post(f"{_at(id)}/stop", {"drop": drop}, _Stopped, timeout=STOP_WITHIN)).stopped
 

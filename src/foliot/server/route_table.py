@@ -338,6 +338,9 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
         ),
         AGAIN,
     ),
+    ("POST", "/v1/sessions/{session_id}/resume"): RouteRow(
+        STEER, Operation("resumeSession", ref("Session"), fails=_SOUGHT), AGAIN
+    ),
     ("POST", "/v1/sessions/{session_id}/stop"): RouteRow(
         STEER,
         Operation(

@@ -1,4 +1,4 @@
-"""What a turn asks the person at the terminal: approvals, questions, and calls of unknown outcome.
+"""The asks of a turn to the person at the terminal: approvals, questions, and calls of unknown outcome.
 
 One is asked at a time, with all that is decided about on the screen. A decision is about the arguments that were shown:
 their digest goes with it. Only a plain `y` or `yes` approves.

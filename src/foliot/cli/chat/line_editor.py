@@ -42,7 +42,7 @@ LONGEST_TEXT: Final = 1_000_000
 
 
 class LineEditor:
-    """One text under way. `history` is what was entered before, oldest first."""
+    """The text in progress. `history` is what was entered before, oldest first."""
 
     def __init__(self, history: Sequence[str] = ()) -> None:
         self.text = ""
@@ -71,7 +71,7 @@ class LineEditor:
         self._place = len(self._history)
 
     def clear(self) -> None:
-        """Drops the text under way."""
+        """Drops the text in progress."""
         self.text, self.cursor, self._place = "", 0, len(self._history)
 
     # --- reading -------------------------------------------------------------------------------------------------

@@ -58,11 +58,11 @@ class Screen:
         self.draw()
 
     def write(self, text: str) -> None:
-        """Takes a piece of an answer under way: rows that are full are printed for good, the last one moves."""
+        """Takes a piece of an answer: rows that are full are printed for good, the last one moves."""
         if not self._writing:
             text = text.lstrip("\n")
         self._writing = self._writing or bool(text)
-        # All of the row is looked at again: marks and joiners that come in pieces are as bad as those that come at once.
+        # All of the row is looked at again: marks that come in pieces are as bad as those that come at once.
         *ended, self._row = visible(self._row + text).expandtabs(4).split("\n")
         full = [row for line in ended for row in self._rows(line)]
         while cell_len(self._row) > self._width - len(BAR):

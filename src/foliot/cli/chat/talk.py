@@ -1,14 +1,14 @@
 """A chat at a terminal: what is typed goes to the session, what happens in it goes to the screen.
 
 The session is not of this process: a turn goes on when the chat is left, killed or closed, as far as somebody drives
-it, and the next chat goes on with it. Two things run beside each other: the stream of the session, and the keys.
+it, and the next chat resumes it. Two things run beside each other: the stream of the session, and the keys.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import Final
 
 from foliot.cli.chat.asks import Asks
@@ -24,7 +24,6 @@ from foliot.common.text import counted, one_line
 from foliot.errors import FoliotError, InvalidInput
 from foliot.sessions.base import TurnView
 from foliot.sessions.chat_events import EndEvent, InputEvent, ToolEvent, WaitingEvent
-from foliot.store.journal.base import RunHeld
 from foliot.store.sessions.base import Session
 
 TWICE_WITHIN: Final = 2.0
@@ -82,16 +81,14 @@ class Talk:
     # --- the session -----------------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        """Shows which session it is, takes up a turn that nobody drives, and follows what happens."""
+        """Shows which session it is, resumes a turn that no process drives, and follows what happens."""
         session = self.session
         title = f" · {one_line(session.title, 60)}" if session.title else ""
         self._screen.print(
             f"{paint(one_line(session.place.agent, 60), bold=True)}{title}"
             + paint(f"  session {session.id}, {counted(session.turns, 'turn')}; /help lists commands", dim=True)
         )
-        if session.turn:
-            with suppress(RunHeld):  # another process drives it
-                await self._client.runs.resume(session.turn)
+        await self._client.sessions.resume(session.id)
         self._following = asyncio.create_task(self._follow(session))
 
     async def _follow(self, session: Session) -> None:
@@ -200,7 +197,7 @@ class Talk:
                 await self._search(command.rest)
             case "whoami":
                 place = self.session.place
-                told = f"{one_line(self._me)}; session {id} of {one_line(place.user) or 'nobody'}"
+                told = f"{one_line(self._me)}; session {id} of {one_line(place.user) or 'no user'}"
                 self._screen.print(f"{told} with {one_line(place.agent)} in namespace {one_line(place.namespace)}")
             case "config":
                 self._screen.print(

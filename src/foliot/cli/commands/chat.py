@@ -29,8 +29,8 @@ CHANNEL: Final = "terminal"
 @click.command()
 @click.argument("word", metavar="[AGENT|FILE]", required=False)
 @click.option("--agent", metavar="NAME", help="Which agent, when the manifest declares several.")
-@click.option("--session", "session_id", metavar="ID", help="Go on with this session.")
-@click.option("--resume", is_flag=True, help="Go on with the session that was used last, with whatever agent.")
+@click.option("--session", "session_id", metavar="ID", help="Continue this session.")
+@click.option("--resume", is_flag=True, help="Continue the session that was used last, with any agent.")
 @click.option("--new", is_flag=True, help="Begin a new session; the active one is archived.")
 @click.option("--model", default="", metavar="NAME", help="An endpoint to ask instead of the agent's.")
 @click.option("--mode", default="", metavar="MODE", help="In a pipe: what it does while a turn is at work.")
@@ -47,7 +47,7 @@ def chat(
     lines: bool,
     as_json: bool,
 ) -> int:
-    """Talk with an agent, in a session that lasts: start again, and it goes on where it was.
+    """Ask an agent, and talk with it: start again, and the session continues where it was.
 
     \b
     foliot chat helper                        the active session with this agent, or a new one
@@ -59,7 +59,7 @@ def chat(
     What is typed while the agent works is heard between two of its steps (steer); `/followup`, `/collect`, `/queue`
     and `/interrupt` before a text say otherwise. Approvals and questions are answered right here. `/help` lists the
     commands. Ctrl-C stops the turn at work; a second one, and Ctrl-D, leave. A turn that was left, or whose chat was
-    killed, goes on with the next chat, or on the server.
+    killed, continues with the next chat, or on the server.
 
     Exit code in a pipe: 0 answered, 1 failed, 8 waits for a person. On a terminal 0.
     """
@@ -156,5 +156,5 @@ async def _at_terminal(client: Client, session: Session) -> int:
     view = ChatView(screen, Pictures(home, client.runs.content))
     talk = Talk(client, screen, view, history, session, whoami())
     await talk.run()
-    out(f"Session {talk.session.id} stays: `foliot chat --session {talk.session.id}` goes on with it.", err=True)
+    out(f"Session {talk.session.id} stays: `foliot chat --session {talk.session.id}` continues it.", err=True)
     return 0

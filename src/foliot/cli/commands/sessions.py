@@ -77,7 +77,7 @@ def history(id: str, limit: int, before: int | None, as_json: bool) -> int:
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="At most N.")
 @json_option("text or json.")
 def search(text: str, session: str | None, limit: int, as_json: bool) -> int:
-    """Search what was said, the best first."""
+    """Look for what was said, the best match first."""
     return run(_search(text, session, limit, in_json=as_json))
 
 
@@ -112,7 +112,7 @@ def stop(id: str, drop: bool) -> int:
 @sessions.command()
 @click.argument("id", metavar="SESSION")
 def archive(id: str) -> int:
-    """Archive a session: it can be read, and takes nothing new."""
+    """Put a session away: it can be read, and takes nothing new."""
     return run(_archive(id))
 
 
@@ -122,7 +122,7 @@ def archive(id: str) -> int:
 @click.option("--channel", default="terminal", show_default=True, metavar="NAME", help="Of which channel.")
 @click.option("--title", default="", metavar="TEXT", help="The title of the new one.")
 def rotate(agent: str, user: str, channel: str, title: str) -> int:
-    """Archive the active session with an agent, and begin another; prints its id."""
+    """Put the active session with an agent away, and begin another; prints its id."""
     return run(_rotate(agent, user, channel, title))
 
 

@@ -168,16 +168,23 @@ class SessionGroup(Group):
     ) -> AsyncGenerator[ChatEvent]:
         """Say something and yield what happens in the turn that answers it, up to its one `EndEvent`.
 
-        Whoever stops reading does not stop the turn. With `pauses` the last event may be one of status `waiting`, when
+        A reader who leaves does not stop the turn. With `pauses` the last event may be one of status `waiting`, when
         a person has to decide before the turn goes on. Raises as `say`.
         """
 
     @abstractmethod
     def watch(self, id: str, *, after: str = "") -> AsyncGenerator[ChatEvent]:
-        """Yield what happens in a session, turn after turn, each with one `EndEvent`, until whoever reads leaves.
+        """Yield what happens in a session, turn after turn, each with one `EndEvent`, until the reader leaves.
 
         It begins with the turn at work, or behind the event whose `place` is `after`. Raises `NotFound`,
         `InvalidInput`.
+        """
+
+    @abstractmethod
+    async def resume(self, id: str) -> Session:
+        """Have a session go on that no process looks after: its turn at work is resumed, what waits is answered.
+
+        One that goes on already stays as it is. Raises `NotFound`, and what keeps the turn from going on.
         """
 
     @abstractmethod

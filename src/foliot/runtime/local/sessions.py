@@ -6,7 +6,7 @@ Whoever can open the store can read every session. What is said is said for the 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 from foliot.common.pages import Part, read_first
@@ -17,6 +17,7 @@ from foliot.runtime.inside import Inside
 from foliot.sessions.base import Found, TurnOptions, TurnView
 from foliot.sessions.chat_events import ChatEvent
 from foliot.sessions.service import SessionService
+from foliot.store.journal.base import RunHeld
 from foliot.store.sessions.base import Input, Place, Said, Session, SessionKind
 
 # Where a verb is called `list`, the type of that name is hidden.
@@ -142,7 +143,7 @@ class LocalSessions(SessionGroup):
         return [*await self._sessions.history(id, identity=None, before=before, limit=limit)]
 
     async def inputs(self, id: str, *, after: int = 0, limit: int = 50) -> Rows[Input]:
-        return await self._sessions.store.inputs((await self.get(id)).key, after=after, limit=limit)
+        return [*await self._sessions.inputs(id, identity=None, after=after, limit=limit)]
 
     async def say(
         self,
@@ -181,5 +182,18 @@ class LocalSessions(SessionGroup):
             async for event in events:
                 yield event
 
+    async def resume(self, id: str) -> Session:
+        return await resume_session(self._inside, await self.get(id))
+
     async def stop(self, id: str, *, drop: bool = False) -> bool:
         return await self._sessions.stop(id, identity=await self._identity(id), drop=drop)
+
+
+async def resume_session(inside: Inside, session: Session) -> Session:
+    """Does as `SessionGroup.resume`."""
+    if session.turn:
+        with suppress(RunHeld):  # another process drives it
+            await inside.background.resume(await inside.runs.journal.get(session.turn))
+    else:
+        await inside.sessions.keeper.begin_next(session.id)
+    return await inside.sessions.get(session.id, identity=None)

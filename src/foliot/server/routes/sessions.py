@@ -18,6 +18,7 @@ from foliot.errors import Denied, InvalidInput, NotFound, UsageError
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import Message
 from foliot.runtime.answers import SayOrder, SessionOrder
+from foliot.runtime.local.sessions import resume_session
 from foliot.server.audit import record
 from foliot.server.auth.guard import new_router
 from foliot.server.auth.identity import Caller, Role
@@ -128,7 +129,7 @@ async def active(
     caller: Caller,
     agent: Annotated[str, Query(min_length=1, max_length=253, description="The agent.")],
     namespace: Namespace = None,
-    user: Annotated[str, Query(max_length=253, description="The user; by default whoever asks.")] = "",
+    user: Annotated[str, Query(max_length=253, description="The user; by default the caller.")] = "",
     channel: Annotated[str, Query(max_length=1024, description="The channel.")] = "",
 ) -> Response:
     """Return the active session of a channel, if there is one."""
@@ -185,8 +186,8 @@ async def inputs(
     session_id: SessionId, services: Services, caller: Caller, after: Arrival = 0, limit: Limit = 50
 ) -> Response:
     """List what was said to a session, in the order of arrival, and what became of it."""
-    session = await _seen(services, caller, session_id)
-    return Json({"items": await _sessions(services).store.inputs(session.key, after=after, limit=limit)})
+    await _seen(services, caller, session_id)
+    return Json({"items": [*await _sessions(services).inputs(session_id, identity=None, after=after, limit=limit)]})
 
 
 @router.post("/v1/sessions/{session_id}/change")
@@ -246,6 +247,15 @@ async def say(session_id: SessionId, request: Request, services: Services, calle
     return Json(said, 202)
 
 
+@router.post("/v1/sessions/{session_id}/resume")
+async def resume(session_id: SessionId, request: Request, services: Services, caller: Caller) -> Response:
+    """Have a session go on that no process looks after: its turn at work is resumed, what waits is answered."""
+    session, _ = await _own(services, caller, session_id)
+    resumed = await resume_session(services.runtime.inside, session)
+    await _record(services, caller, request, "session_resumed", session)
+    return Json(resumed)
+
+
 @router.post("/v1/sessions/{session_id}/stop")
 async def stop(session_id: SessionId, request: Request, services: Services, caller: Caller) -> Response:
     """Stop the turn at work. It is answered when nothing of it acts any more, and says whether there was one."""
@@ -270,7 +280,7 @@ async def stream(
     """The events of a session as they come, as server-sent events (event `chat`), turn after turn.
 
     It begins with the turn at work, or behind the event with the id `Last-Event-ID`. Each turn has exactly one event of
-    type `end`. With `input` the stream itself ends behind it (event `end`). Whoever leaves does not stop a turn.
+    type `end`. With `input` the stream itself ends behind it (event `end`). A client that leaves does not stop a turn.
     """
     session = await _seen(services, caller, session_id)
     position = last_event(request, after) or ""
@@ -315,7 +325,7 @@ async def _seen(services: Services, caller: Caller, id: str) -> Session:
 
 
 async def _own(services: Services, caller: Caller, id: str) -> tuple[Session, Identity]:
-    """Returns a session to speak in, and the identity to do it with: its user's own, or of whoever acts for them."""
+    """Returns a session to speak in, and the identity for that: its user's own, or a caller's who acts for them."""
     session, own = await _found(services, caller, id, "operator")
     if not own and not caller.may("impersonator", session.place.namespace):
         raise _others(session, "speak in it", "impersonator")
