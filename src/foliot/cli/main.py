@@ -186,6 +186,7 @@ RUN: Final = {
     "why": Verb(f"{_AT}.trace:why", "Say why a run or a task waits or failed", ("debug", "explain-run")),
     "resume": Verb(f"{_AT}.resume:resume", "Resume interrupted runs", ("continue", "retry", "restart")),
     "cancel": Verb(f"{_AT}.resume:cancel", "End a run, wherever it is driven", ("stop", "kill", "abort")),
+    "say": Verb(f"{_AT}.resume:say", "Say something to a run, while it works or after it", ("input", "steer", "tell")),
     "settle": Verb(
         f"{_AT}.resume:settle", "Say what became of a call of unknown outcome", ("resolve",), older="decide"
     ),

@@ -27,9 +27,10 @@ from foliot.engine.live.hub import Live, Output, Recorded, Streamed
 from foliot.errors import NotFound, UsageError
 from foliot.kernel.messages import Delta, Message
 from foliot.kernel.run.codec import decode
-from foliot.kernel.run.events import Event, InputMode
+from foliot.kernel.run.events import Event
 from foliot.runtime.answers import Answered, ForkOrder, Input, Replayed, RunContent, RunOrder, RunStanding, messages_of
 from foliot.runtime.groups.work import ApprovalGroup, QuestionGroup, RunGroup, Settled, TaskGroup
+from foliot.runtime.inputs import RunInput
 from foliot.store.base import Document
 from foliot.store.journal.base import RunInfo
 from foliot.store.ledger.doubts import Doubt, DoubtPage
@@ -202,8 +203,12 @@ class RemoteRuns(_RunAsking, RunGroup):
     async def cancel(self, run_id: str, *, by: str = "", reason: str = "") -> RunInfo:
         return await self._changed_run(run_id, "cancel", {"reason": reason})
 
-    async def say(self, run_id: str, text: str, *, mode: InputMode = "steer", by: str = "") -> RunInfo:
-        return await self._changed_run(run_id, "input", {"message": text, "mode": mode})
+    async def say(
+        self, run_id: str, text: str, *, mode: str = "steer", by: str = "", key: str | None = None
+    ) -> RunInput:
+        body = {"message": text, "mode": mode, "key": key}
+        found = await self._post(f"{_at(run_id)}/say", body, Document, repeatable=key is not None)
+        return wire.read_run_input(found)
 
     async def settle(
         self,

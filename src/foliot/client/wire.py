@@ -20,6 +20,7 @@ from foliot.kernel.graph.plan import Plan
 from foliot.kernel.run.codec import decode, encode
 from foliot.kernel.run.events import Event
 from foliot.resources.wording import as_written
+from foliot.runtime.inputs import RunInput
 from foliot.runtime.outcomes import Taken
 from foliot.store.base import Document
 from foliot.store.journal.base import RunInfo
@@ -95,6 +96,16 @@ def read_tasks(documents: Iterable[Document]) -> list[TaskInfo]:
 def read_runs(documents: Iterable[Document]) -> list[RunInfo]:
     """Reads the infos of runs out of their documents. Raises `Unavailable`, as `read`."""
     return _made(run_of, documents)
+
+
+def read_run_input(document: Document) -> RunInput:
+    """Reads what became of something said to a run. Raises `Unavailable`, as `read`."""
+    return _made(_run_input, [document])[0]
+
+
+def _run_input(document: Document) -> RunInput:
+    became = document["input"]
+    return RunInput(run_of(document), became["outcome"], became["arrival"], became["again"])
 
 
 def read_workers(documents: Iterable[Document]) -> list[WorkerInfo]:

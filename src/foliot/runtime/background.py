@@ -9,18 +9,13 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from foliot.common.cancellation import stop_tasks
-from foliot.common.suggestions import check_word
 from foliot.engine.definition.run_options import UNCHANGED, RunOptions
-from foliot.engine.driver.ids import new_run_id
-from foliot.engine.driver.journal import signal, was_said
-from foliot.engine.driver.runs import user_message
 from foliot.errors import FoliotError, InvalidInput, NotFound
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import Message
-from foliot.kernel.run.events import InputMode, InputReceived
 from foliot.resources.names import check_labels
 from foliot.runtime.agent import Agent, within
 from foliot.store.journal.base import TASK_LABEL, TERMINAL, RunHeld, RunInfo, RunTaken, Signal, TransactionBody
@@ -119,35 +114,6 @@ class BackgroundRuns:
             return await inside.runs.journal.get(info.id)
         return await self.driven(info.id, inside.resume(info.id, stream=True, check=False))
 
-    async def say(
-        self,
-        run_id: str,
-        text: str,
-        *,
-        mode: InputMode = "steer",
-        by: str = "",
-        input_id: str | None = None,
-        in_transaction: TransactionBody | None = None,
-        here: bool = True,
-    ) -> RunInfo:
-        """Say something to a live run; durable on return, and heard at the next boundary between steps.
-
-        With an `input_id` it is heard once, even when it is said again after a crash. What `in_transaction` writes is
-        stored with it; `here` is as in `wake`. Raises `NotFound`, `Conflict` when the run has ended, `InvalidInput` for
-        another mode or no text: then nothing was stored.
-        """
-        check_word("mode", mode, get_args(InputMode))
-        if not text.strip():
-            raise InvalidInput("there is nothing to say: the text is empty")
-        inside = self._inside
-        info = await inside.runs.journal.get(run_id)
-        message = None
-        if input_id is None or not await was_said(inside.runs.journal, run_id, input_id):
-            said = InputReceived(input_id or new_run_id(inside.clock()), user_message(text), mode, by)
-            message = signal(run_id, said, inside.clock(), signal_id=input_id)
-            await inside.runs.journal.signal(message, in_transaction=in_transaction)
-        return await self.woken(info, message, here=here)
-
     async def wake(self, run_id: str, message: Signal | None = None, *, here: bool = True, stay: bool = False) -> None:
         """Let a run hear what is stored for it: where it is driven, by the workers of its task, or by resuming it here.
 
@@ -158,8 +124,9 @@ class BackgroundRuns:
         runs = self._inside.runs
         try:
             driver = runs.local(run_id)
-            if message is not None and driver is not None and not driver.is_over:
-                driver.deliver(message)
+            if driver is not None and not driver.is_over:
+                for each in (message,) if message is not None else await runs.journal.signals([run_id]):
+                    driver.deliver(each)
             elif here:
                 await self.resume(await runs.journal.get(run_id), stay=stay)
         except RunHeld:

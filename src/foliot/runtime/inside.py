@@ -48,6 +48,7 @@ from foliot.runtime.answers import Input, messages_of
 from foliot.runtime.assembly import Assembly
 from foliot.runtime.background import BackgroundRuns, taken
 from foliot.runtime.composition import RuntimeParts, compose
+from foliot.runtime.inputs import Inputs
 from foliot.runtime.results import RunFailedError, RunResult, Value, result_of
 from foliot.runtime.turns import SessionTurns
 from foliot.sessions.chat import Chat
@@ -108,6 +109,7 @@ class Inside:
         self._opening = False
         self._made: dict[str, None] = {}  # the last ids that were made here, and no run was begun with
         self.background = BackgroundRuns(self)
+        self.inputs = Inputs(self)
         self._turns = SessionTurns(self)
 
     # --- opening and closing -------------------------------------------------------------------------------------
@@ -173,6 +175,16 @@ class Inside:
     def tasking(self) -> Tasking:
         """Tasks, and whoever does their runs here. Raises `UsageError` for a runtime in memory."""
         return self._open().tasking
+
+    @property
+    def keeps(self) -> bool:
+        """Whether there is a database: what is said and done outlives the process."""
+        return self._open().database is not None
+
+    async def session_of(self, run_id: str) -> str:
+        """Returns the session that a run is a turn of; blank for none."""
+        facts = await self.runs.facts(run_id, limit=1)
+        return created.session if facts and isinstance(created := facts[0][1], RunCreated) else ""
 
     @property
     def sessions(self) -> SessionService:

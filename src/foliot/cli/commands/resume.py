@@ -21,6 +21,7 @@ from foliot.engine.driver.ids import new_run_id
 from foliot.engine.explain.amounts import money
 from foliot.engine.live.hub import Recorded
 from foliot.errors import Conflict, Denied, FoliotError, InvalidInput, UsageError
+from foliot.kernel.inbox import MODES
 from foliot.kernel.run.events import RunCreated
 from foliot.runtime.answers import Replayed
 from foliot.runtime.groups.groups import Groups
@@ -127,6 +128,38 @@ async def _cancel(word: str, reason: str) -> int:
     else:
         out(f"{info.id} was asked to stop; the process that drives it does so at the next moment.")
     return 0
+
+
+@click.command()
+@run_argument()
+@click.argument("text")
+@click.option("--mode", default="steer", metavar="MODE", help=f"{', '.join(MODES[:-1])} or {MODES[-1]}.")
+@click.option("--key", metavar="KEY", help="Said again with the same key, it is one input with one outcome.")
+def say(run_id: str, text: str, mode: str, key: str | None) -> int:
+    """Say something to a run. One that has ended is restarted: another run goes on after it.
+
+    \b
+    steer          heard before the next question to the model
+    followup       answered when the run would end, each in a turn of its own (also: queue)
+    collect        answered when the run would end, all together
+    steer-backlog  heard as by steer, and answered as a followup
+    interrupt      ends what is under way, and is heard at once
+
+    \b
+    foliot say 01k3 "Also look at the second invoice"
+    foliot say 01k3 "Stop that" --mode interrupt
+    """
+    return run(_say(run_id, text, mode, key))
+
+
+async def _say(word: str, text: str, mode: str, key: str | None) -> int:
+    async with reached() as client:
+        info = await run_of(client, word)
+        said = await client.runs.say(info.id, text, mode=mode, by=whoami(), key=key)
+        out(f"{said.run.id} {said.outcome}{' (said before)' if said.again else ''}")
+        if said.outcome != "restarted":
+            return 0
+        return WAITS if (await rested(client, said.run.id)).phase == "waiting" else 0
 
 
 @click.command()

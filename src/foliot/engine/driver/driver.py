@@ -371,6 +371,7 @@ class Driver:
                     await self._start_calls(action)
                 case Note():
                     self._expire(action.events)
+                    self._stop_answered(action.events)
                     if refused and isinstance(keeper := self._tools, KeepsRecords):
                         for call, result in refused:
                             await keeper.refused(call, result)
@@ -878,6 +879,15 @@ class Driver:
                 self._post(returned)  # it has ended, whatever its hooks would have said
             elif call is not None:
                 self._post(given_up(call, interrupted=self.state.ending is None))
+
+    def _stop_answered(self, events: Sequence[Event]) -> None:
+        """Stop calls under way that the kernel has given a result: they only read, and were interrupted."""
+        if not self._calling:
+            return
+        for event in events:
+            if isinstance(event, ToolFinished) and (task := self._calling.pop(event.result.call_id, None)) is not None:
+                self._cancel(task)
+                self._stopping.append(task)
 
     def _effects(self) -> list[asyncio.Task[None]]:
         return [task for task in (self._asking, self._hooking, *self._calling.values()) if task is not None]

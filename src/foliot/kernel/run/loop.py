@@ -169,8 +169,10 @@ def _act(state: State) -> Action:
         phase = call.phase
         if phase == "done":
             continue
-        if phase == "running":
+        if phase == "running" and not (call.effect == "read" and is_interrupted(state)):
             running.append(call.id)
+        elif phase == "running":
+            given.append(_dropped(state, call, "interrupted"))
         elif call.verdict is not None:
             given.append(call.verdict)
         elif state.interrupted and (call.attempts == 0 or _is_stopped(state, call)):

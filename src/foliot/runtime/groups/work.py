@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from foliot.engine.workspaces.history import StepFiles
     from foliot.engine.workspaces.trees import WorkspaceTree
     from foliot.kernel.messages import Message
-    from foliot.kernel.run.events import Event, InputMode
+    from foliot.kernel.run.events import Event
     from foliot.runtime.agent import Agent
     from foliot.runtime.answers import Answered, Called, Input, Replayed, RunStanding, Toolset
+    from foliot.runtime.inputs import RunInput
     from foliot.runtime.results import RunResult
     from foliot.store.base import Document
     from foliot.store.journal.base import RunInfo
@@ -192,8 +193,14 @@ class RunGroup(Group):
         """Ask a run to end, wherever it is driven. Raises `NotFound`."""
 
     @abstractmethod
-    async def say(self, run_id: str, text: str, *, mode: InputMode = "steer", by: str = "") -> RunInfo:
-        """Say something to a live run; it is heard between two steps. Raises `NotFound`, `Conflict`, `InvalidInput`."""
+    async def say(
+        self, run_id: str, text: str, *, mode: str = "steer", by: str = "", key: str | None = None
+    ) -> RunInput:
+        """Say something to a run: `mode` is steer, followup, collect, queue, steer-backlog or interrupt.
+
+        The same `key` twice is one input with one outcome. A run that has ended is restarted: another one goes on after
+        it. Raises `NotFound`, `Conflict` when the key belongs to other words, `InvalidInput`.
+        """
 
     @abstractmethod
     async def settle(

@@ -26,12 +26,13 @@ from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.identity import NOBODY, Identity, acting
 from foliot.kernel.messages import Message
 from foliot.kernel.run.codec import decode
-from foliot.kernel.run.events import Event, InputMode
+from foliot.kernel.run.events import Event
 from foliot.kernel.run.state import Call, State
 from foliot.runtime.agent import Agent
 from foliot.runtime.answers import Answered, Input, Replayed, RunStanding
 from foliot.runtime.delegation import children_of
 from foliot.runtime.groups.work import ApprovalGroup, QuestionGroup, RunGroup, Settled, TaskGroup
+from foliot.runtime.inputs import RunInput
 from foliot.runtime.inside import Inside
 from foliot.runtime.local.groups import whoami
 from foliot.runtime.results import result_of
@@ -261,9 +262,11 @@ class LocalRuns(_Waking, RunGroup):
     async def cancel(self, run_id: str, *, by: str = "", reason: str = "") -> RunInfo:
         return await self._inside.cancel(run_id, by=self._person(by), reason=reason)
 
-    async def say(self, run_id: str, text: str, *, mode: InputMode = "steer", by: str = "") -> RunInfo:
+    async def say(
+        self, run_id: str, text: str, *, mode: str = "steer", by: str = "", key: str | None = None
+    ) -> RunInput:
         person = self._person(by)
-        return await self._inside.background.say(run_id, text, mode=mode, by=person, here=self._wakes)
+        return await self._inside.inputs.say(run_id, text, mode=mode, by=person, key=key, here=self._wakes)
 
     async def settle(
         self,

@@ -14,6 +14,7 @@ from foliot.client.wire import BatchWire, FactWire, StoryWire, TakenWire
 from foliot.engine.approval.questions import OpenQuestion
 from foliot.engine.explain.trace import CallTrace, Mark, StepTrace, Trace
 from foliot.engine.explain.why import Explanation
+from foliot.kernel.inbox import Outcome
 from foliot.runtime.answers import (
     Budgets,
     Called,
@@ -215,6 +216,13 @@ SHAPES: Final[dict[str, Schema]] = {
     ),
     "TaskRuns": shape({"name": TEXT, "runs": listof(ref("RunRow"))}),
     "Run": _RUN,
+    "RunInput": {
+        "allOf": [
+            ref("Run"),
+            shape({"input": shape({"outcome": {"enum": [*get_args(Outcome)]}, "arrival": COUNT, "again": YES_NO})}),
+        ],
+        "description": "The run that hears what was said, and what became of that.",
+    },
     "RunList": shape({"items": listof(ref("Run"))}, optional={"continue": TEXT}),
     "RunTrace": shape({"run": TEXT, "phase": TEXT, "trace": ref("Trace")}),
     "RunResults": shape({"run": TEXT, "items": listof(ref("CallResult"))}),

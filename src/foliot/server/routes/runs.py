@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -17,7 +17,6 @@ from foliot.engine.driver.journal import summary_of
 from foliot.engine.explain.trace import trace_of
 from foliot.errors import InvalidInput, NotFound
 from foliot.kernel.messages import Message
-from foliot.kernel.run.events import InputMode
 from foliot.runtime.answers import ForkOrder, RunContent, RunOrder
 from foliot.runtime.groups.work import Settled as SettlingWord
 from foliot.runtime.local.work import NEAR, interrupted_runs, leave_settled, several
@@ -56,8 +55,11 @@ Bytes = Annotated[int, Query(ge=1, le=RESULT_PAGE, description="How many bytes a
 
 
 class Said(Struct, forbid_unknown_fields=True):
+    """Something to be said to a run. The same `key` twice is one input; without one it is that of the request."""
+
     message: str
-    mode: InputMode = "steer"
+    mode: str = "steer"
+    key: Annotated[str, Meta(min_length=1, max_length=253)] | None = None
 
 
 class Answered(Struct, forbid_unknown_fields=True):
@@ -268,20 +270,22 @@ async def cancel(run_id: RunId, request: Request, services: Services, caller: Ca
 @router.post("/v1/runs/{run_id}/say")
 @router.post("/v1/runs/{run_id}/input")  # for older clients
 async def say(run_id: RunId, request: Request, services: Services, caller: Caller) -> Response:
-    """Say something to a live run; it is heard at the next boundary between steps."""
+    """Say something to a run. One that has ended is restarted; the answer is about the run that hears it."""
     body = await form(request, Said)
     info = await _seen(services, caller, request.scope[ROLE], run_id)
     act = _act(services, caller, request, "run_told", info.namespace, run_id)
-    info = await services.drives.say(
+    said = await services.runtime.inside.inputs.say(
         run_id,
         body.message,
         mode=body.mode,
         by=caller.name,
-        input_id=id_by_key(request.scope),
+        via="http",
+        key=body.key or id_by_key(request.scope),
         in_transaction=act.record,
     )
     act.tell()
-    return _answer(info, 202)
+    became = {"outcome": said.outcome, "arrival": said.arrival, "again": said.again}
+    return Json({**run_document(said.run, time.time()), "input": became}, 202)
 
 
 @router.post("/v1/runs/{run_id}/answer")

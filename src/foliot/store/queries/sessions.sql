@@ -259,3 +259,8 @@ UPDATE inbox SET status = 'consumed', run_id = :run_id, message = NULL
 -- locks: -
 UPDATE inbox SET status = 'dropped', reason = :reason
  WHERE owner_kind = 'run' AND owner = :owner AND id = :id AND status = 'offered';
+
+-- name: inbox_restart
+-- The run that goes on after one that has ended, because of what was said to it.
+SELECT run_id FROM inbox
+ WHERE owner_kind = 'run' AND owner = :owner AND outcome = 'restarted' AND run_id IS NOT NULL ORDER BY seq LIMIT 1;

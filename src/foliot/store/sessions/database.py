@@ -204,12 +204,12 @@ class SqlSessions:
     async def waiting(self, session: Session) -> list[Input]:
         """Lists what is not answered yet, in the order of arrival."""
         found = await self._db.read("inbox_open", owner_kind="session", owner=session.key)
-        return [_input(row) for row in found]
+        return [input_of_row(row) for row in found]
 
     async def inputs(self, owner: int, *, kind: OwnerKind = "session", after: int = 0, limit: int = 100) -> list[Input]:
         """Lists what was said to a session or a run, by the key of its row, in the order of arrival."""
         found = await self._db.read("inbox_list", owner_kind=kind, owner=owner, after=after, count=limit)
-        return [_input(row) for row in found]
+        return [input_of_row(row) for row in found]
 
     async def dropped(self, session: Session) -> list[Input]:
         """Lists what had to make room and stands in no turn yet, in the order of arrival."""
@@ -392,7 +392,7 @@ def _say(id: str, new: NewInput, now: float, options: InboxOptions) -> Tx[Said]:
         raise _missing(id)
     session = _session(there)
     if (known := (yield from one("inbox_by_id", owner_kind="session", owner=session.key, id=new.id))) is not None:
-        return _said_before(_input(known), new)
+        return said_before(input_of_row(known), new)
     if session.archived_at is not None:
         raise _archived(id)
     waiting = yield from _open("session", session.key)
@@ -411,7 +411,8 @@ def _say(id: str, new: NewInput, now: float, options: InboxOptions) -> Tx[Said]:
         return msgspec.structs.replace(said, act="start")
     heard: Event | None = None
     if arrival.act == "offer":
-        heard = InputReceived(input_id(id, seq), new.message, new.mode, new.by)
+        # A turn only hears it: what is to be answered as well has a turn of its own afterwards.
+        heard = InputReceived(input_id(id, seq), new.message, "steer", new.by, seq)
     elif arrival.act == "stop":
         heard = CancelRequested(by=new.by, reason=INTERRUPTED)
     if heard is None:
@@ -420,7 +421,8 @@ def _say(id: str, new: NewInput, now: float, options: InboxOptions) -> Tx[Said]:
     return msgspec.structs.replace(said, act="wake")
 
 
-def _said_before(known: Input, new: NewInput) -> Said:
+def said_before(known: Input, new: NewInput) -> Said:
+    """Returns what became of an input that is said again. Raises `Conflict` when it was said in other words."""
     if known.digest != new.digest:
         raise Conflict(f"the input {new.id!r} was said before, in other words", hint="give each input a key of its own")
     return Said(known.seq, known.outcome, run_id=known.run_id, again=True)
@@ -474,7 +476,7 @@ def _consume(kind: OwnerKind, owner: int, seq: int, run_id: str) -> Tx[bool]:
 
 
 def _open(kind: OwnerKind, owner: int) -> Tx[list[Input]]:
-    return [_input(row) for row in (yield from rows("inbox_open", owner_kind=kind, owner=owner))]
+    return [input_of_row(row) for row in (yield from rows("inbox_open", owner_kind=kind, owner=owner))]
 
 
 def _lock_place(place: Place) -> Tx[str]:
@@ -559,7 +561,7 @@ def _turn(row: Row) -> Turn:
     return Turn(row["number"], row["run_id"], row["parent"], row["began_at"], row["ended_at"])
 
 
-def _input(row: Row) -> Input:
+def input_of_row(row: Row) -> Input:
     message = row["message"]
     return Input(
         row["seq"],

@@ -1,0 +1,194 @@
+"""Inputs to runs outside of sessions: heard while a run works, answered after that, or by a run that restarts it.
+
+    mode            while the run works                                when it would end
+    followup        waits                                              a turn of its own, oldest first
+    queue           as followup
+    collect         waits                                              one turn for all that were collected
+    steer           heard before the next question to the model
+    steer-backlog   as steer                                           and a turn of its own
+    interrupt       ends the answer and the calls under way, and is heard at once
+
+A run that has ended is restarted: another run of its agent goes on after it, with its conversation. A run that is a
+turn of a session passes what it is told on to its session.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from msgspec import Struct
+
+from foliot.engine.driver.ids import new_run_id
+from foliot.engine.driver.journal import signal, storable, was_said
+from foliot.engine.driver.runs import user_message
+from foliot.errors import Conflict, InvalidInput
+from foliot.kernel.identity import Identity
+from foliot.kernel.inbox import InboxOptions, Outcome, Waiting, arrive, mode_of, mode_problem
+from foliot.kernel.messages import Message
+from foliot.kernel.run.events import InputReceived
+from foliot.kernel.run.spec import digest
+from foliot.kernel.run.state import State
+from foliot.store.journal.base import TERMINAL, RunInfo, TransactionBody
+from foliot.store.sessions.base import NewInput, Said
+from foliot.store.sessions.run_inputs import RunInputs, RunRestarted, restarting
+
+if TYPE_CHECKING:
+    from foliot.runtime.inside import Inside
+
+# A conversation that was restarted so often is not followed further: somebody restarts faster than one can say a word.
+MOST_RESTARTS: Final = 64
+# Of a runtime in memory: so many outcomes are kept for those who say something again.
+_MOST_KEPT: Final = 1024
+
+
+class RunInput(Struct, frozen=True):
+    """What became of something that was said to a run. `run` is the one that hears it.
+
+    `outcome` is `direct`, `queued`, `interrupted` or `restarted`; then `run` is another one, which goes on after the
+    run that was meant. `arrival` is the number of the input among all that was said there. `again`: it had been said
+    before under the same key, and this is what became of it then.
+    """
+
+    run: RunInfo
+    outcome: Outcome
+    arrival: int
+    again: bool = False
+
+
+class Inputs:
+    """What is said to the runs of one runtime."""
+
+    def __init__(self, inside: Inside) -> None:
+        self._inside = inside
+        self._kept: OrderedDict[tuple[str, str], tuple[str, Outcome, str]] = OrderedDict()
+
+    async def say(
+        self,
+        run_id: str,
+        text: str | Message,
+        *,
+        mode: str = "steer",
+        by: str = "",
+        via: str = "python",
+        key: str | None = None,
+        in_transaction: TransactionBody | None = None,
+        here: bool = True,
+    ) -> RunInput:
+        """Says something to a run; durable on return. A blank `mode` is `followup`.
+
+        The same `key` twice is one input, and gives the same outcome. What `in_transaction` writes is stored with it;
+        not `here`: the run is left to whoever resumes it. Raises `NotFound`, `InvalidInput` for another mode or no
+        text, and `Conflict` when the key belongs to other words: then nothing was stored.
+        """
+        word = mode_of(mode)
+        if word is None:
+            raise InvalidInput(mode_problem(mode))
+        if isinstance(text, str) and not text.strip():
+            raise InvalidInput("there is nothing to say: the text is empty (message is required)")
+        message = user_message(text) if isinstance(text, str) else text
+        with storable(f"what is said to run {run_id}"):
+            what = digest(msgspec.json.encode((word, message)))
+        new = NewInput(key or new_run_id(self._inside.clock()), word, message, what, by)
+        for _ in range(MOST_RESTARTS):
+            try:
+                return await self._say(run_id, new, via, in_transaction, here)
+            except RunRestarted as restarted:
+                run_id = restarted.by
+        raise Conflict(f"run {run_id} is restarted over and over", hint="`foliot runs` lists what goes on")
+
+    async def _say(
+        self, run_id: str, new: NewInput, via: str, in_transaction: TransactionBody | None, here: bool
+    ) -> RunInput:
+        inside = self._inside
+        info = await inside.runs.journal.get(run_id)
+        if not inside.keeps:
+            return await self._say_in_memory(info, new, here)
+        if session := await inside.session_of(run_id):
+            return await self._pass_on(session, info, new, via)
+        inputs = RunInputs(inside.database)
+        said = await inputs.say(run_id, new, now=inside.clock(), in_transaction=in_transaction)
+        if said.act == "start":
+            return await self._restart(inputs, info, new, via, in_transaction)
+        if said.act == "wake":
+            await inside.background.wake(run_id, here=here)
+        return RunInput(await inside.runs.journal.get(said.run_id or run_id), said.outcome, said.seq, said.again)
+
+    async def _pass_on(self, session: str, info: RunInfo, new: NewInput, via: str) -> RunInput:
+        service = self._inside.sessions
+        identity = Identity((await service.store.get(session)).place.user, new.by, via)
+        said: Said = await service.say(session, new.message, identity=identity, mode=new.mode, key=new.id)
+        return RunInput(info, said.outcome, said.seq, said.again)
+
+    async def _restart(
+        self, inputs: RunInputs, info: RunInfo, new: NewInput, via: str, in_transaction: TransactionBody | None
+    ) -> RunInput:
+        """Begins the run that goes on after one that has ended, with what that one was told and did not answer."""
+        inside = self._inside
+        _, state = await inside.runs.load(info.id)
+        assert state.created is not None, "every journal begins with it"
+        left = _left(info, state)
+        left += await inputs.unheard(info.key) if info.phase == "failed" else []
+        run_id = inside.new_run_id()
+        body = restarting(info.id, info.key, new, run_id, now=inside.clock(), in_transaction=in_transaction)
+        began = await inside.background.start(
+            info.agent,
+            [*left, new.message],
+            run_id=run_id,
+            namespace=info.namespace,
+            labels=None,
+            identity=_speaker(state.created.identity, new.by, via),
+            after=info.id,
+            in_transaction=body,
+        )
+        return RunInput(began, "restarted", 1)
+
+    async def _say_in_memory(self, info: RunInfo, new: NewInput, here: bool) -> RunInput:
+        """The same without rows: what was said and its outcome last as long as the process."""
+        inside = self._inside
+        if (kept := self._kept.get((info.id, new.id))) is not None:
+            if kept[0] != new.digest:
+                raise Conflict(f"the input {new.id!r} was said before, in other words")
+            return RunInput(await inside.runs.journal.get(kept[2]), kept[1], 0, again=True)
+        if info.phase in TERMINAL:
+            _, state = await inside.runs.load(info.id)
+            assert state.created is not None, "every journal begins with it"
+            run_id = inside.new_run_id()
+            began = await inside.background.start(
+                info.agent,
+                [*_left(info, state), new.message],
+                run_id=run_id,
+                namespace=info.namespace,
+                labels=None,
+                identity=_speaker(state.created.identity, new.by, "python"),
+                after=info.id,
+            )
+            return self._keep(info, new, RunInput(began, "restarted", 0))
+        if not await was_said(inside.runs.journal, info.id, new.id):
+            said = InputReceived(new.id, new.message, new.mode, new.by)
+            message = signal(info.id, said, inside.clock(), signal_id=new.id)
+            await inside.runs.journal.signal(message)
+            await inside.background.wake(info.id, message, here=here)
+        turn = "waiting" if info.phase == "waiting" else "working"
+        outcome = arrive(Waiting(1, new.mode, inside.clock()), (), turn, InboxOptions()).outcome
+        return self._keep(info, new, RunInput(await inside.runs.journal.get(info.id), outcome, 0))
+
+    def _keep(self, info: RunInfo, new: NewInput, became: RunInput) -> RunInput:
+        self._kept[info.id, new.id] = new.digest, became.outcome, became.run.id
+        if len(self._kept) > _MOST_KEPT:
+            self._kept.popitem(last=False)
+        return became
+
+
+def _speaker(identity: Identity, by: str, via: str) -> Identity:
+    return Identity(identity.user, by if by != identity.user else "", via, identity.ordered_by)
+
+
+def _left(info: RunInfo, state: State) -> list[Message]:
+    """Returns what a run had heard and did not answer before it ended; whoever cancels a run wants none of it."""
+    return [] if info.phase == "cancelled" else [each.message for each in sorted(state.inputs, key=_by_arrival)]
+
+
+def _by_arrival(given: InputReceived) -> int:
+    return given.arrival

@@ -1,0 +1,118 @@
+"""What is said to runs outside of sessions: numbered and stored once, heard by way of signals.
+
+The row of an input says what became of it, for whoever says it again with the same id. Its message is in a signal until
+the run has it in its journal. An ended run is restarted: the row then names the run that goes on after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from foliot.errors import Conflict, NotFound
+from foliot.kernel.inbox import FULL, RUN_ENDED, Arrival, InboxOptions, Waiting, arrive
+from foliot.kernel.messages import Message
+from foliot.kernel.run.codec import encode, type_of
+from foliot.kernel.run.events import InputReceived
+from foliot.store.base import Database
+from foliot.store.journal.base import TERMINAL, Signal, TransactionBody
+from foliot.store.journal.database import add_signal, lock_runs
+from foliot.store.sessions.base import Input, NewInput, Said
+from foliot.store.sessions.database import add_input, input_of_row, said_before
+from foliot.store.transaction import Tx, one, rows, run
+
+# So many inputs that a run has not heard yet may wait for it.
+MOST_WAITING: Final = 100
+
+
+class RunRestarted(Conflict):
+    """The run has ended, and another one goes on after it."""
+
+    code = "run_restarted"
+
+    def __init__(self, run_id: str, by: str) -> None:
+        super().__init__(f"run {run_id} has ended, and run {by} goes on after it")
+        self.by = by
+
+
+class RunInputs:
+    """The inputs to runs of an installation."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def say(
+        self, run_id: str, new: NewInput, *, now: float, in_transaction: TransactionBody | None = None
+    ) -> Said:
+        """Stores an input for a run that has not ended, with the signal by which the run hears of it.
+
+        For one that has ended nothing is stored, and `act` is "start": whoever asked restarts it with `restarting`.
+        Raises `NotFound`, `RunRestarted`, and `Conflict` when the id belongs to other words or too many wait.
+        """
+        return await self._db.write(_say, run_id, new, now, in_transaction)
+
+    async def unheard(self, key: int) -> list[Message]:
+        """Returns what was said to a run, by the key of its row, that failed before it could hear it."""
+        found = await self._db.read("inbox_list", owner_kind="run", owner=key, after=0, count=MOST_WAITING)
+        inputs = [input_of_row(row) for row in found]
+        return [each.message for each in inputs if each.reason == RUN_ENDED and each.message is not None]
+
+    async def all(self, key: int) -> list[Input]:
+        """Lists what was said to a run, by the key of its row, in the order of arrival."""
+        found = await self._db.read("inbox_list", owner_kind="run", owner=key, after=0, count=10 * MOST_WAITING)
+        return [input_of_row(row) for row in found]
+
+
+def restarting(
+    run_id: str, key: int, new: NewInput, new_run: str, *, now: float, in_transaction: TransactionBody | None = None
+) -> Callable[[], Tx[None]]:
+    """Returns what the creation of `new_run` does to the inbox of the ended run that it goes on after.
+
+    Both have their rows locked by then. Raises `RunRestarted` when somebody else was faster.
+    """
+
+    def body() -> Tx[None]:
+        if (known := (yield from one("inbox_by_id", owner_kind="run", owner=key, id=new.id))) is not None:
+            raise RunRestarted(run_id, known["run_id"] or run_id)
+        if (restart := (yield from one("inbox_restart", owner=key))) is not None:
+            raise RunRestarted(run_id, restart["run_id"])
+        seq = (yield from _last(key)) + 1
+        yield from add_input("run", key, seq, new, Arrival("restarted", "offer"), now, new_run)
+        yield from run("inbox_heard", run_id=new_run, owner=key, id=new.id)
+        if in_transaction is not None:
+            yield from in_transaction()
+
+    return body
+
+
+def _say(run_id: str, new: NewInput, now: float, in_transaction: TransactionBody | None) -> Tx[Said]:
+    there = yield from one("run_get", id=run_id)
+    found = (yield from lock_runs([there["key"]])) if there is not None else []
+    if not found:
+        raise NotFound(f"there is no run {run_id!r}", hint="`foliot runs` lists them")
+    key, phase = found[0]["key"], found[0]["phase"]
+    if (known := (yield from one("inbox_by_id", owner_kind="run", owner=key, id=new.id))) is not None:
+        return said_before(input_of_row(known), new)
+    if phase in TERMINAL:
+        if (restart := (yield from one("inbox_restart", owner=key))) is not None:
+            raise RunRestarted(run_id, restart["run_id"])
+        return Said(0, "restarted", act="start", run_id=run_id)
+    waiting = yield from rows("inbox_open", owner_kind="run", owner=key)
+    if len(waiting) >= MOST_WAITING:
+        raise Conflict(FULL, hint="wait until the run has heard what was said to it")
+    seq = (yield from _last(key)) + 1
+    turn = "waiting" if phase == "waiting" else "working"
+    outcome = arrive(Waiting(seq, new.mode, now, new.place), (), turn, InboxOptions()).outcome
+    yield from add_input("run", key, seq, new, Arrival(outcome, "offer"), now, run_id)
+    heard = InputReceived(new.id, new.message, new.mode, new.by, seq)
+    yield from add_signal(Signal(new.id, run_id, now, type_of(heard), encode(heard)))
+    if in_transaction is not None:
+        yield from in_transaction()
+    return Said(seq, outcome, act="wake", run_id=run_id)
+
+
+def _last(key: int) -> Tx[int]:
+    row = yield from one("inbox_last", owner_kind="run", owner=key)
+    return 0 if row is None else msgspec.convert(row["seq"], int)
