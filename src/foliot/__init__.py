@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         Sent,
         Toolset,
     )
+    from foliot.runtime.inputs import RunInput
     from foliot.runtime.outcomes import Applied, InUse, Outcome, Taken
     from foliot.runtime.results import RunFailedError, RunResult
     from foliot.runtime.runtime import Runtime
@@ -121,6 +122,7 @@ __all__ = [
     "RunFailedError",
     "RunHeld",
     "RunInfo",
+    "RunInput",
     "RunResult",
     "RunStanding",
     "RunTaken",
@@ -216,6 +218,7 @@ _HOME = {
     "RuleDefaults": "foliot.runtime.answers",
     "RunFailedError": "foliot.runtime.results",
     "RunInfo": "foliot.store.journal.base",
+    "RunInput": "foliot.runtime.inputs",
     "RunResult": "foliot.runtime.results",
     "RunStanding": "foliot.runtime.answers",
     "RunTaken": "foliot.store.journal.base",

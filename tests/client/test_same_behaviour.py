@@ -121,7 +121,7 @@ def words_that_are_none() -> dict[str, Row]:
     return {
         "runs.settle": Row(lambda f: f.runs.settle("parcel", "send", "hapened"), WORDS),
         "runs.settle of an ended run": Row(lambda f: f.runs.settle("over", "send", "hapened"), WORDS),
-        "runs.say": Row(lambda f: f.runs.say("door", "hi", mode="shout"), "collect, followup, interrupt, queue"),
+        "runs.say": Row(lambda f: f.runs.say("door", "hi", mode="shout"), "supported: queue, followup, collect, steer"),
         "runs.list": Row(lambda f: f.runs.list(phases=["sucess"]), "cancelled, failed, pending"),
         "tasks.list": Row(lambda f: f.tasks.list(phases=("sucess",)), "'sucess' is not one of DeadLetter, Pending"),
         "tasks.submit kind": Row(lambda f: f.tasks.submit(Command("agnt", "desk", message="x")), "agent, system"),
@@ -174,7 +174,6 @@ def inputs_that_cannot_be_used() -> dict[str, Row]:
         "runs.fork with nothing": Row(lambda f: f.runs.fork("over", at=1, input=""), empty),
         "runs.fork with no model": Row(lambda f: f.runs.fork("over", at=1, model="nope"), "ModelEndpoint/nope"),
         "runs.say nothing": Row(lambda f: f.runs.say("door", " "), "there is nothing to say"),
-        "runs.say to an ended run": Row(lambda f: f.runs.say("over", "hi"), "has ended"),
         "runs.cancel of an ended run": Row(lambda f: f.runs.cancel("over"), "has ended"),
         "runs.result before its beginning": Row(lambda f: f.runs.result("over", "c", offset=-1), "must be at least 0"),
         "runs.result of no call": Row(lambda f: f.runs.result("over", "c"), "'c'"),

@@ -213,7 +213,7 @@ class SqlSessions:
 
     async def dropped(self, session: Session) -> list[Input]:
         """Lists what had to make room and stands in no turn yet, in the order of arrival."""
-        return [_input(row) for row in await self._db.read("inbox_dropped", owner=session.key)]
+        return [input_of_row(row) for row in await self._db.read("inbox_dropped", owner=session.key)]
 
     async def drop_waiting(self, id: str, *, reason: str = CANCELLED) -> list[int]:
         """Takes out what no turn has answered or was offered; their numbers. Raises `NotFound`."""
