@@ -766,6 +766,19 @@ class Inside:
         """Returns the agent, looked up when it is a name. Raises `NotFound`, `InvalidInput`."""
         return await self._assembly.agent(agent)
 
+    async def check_turn(self, agent: Agent | str, options: RunOptions, files: Sequence[str]) -> None:
+        """Raises unless a run of the agent may have these options, and its model reads files of these media types.
+
+        Raises `NotFound`, `Denied`, `InvalidInput`.
+        """
+        spec, _ = await self._assembly.prepare(await self._assembly.agent(agent))
+        spec = await self._assembly.adjusted(spec, options)
+        if unread := await self.models.unread(spec, files):
+            raise InvalidInput(
+                f"the model {spec.model} of agent {spec.agent!r} does not read {', '.join(unread)}",
+                hint="say it in words, or choose a model that reads such files",
+            )
+
     def know(self, agent: Agent) -> None:
         """Remember the Python objects of an agent, for runs of it that are resumed here."""
         self._assembly.know(agent)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
-
-from msgspec.structs import replace
 
 from foliot.engine.driver.journal import signal
 from foliot.errors import Conflict
 from foliot.kernel.run.events import CancelRequested
-from foliot.kernel.run.spec import RunSpec
 from foliot.resources.references import qualified
 from foliot.runtime.agent import within
+from foliot.sessions.turns import with_time_limit
 from foliot.store.journal.base import TERMINAL
+from foliot.store.sessions.base import Place
 
 if TYPE_CHECKING:
     from foliot.runtime.inside import Inside
     from foliot.runtime.results import RunResult
-    from foliot.sessions.base import NewTurn
+    from foliot.sessions.base import NewTurn, TurnOptions
 
 
 class SessionTurns:
@@ -32,14 +33,6 @@ class SessionTurns:
 
     async def _drive(self, turn: NewTurn) -> RunResult:
         inside, place = self._inside, turn.session.place
-        most = turn.options.max_seconds
-
-        def adjust(spec: RunSpec) -> RunSpec:
-            limit = spec.limits.max_seconds
-            if most is None or (limit is not None and limit <= most):
-                return spec
-            return replace(spec, limits=replace(spec.limits, max_seconds=most))
-
         return await inside.run(
             within(place.agent, place.namespace),
             turn.input,
@@ -47,7 +40,7 @@ class SessionTurns:
             identity=turn.identity,
             after=turn.after,
             options=turn.options.for_run(),
-            adjust=adjust,
+            adjust=partial(with_time_limit, options=turn.options),
             turn=turn,
             stream=True,
             check=False,
@@ -82,3 +75,7 @@ class SessionTurns:
         known = await self._inside.agent(within(agent, namespace))
         if model:
             await self._inside.models.model_of(qualified(model, known.namespace), known.namespace)
+
+    async def check_turn(self, place: Place, options: TurnOptions, files: Sequence[str]) -> None:
+        """Raises unless a turn may begin with these options, and its model reads these files; see `TurnRuns`."""
+        await self._inside.check_turn(within(place.agent, place.namespace), options.for_run(), files)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -13,7 +14,7 @@ from foliot.engine.definition.run_options import RunOptions
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import Message
 from foliot.store.journal.base import Phase, TransactionBody
-from foliot.store.sessions.base import Session
+from foliot.store.sessions.base import Place, Session
 
 
 class TurnOptions(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -72,6 +73,13 @@ class TurnRuns(Protocol):
 
     async def check(self, namespace: str, agent: str, model: str) -> None:
         """Raises `NotFound` or `InvalidInput` unless there is such an agent, and such a model if one is named."""
+        ...
+
+    async def check_turn(self, place: Place, options: TurnOptions, files: Sequence[str]) -> None:
+        """Raises `NotFound`, `Denied` or `InvalidInput` unless a turn of the agent may have these options.
+
+        `files` are media types that come with what is said: a model that does not read one of them is asked nothing.
+        """
         ...
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import isfinite
 from typing import Any, Final
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from foliot.errors import InvalidInput
 from foliot.kernel.identity import is_name
 from foliot.kernel.inbox import DROPS, InboxOptions
+from foliot.sessions.base import TurnOptions
 from foliot.sessions.keys import LONGEST_KEY
 from foliot.sessions.turns import INBOX
 from foliot.store.sessions.base import Place
@@ -19,6 +21,9 @@ LONGEST_TEXT: Final = 512
 LARGEST_OPTIONS: Final = 65_536
 LONGEST_DEBOUNCE: Final = 3600.0
 LARGEST_CAP: Final = 10_000
+LONGEST_TURN: Final = 7 * 86_400.0
+LONGEST_SYSTEM: Final = 200_000
+MOST_EXCLUDED: Final = 1000
 # What can be typed again and stands in a path; a key of a session may be the id of one.
 _ID: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:%@-]{0,254}[A-Za-z0-9])?")
 
@@ -74,3 +79,20 @@ def check_options(options: dict[str, Any]) -> dict[str, Any]:
     if inbox.drop not in DROPS:
         raise InvalidInput(f"inbox.drop is one of {', '.join(DROPS)}", field="inbox.drop")
     return options
+
+
+def check_turn_options(options: TurnOptions | None) -> TurnOptions:
+    """Returns the options of a turn, without blank names of tools. Raises `InvalidInput` for what no turn can have."""
+    if options is None:
+        return TurnOptions()
+    seconds = options.max_seconds
+    if seconds is not None and (not isfinite(seconds) or seconds > LONGEST_TURN):
+        raise InvalidInput(f"max_seconds is at most {LONGEST_TURN:g}", field="max_seconds")
+    if len(options.system) > LONGEST_SYSTEM:
+        raise InvalidInput(f"system has at most {LONGEST_SYSTEM:,} characters, and this one {len(options.system):,}")
+    tools = tuple(dict.fromkeys(name.strip() for name in options.exclude_tools if name.strip()))
+    if len(tools) > MOST_EXCLUDED:
+        raise InvalidInput(f"exclude_tools names at most {MOST_EXCLUDED} tools, and these are {len(tools)}")
+    check_texts(model=options.model, **{f"tool {n} of exclude_tools": name for n, name in enumerate(tools, 1)})
+    system = options.system if options.system.strip() else ""
+    return TurnOptions(options.model.strip(), system, tools, seconds)

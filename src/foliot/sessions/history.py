@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec import Struct
+
 from foliot.engine.driver.journal import Specs, read_facts
 from foliot.errors import Conflict
+from foliot.kernel.identity import Identity
 from foliot.kernel.messages import Message
-from foliot.kernel.run.events import RunCreated, SessionCompacted
+from foliot.kernel.run.events import InputReceived, RunCreated, SessionCompacted, StepStarted
 from foliot.kernel.run.loop import fold
 from foliot.kernel.run.state import State
 from foliot.store.journal.base import Journal
@@ -29,6 +32,28 @@ async def messages_of_turn(journal: Journal, specs: Specs, run_id: str) -> tuple
     said = [fact for fact in facts if not isinstance(fact[1], SessionCompacted)]
     state = fold(await specs.get(journal, created.spec), run_id, said, (_EARLIER,) * created.before)
     return tuple(state.transcript[created.before :])
+
+
+class Question(Struct, frozen=True):
+    """The messages that a turn answered, with the numbers of the inputs among them.
+
+    `after` is the run that the turn went on after, `identity` on whose behalf it acted.
+    """
+
+    messages: tuple[Message, ...]
+    inputs: tuple[int, ...]
+    after: str
+    identity: Identity
+
+
+async def question_of(journal: Journal, run_id: str) -> Question:
+    """Reads what a turn answered: what it began with, and what it took in while it worked. Raises `JournalChanged`."""
+    facts = [event for _, event in await read_facts(journal, run_id)]
+    if not facts or not isinstance(created := facts[0], RunCreated):
+        raise Conflict(f"the journal of run {run_id} does not begin with its creation")
+    asked = max((n for n, event in enumerate(facts) if isinstance(event, StepStarted)), default=0)
+    heard = tuple(event.message for event in facts[:asked] if isinstance(event, InputReceived))
+    return Question((*created.input, *heard), created.inputs, created.after, created.identity)
 
 
 def texts_of(state: State) -> list[str]:

@@ -131,6 +131,7 @@ class TurnKeeper:
         identity: Identity,
         options: TurnOptions,
         inputs: Sequence[int] = (),
+        again: Sequence[int] = (),
         summarised: Sequence[int] = (),
         title: str = "",
         after: str | None = None,
@@ -138,6 +139,7 @@ class TurnKeeper:
     ) -> str:
         """Begins a turn that answers these inputs; returns the id of its run, which is stored by then.
 
+        `again` are inputs that another turn has answered before.
         It goes on after the head of the session, or after the run `after`, which is that of the turn `parent`. Raises
         `SessionBusy` when another turn began meanwhile, and what keeps a run of the agent from beginning.
         """
@@ -153,7 +155,7 @@ class TurnKeeper:
                 session.turns + 1,
                 session.head if after is None else after,
                 tuple(messages),
-                tuple(inputs),
+                (*inputs, *again),
                 identity,
                 options,
                 body,

@@ -24,18 +24,35 @@ from foliot.engine.workspaces.assets import Assets
 from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.identity import Identity
 from foliot.kernel.inbox import mode_of, mode_problem
-from foliot.kernel.messages import Message
+from foliot.kernel.messages import Media, Message
 from foliot.kernel.run.spec import digest
 from foliot.sessions.base import Found, TurnOptions, TurnRuns, TurnView
-from foliot.sessions.checks import check_options, check_place, check_session_id, check_texts, check_title
+from foliot.sessions.checks import (
+    check_options,
+    check_place,
+    check_session_id,
+    check_texts,
+    check_title,
+    check_turn_options,
+)
 from foliot.sessions.content import ASSETS, SessionFiles, stored_message
-from foliot.sessions.history import excerpt_of, messages_of_turn
+from foliot.sessions.history import excerpt_of, messages_of_turn, question_of
 from foliot.sessions.keeper import TurnKeeper
-from foliot.sessions.turns import details_of, inbox_of, message_of
+from foliot.sessions.turns import details_of, inbox_of, message_of, options_of, over
 from foliot.store.base import Database
 from foliot.store.journal.base import Journal
 from foliot.store.sessions.assets import SqlAssets
-from foliot.store.sessions.base import Input, NewInput, NewSession, Place, Said, Session, SessionKind
+from foliot.store.sessions.base import (
+    Input,
+    NewInput,
+    NewSession,
+    Place,
+    Said,
+    Session,
+    SessionArchived,
+    SessionBusy,
+    SessionKind,
+)
 from foliot.store.sessions.database import SqlSessions
 
 log = logging.getLogger(__name__)
@@ -297,6 +314,11 @@ class SessionService:
         check_texts(key=key or "", place=place)
         session = await self.get(id, identity=identity, namespace=namespace)
         by = identity.actor if identity is not None and identity.actor != session.place.user else ""
+        options = check_turn_options(options)
+        kinds = [part.media_type for part in said.parts if isinstance(part, Media)]
+        if kinds or options != TurnOptions():
+            chosen = replace(options, model=options.model or session.model)
+            await self._turns.check_turn(session.place, chosen, kinds)
         said, files = await stored_message(said, session, self.assets)
         kept = details_of(identity, options, {**(details or {}), **({ASSETS: list(files)} if files else {})})
         with storable(f"what is said to session {id}"):
@@ -322,6 +344,52 @@ class SessionService:
         by = "" if identity is None else identity.actor
         await self._turns.cancel(session.turn, by=by, reason=STOPPED)
         return True
+
+    async def regenerate(
+        self,
+        id: str,
+        *,
+        identity: Identity | None,
+        options: TurnOptions | None = None,
+        namespace: str = "",
+    ) -> Said:
+        """Answers again what the newest turn has answered; the earlier answer stays as a branch of the conversation.
+
+        The new turn has the options of the earlier one, but for those that are given here. `run_id` is the new turn.
+        Raises `NotFound`, `SessionArchived`, `SessionBusy` while a turn is at work, `Conflict` when nothing was said.
+        """
+        session = await self.get(id, identity=identity, namespace=namespace)
+        if session.archived_at is not None:
+            raise SessionArchived(f"session {id} is archived", hint="begin another one")
+        if session.turn:
+            raise SessionBusy(f"a turn of session {id} is at work: run {session.turn}", hint="stop it first")
+        head = await self.store.turn_of(session.head) if session.head else None
+        if head is None:
+            raise Conflict(f"nothing was said to session {id} yet", hint="say something first")
+        asked = await question_of(self._journal, head.run_id)
+        rows = [row for seq in asked.inputs for row in await self.store.inputs(session.key, after=seq - 1, limit=1)]
+        given = check_turn_options(options)
+        chosen = over(options_of(session, rows), given)
+        if given != TurnOptions():
+            await self._turns.check_turn(session.place, chosen, ())
+        run_id = await self.keeper.begin(
+            session,
+            asked.messages,
+            identity=asked.identity if identity is None else asked.identity.also_ordered_by(identity.actor),
+            options=chosen,
+            again=asked.inputs,
+            after=asked.after,
+            parent=head.parent,
+        )
+        return Said(asked.inputs[-1] if asked.inputs else 0, "direct", run_id=run_id)
+
+    async def select_branch(self, id: str, turn: int, *, identity: Identity | None, namespace: str = "") -> Session:
+        """Goes on after this turn from now on: what is said next continues its branch; the others stay readable.
+
+        Raises `NotFound`, `SessionArchived`, `SessionBusy` while a turn is at work.
+        """
+        await self.get(id, identity=identity, namespace=namespace)
+        return await self.store.select(id, turn, now=self._clock())
 
     async def close(self) -> None:
         """Begins no more turns."""

@@ -6,14 +6,17 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from foliot.engine.base import Clock
 from foliot.errors import InvalidInput
 from foliot.kernel.identity import Identity
 from foliot.kernel.inbox import InboxOptions
-from foliot.kernel.messages import Media, Message, Text
+from foliot.kernel.messages import Media, Message, Number, Text
+from foliot.kernel.run.budget import narrow
 from foliot.kernel.run.events import RunRetried, Terminal
 from foliot.kernel.run.feedback import user_message
+from foliot.kernel.run.spec import RunSpec
 from foliot.kernel.run.state import State
 from foliot.sessions.base import TurnOptions
 from foliot.sessions.history import texts_of
@@ -21,6 +24,12 @@ from foliot.store.journal.base import TransactionBody
 from foliot.store.sessions.base import Input, Session
 from foliot.store.sessions.database import end_turn
 
+# A turn has half an hour, unless it or its agent says otherwise. Waiting for people does not count.
+MAX_SECONDS: Final = 1800.0
+TIME_NOTICE: Final = (
+    "I have reached the time limit of {} for one answer, and stopped here. What I have done so far is kept: "
+    "tell me to continue, or to do something else."
+)
 LONGEST_TITLE: Final = 60
 # A title is cut at a space only if more than this is left of it.
 SHORTEST_CUT: Final = 20
@@ -71,6 +80,22 @@ def _line(message: Message) -> str:
     return text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 1]}…"
 
 
+def with_time_limit(spec: RunSpec, options: TurnOptions) -> RunSpec:
+    """Returns the spec of a turn with its time limit: the tighter of the agent's and the turn's, 30 minutes by default.
+
+    A turn whose time is over ends with a notice as its answer, and not with an error.
+    """
+    wanted = options.max_seconds
+    most = wanted if wanted is not None and wanted > 0 else MAX_SECONDS
+    limits = narrow(spec.limits, replace(spec.limits, max_seconds=most))
+    assert limits.max_seconds is not None, "the tighter of two limits is one"
+    return replace(spec, limits=limits, time_notice=TIME_NOTICE.format(_in_words(limits.max_seconds)))
+
+
+def _in_words(seconds: Number) -> str:
+    return f"{seconds / 60:g} minutes" if seconds >= 120 else f"{seconds:g} seconds"
+
+
 def options_of(session: Session, chosen: Sequence[Input]) -> TurnOptions:
     """Returns the options of a turn: of each the newest that was given, tools that any of its inputs excludes.
 
@@ -78,14 +103,18 @@ def options_of(session: Session, chosen: Sequence[Input]) -> TurnOptions:
     """
     options = TurnOptions(model=session.model)
     for each in chosen:
-        given = msgspec.convert(each.details.get(OPTIONS, {}), TurnOptions)
-        options = TurnOptions(
-            model=given.model or options.model,
-            system=given.system or options.system,
-            exclude_tools=tuple(dict.fromkeys((*options.exclude_tools, *given.exclude_tools))),
-            max_seconds=given.max_seconds if given.max_seconds is not None else options.max_seconds,
-        )
+        options = over(options, msgspec.convert(each.details.get(OPTIONS, {}), TurnOptions))
     return options
+
+
+def over(options: TurnOptions, given: TurnOptions) -> TurnOptions:
+    """Returns the options with those that are given in their place; excluded tools add up."""
+    return TurnOptions(
+        model=given.model or options.model,
+        system=given.system or options.system,
+        exclude_tools=tuple(dict.fromkeys((*options.exclude_tools, *given.exclude_tools))),
+        max_seconds=given.max_seconds if given.max_seconds is not None else options.max_seconds,
+    )
 
 
 def identity_of(session: Session, chosen: Sequence[Input]) -> Identity:

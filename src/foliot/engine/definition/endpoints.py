@@ -33,7 +33,7 @@ from foliot.models.base import (
     Transcript,
 )
 from foliot.models.config import GatewayConfig, Timeouts
-from foliot.models.profiles import profile_of
+from foliot.models.profiles import ModelProfile, profile_of
 from foliot.models.registry import default_registry
 from foliot.models.routing.endpoints import FALL_BACK_ON, EndpointConfig, endpoint_config, limits_in_file
 from foliot.models.routing.limits import Turns
@@ -173,6 +173,22 @@ class RunModels:
         An endpoint that cannot be found is left out: it will not answer either.
         """
         return await models_reached(spec, self._reaches)
+
+    async def unread(self, spec: RunSpec, media_types: Sequence[str]) -> list[str]:
+        """Returns those of these media types that the model of a run does not read, as far as its profile knows."""
+        if not media_types:
+            return []
+        ref = refs_of(spec)[0]
+        gateway = self._direct.get(ref)
+        if gateway is not None:
+            profiles = getattr(gateway, "profile", None)
+        else:
+            await self.allow(ref, spec.namespace)
+            profiles = (await self._resolve(ref)).gateway.profiles("")
+        profile = profiles(spec.model) if callable(profiles) else None
+        if not isinstance(profile, ModelProfile):
+            return []
+        return [kind for kind in dict.fromkeys(media_types) if not profile.reads(kind)]
 
     async def _reaches(self, ref: str, origin: Origin) -> tuple[str, Sequence[str]] | None:
         if ref in self._direct:

@@ -9,6 +9,7 @@ import logging
 from asyncio import CancelledError
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from secrets import token_hex
 from typing import Any, ClassVar, Final, cast
 from urllib.parse import urlsplit
@@ -58,6 +59,7 @@ from foliot.models.wire import rankings, transcription
 from foliot.models.wire.base import Assembler, ProviderFault, Unsendable, Wire, WireError
 from foliot.models.wire.embeddings import EmbeddingFormat
 from foliot.models.wire.lines import JsonLines, SseLines
+from foliot.models.wire.media import readable
 from foliot.models.wire.opaque import account_of, at_home, lost_between, stamped
 from foliot.models.wire.requests import merged
 from foliot.models.wire.text_calls import with_text_calls
@@ -97,6 +99,7 @@ class HttpGateway:
         self.profile = config.profiles(self.FAMILY)
         self._extra = _extra(config)
         self._noted: set[str] = set()
+        self._sendable: dict[tuple[str, bool], bool] = {}
         kind, service = str(self._facts.get("credentials", "")), str(self._facts.get("signed_for", ""))
         credentials = read_credentials(kind, service, config.api_key, base_url)
         # A name that the endpoint gives survives a new key; what was stamped with the key before still counts. Keys of
@@ -130,11 +133,33 @@ class HttpGateway:
             if lost_between(request.messages, messages):
                 notes.append("reasoning of earlier steps is not sent: another account or provider had encrypted it")
             request = msgspec.structs.replace(request, messages=messages)
+        if any(isinstance(part, Media | ToolResult) for message in request.messages for part in message.parts):
+            messages, unread = readable(request.messages, partial(self._reads, request.model))
+            if unread:
+                notes.append(f"files are named and not sent: {request.model} does not read {', '.join(unread)}")
+                request = msgspec.structs.replace(request, messages=messages)
         response = await self._ask(request, notes, on_delta)
         message = stamped(response.message, self._account)
         if notes or message is not response.message:
             response = msgspec.structs.replace(response, message=message, notes=(*notes, *response.notes))
         return response
+
+    def _reads(self, model: str, media: Media) -> bool:
+        """Whether the model and its format take such a file. What a format takes is tried, with a tiny one."""
+        if not self.profile(model).reads(media.media_type):
+            return False
+        if media.data is None and media.url is None:
+            return True  # nobody has brought its content, and the format says so
+        known = media.media_type, media.data is None
+        if known not in self._sendable:
+            tiny = msgspec.structs.replace(media, data=None if media.data is None else "AAAA")
+            request = ModelRequest(model, (Message("user", (tiny,)),))
+            try:
+                self._wire.build_body(request, self._wire.names(request), stream=False)
+                self._sendable[known] = True
+            except Unsendable:
+                self._sendable[known] = False
+        return self._sendable[known]
 
     def _note(self, notes: list[str]) -> None:
         """Say once in the log what of a request is not sent as it was asked; each answer's record says it too."""

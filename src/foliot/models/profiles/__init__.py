@@ -71,7 +71,8 @@ class ModelProfile:
     `answers` is how it is held to a JSON Schema: `strict` (OpenAI), `native` (Anthropic), `schema` (as it is declared),
     `tool` (a forced call), `object` (any JSON), `words`; `answers_beside_tools` whether also in a request with tools.
     `max_output` and `context` are in tokens; `output_field` is the one name by which it takes the limit of an answer,
-    where its format has several. `phase`: its answers say which of them is the last, and want it back.
+    where its format has several. `phase`: its answers say which of them is the last, and want it back. `unread` are
+    beginnings of the media types that it does not read, such as `image/`.
     """
 
     refuses: frozenset[str] = frozenset()
@@ -87,6 +88,7 @@ class ModelProfile:
     max_output: int | None = None
     context: int | None = None
     phase: bool = False
+    unread: tuple[str, ...] = ()
     output_field: str = ""
 
     def effort(self, wanted: str | None) -> str | None:
@@ -95,6 +97,10 @@ class ModelProfile:
             return wanted if self.efforts != () else None
         above = [each for each in self.efforts if EFFORTS.index(each) > EFFORTS.index(wanted)]
         return above[0] if above else self.efforts[-1]
+
+    def reads(self, media_type: str) -> bool:
+        """Whether it reads files of this media type, as far as anybody knows."""
+        return not media_type.lower().startswith(self.unread) if self.unread else True
 
     def is_reasoning(self, effort: str | None) -> bool:
         """Whether it reasons when it is asked for this effort, None being whatever it does by itself."""
@@ -198,6 +204,8 @@ def _value(name: str, value: Any, where: str) -> Any:
         return value
     if name in ("refuses", "refuses_reasoning", "excludes", "efforts"):
         return _words(name, value, where)
+    if name == "unread":
+        return _media_types(value, where)
     if name == "budgets":
         return {_words(name, [effort], where)[0]: int(tokens) for effort, tokens in value.items()}
     wanted = (
@@ -206,6 +214,13 @@ def _value(name: str, value: Any, where: str) -> Any:
     if type(value) is not wanted:
         raise InvalidInput(f"{where}: {name} must be {_KINDS[wanted]}")
     return value
+
+
+def _media_types(value: Any, where: str) -> tuple[str, ...]:
+    listed = cast("list[Any]", value) if isinstance(value, (list, tuple)) else [value]
+    if not all(isinstance(each, str) and "/" in each for each in listed):
+        raise InvalidInput(f"{where}: unread must hold media types, or beginnings of them, such as image/")
+    return tuple(str(each).lower() for each in listed)
 
 
 _KINDS: Final = {bool: "true or false", str: "text", int: "a whole number"}

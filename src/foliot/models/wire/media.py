@@ -5,9 +5,12 @@ from __future__ import annotations
 import base64
 import binascii
 import mimetypes
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
-from foliot.kernel.messages import Media, Text, ToolResult
+from msgspec.structs import replace
+
+from foliot.kernel.messages import Media, Message, Text, ToolResult
 from foliot.models.wire.base import Unsendable
 
 
@@ -53,6 +56,30 @@ def from_address(url: str, media_type: str = "image/png") -> Media:
         head, data = url[5:].split(";base64,", 1)
         return Media(head.split(";")[0] or media_type, data=data)
     return Media(media_type, url=url)
+
+
+def readable(messages: Sequence[Message], reads: Callable[[Media], bool]) -> tuple[tuple[Message, ...], list[str]]:
+    """Returns messages in which files that a model does not read are named in words, and the media types of those.
+
+    A conversation may hold files that only an earlier model could read: they must not keep this one from answering.
+    """
+    unread: dict[str, None] = {}
+
+    def part_of(part: Any) -> Any:
+        if isinstance(part, Media) and not reads(part):
+            unread[part.media_type] = None
+            return Text(f"[the file {part.name or part.media_type}: this model does not read {part.media_type}]")
+        if isinstance(part, ToolResult) and any(isinstance(each, Media) for each in part.content):
+            return replace(part, content=tuple(map(part_of, part.content)))
+        return part
+
+    found: list[Message] = []
+    for message in messages:
+        if any(isinstance(part, Media | ToolResult) for part in message.parts):
+            parts = tuple(map(part_of, message.parts))
+            message = replace(message, parts=parts) if parts != message.parts else message
+        found.append(message)
+    return tuple(found), list(unread)
 
 
 EMPTY: Final = "(empty result)"

@@ -114,6 +114,14 @@ UPDATE session_turn SET ended_at = :at WHERE run_id = :run_id;
 -- name: session_turn_of_run
 SELECT key, session, number, run_id, parent, began_at, ended_at FROM session_turn WHERE run_id = :run_id;
 
+-- name: session_turn_get
+SELECT key, session, number, run_id, parent, began_at, ended_at FROM session_turn
+ WHERE session = :session AND number = :number;
+
+-- name: session_select
+-- locks: -
+UPDATE session SET head = :run_id, active_at = :at WHERE key = :key AND turn IS NULL;
+
 -- name: session_path
 WITH RECURSIVE path (number, parent) AS (
     SELECT t.number, t.parent FROM session_turn AS t WHERE t.session = :session AND t.run_id = :run_id

@@ -192,6 +192,13 @@ class SqlSessions:
         found = await self._db.read("sessions_unanswered", quiet_since=quiet_since, after=after, count=limit)
         return [(row["key"], row["id"]) for row in found]
 
+    async def select(self, id: str, number: int, *, now: float) -> Session:
+        """Makes a turn the head of its session: the next one goes on after it.
+
+        Raises `NotFound`, `SessionArchived`, `SessionBusy` while a turn is at work.
+        """
+        return await self._db.write(_select, id, number, now)
+
     # --- inputs --------------------------------------------------------------------------------------------------
 
     async def say(self, id: str, new: NewInput, *, now: float, options: InboxOptions) -> Said:
@@ -384,6 +391,17 @@ def _delete(id: str) -> Tx[None]:
     yield from run("session_turns_delete", key=locked["key"])
     yield from run("asset_drop", session=locked["key"])
     yield from run("session_delete", key=locked["key"])
+
+
+def _select(id: str, number: int, now: float) -> Tx[Session]:
+    there = yield from _locked(id)
+    if there.turn:
+        raise SessionBusy(f"a turn of session {id} is at work: run {there.turn}", hint="wait for its end, or stop it")
+    turn = yield from one("session_turn_get", session=there.key, number=number)
+    if turn is None:
+        raise NotFound(f"session {id} has no turn {number}", hint="the history of the session numbers them")
+    yield from run("session_select", key=there.key, run_id=turn["run_id"], at=now)
+    return (yield from _again(id))
 
 
 def _say(id: str, new: NewInput, now: float, options: InboxOptions) -> Tx[Said]:
