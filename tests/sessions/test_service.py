@@ -263,9 +263,8 @@ async def test_odd_and_huge_texts_are_stored_or_refused_but_never_break_a_sessio
     session = await sessions.create(place(), identity=ANN)
     try:
         await sessions.say(session.id, text, identity=ANN)
-    except InvalidInput as refused:
+    except InvalidInput:
         assert "\x1b" not in text
-        assert refused.hint
     await sessions.say(session.id, "And a plain one", identity=ANN)
     done = await quiet(runtime, session.id)
     assert done.title.isprintable()
