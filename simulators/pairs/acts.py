@@ -939,6 +939,14 @@ async def _end_turn(t: Tools) -> Any:
     await t.journal.append(t.seed.leases["turn"], [entry(2)], phase="succeeded", summary={}, in_transaction=body)
 
 
+@act("talk.select")
+async def _select_branch(t: Tools) -> Any:
+    try:
+        return (await t.talks.select("lively", 1, now=t.now)).head
+    except SessionBusy:
+        return "busy"
+
+
 # --- files that people sent ----------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -170,13 +171,16 @@ PICTURE = Message("user", (Text("What is this?"), Media("image/png", data="iVBOR
 SAID = ModelResponse(Message("assistant", (Text("ok"),)))
 
 
-def gateway(url: str, **profile: Any) -> OpenAIChatGateway:
-    return OpenAIChatGateway(GatewayConfig("openai", url, "k", model="m", options={"profile": profile}))
+@asynccontextmanager
+async def gateway(url: str, **profile: Any) -> AsyncIterator[OpenAIChatGateway]:
+    made = OpenAIChatGateway(GatewayConfig("openai", url, "k", model="m", options={"profile": profile}))
+    yield made
+    await made.close()
 
 
 async def test_a_picture_for_a_model_that_reads_none_is_refused_with_words(rt: Runtime) -> None:
-    async with WireServer([Play(SAID)]) as server:
-        rt.inside.know(Agent("helper", model=gateway(server.url, unread=["image/"])))
+    async with WireServer([Play(SAID)]) as server, gateway(server.url, unread=["image/"]) as blind:
+        rt.inside.know(Agent("helper", model=blind))
         session = await begun(rt)
         with pytest.raises(InvalidInput, match="does not read image/png"):
             await talk(rt, session, PICTURE)
@@ -184,17 +188,17 @@ async def test_a_picture_for_a_model_that_reads_none_is_refused_with_words(rt: R
 
 
 async def test_pictures_of_earlier_turns_do_not_keep_a_model_that_reads_none_from_answering(rt: Runtime) -> None:
-    async with WireServer([Play(SAID), Play(SAID)]) as server:
-        session = await begun_with(rt, gateway(server.url))
+    async with (
+        WireServer([Play(SAID), Play(SAID)]) as server,
+        gateway(server.url) as seeing,
+        gateway(server.url, unread=["image/"]) as blind,
+    ):
+        rt.inside.know(Agent("helper", model=seeing))
+        session = await begun(rt)
         assert (await talk(rt, session, PICTURE)).status == "answered"
-        rt.inside.know(Agent("helper", model=gateway(server.url, unread=["image/"])))
+        rt.inside.know(Agent("helper", model=blind))
         assert (await talk(rt, session, "And in words?")).status == "answered"
     seen, named = (str(request.json["messages"]) for request in server.requests)
     assert "data:image/png;base64,iVBORw0KGgo=" in seen
     assert "base64" not in named
     assert "does not read image/png" in named
-
-
-async def begun_with(rt: Runtime, model: Any) -> Session:
-    rt.inside.know(Agent("helper", model=model))
-    return await begun(rt)
