@@ -9,8 +9,10 @@ from typing import NamedTuple
 from foliot.cli.runtimes import opened
 from foliot.common.durations import seconds
 from foliot.errors import UsageError
+from foliot.runtime.session_posts import RuntimePosts
 from foliot.store.base import Database, ResourceStore
 from foliot.work.tasks.base import Tasks
+from foliot.work.triggers.session_orders import SessionPosts
 
 
 class Triggers(NamedTuple):
@@ -19,6 +21,7 @@ class Triggers(NamedTuple):
     database: Database
     store: ResourceStore
     tasks: Tasks
+    posts: SessionPosts
 
 
 @asynccontextmanager
@@ -26,7 +29,7 @@ async def triggering() -> AsyncGenerator[Triggers]:
     """Opens the store, and the tasks of a runtime on it."""
     async with opened() as runtime:
         inside = runtime.inside
-        yield Triggers(inside.database, inside.resources, inside.tasking.tasks)
+        yield Triggers(inside.database, inside.resources, inside.tasking.tasks, RuntimePosts(inside.sessions))
 
 
 def pairs(given: tuple[str, ...], option: str) -> dict[str, str]:

@@ -177,8 +177,8 @@ def serve() -> int:
 async def _serve(signals: StopSignals) -> int:
     settings = current().store_settings()
     configure(settings, service=True)
-    async with triggering() as (database, store, tasks):
-        scheduler = Scheduler(database, store, tasks, clock=database.clock)
+    async with triggering() as (database, store, tasks, posts):
+        scheduler = Scheduler(database, store, tasks, clock=database.clock, posts=posts)
         out(f"Making tasks by the clock on {mask_password(settings.store)}. Ctrl-C stops it.", err=True)
         await signals.wait_beside(scheduler.run())
         out("Stopped.", err=True)

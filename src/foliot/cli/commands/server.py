@@ -183,13 +183,20 @@ async def _serve(signals: StopSignals, *, insecure: bool) -> int:
 
 async def _up(capacity: int, region: str, signals: StopSignals, *, insecure: bool) -> int:
     from foliot.cli.commands.worker import enforced_line, mcp_kept_in_step
+    from foliot.runtime.session_posts import RuntimePosts
     from foliot.work.triggers.scheduler import Scheduler
 
     async with _opened() as runtime, mcp_kept_in_step(runtime):
         tasking = runtime.inside.tasking
         tasking.performer.stream = True  # whoever follows a run here sees answers as they are written
         worker = _worker(runtime, capacity, region)
-        scheduler = Scheduler(tasking.database, runtime.inside.resources, tasking.tasks, clock=runtime.inside.clock)
+        scheduler = Scheduler(
+            tasking.database,
+            runtime.inside.resources,
+            tasking.tasks,
+            clock=runtime.inside.clock,
+            posts=RuntimePosts(runtime.inside.sessions),
+        )
         async with _reachable(runtime, f"a worker with {capacity} places and the scheduler", insecure=insecure):
             out(enforced_line(await tasking.enforced()), err=True)
             worker.probe()

@@ -221,7 +221,7 @@ async def _listen(host: str, port: int, signals: StopSignals) -> int:
 
     settings = current().store_settings()
     configure(settings, service=True)
-    async with triggering() as (database, store, tasks):
+    async with triggering() as (database, store, tasks, _):
         endpoints = WebhookEndpoints(database, store)
         await endpoints.tick()
         runner = web.AppRunner(application(Webhooks(database, store, tasks)), access_log=None)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
-from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -18,11 +18,13 @@ from msgspec import Struct
 from foliot.common.durations import seconds
 from foliot.common.times import iso_seconds
 from foliot.kernel.identity import Identity
+from foliot.kernel.routing import Provenance
 from foliot.resources import cron
 from foliot.resources.paths import fill
 from foliot.resources.references import qualified
 from foliot.store.base import DeclaredBy, Document, Key
 from foliot.work.tasks.base import Command
+from foliot.work.triggers.session_orders import SessionOrder, session_order
 
 # --- slots -----------------------------------------------------------------------------------------------------------
 
@@ -296,6 +298,7 @@ _LABEL_LENGTH = 63
 class SlotOrder(Struct, frozen=True):
     """The order for a slot, kept with it so that anybody can finish it. `ref` names the template.
 
+    With `session` something is said to a session, in the place of a task.
     `by_operator`: it acts for the operator, who declared the schedule.
     """
 
@@ -303,6 +306,7 @@ class SlotOrder(Struct, frozen=True):
     command: Command
     replace: bool = False
     by_operator: bool = False
+    session: SessionOrder | None = None
 
 
 class Schedule(Struct, frozen=True):
@@ -325,6 +329,7 @@ class Schedule(Struct, frozen=True):
     generation: int
     declarer: str = ""
     by_operator: bool = False
+    session: dict[str, Any] | None = None
     # Why it makes no tasks though it is not suspended: whoever declared it may do nothing any more.
     stopped: str = ""
 
@@ -350,7 +355,7 @@ def read_schedule(document: Document) -> Schedule:
     """Raises `KeyError`, `ValueError` for a document that no version of Foliot would have stored so."""
     metadata, spec = document["metadata"], document["spec"]
     key = Key(document["kind"], metadata["namespace"], metadata["name"])
-    ref: str = spec["task_ref"]
+    ref: str = spec.get("task_ref", "")
     cron, at, zone = spec.get("schedule", ""), spec.get("at", ""), spec.get("time_zone", "UTC")
     suspend: bool = spec.get("suspend", False)
     created = datetime.fromisoformat(metadata["createdAt"]).timestamp()
@@ -358,7 +363,8 @@ def read_schedule(document: Document) -> Schedule:
     return Schedule(
         uid=metadata["uid"],
         key=key,
-        ref=qualified(ref, key.namespace),
+        ref=qualified(ref, key.namespace) if ref else "",
+        session=spec.get("session"),
         zone=zone,
         suspend=suspend,
         policy=spec.get("concurrency_policy", "forbid"),
@@ -386,7 +392,8 @@ def order_for(schedule: Schedule, slot: int) -> SlotOrder:
     stamp = datetime.fromtimestamp(slot, UTC)
     name = f"{_plain(schedule.key.name)}-{stamp:%Y%m%d-%H%M}"
     command = _command(schedule, float(slot), "clock", name, f"{schedule.spawner}:{slot}", schedule.input)
-    return SlotOrder(schedule.ref, command, schedule.policy == "replace", schedule.by_operator)
+    session = _said(schedule, float(slot), "clock", f"schedule:{schedule.uid}:{slot}")
+    return SlotOrder(schedule.ref, command, schedule.policy == "replace", schedule.by_operator, session)
 
 
 def manual_order(schedule: Schedule, slot: int, *, by: str, given: Mapping[str, str]) -> SlotOrder:
@@ -398,7 +405,24 @@ def manual_order(schedule: Schedule, slot: int, *, by: str, given: Mapping[str, 
     if by:  # who asks for it acts: the declarer has a say in what is done, and not for whom
         identity = Identity(by, via=schedule.via).also_ordered_by(schedule.declarer)
         command = msgspec.structs.replace(command, by=by, identity=identity)
-    return SlotOrder(schedule.ref, command, by_operator=schedule.by_operator and not by)
+    session = _said(schedule, slot / 1000, "manual", f"schedule:{schedule.uid}:manual:{slot}")
+    return SlotOrder(schedule.ref, command, by_operator=schedule.by_operator and not by, session=session)
+
+
+def _said(schedule: Schedule, slot: float, trigger: str, key: str) -> SessionOrder | None:
+    """The order for a schedule that says something to a session; asked for by hand, it acts for the declarer too."""
+    if schedule.session is None:
+        return None
+    values = _slot_values(schedule, slot, trigger)
+    return session_order(
+        schedule.session,
+        namespace=schedule.key.namespace,
+        declarer=DeclaredBy(schedule.declarer, schedule.by_operator),
+        via=schedule.via,
+        key=key,
+        value_of=lambda hole: values.get(hole, hole),
+        provenance=Provenance("schedule", correlation_id=key),
+    )
 
 
 def encode_order(order: SlotOrder) -> str:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from foliot.errors import Conflict, FoliotError, NotFound
+from foliot.errors import Conflict, FoliotError, NotFound, Unavailable
 from foliot.resources.references import Origin
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import Database, Document, Key, Put, ResourceStore
@@ -53,6 +53,7 @@ from foliot.work.triggers.schedule import (
     stamp_of,
     verdicts,
 )
+from foliot.work.triggers.session_orders import SessionOrder, SessionPosts
 
 # --- firing ----------------------------------------------------------------------------------------------------------
 
@@ -78,9 +79,12 @@ class FinishedSlot(NamedTuple):
 class Firing:
     """`give_up` is for how many seconds an order that fails for a passing reason is tried again."""
 
-    def __init__(self, database: Database, tasks: Tasks, *, give_up: float = 3600.0) -> None:
+    def __init__(
+        self, database: Database, tasks: Tasks, *, give_up: float = 3600.0, posts: SessionPosts | None = None
+    ) -> None:
         self._database = database
         self._tasks = tasks
+        self._posts = posts
         self._give_up = give_up
 
     async def finish(
@@ -91,6 +95,10 @@ class Firing:
         Raises nothing for a task that cannot be made: the slot then says why. What may pass is left due.
         """
         try:
+            if order.session is not None:
+                session = await self._post(order.session)
+                await self._database.write(settle, schedule, slot, "fired", f"session {session}", "", now)
+                return FinishedSlot(None, settled=True)
             if order.replace:
                 await self._replace(order)
             task = await self._make(order)
@@ -102,6 +110,11 @@ class Firing:
             return FinishedSlot(None, settled=True)
         await self._database.write(settle, schedule, slot, "fired", "", task.id, now)
         return FinishedSlot(task, settled=True)
+
+    async def _post(self, order: SessionOrder) -> str:
+        if self._posts is None:
+            raise Unavailable("this process says nothing to sessions: `foliot up` does, and `foliot schedule serve`")
+        return await self._posts.post(order)
 
     async def active(self, spawner: str) -> list[TaskInfo]:
         """The tasks of a schedule that have not ended, newest first; one that waits for somebody has not."""
@@ -272,6 +285,7 @@ class Scheduler:
         *,
         clock: Callable[[], float] = time.time,
         takeover: float = TAKEOVER,
+        posts: SessionPosts | None = None,
     ) -> None:
         self._database = database
         self._clock = clock
@@ -279,7 +293,7 @@ class Scheduler:
         self._store = store
         self._tokens = SqlTokens(database)
         self._followed = FollowedResources(database, store, "TaskSchedule")
-        self._firing = Firing(database, tasks)
+        self._firing = Firing(database, tasks, posts=posts)
         self._status = ScheduleStatus(database, store, tasks, self._firing)
         self._due: dict[str, float] = {}
         # When the next slot of a schedule begins, for those of which nothing else is left to decide.
