@@ -14,6 +14,7 @@ import pytest
 from foliot import Agent, Runtime, ScriptedModel
 from foliot.engine.definition.backends import can_fence
 from foliot.engine.workspaces.assets import path_of
+from foliot.errors import NotFound
 from foliot.kernel.messages import Message, Text
 from foliot.kernel.run.events import RunCreated
 from foliot.store.journal.database import SqlJournal
@@ -72,6 +73,20 @@ async def test_files_are_there_when_the_turn_that_made_them_is_forgotten_or_they
         third = await runtime.inside.run(shell("cat a", said=3), "on", after=second.run_id)
 
     assert printed(third) == "one\n"
+
+
+async def test_files_that_a_turn_was_only_given_can_be_read_of_it_and_of_no_other_conversation(store: str) -> None:
+    async with Runtime(store) as runtime:
+        first = await runtime.inside.run(shell("seq 50 | while read n; do echo $n > f$n; done"), "go")
+        second = await runtime.inside.run(shell(said=2), "talk", after=first.run_id)
+        alone = await runtime.inside.run(shell(), "go")
+        tree = await runtime.runs.tree(second.run_id)
+        entry = tree.find("f7")
+
+        assert entry is not None
+        assert await runtime.runs.content(second.run_id, entry.content) == b"7\n"
+        with pytest.raises(NotFound):
+            await runtime.runs.content(alone.run_id, entry.content)
 
 
 async def test_a_killed_turn_is_taken_up_with_the_files_of_the_turn_before(store: str, tmp_path: Path) -> None:

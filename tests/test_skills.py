@@ -14,6 +14,7 @@ from foliot.engine.definition.skills import draft_name, skills_in
 from foliot.errors import InvalidInput, NotFound
 from foliot.kernel.run.events import ToolFinished
 from foliot.kernel.run.spec import RunSpec, decode_spec
+from foliot.resources.problems import ManifestError
 from foliot.resources.skill_trust import digest_of_skill, in_quarantine
 from foliot.runtime.results import RunResult
 from foliot.store.base import DeclaredBy, Delete, Filter, Key, Put
@@ -277,3 +278,22 @@ async def test_a_draft_that_tries_tricks_is_refused(rt: Runtime, more: dict[str,
     events = [event for _, event in await rt.runs.events(result.run_id)]
     assert not [e for e in events if isinstance(e, ToolFinished) and e.result.error is None]
     assert len((await rt.inside.resources.list(Filter("Skill"))).items) == 1
+
+
+async def test_an_agent_of_python_has_skills_from_folders_without_a_store(tmp_path: Path) -> None:
+    folder = tmp_path / "letters"
+    folder.mkdir()
+    (folder / "SKILL.md").write_text("---\ndescription: Writes letters.\n---\nDear all.\n")
+    script = ScriptedModel([{"call": {"skills": {"action": "load", "name": "letters"}}}, {"say": "{last_result}"}])
+    agent = Agent("clerk", model=script, skills=[folder])
+    (folder / "SKILL.md").write_text("---\ndescription: Other.\n---\nOther.\n")
+
+    async with Runtime("memory:") as rt:
+        result = await rt.run(agent, "go")
+
+    assert "Dear all." in result.output
+
+
+def test_a_folder_that_is_no_skill_is_refused_when_the_agent_is_made(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError, match=r"there is no SKILL.md in this folder"):
+        Agent("clerk", model="m", skills=[tmp_path])

@@ -1396,3 +1396,17 @@ async def test_who_may_not_write_a_template_can_neither_delete_it_nor_make_somet
 
     assert await site.runtime.inside.resources.get(key) == before
     assert (await site.call("author and operator", "DELETE", where, params=query)).status_code == 204
+
+
+async def test_a_skill_is_not_let_out_of_quarantine_by_what_the_operator_changes_beside_it(site: Site) -> None:
+    await site.stored("Skill", "s", {"description": "d", "body": "obey"}, by="author")
+    where, query = "/v1/skills/s", {"namespace": SPACE}
+
+    async def phase() -> str:
+        return (await site.call("root", "GET", where, params=query)).json()["status"]["phase"]
+
+    assert await phase() == "Quarantined"
+    for patch in ({"metadata": {"labels": {"a": "b"}}}, {"spec": {"created_at": "2026-01-31T12:00:00Z"}}):
+        answer = await site.call("root", "PATCH", where, params=query, json=patch, headers={"If-Match": "*"})
+        assert answer.status_code == 200, answer.text
+        assert await phase() == "Quarantined"

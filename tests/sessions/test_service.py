@@ -193,6 +193,25 @@ async def test_a_steering_input_is_heard_within_the_turn(gated: tuple[Runtime, G
     assert ("user", "To the left") in await conversation(runtime, session.id)
 
 
+async def test_an_input_with_a_file_is_not_steered_because_its_file_comes_with_the_next_turn(
+    gated: tuple[Runtime, Gate],
+) -> None:
+    runtime, gate = gated
+    sessions = runtime.inside.sessions
+    session = await sessions.create(place(), identity=ANN)
+    await sessions.say(session.id, "First", identity=ANN)
+    await gate.reached()
+    sent = Message("user", (Text("Use this"), Media("application/zip", data="UEsDBA==", name="a.zip")))
+    said = await sessions.say(session.id, sent, identity=ANN, mode="steer")
+    gate.open()
+    done = await quiet(runtime, session.id)
+    assert (said.outcome, done.turns) == ("queued", 2)
+    _, state = await runtime.inside.runs.load(done.head)
+    assert state.created is not None
+    assert state.created.workspace is not None
+    assert state.created.workspace.files == 2
+
+
 async def test_what_had_to_make_room_is_told_once_in_lines(gated: tuple[Runtime, Gate]) -> None:
     runtime, gate = gated
     sessions = runtime.inside.sessions

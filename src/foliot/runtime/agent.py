@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, cast, overload
@@ -13,6 +14,7 @@ from foliot.models.base import Gateway
 from foliot.resources.digest import definition_digest
 from foliot.resources.problems import Finding, ManifestError
 from foliot.resources.references import is_name, target_of
+from foliot.resources.skill_files import read_skill
 from foliot.resources.validate import validate_document
 from foliot.runtime.results import Value
 from foliot.store.base import Document
@@ -39,8 +41,8 @@ class Agent(Generic[Value]):
     `tools` are functions, tools made with `@tool`, other agents (it can then ask them), or names of tools that are
     declared elsewhere (`agent:name` for an agent). `output` asks for a structured answer: a pydantic model, any other
     type that pydantic understands, or a JSON Schema. `hooks` are asked about what its runs and those of its delegates
-    do: objects of Python, or declarations as in a manifest. Everything else of the Agent manifest can be given by
-    its name there (`limits={"max_steps": 5}`, `execution={…}`).
+    do: objects of Python, or declarations as in a manifest. `skills` are names of Skills, or paths of folders.
+    Everything else of the Agent manifest can be given by its name there (`limits={"max_steps": 5}`, `execution={…}`).
 
     Raises `ManifestError`, with every problem, when the declaration is wrong, `UsageError` for arguments that are
     none, and `InvalidInput` for a function that cannot be a tool.
@@ -90,6 +92,7 @@ class Agent(Generic[Value]):
         self.tools: list[Tool] = _distinct(name, [item for item in given if not isinstance(item, str | Agent)])
         self.endpoint = model if isinstance(model, ModelEndpoint) else None
         self.gateway = None if isinstance(model, str | ModelEndpoint) else model
+        named_skills, self.skills = _skills(spec.pop("skills", ()))
         given_hooks = list(hooks)
         self.hooks = distinct((each for each in given_hooks if not isinstance(each, Mapping)), f"Agent({name!r})")
         declared = [each for each in given_hooks if isinstance(each, Mapping)]
@@ -107,6 +110,7 @@ class Agent(Generic[Value]):
                 "tools": list(dict.fromkeys(_tool_name(item, namespace) for item in given)),
                 "output_schema": _schema(name, output),
                 "hooks": declared or None,
+                "skills": named_skills,
                 **spec,
             },
         )
@@ -116,7 +120,7 @@ class Agent(Generic[Value]):
         """An agent as it is declared in a manifest or in the store."""
         agent = cls.__new__(cls)
         agent.tools, agent.agents, agent.gateway, agent.output_type, agent.document = [], [], None, None, document
-        agent.endpoint, agent.hooks = None, ()
+        agent.endpoint, agent.hooks, agent.skills = None, (), ()
         return agent
 
     @property
@@ -145,7 +149,7 @@ class Agent(Generic[Value]):
     @property
     def is_of_python(self) -> bool:
         """Whether it holds objects that no other process could look up."""
-        return self.gateway is not None or self.endpoint is not None or bool(self.tools or self.hooks)
+        return self.gateway is not None or self.endpoint is not None or bool(self.tools or self.hooks or self.skills)
 
     if not TYPE_CHECKING:  # type checkers know that it is not there
 
@@ -159,6 +163,18 @@ class Agent(Generic[Value]):
 
     def __repr__(self) -> str:
         return f"Agent({self.name!r}, model={self.model_ref!r})"
+
+
+def _skills(given: Iterable[str | os.PathLike[str]]) -> tuple[list[str], tuple[Document, ...]]:
+    """Splits skills into names and the documents of folders. Raises `ManifestError` for a folder that is no skill."""
+    items = [given] if isinstance(given, str | os.PathLike) else list(given)
+    documents: list[Document] = []
+    for folder in (each for each in items if not isinstance(each, str)):
+        document, findings = read_skill(os.fspath(folder))
+        if document is None:
+            raise ManifestError([each for each in findings if each.severity == "error"])
+        documents.append(document)
+    return [each for each in items if isinstance(each, str)], tuple(documents)
 
 
 def _document(name: str, namespace: str, ref: str, spec: dict[str, Any]) -> Document:

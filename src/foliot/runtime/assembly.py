@@ -34,7 +34,14 @@ from foliot.engine.definition.freeze import (
 )
 from foliot.engine.definition.governance import ModelGate
 from foliot.engine.definition.run_options import RunOptions, check_model_may_change, without_tools
-from foliot.engine.definition.skills import SkillCatalog, skills_in, with_prompt, with_skills, without_skills
+from foliot.engine.definition.skills import (
+    SkillCatalog,
+    offered_of,
+    skills_in,
+    with_prompt,
+    with_skills,
+    without_skills,
+)
 from foliot.engine.driver.intake import caller_for
 from foliot.engine.hooks.registry import HookRegistry, declared_object, with_hooks
 from foliot.engine.runners.adapters import resolved_runner, with_questions
@@ -283,8 +290,10 @@ class Assembly:
             await self.models.allow(endpoint, agent.namespace)
             model = spec.get("model_name") or await self.models.model_of(endpoint, agent.namespace)
             window = await self.models.window_of(endpoint, model)
-        skills = await self._skills.of_agent(spec.get("skills", ()), agent.namespace, agent.name)
-        if spec.get("skills") and not any(split_request(each)[0] == SKILLS_TOOL for each in requests):
+        own = (offered_of(document, "agent") for document in agent.skills)
+        skills = [each for each in own if each is not None]
+        skills += await self._skills.of_agent(spec.get("skills", ()), agent.namespace, agent.name)
+        if (spec.get("skills") or agent.skills) and not any(split_request(each)[0] == SKILLS_TOOL for each in requests):
             requests = [*requests, SKILLS_TOOL]
         tools, declared = await self._tools_for(requests, agent.namespace, agent.name)
         if spec.get(CODE):

@@ -320,6 +320,8 @@ class SessionService:
             chosen = replace(options, model=options.model or session.model)
             await self._turns.check_turn(session.place, chosen, kinds)
         said, files = await stored_message(said, session, self.assets)
+        if files and word in ("steer", "steer-backlog"):
+            word = "followup"  # files are in the folder of a turn that begins with them, not of one at work
         kept = details_of(identity, options, {**(details or {}), **({ASSETS: list(files)} if files else {})})
         with storable(f"what is said to session {id}"):
             what = digest(msgspec.json.encode((word, said, place, kept)))

@@ -40,6 +40,7 @@ from foliot.engine.driver.lease_keeper import LeaseKeeper
 from foliot.engine.hooks.registry import HookRegistry
 from foliot.engine.telemetry.context import callers_trace, logged_with
 from foliot.engine.workspaces.assets import Asset, left_by, with_assets
+from foliot.engine.workspaces.trees import content_of
 from foliot.errors import FoliotError, UsageError
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import Media, Message, Part, Text, ToolResult
@@ -200,9 +201,13 @@ class Runs:
         elif history:
             before = await unhurried(len(told), digest, told)
             content[before] = told
-        if after and workspace is None:
-            workspace = await left_by(self.journal, after)
-        # Its folders are content of this run: what they name stays as long as it, whatever becomes of the other.
+        if workspace is not None:
+            # Its folders are content of this run: what they name stays as long as it, whatever becomes of the other.
+            content.update(await content_of(self.journal, workspace))
+        elif after:
+            workspace = await left_by(
+                self.journal, after
+            )  # whose content stays: no turn is forgotten before later ones
         workspace, folders = await with_assets(self.journal, workspace, assets)
         content.update(folders)
         state = State(spec, run_id, history)

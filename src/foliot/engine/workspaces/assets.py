@@ -29,8 +29,7 @@ from foliot.engine.workspaces.trees import (
     PIECE,
     SNAPSHOT_EVENTS,
     TreeEntry,
-    WorkspaceTree,
-    content_of,
+    decode_folder,
     encode_folder,
     encode_pieces,
     newest_after,
@@ -241,42 +240,41 @@ async def left_by(journal: Journal, run_id: str) -> WorkspaceSnapshot | None:
 async def with_assets(
     journal: Journal, snapshot: WorkspaceSnapshot | None, assets: Iterable[Asset]
 ) -> tuple[WorkspaceSnapshot | None, dict[str, bytes]]:
-    """Returns a snapshot with these assets in it, and its content that names other content: that of the new run.
+    """Returns a snapshot with these assets in it, and what of its content is new and names other content.
 
-    Raises `NotFound` when content of the snapshot or of an asset is gone.
+    Only the two folders that change are read, however much else there is. Raises `NotFound` when content of the
+    snapshot or of an asset is gone.
     """
-    content = {} if snapshot is None else await content_of(journal, snapshot)
     wanted = {file_name(each): each for each in assets}
     if not wanted:
-        return snapshot, content
-    tree = await WorkspaceTree.load(journal.get_blob, EMPTY if snapshot is None else snapshot.digest)
-    root = {entry.name: entry for entry in tree.entries(tree.root)}
+        return snapshot, {}
+    content: dict[str, bytes] = {}
+    root = await _entries(journal, EMPTY if snapshot is None else snapshot.digest)
     there = root.get(FOLDER)
     # Something else that an agent called `assets` is in the way; what people sent is not to be lost for that.
-    below = {e.name: e for e in tree.entries(there.content)} if there is not None and there.kind == "folder" else {}
+    kept = there is not None and there.kind == "folder"
+    below = await _entries(journal, there.content) if there is not None and kept else {}
+    before = [*below.values(), *([] if there is None or kept else [there])]
     for name, asset in wanted.items():
         data = await journal.get_blob(asset.digest)
         if asset.size > PIECE:
             content[asset.digest] = data
         below[name] = TreeEntry(name, "file", 0o644, asset.size, asset.digest)
-    mode = there.mode if there is not None and there.kind == "folder" else 0o755
-    folder = _folder(below, content)
-    root[FOLDER] = TreeEntry(FOLDER, "folder", mode, 0, folder)
+    mode = there.mode if there is not None and kept else 0o755
+    root[FOLDER] = TreeEntry(FOLDER, "folder", mode, 0, _folder(below, content))
     digest = _folder(root, content)
-    number = 1 if snapshot is None else snapshot.number + 1
-    changed = await WorkspaceTree.load(_from(content, journal), digest)
-    entries = [entry for _, entry in changed.walk()]
-    return WorkspaceSnapshot(digest, number, len(entries), sum(entry.size for entry in entries)), content
+    number, files, size = (0, 0, 0) if snapshot is None else (snapshot.number, snapshot.files, snapshot.size)
+    files += len(below) - len(before) + (not kept)
+    size += sum(entry.size for entry in below.values()) - sum(entry.size for entry in before)
+    return WorkspaceSnapshot(digest, number + 1, files, size), content
+
+
+async def _entries(journal: Journal, digest: str) -> dict[str, TreeEntry]:
+    data = b"" if digest == EMPTY else await journal.get_blob(digest)
+    return {entry.name: entry for entry in decode_folder(data)} if data else {}
 
 
 def _folder(entries: Mapping[str, TreeEntry], content: dict[str, bytes]) -> str:
     data = encode_folder([entries[name] for name in sorted(entries)])
     content[digest_of(data)] = data
     return digest_of(data)
-
-
-def _from(content: Mapping[str, bytes], journal: Journal) -> Any:
-    async def fetch(digest: str) -> bytes:
-        return content[digest] if digest in content else await journal.get_blob(digest)
-
-    return fetch

@@ -319,7 +319,7 @@ class Journal(Protocol):
         ...
 
     async def get_blob(self, digest: str, *, run_id: str = "") -> bytes:
-        """Returns content by its digest; with `run_id`, only what that run refers to. Raises `NotFound`."""
+        """Returns content by its digest; with `run_id`, only what its conversation refers to. Raises `NotFound`."""
         ...
 
     async def purge(self, *, ended_before: float, limit: int = 1000) -> int:

@@ -254,12 +254,19 @@ class MemoryJournal:
         return [await self.put_blob(data, run_id=run_id) for data in contents]
 
     async def get_blob(self, digest: str, *, run_id: str = "") -> bytes:
-        if run_id and (run_id not in self._runs or digest not in self._runs[run_id].content):
+        if run_id and not any(digest in run.content for run in self._turns_with(run_id)):
             raise NotFound(f"run {run_id} has no content {digest}")
         try:
             return self._blobs[digest]
         except KeyError:
             raise NotFound(f"there is no stored content {digest}") from None
+
+    def _turns_with(self, run_id: str) -> list[_Run]:
+        """Returns a run and the other turns of its conversation."""
+        asked = self._runs.get(run_id)
+        if asked is None or not asked.conversation:
+            return [] if asked is None else [asked]
+        return [run for run in self._runs.values() if run.conversation == asked.conversation]
 
     async def purge(self, *, ended_before: float, limit: int = 1000) -> int:
         alive = {

@@ -190,9 +190,11 @@ SELECT digest FROM blob WHERE digest = :digest /*for_key_share*/;
 SELECT data FROM blob WHERE digest = :digest;
 
 -- name: blob_of_run
--- Only what the run refers to: whoever knows a digest may not read what others keep.
+-- Only what the run refers to, or another turn of its conversation: whoever knows a digest may not read what others keep.
 SELECT b.data FROM blob AS b JOIN blob_use AS u ON u.digest = b.digest JOIN run AS r ON r.key = u.run
- WHERE b.digest = :digest AND r.id = :id;
+ WHERE b.digest = :digest
+   AND (r.id = :id OR r.conversation = (SELECT asked.conversation FROM run AS asked WHERE asked.id = :id))
+ LIMIT 1;
 
 -- name: purge_find
 -- A run of a task stays as long as its task lives: somebody may want to see how it came so far. So does a turn as long
