@@ -57,6 +57,20 @@ class JournalConformance:
         assert await journal.read("r1", after=1, limit=1) == [entry(2, b'{"a":1}')]
         assert await journal.read("nobody") == []
 
+    async def test_the_turns_of_a_conversation_are_read_at_once_from_any_of_them(self, journal: Journal) -> None:
+        for run_id, after in (("zebra", None), ("apple", "zebra"), ("other", "zebra"), ("mango", "apple")):
+            await born(journal, run_id, after=after)
+        await born(journal, "stranger")
+        last = await born(journal, "last", after="mango")
+        await journal.append(last, [entry(2)])
+
+        turns = await journal.turns("last")
+        assert list(turns) == ["zebra", "apple", "other", "mango"], "branches are among them, the turn itself is not"
+        assert turns["apple"] == [entry(1)]
+        assert list(await journal.turns("last", first="other")) == ["other", "mango"]
+        assert list(await journal.turns("last", first="nobody")) == list(turns)
+        assert await journal.turns("zebra") == await journal.turns("stranger") == await journal.turns("nobody") == {}
+
     async def test_a_second_run_with_the_same_id_is_refused(self, journal: Journal) -> None:
         await born(journal)
         with pytest.raises(Conflict):

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import base64
+from base64 import b64encode
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,7 +19,15 @@ from foliot.kernel.messages import (
     ToolResult,
     ToolSpec,
 )
-from foliot.kernel.tokens import estimate_media, estimate_message, estimate_request, estimate_text, estimate_tools
+from foliot.kernel.tokens import (
+    estimate_media,
+    estimate_message,
+    estimate_request,
+    estimate_text,
+    estimate_tools,
+    image_rule,
+    image_size,
+)
 from foliot.models.routing.tokens import TokenCounter
 
 
@@ -111,3 +121,60 @@ def test_no_sequence_of_counts_can_switch_a_budget_off(counts: list[tuple[int, i
     for estimated, counted in counts:
         counter.observe("m", estimated=estimated, counted=counted)
     assert 0.25 <= counter.ratio("m") <= 4.0
+
+
+# --- pictures --------------------------------------------------------------------------------------------------------
+
+
+def png(width: int, height: int) -> str:
+    head = b"\x89PNG\r\n\x1a\n" + (13).to_bytes(4) + b"IHDR" + width.to_bytes(4) + height.to_bytes(4) + bytes(32)
+    return b64encode(head).decode()
+
+
+def jpeg(width: int, height: int) -> str:
+    comment = b"\xff\xfe" + (2002).to_bytes(2) + bytes(2000)
+    frame = b"\xff\xc0" + (17).to_bytes(2) + b"\x08" + height.to_bytes(2) + width.to_bytes(2) + bytes(10)
+    return b64encode(b"\xff\xd8" + comment + frame).decode()
+
+
+@pytest.mark.parametrize(
+    ("model", "width", "height", "tokens"),
+    [
+        ("claude-sonnet-4-5", 1000, 1000, 1334),
+        ("claude-sonnet-4-5", 4000, 4000, 1600),
+        ("gpt-4o", 1024, 1024, 765),
+        ("gpt-4o", 2048, 4096, 1105),
+        ("gemini-2.5-pro", 300, 300, 258),
+        ("gemini-2.5-pro", 1536, 768, 516),
+    ],
+)
+@pytest.mark.parametrize("made", [png, jpeg])
+def test_a_picture_is_counted_by_the_rule_of_its_model(made: Any, model: str, width: int, height: int, tokens: int):
+    picture = Media("image/png", data=made(width, height))
+    assert estimate_media(picture, image_rule(model)) == tokens
+
+
+@given(st.integers(1, 20_000), st.integers(1, 20_000), st.integers(0, 100_000))
+def test_the_bytes_of_a_picture_do_not_count(width: int, height: int, padding: int):
+    small = Media("image/png", data=png(width, height))
+    large = Media("image/png", data=png(width, height) + "A" * (padding // 4 * 4))
+    for model in ("claude-3", "gpt-4o", "gpt-5", "gpt-4.1-mini", "gemini-2.0", "llama"):
+        rule = image_rule(model)
+        assert 0 < estimate_media(small, rule) == estimate_media(large, rule) <= 60_000
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_break_the_look_at_a_picture(data: bytes):
+    for head in (b"", b"\xff\xd8", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"RIFF....WEBPVP8 "):
+        size = image_size(b64encode(head + data).decode())
+        assert size is None or (size[0] >= 0 and size[1] >= 0)
+    assert estimate_media(Media("image/png", data=data.decode("latin-1")), image_rule("claude")) > 0
+
+
+@given(st.text(max_size=300), st.text(max_size=300))
+def test_a_longer_text_is_never_estimated_shorter(first: str, second: str):
+    assert estimate_text(first) <= estimate_text(first + second) <= estimate_text(first) + estimate_text(second) + 1
+
+
+def test_chinese_takes_about_a_token_a_sign():
+    assert 80 <= estimate_text("我" * 100) <= 130

@@ -67,7 +67,7 @@ _ANY_MODEL: Final = ImageRule(1200)
 # As the providers document them. The first pattern that is found in the name of the model holds.
 _IMAGE_RULES: Final = (
     (r"claude", ImageRule(1200, "area", longest=1568, pixels=750, most=1600)),
-    (r"gemini", ImageRule(1032, "tiles", each=258, side=768, small=384)),
+    (r"gemini", ImageRule(1032, "tiles", longest=3072, each=258, side=768, small=384)),
     (r"gpt-4o-mini", ImageRule(25501, "tiles", longest=2048, shortest=768, base=2833, each=5667, side=512)),
     (r"gpt-(4\.1|5)-(mini|nano)|o4-mini", ImageRule(1536, "tiles", longest=2048, each=1, side=32, most=1536)),
     (r"gpt-5", ImageRule(630, "tiles", longest=2048, shortest=768, base=70, each=140, side=512)),
