@@ -32,7 +32,7 @@ from foliot.sessions.chat_events import (
 )
 from foliot.store.base import Put
 from foliot.store.sessions.base import NewSession, Session
-from tests.sessions.kit import place, quiet
+from tests.sessions.kit import conversation, place, quiet
 
 ANN, BOB = Identity("ann"), Identity("bob")
 Kind = TypeVar("Kind")
@@ -322,6 +322,23 @@ async def test_stop_ends_the_stream_of_a_tool_that_never_returns(rt: Runtime) ->
     assert (end_of(events).status, end_of(events).stop) == ("stopped", "cancelled")
     assert [each.text for each in only(durable(events), TextEvent)] == ["Wait."]
     assert only(events, ToolEvent)[-1].status == "error"
+
+
+async def test_text_that_was_shown_before_a_stop_stays_in_the_stream_and_in_the_conversation(rt: Runtime) -> None:
+    session = await session_of(rt, [{"say": "Once upon a time there was " * 50, "chunk": 5, "pace": 0.05}])
+    shown = ""
+    events: list[ChatEvent] = []
+    async with asyncio.timeout(60):
+        async for event in rt.inside.chat.chat(session.id, "Tell me a story", identity=ANN):
+            events.append(event)
+            if isinstance(event, TextEvent) and event.piece and not shown:
+                shown = event.text
+                stopping = asyncio.create_task(rt.inside.sessions.stop(session.id, identity=ANN))
+    await stopping
+    (kept,) = [each for each in only(events, TextEvent) if each.place]
+    assert (kept.cut, kept.text.startswith(shown)) == (True, True)
+    assert (end_of(events).status, end_of(events).text) == ("stopped", kept.text)
+    assert (await conversation(rt, session.id))[-1][1].startswith(kept.text)
 
 
 async def test_an_interrupt_ends_one_stream_and_begins_the_next(rt: Runtime) -> None:

@@ -98,13 +98,15 @@ class _ChatEvent(Struct, frozen=True, omit_defaults=True):
 class TextEvent(_ChatEvent, frozen=True, tag="text", kw_only=True):
     """Text of the answer. `piece`: a part of it while it is written; else it is all text of this step.
 
-    `notice`: Foliot says it, and no model.
+    `notice`: Foliot says it, and no model. `cut`: people saw it, and the answer that it was to become did not come;
+    when the model is asked again, another text of this step takes its place.
     """
 
     text: str
     step: int = 0
     piece: bool = False
     notice: bool = False
+    cut: bool = False
 
 
 class ReasoningEvent(_ChatEvent, frozen=True, tag="reasoning", kw_only=True):
@@ -178,10 +180,17 @@ class InputEvent(_ChatEvent, frozen=True, tag="input", kw_only=True):
 
 
 class CompactionEvent(_ChatEvent, frozen=True, tag="compaction", kw_only=True):
-    """The oldest `replaced` messages are sent to the model as a summary from now on; all stay readable."""
+    """The oldest `replaced` messages are sent to the model as a summary from now on; all stay readable.
 
-    replaced: int
+    `cause` is why. With a `problem` it was tried, and nothing has changed.
+    """
+
+    replaced: int = 0
     summary: str = ""
+    cause: str = ""
+    tokens_before: int = 0
+    tokens_after: int = 0
+    problem: str = ""
 
 
 class ErrorEvent(_ChatEvent, frozen=True, tag="error", kw_only=True):
@@ -230,8 +239,8 @@ class EndEvent(_ChatEvent, frozen=True, tag="end", kw_only=True):
     """The end of a turn, or of a stream that was asked to end when the turn waits (`waiting`).
 
     `stop` is why the answer ended: `end`, `length`, `refusal`, `empty`, `time_limit`, `tool`, `cancelled`, `error`.
-    `text` is the answer as a whole. `code` and `message` say what went wrong. `cost_usd` is None when a price is not
-    known. `dropped`: no turn answers what was said; `message` says why.
+    `text` is the answer as a whole, or what people saw of one that was cut off. `code` and `message` say what went
+    wrong. `cost_usd` is None when a price is not known. `dropped`: no turn answers what was said; `message` says why.
     """
 
     status: EndStatus
@@ -295,6 +304,7 @@ class TurnStory:
         self._turn = 0
         self._step = 0  # the newest that has a recorded answer
         self._stop = ""
+        self._cut = ""  # what people saw of an answer that did not come
         self._late = False
         self._calls: dict[str, ToolCall] = {}  # of the step under way
         self._asked: dict[str, ChatAsk] = {}
@@ -365,8 +375,13 @@ class TurnStory:
             case e.RunWaiting(reason=reason, owner=owner, message=message, until=until) if owner != "timer":
                 asks = tuple(self._asked[each] for each in event.calls if each in self._asked)
                 return [WaitingEvent(self.run_id, reason=reason, message=message, asks=asks, until=until)]
-            case e.SessionCompacted(replaced=replaced, summary=summary):
-                return [CompactionEvent(self.run_id, replaced=replaced, summary=summary.text)]
+            case e.SessionCompacted():
+                return [_compaction(self.run_id, event)]
+            case e.SessionNotCompacted(reason=reason, cause=cause):
+                return [CompactionEvent(self.run_id, cause=cause, problem=reason)]
+            case e.ModelCut(step=step, text=text):
+                self._cut = text
+                return [TextEvent(self.run_id, text=text, step=step, cut=True)]
             case e.BudgetExceeded(limit="seconds", then="fail", budget=""):
                 self._late = True
                 return ()
@@ -384,7 +399,7 @@ class TurnStory:
         return [_input(self.run_id, each.message, id=each.input_id, mode=each.mode, by=each.by) for each in due]
 
     def _answer(self, step: int, response: ModelResponse) -> Iterator[ChatEvent]:
-        self._step, self._stop = step, response.stop
+        self._step, self._stop, self._cut = step, response.stop, ""
         self._calls = {call.id: call for _, call in named_calls(response.message, step, set())}
         self._answered = not self._calls
         parts = response.message.parts
@@ -467,7 +482,7 @@ class TurnStory:
             case e.RunFailed(code=code, message=message):
                 yield ErrorEvent(self.run_id, code=code, message=message)
                 stop = REFUSAL if code == "refused" else EMPTY if code == "empty_answer" else ERROR
-                yield self._ended(ended, "failed", stop, code=code, message=message)
+                yield self._ended(ended, "failed", stop, text=self._cut, code=code, message=message)
             case e.RunDeadLettered(reason=reason, message=message):
                 yield ErrorEvent(self.run_id, code=reason, message=message or reason)
                 yield EndEvent(
@@ -475,7 +490,7 @@ class TurnStory:
                 )
             case e.RunCancelled(reason=reason):
                 status = "interrupted" if reason == INTERRUPTED else "stopped"
-                yield self._ended(ended, status, CANCELLED, message=reason)
+                yield self._ended(ended, status, CANCELLED, text=self._cut, message=reason)
 
     def _ended(
         self,
@@ -514,6 +529,17 @@ def _input(
     files = tuple(part.name or part.media_type for part in message.parts if isinstance(part, Media))
     text = "\n".join(part.text for part in message.parts if isinstance(part, Text))
     return InputEvent(run_id, text=text, files=files, numbers=numbers, id=id, mode=mode, by=by)
+
+
+def _compaction(run_id: str, compacted: e.SessionCompacted) -> CompactionEvent:
+    return CompactionEvent(
+        run_id,
+        replaced=compacted.replaced,
+        summary=compacted.summary.text,
+        cause=compacted.cause,
+        tokens_before=compacted.tokens_before,
+        tokens_after=compacted.tokens_after,
+    )
 
 
 def _media(run_id: str, media: Media, call_id: str = "") -> ImageEvent | FileEvent:
