@@ -358,6 +358,25 @@ async def test_an_interrupt_ends_one_stream_and_begins_the_next(rt: Runtime) -> 
     assert end_of(second).text == "heard two"
 
 
+async def test_many_sessions_have_a_live_turn_each_and_no_reader_reads_what_is_anothers(rt: Runtime) -> None:
+    count, asked, all_asked = 60, 0, asyncio.Event()
+
+    async def answer(request: ModelRequest) -> dict[str, Any]:
+        nonlocal asked
+        asked += 1
+        if asked == count:
+            all_asked.set()
+        await all_asked.wait()
+        return {"say": f"heard {request.messages[-1].text}", "chunk": 4}
+
+    rt.inside.know(Agent("helper", model=ScriptedModel(answer)))
+    sessions = [await rt.inside.sessions.create(place(channel=f"c{n}"), identity=ANN) for n in range(count)]
+    reading = [told(rt, session, f"number {n}") for n, session in enumerate(sessions)]
+    for n, events in enumerate(await asyncio.gather(*reading)):
+        assert end_of(events).text == f"heard number {n}"
+        assert {each.run for each in events} == {end_of(events).run}
+
+
 # --- approvals -------------------------------------------------------------------------------------------------------
 
 
