@@ -24,11 +24,11 @@ Command Document Doubt DoubtPage Event Explanation Fate FieldConflict Filter Fir
 HookAct HookBlock HookChange InUse Invocation
 Judgement Limit Live ManifestError Media Message ModelEndpoint ModelError ModelResponse OpenQuestion Outcome Output
 Page PolicyAnswer PolicyQuestion Question Recorded Replayed Requirement Requirements ResultPage RuleDefaults
-RunFailedError RunHeld RunInfo RunInput RunResult RunStanding RunTaken Runtime ScriptedModel Sent Settings Slot
-StepFiles Streamed
+RunFailedError RunHeld RunInfo RunInput RunOptions RunResult RunStanding RunTaken Runtime SchemaMismatch ScriptedModel
+Sent Settings Slot StepFiles Streamed
 Taken TaskExplanation TaskInfo TaskRecord TaskStory Text ToolCall ToolError ToolResult Toolset Total Trace Usage
 UsageError Verified WebhookDelivery WorkerInfo WorkspaceTree __version__ events load_settings log_line outlives_call
-parse_manifests tool hook
+parse_manifests read_presets tool hook
 """
 
 

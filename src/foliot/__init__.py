@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from foliot.common.call_processes import outlives_call
     from foliot.engine.approval.questions import OpenQuestion
     from foliot.engine.audit.metering import Total
+    from foliot.engine.definition.run_options import RunOptions
     from foliot.engine.explain.trace import Trace
     from foliot.engine.explain.why import Explanation
     from foliot.engine.hooks.base import Hook, HookAct, HookBlock, HookChange, hook
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from foliot.models.base import ModelError
     from foliot.models.scripted.model import ScriptedModel
     from foliot.resources.field_owners import FieldConflict
+    from foliot.resources.presets import read_presets
     from foliot.resources.problems import ManifestError
     from foliot.resources.reader import parse_manifests
     from foliot.runtime.agent import Agent
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
     )
     from foliot.runtime.inputs import RunInput
     from foliot.runtime.outcomes import Applied, InUse, Outcome, Taken
-    from foliot.runtime.results import RunFailedError, RunResult
+    from foliot.runtime.results import RunFailedError, RunResult, SchemaMismatch
     from foliot.runtime.runtime import Runtime
     from foliot.settings.settings import Settings, load_settings
     from foliot.store.audit.log import AuditFilter, AuditRecord, Verified
@@ -123,10 +125,12 @@ __all__ = [
     "RunHeld",
     "RunInfo",
     "RunInput",
+    "RunOptions",
     "RunResult",
     "RunStanding",
     "RunTaken",
     "Runtime",
+    "SchemaMismatch",
     "ScriptedModel",
     "Sent",
     "Settings",
@@ -158,6 +162,7 @@ __all__ = [
     "log_line",
     "outlives_call",
     "parse_manifests",
+    "read_presets",
     "tool",
 ]
 
@@ -219,10 +224,12 @@ _HOME = {
     "RunFailedError": "foliot.runtime.results",
     "RunInfo": "foliot.store.journal.base",
     "RunInput": "foliot.runtime.inputs",
+    "RunOptions": "foliot.engine.definition.run_options",
     "RunResult": "foliot.runtime.results",
     "RunStanding": "foliot.runtime.answers",
     "RunTaken": "foliot.store.journal.base",
     "Runtime": "foliot.runtime.runtime",
+    "SchemaMismatch": "foliot.runtime.results",
     "ScriptedModel": "foliot.models.scripted.model",
     "Sent": "foliot.runtime.answers",
     "Settings": "foliot.settings.settings",
@@ -253,6 +260,7 @@ _HOME = {
     "log_line": "foliot.work.views.events",
     "outlives_call": "foliot.common.call_processes",
     "parse_manifests": "foliot.resources.reader",
+    "read_presets": "foliot.resources.presets",
     "tool": "foliot.tools.function",
 }
 

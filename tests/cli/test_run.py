@@ -301,3 +301,32 @@ def test_an_answer_cannot_steer_a_terminal_but_reaches_a_pipe_whole(foliot, shop
     assert said.code == 0
     assert "\x1b" not in said.err
     assert "[31mred" in said.err
+
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+PROMPT = """\
+kind: ModelEndpoint
+metadata: {name: m}
+spec: {provider: scripted, script: {turns: [{say: '{"city": "Oslo"}'}], loop: true}}
+---
+kind: Agent
+metadata: {name: clerk}
+spec: {model_ref: m, tools: [list_tools]}
+"""
+
+
+def test_a_schema_asks_once_for_json_without_tools(foliot, home, tmp_path):
+    (tmp_path / "a.yaml").write_text(PROMPT)
+    (tmp_path / "city.json").write_text(json.dumps(CITY))
+    said = foliot("run", tmp_path / "a.yaml", "Where?", "--schema", tmp_path / "city.json", "-q")
+    assert (said.code, json.loads(said.out)) == (0, {"city": "Oslo"})
+
+
+@pytest.mark.parametrize(("text", "told"), [("{", "parsing schema"), ("{}", "top-level type"), (None, "no such")])
+def test_a_schema_that_is_none_is_told_before_anything_runs(foliot, home, tmp_path, text, told):
+    if text is not None:
+        (tmp_path / "city.json").write_text(text)
+    said = foliot("run", "clerk", "Where?", "--schema", tmp_path / "city.json")
+    assert said.code != 0
+    assert told in said.err
+    assert "Sorry" not in said.err

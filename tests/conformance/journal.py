@@ -356,6 +356,24 @@ class JournalConformance:
         info = await journal.get("fork")
         assert (info.parent, info.parent_seq, info.labels) == ("r1", 7, {"why": "what-if"})
 
+    async def test_delegated_runs_are_counted_by_their_root(self, journal: Journal) -> None:
+        await born(journal, "top")
+        await born(journal, "one", parent="top", root="default/run/top")
+        await born(journal, "two", parent="one", root="default/run/top")
+        await born(journal, "of-a-task", root="default/run/top")
+        await born(journal, "elsewhere", parent="top", root="default/run/other")
+        assert await journal.delegated("default/run/top") == 2
+        assert await journal.delegated("default/run/nothing") == 0
+
+    async def test_the_last_turn_that_another_run_started_is_found(self, journal: Journal) -> None:
+        for name in ("top", "one", "two", "three", "person"):
+            after = {"two": "one", "three": "two", "person": "three"}.get(name)
+            parent = {} if name in ("top", "person") else {"parent": "top"}
+            lease = await born(journal, name, after=after, **parent)
+            await journal.append(lease, [entry(2)], phase="succeeded")
+        assert await journal.last_turn("one") == "three"
+        assert await journal.last_turn("top") == "top"
+
     async def test_many_runs_append_at_once_without_disturbing_each_other(self, journal: Journal) -> None:
         leases = [await born(journal, f"r{n:02}") for n in range(20)]
 

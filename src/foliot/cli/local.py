@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from foliot.common.process import is_gone
+from foliot.engine.definition.run_options import UNCHANGED, RunOptions
 from foliot.engine.live.hub import Live, Reader, Recorded
 from foliot.errors import NotFound
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import Message
 from foliot.kernel.run.events import RunCancelled, RunClaimed, RunCreated, RunDeadLettered, RunFailed, RunSucceeded
 from foliot.resources.names import check_labels
-from foliot.runtime.agent import Agent, within
+from foliot.runtime.agent import Agent, asked_by
 from foliot.runtime.answers import Input
 from foliot.runtime.inside import Inside
 from foliot.runtime.local.groups import LocalGroups
@@ -85,17 +86,20 @@ class WatchedRuns(LocalRuns):
         user: str = "",
         history: Sequence[Message] = (),
         after: str = "",
+        options: RunOptions | None = None,
     ) -> RunInfo:
         check_labels(labels or {})
         new_id = run_id or self._inside.new_run_id()
+        agent, options = asked_by(agent, options or UNCHANGED, namespace)
         work = self._inside.run(
-            within(agent, namespace),
+            agent,
             input,
             run_id=new_id,
             labels=labels,
             identity=self._identity(user),
             history=history,
             after=after,
+            options=options,
             stream=True,
             check=False,
         )

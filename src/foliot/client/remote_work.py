@@ -21,6 +21,7 @@ from foliot.client.http import RemoteGroup, new_key
 from foliot.common.pages import Part, read_all, read_first
 from foliot.engine.approval.questions import OpenQuestion
 from foliot.engine.approval.service import Decision, only_alike
+from foliot.engine.definition.run_options import UNCHANGED, RunOptions
 from foliot.engine.driver.ids import new_run_id
 from foliot.engine.explain.why import Explanation
 from foliot.engine.live.hub import Live, Output, Recorded, Streamed
@@ -103,6 +104,7 @@ class RemoteRuns(_RunAsking, RunGroup):
         user: str = "",
         history: Sequence[Message] = (),
         after: str = "",
+        options: RunOptions | None = None,
     ) -> RunInfo:
         name = declared_name(agent)
         messages = messages_of(input, history)
@@ -116,6 +118,7 @@ class RemoteRuns(_RunAsking, RunGroup):
             () if isinstance(input, str) else _sent(messages),
             _sent(history),
             after,
+            options or UNCHANGED,
         )
         found = await self._post(RUNS, order, Document, namespace=namespace, repeatable=True)
         return wire.read_runs([found])[0]

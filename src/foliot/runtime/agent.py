@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, cast, overload
 
+from msgspec.structs import replace
+
+from foliot.engine.definition.run_options import RunOptions
 from foliot.engine.hooks.base import Hook, distinct
 from foliot.engine.python_endpoints import ModelEndpoint
 from foliot.errors import InvalidInput, UsageError
@@ -264,6 +267,23 @@ def named(agent: Agent | str) -> tuple[str, str]:
         raise UsageError(f"{agent!r:.80} is no agent", hint="give an Agent, or the name of one that is declared")
     _, namespace, name = target_of("Agent", agent, "default")
     return namespace, name
+
+
+# The agent of prompts that name a model and no agent. It has no instructions and no tools.
+ONE_SHOT: Final = "one-shot"
+
+
+def asked_by(
+    agent: Agent[Value] | str, options: RunOptions, namespace: str
+) -> tuple[Agent[Value] | Agent[Any] | str, RunOptions]:
+    """The agent of a run in a namespace, and what is left of its options: without a name, a model is asked by itself.
+
+    Raises `InvalidInput` as `within`.
+    """
+    if agent == "" and options.model.strip():
+        one_shot = Agent[Any](ONE_SHOT, model=options.model.strip(), namespace=namespace)
+        return one_shot, replace(options, model="")
+    return within(agent, namespace), options
 
 
 def within(agent: Agent[Value] | str, namespace: str) -> Agent[Value] | str:

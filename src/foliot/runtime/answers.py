@@ -12,6 +12,7 @@ from msgspec import Meta, Struct, ValidationError, convert
 
 from foliot.engine.budgets.declared import BudgetStanding
 from foliot.engine.budgets.wakeups import is_short
+from foliot.engine.definition.run_options import UNCHANGED, RunOptions
 from foliot.engine.explain.replay import ReplayDifference
 from foliot.errors import InvalidInput, UsageError
 from foliot.kernel.messages import Message, ToolResult
@@ -61,7 +62,8 @@ class RunOrder(Struct, frozen=True):
 
     `messages` stand in place of `input` when that is more than a text; `history` is what was said before; `after` is
     an ended run of the same user whose conversation goes on. `user` is the person it is run for, as budgets, conditions
-    and records name them: by default whoever asks. Another name needs the role impersonator.
+    and records name them: by default whoever asks. Another name needs the role impersonator. `options` are what is
+    different in this run; with a blank `agent` their model is asked by itself.
     """
 
     agent: str
@@ -73,6 +75,7 @@ class RunOrder(Struct, frozen=True):
     messages: tuple[dict[str, Any], ...] = ()
     history: tuple[dict[str, Any], ...] = ()
     after: str = ""
+    options: RunOptions = UNCHANGED
 
 
 class SessionOrder(Struct, frozen=True):

@@ -33,7 +33,7 @@ from foliot.engine.definition.freeze import (
     with_tool,
 )
 from foliot.engine.definition.governance import ModelGate
-from foliot.engine.definition.run_options import RunOptions, check_model_may_change, without_tools
+from foliot.engine.definition.run_options import RunOptions, check_model_may_change, read_schema, without_tools
 from foliot.engine.definition.skills import (
     SkillCatalog,
     offered_of,
@@ -342,7 +342,7 @@ class Assembly:
         if options.system.strip():
             spec = with_prompt(spec, options.system)
         if options.output_schema is not None:
-            spec = replace(spec, output_schema=options.output_schema)
+            spec = replace(spec, output_schema=read_schema(options.output_schema))
         return await self.without(spec, options.exclude_tools)
 
     async def without(self, spec: RunSpec, names: Iterable[str]) -> RunSpec:

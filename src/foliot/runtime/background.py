@@ -17,7 +17,7 @@ from foliot.errors import FoliotError, InvalidInput, NotFound
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import Message
 from foliot.resources.names import check_labels
-from foliot.runtime.agent import Agent, within
+from foliot.runtime.agent import Agent, asked_by
 from foliot.store.journal.base import TASK_LABEL, TERMINAL, RunHeld, RunInfo, RunTaken, Signal, TransactionBody
 
 if TYPE_CHECKING:
@@ -71,13 +71,13 @@ class BackgroundRuns:
     ) -> RunInfo:
         """Start a run as `identity`, or resume the one of this id, as whoever began it; durable on return.
 
-        `agent` is an object, or the name of one that is declared in the namespace. What `in_transaction` writes is
-        stored with a new run. Raises `NotFound` (the agent), `Conflict` when the id belongs to other work,
-        `InvalidInput`.
+        `agent` is an object, or the name of one that is declared in the namespace; where it is blank, the model of the
+        options is asked by itself. What `in_transaction` writes is stored with a new run. Raises `NotFound` (the
+        agent), `Conflict` when the id belongs to other work, `InvalidInput`.
         """
         check_labels(labels or {})
         inside = self._inside
-        agent = within(agent, namespace)
+        agent, options = asked_by(agent, options, namespace)
         if not inside.is_new(run_id) and await inside.is_begun(run_id, agent, input, identity, history, after):
             return await self.resume(await inside.runs.journal.get(run_id))
         drive = inside.run(

@@ -36,6 +36,16 @@ class RunFailedError(FoliotError):
         self.result = result
 
 
+class SchemaMismatch(RunFailedError):
+    """The answer to a prompt does not fit its schema, although it was sent back twice. `raw_text` is the last one."""
+
+    code: ClassVar[str] = "schema_mismatch"
+
+    def __init__(self, result: RunResult, raw_text: str) -> None:
+        super().__init__(result)
+        self.raw_text = raw_text
+
+
 class RunResult(Struct, Generic[Value], frozen=True):
     """How a run stands. `output` is the answer as text; `value` the structured one, when the agent has an output type:
     type checkers know it as that.

@@ -21,6 +21,7 @@ from foliot.cli.terminal import out, paint
 from foliot.cli.watch.questions import can_ask, stays, wait_option
 from foliot.cli.watch.run import Client, WatchOptions, going_on, leave, stay
 from foliot.common.text import counted
+from foliot.engine.definition.run_options import EVERY_TOOL, UNCHANGED, RunOptions, read_schema
 from foliot.engine.driver.ids import check_run_id
 from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound, UsageError
 from foliot.kernel.identity import is_name
@@ -50,6 +51,11 @@ class RunArguments:
 @click.option("--id", "run_id", metavar="ID", help="The id of the run. If there is a run of this id, it goes on.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label of the run. Can be repeated.")
 @click.option("--user", default="", metavar="NAME", help="Who it is run for: a budget can limit each user.")
+@click.option(
+    "--schema",
+    metavar="FILE",
+    help="Ask once, without tools, for an answer that is JSON of this JSON Schema.",
+)
 @json_option("text, or json: one JSON line per event on stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="Only the answer.")
 @wait_option()
@@ -60,6 +66,7 @@ def run_command(
     run_id: str | None,
     labels: tuple[str, ...],
     user: str,
+    schema: str | None,
     as_json: bool,
     quiet: bool,
     wait: bool | None,
@@ -71,6 +78,7 @@ def run_command(
     foliot run team.yaml --agent editor - < draft.txt
     foliot run examples/first-run "Order A-1007 arrived broken"
     git diff | foliot run reviewer -
+    foliot run writer "Which cities?" --schema cities.json      one question, an answer in JSON
     foliot run writer "…" > answer.txt     progress on stderr, the answer on stdout
 
     Manifests are applied first, as by `foliot apply`. Tools of type `function` are imported from the current
@@ -91,10 +99,21 @@ def run_command(
         raise _no_input()
     if user and not is_name(user):
         raise UsageError("--user is one line of printable characters, at most 253")
-    return run(_run(order, run_id, parse_labels(labels), user, as_json=as_json, quiet=quiet, wait=stays(wait)))
+    options = UNCHANGED if schema is None else _one_shot(schema)
+    return run(_run(order, run_id, parse_labels(labels), user, options, as_json=as_json, quiet=quiet, wait=stays(wait)))
 
 
 # --- what was typed ----------------------------------------------------------------------------------------------
+
+
+def _one_shot(path: str) -> RunOptions:
+    """The options of a prompt whose answer has the schema in a file. Raises `UsageError`, `InvalidInput`."""
+    try:
+        with open(path, "rb") as file:
+            schema = read_schema(file.read())
+    except OSError as error:
+        raise UsageError(f"--schema {path}: {(error.strerror or str(error)).lower()}") from None
+    return RunOptions((EVERY_TOOL,), output_schema=schema)
 
 
 def _understand(words: Sequence[str], files: tuple[str, ...], agent: str | None) -> RunArguments:
@@ -165,6 +184,7 @@ async def _run(
     run_id: str | None,
     labels: dict[str, str],
     user: str,
+    options: RunOptions,
     *,
     as_json: bool,
     quiet: bool,
@@ -186,7 +206,7 @@ async def _run(
                 client,
                 opening,
                 lambda: client.runs.start(
-                    name, opening.input, namespace=space, run_id=run_id, labels=labels, user=user
+                    name, opening.input, namespace=space, run_id=run_id, labels=labels, user=user, options=options
                 ),
                 look,
             )

@@ -7,8 +7,9 @@ every run below it: the names are part of the spec (`EXCLUDED`), and a delegate 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -16,6 +17,7 @@ from foliot.engine.definition.freeze import CLIENT, DECLARED, DEFERRED, LOCK
 from foliot.engine.runners.profile import RUNNER
 from foliot.errors import InvalidInput
 from foliot.kernel.run.spec import RunSpec
+from foliot.resources.validators import UnusableSchema, validator_of
 from foliot.tools import search
 from foliot.tools.builtin.names import names_of
 
@@ -80,6 +82,28 @@ def without_tools(spec: RunSpec, names: Iterable[str]) -> RunSpec:
     if settings.tool_choice not in ("auto", "none") and (not has or settings.tool_choice not in (*has, "required")):
         settings = replace(settings, tool_choice="auto")
     return replace(spec, tools=tools, settings=settings, extra=extra)
+
+
+def read_schema(given: Mapping[str, Any] | str | bytes | None) -> dict[str, Any]:
+    """The JSON Schema that an answer is asked for by, as a value or as JSON. Raises `InvalidInput` for what is none."""
+    if not given:
+        raise InvalidInput("schema is required", hint='give a JSON Schema, such as {"type": "object", "properties": …}')
+    schema: object = given
+    if isinstance(given, str | bytes):
+        try:
+            schema = msgspec.json.decode(given)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InvalidInput(f"parsing schema: {error}") from None
+    if not isinstance(schema, Mapping):
+        raise InvalidInput("parsing schema: it is no JSON object")
+    found = dict(cast("Mapping[str, Any]", schema))
+    if "type" not in found:
+        raise InvalidInput("parsing schema: it has no top-level type", hint='say what the answer is: "type": "object"')
+    try:
+        validator_of(found)
+    except UnusableSchema as error:
+        raise InvalidInput(f"parsing schema: {error.message}", hint=error.hint) from None
+    return found
 
 
 def check_model_may_change(spec: RunSpec, options: RunOptions) -> None:

@@ -11,6 +11,7 @@ from foliot.runtime.groups.arguments import Group, time_limit
 if TYPE_CHECKING:
     from foliot.engine.approval.questions import OpenQuestion
     from foliot.engine.approval.service import Decision
+    from foliot.engine.definition.run_options import RunOptions
     from foliot.engine.explain.trace import Trace
     from foliot.engine.explain.why import Explanation
     from foliot.engine.live.hub import Live
@@ -54,14 +55,95 @@ class RunGroup(Group):
         user: str = "",
         history: Sequence[Message] = (),
         after: str = "",
+        options: RunOptions | None = None,
     ) -> RunInfo:
         """Start a run. It is durable on return and goes on in the background; `wait` gives its result.
 
         An existing run with this `run_id` is resumed, so calling again after a crash is always right. `user` is the
-        person it is run for; `after` and `history` are as in `run`. An `Agent` object needs a runtime; a server takes
-        names.
+        person it is run for; `after` and `history` are as in `run`. `options` are what is different in this run: its
+        model, its prompt, the shape of its answer, tools that it and all runs below it lack. An `Agent` object needs a
+        runtime; a server takes names, and another model or prompt from authors.
         Raises `NotFound` (the agent), `Conflict` when the id belongs to other work, `InvalidInput`.
         """
+
+    async def prompt(
+        self,
+        prompt: Input,
+        *,
+        agent: Agent | str = "",
+        model: str = "",
+        system: str = "",
+        namespace: str = "default",
+        run_id: str | None = None,
+        user: str = "",
+        timeout: float | None = None,
+    ) -> RunResult:
+        """Ask one question and return the answer: of an agent without its tools, or of a model by itself.
+
+        It is a run like any other. Raises `RunFailedError`, `NotFound`, `InvalidInput`, `TimeoutError`.
+        """
+        return await self._prompt(prompt, agent, model, system, None, namespace, run_id, user, timeout)
+
+    async def object(
+        self,
+        prompt: Input,
+        *,
+        schema: Mapping[str, Any] | str | bytes,
+        agent: Agent | str = "",
+        model: str = "",
+        system: str = "",
+        namespace: str = "default",
+        run_id: str | None = None,
+        user: str = "",
+        timeout: float | None = None,
+    ) -> RunResult:
+        """Ask one question whose answer is JSON of this schema: `value` of the result; `output` is the text of it.
+
+        An answer that does not fit goes back with what is wrong, up to two times. Then `SchemaMismatch` is raised, with
+        the `raw_text`. Raises as `prompt` besides.
+        """
+        from foliot.engine.definition.run_options import read_schema
+
+        return await self._prompt(prompt, agent, model, system, read_schema(schema), namespace, run_id, user, timeout)
+
+    async def _prompt(
+        self,
+        prompt: Input,
+        agent: Agent | str,
+        model: str,
+        system: str,
+        schema: dict[str, Any] | None,
+        namespace: str,
+        run_id: str | None,
+        user: str,
+        timeout: float | None,
+    ) -> RunResult:
+        from foliot.engine.definition.run_options import EVERY_TOOL, RunOptions
+        from foliot.errors import Conflict, InvalidInput
+
+        if agent == "" and not model.strip():
+            raise InvalidInput("no language model: there is neither an agent nor a model", hint="name one of them")
+        options = RunOptions((EVERY_TOOL,), system, model, schema)
+        info = await self.start(agent, prompt, namespace=namespace, run_id=run_id, user=user, options=options)
+        result = await self.wait(info.id, timeout=timeout)
+        if result.phase == "failed" and schema is not None:
+            await self._check_shape(result)
+        if result.waiting is not None:
+            raise Conflict(
+                f"run {info.id} waits ({result.waiting.reason}): {result.waiting.message}",
+                hint=f"`foliot why {info.id}` says for whom",
+            )
+        return result.check()
+
+    async def _check_shape(self, result: RunResult) -> None:
+        """Raises `SchemaMismatch` for a run that failed by the shape of its answers."""
+        from foliot.kernel.run.events import ModelResponded, RunFailed
+        from foliot.runtime.results import SchemaMismatch
+
+        facts = [event for _, event in await self.events(result.run_id)]
+        if any(isinstance(event, RunFailed) and event.code == "schema_mismatch" for event in facts):
+            said = [event.response.message.text for event in facts if isinstance(event, ModelResponded)]
+            raise SchemaMismatch(result, said[-1] if said else "")
 
     @abstractmethod
     async def get(self, run_id: str, *, messages: bool = False) -> RunStanding:

@@ -18,6 +18,7 @@ from foliot.common.suggestions import check_word, read_phases
 from foliot.engine.approval.questions import OpenQuestion
 from foliot.engine.approval.service import Decision
 from foliot.engine.budgets.wakeups import is_short
+from foliot.engine.definition.run_options import UNCHANGED, RunOptions
 from foliot.engine.driver.journal import read_run, summary_of
 from foliot.engine.explain.trace import trace_of
 from foliot.engine.explain.why import Explanation, Holder, RunLiveness, explain
@@ -96,6 +97,7 @@ class LocalRuns(_Waking, RunGroup):
         user: str = "",
         history: Sequence[Message] = (),
         after: str = "",
+        options: RunOptions | None = None,
     ) -> RunInfo:
         return await self._inside.background.start(
             agent,
@@ -106,6 +108,7 @@ class LocalRuns(_Waking, RunGroup):
             identity=self._identity(user),
             history=history,
             after=after,
+            options=options or UNCHANGED,
         )
 
     def _identity(self, user: str) -> Identity:

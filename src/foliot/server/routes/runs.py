@@ -114,6 +114,8 @@ async def begin(request: Request, services: Services, caller: Caller, namespace:
     order = await form_in(request, RunOrder, space(namespace))
     check_chosen_id(order.run_id)
     identity = caller.identity(order.namespace, "http", user=order.user)
+    options = order.options
+    check_override(caller, order.namespace, model=options.model, prompt=options.system or None)
     done = _act(services, caller, request, "run_started", order.namespace, order.run_id)
     info = await services.drives.start(
         order.agent,
@@ -124,6 +126,7 @@ async def begin(request: Request, services: Services, caller: Caller, namespace:
         identity=identity,
         history=_messages(order.history),
         after=order.after,
+        options=options,
         in_transaction=done.record,
     )
     done.tell()
