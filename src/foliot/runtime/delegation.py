@@ -25,6 +25,7 @@ from foliot.common.waits import Waits
 from foliot.engine.code.conversation import PROGRAM, limits_of, program_spec
 from foliot.engine.definition.freeze import CLIENT, DELEGATION, narrowed_by
 from foliot.engine.definition.run_options import RunOptions, without_tools
+from foliot.engine.definition.skills import prompt_of
 from foliot.engine.driver.doubts import family
 from foliot.engine.driver.driver import Driver
 from foliot.engine.driver.journal import signal
@@ -518,7 +519,8 @@ class Delegator:
             kept = {name for each in preset.tools for name in names_of(each)} | {search.NAME}
             lost += [rule.name for rule in spec.tools if kept.isdisjoint(names_of(rule.name))]
         prompt = preset.prompt.strip() if preset is not None else ""
-        system = f"{spec.system}\n\n{prompt}" if spec.system and prompt else prompt or spec.system
+        # A blank one changes nothing; what the spec says of skills is written behind it again.
+        system = "\n\n".join(filter(None, (prompt_of(spec), prompt))) if prompt else ""
         model = order.model or (preset.model if preset is not None else "")
         left = self._share(order)
         if declared is not None:

@@ -140,8 +140,12 @@ def with_skills(spec: RunSpec, skills: Iterable[OfferedSkill]) -> RunSpec:
             hint="name fewer in spec.skills",
         )
     extra = {**spec.extra, SKILLS: msgspec.to_builtins(tuple(every.values()))}
-    base = spec.system.removesuffix(section(known))
-    return replace(spec, system=base + section(every.values()), extra=extra)
+    return replace(spec, system=prompt_of(spec) + section(every.values()), extra=extra)
+
+
+def prompt_of(spec: RunSpec) -> str:
+    """Returns the prompt of a spec without what it says of skills."""
+    return spec.system.removesuffix(section(skills_in(spec)))
 
 
 def with_prompt(spec: RunSpec, prompt: str) -> RunSpec:
@@ -155,7 +159,7 @@ def without_skills(spec: RunSpec) -> RunSpec:
     if not known:
         return spec
     extra = {name: value for name, value in spec.extra.items() if name != SKILLS}
-    return replace(spec, system=spec.system.removesuffix(section(known)), extra=extra)
+    return replace(spec, system=prompt_of(spec), extra=extra)
 
 
 def section(skills: Iterable[OfferedSkill]) -> str:
