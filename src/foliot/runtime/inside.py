@@ -336,6 +336,7 @@ class Inside:
         user: str = "",
         identity: Identity | None = None,
         labels: Mapping[str, str] | None = None,
+        turn: NewTurn | None = None,
         check: bool = True,
         in_transaction: TransactionBody | None = None,
     ) -> RunResult[Any]:
@@ -353,6 +354,7 @@ class Inside:
             identity=identity or Identity(user, via="python"),
             history=(),
             after=after,
+            turn=turn,
             stream=False,
             compacts=True,
             in_transaction=in_transaction,

@@ -33,6 +33,16 @@ class SessionTurns:
 
     async def _drive(self, turn: NewTurn) -> RunResult:
         inside, place = self._inside, turn.session.place
+        if turn.compacts:
+            return await inside.compact(
+                within(place.agent, place.namespace),
+                run_id=turn.run_id,
+                identity=turn.identity,
+                after=turn.after,
+                turn=turn,
+                check=False,
+                in_transaction=turn.in_transaction,
+            )
         return await inside.run(
             within(place.agent, place.namespace),
             turn.input,

@@ -36,7 +36,8 @@ class TurnOptions(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
 class NewTurn(Struct, frozen=True):
     """A turn that is about to begin. `in_transaction` begins it in the rows of its session.
 
-    `after` is the run that it goes on after, blank for the first.
+    `after` is the run that it goes on after, blank for the first. One that `compacts` answers nothing, and summarises
+    the conversation.
     """
 
     session: Session
@@ -48,6 +49,7 @@ class NewTurn(Struct, frozen=True):
     identity: Identity
     options: TurnOptions
     in_transaction: TransactionBody
+    compacts: bool = False
 
 
 class TurnRuns(Protocol):

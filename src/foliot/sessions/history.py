@@ -28,6 +28,8 @@ async def messages_of_turn(journal: Journal, specs: Specs, run_id: str) -> tuple
     facts = await read_facts(journal, run_id)
     if not facts or not isinstance(created := facts[0][1], RunCreated):
         raise Conflict(f"the journal of run {run_id} does not begin with its creation")
+    if created.compacts:
+        return ()  # nothing is said in it
     # A summary replaces messages for the model; whoever reads what was said reads them all.
     said = [fact for fact in facts if not isinstance(fact[1], SessionCompacted)]
     state = fold(await specs.get(journal, created.spec), run_id, said, (_EARLIER,) * created.before)
@@ -37,13 +39,14 @@ async def messages_of_turn(journal: Journal, specs: Specs, run_id: str) -> tuple
 class Question(Struct, frozen=True):
     """The messages that a turn answered, with the numbers of the inputs among them.
 
-    `after` is the run that the turn went on after, `identity` on whose behalf it acted.
+    `after` is the run that the turn went on after, `identity` on whose behalf it acted. `compacts`: it answered none.
     """
 
     messages: tuple[Message, ...]
     inputs: tuple[int, ...]
     after: str
     identity: Identity
+    compacts: bool = False
 
 
 async def question_of(journal: Journal, run_id: str) -> Question:
@@ -53,12 +56,14 @@ async def question_of(journal: Journal, run_id: str) -> Question:
         raise Conflict(f"the journal of run {run_id} does not begin with its creation")
     asked = max((n for n, event in enumerate(facts) if isinstance(event, StepStarted)), default=0)
     heard = tuple(event.message for event in facts[:asked] if isinstance(event, InputReceived))
-    return Question((*created.input, *heard), created.inputs, created.after, created.identity)
+    return Question((*created.input, *heard), created.inputs, created.after, created.identity, created.compacts)
 
 
 def texts_of(state: State) -> list[str]:
     """Returns the texts of people and of the agent in the turn that a run is, as far as it has them at hand."""
     created = state.created
+    if created is not None and created.compacts:
+        return []
     first = created.input[0] if created is not None and created.input else None
     own = next((n for n, message in enumerate(state.transcript) if message is first), None)
     messages: Sequence[Message] = state.transcript[own:] if own is not None else ()

@@ -136,10 +136,11 @@ class TurnKeeper:
         title: str = "",
         after: str | None = None,
         parent: int | None = None,
+        compacts: bool = False,
     ) -> str:
         """Begins a turn that answers these inputs; returns the id of its run, which is stored by then.
 
-        `again` are inputs that another turn has answered before.
+        `again` are inputs that another turn has answered before. One that `compacts` answers nothing.
         It goes on after the head of the session, or after the run `after`, which is that of the turn `parent`. Raises
         `SessionBusy` when another turn began meanwhile, and what keeps a run of the agent from beginning.
         """
@@ -159,6 +160,7 @@ class TurnKeeper:
                 identity,
                 options,
                 body,
+                compacts,
             )
         )
         return run_id

@@ -19,12 +19,13 @@ from foliot.common.pages import Part
 from foliot.common.suggestions import check_word
 from foliot.engine.base import Clock
 from foliot.engine.driver.ids import new_run_id
-from foliot.engine.driver.journal import Specs, storable
+from foliot.engine.driver.journal import Specs, signal, storable
 from foliot.engine.workspaces.assets import Assets
 from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.identity import Identity
 from foliot.kernel.inbox import mode_of, mode_problem
 from foliot.kernel.messages import Media, Message
+from foliot.kernel.run.events import CompactionRequested
 from foliot.kernel.run.spec import digest
 from foliot.sessions.base import Found, TurnOptions, TurnRuns, TurnView
 from foliot.sessions.checks import (
@@ -369,6 +370,9 @@ class SessionService:
         if head is None:
             raise Conflict(f"nothing was said to session {id} yet", hint="say something first")
         asked = await question_of(self._journal, head.run_id)
+        while asked.compacts and head.parent:
+            (head,) = await self.store.turns(session, limit=1, before=head.parent + 1)
+            asked = await question_of(self._journal, head.run_id)
         rows = [row for seq in asked.inputs for row in await self.store.inputs(session.key, after=seq - 1, limit=1)]
         given = check_turn_options(options)
         chosen = over(options_of(session, rows), given)
@@ -384,6 +388,36 @@ class SessionService:
             parent=head.parent,
         )
         return Said(asked.inputs[-1] if asked.inputs else 0, "direct", run_id=run_id)
+
+    async def compact(self, id: str, *, identity: Identity | None, namespace: str = "") -> Said:
+        """Compacts the conversation of a session: its older messages are sent as a summary, and stay readable.
+
+        The turn at work does so before its next question. Otherwise it is a turn of its own, which answers nothing and
+        whose output says what came of it. `run_id` is that turn. Raises `NotFound`, `SessionArchived`, `SessionBusy`
+        when a turn began or ended just now, `Conflict` when nothing was said.
+        """
+        session = await self.get(id, identity=identity, namespace=namespace)
+        if session.archived_at is not None:
+            raise SessionArchived(f"session {id} is archived", hint="begin another one")
+        by = identity.actor if identity is not None else ""
+        if session.turn:
+            try:
+                await self._journal.signal(signal(session.turn, CompactionRequested(by), self._clock()))
+            except Conflict:
+                raise SessionBusy(f"a turn of session {id} is about to end", hint="try again") from None
+            await self._turns.wake(session.turn)
+            return Said(0, "queued", run_id=session.turn)
+        if not session.head:
+            raise Conflict(f"nothing was said to session {id} yet", hint="say something first")
+        spoke = Identity(session.place.user, by=by if by != session.place.user else "")
+        run_id = await self.keeper.begin(
+            session,
+            (),
+            identity=spoke if identity is None else replace(spoke, via=identity.via),
+            options=TurnOptions(model=session.model),
+            compacts=True,
+        )
+        return Said(0, "direct", run_id=run_id)
 
     async def select_branch(self, id: str, turn: int, *, identity: Identity | None, namespace: str = "") -> Session:
         """Goes on after this turn from now on: what is said next continues its branch; the others stay readable.
