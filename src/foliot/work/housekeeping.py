@@ -2,7 +2,7 @@
 
 Every worker and server does so, and one of them at a time: the time of the last look stands in the store, and whoever
 moves it on has the turn. What is kept for how long is in the settings (`retention_…`). Nothing that is live is ever
-forgotten: tasks and runs that wait or are under way, and content that they refer to.
+forgotten: tasks and runs that wait or are under way, sessions that are not archived, and content that they refer to.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from foliot.settings.settings import Settings
 from foliot.store.audit.log import prune_audit
 from foliot.store.base import KEPT_CHANGES, Database, ResourceStore
 from foliot.store.journal.database import SqlJournal
+from foliot.store.sessions.database import SqlSessions
 from foliot.store.tasks import purge as purge_tasks
 from foliot.store.transaction import Tx, one, run
 
@@ -78,6 +79,7 @@ class Forgotten:
     """
 
     tasks: int = 0
+    sessions: int = 0
     runs: int = 0
     early: int = 0
     changes: int = 0
@@ -86,7 +88,7 @@ class Forgotten:
     made_up: int = 0
 
     def __bool__(self) -> bool:
-        return any((self.tasks, self.runs, self.changes, self.records, self.freed, self.made_up))
+        return any((self.tasks, self.sessions, self.runs, self.changes, self.records, self.freed, self.made_up))
 
 
 class Housekeeper:
@@ -154,6 +156,9 @@ class Housekeeper:
         # In small transactions: others write to the same store meanwhile. Tasks first: their runs stay as long as they.
         while gone := await self._db.write(purge_tasks, before, AT_ONCE):
             found.tasks += gone
+        # So do those of sessions. One that is not archived goes on, however long nobody has spoken.
+        while gone := await SqlSessions(self._db).purge(archived_before=before, limit=AT_ONCE):
+            found.sessions += gone
         journal, gone = SqlJournal(self._db), AT_ONCE
         while gone == AT_ONCE:
             gone = await journal.purge(ended_before=before, limit=AT_ONCE)
@@ -176,12 +181,14 @@ class Housekeeper:
         journal, before = SqlJournal(self._db), now - YOUNGEST
         while (await self._db.size()).used > limit * BELOW:
             tasks = await self._db.write(purge_tasks, before, AT_ONCE)
+            sessions = await SqlSessions(self._db).purge(archived_before=before, limit=AT_ONCE)
             runs = await journal.purge(ended_before=before, limit=AT_ONCE)
             await journal.purge_content(before=before)
-            if not tasks and not runs:
+            if not tasks and not sessions and not runs:
                 log.warning("the store is larger than retention_size allows, and nothing in it has ended")
                 return
             found.tasks += tasks
+            found.sessions += sessions
             found.runs += runs
             found.early += runs
 

@@ -196,11 +196,12 @@ def _key_place(settings: Settings) -> str:
 )
 @click.option("--compact", is_flag=True, help="Write the store file anew without free space. Others wait meanwhile.")
 def purge(older_than: str, keep_changes: int, compact: bool) -> int:
-    """Forget tasks and runs that ended long ago, with their journals, and old changes of resources.
+    """Forget tasks and runs that ended long ago, with their journals, sessions that were archived long ago, and old
+    changes of resources.
 
     Workers and servers do so by themselves, after the ages in the settings (`retention_runs`). Tasks and runs that wait
-    or are under way always stay, and so do the resources themselves. Content that several runs share stays until the
-    last of them is forgotten.
+    or are under way always stay, and so do sessions that are not archived, with all their runs, and the resources
+    themselves. Content that several runs share stays until the last of them is forgotten.
     """
     return run(_purge(_seconds(older_than), keep_changes, compact))
 
@@ -230,8 +231,13 @@ async def _purge(age: float, keep_changes: int, compact: bool) -> int:
             found.freed += await _compact(settings.store, (await database.size()).total)
     finally:
         await database.close()
-    counts = ((found.tasks, "task"), (found.runs, "run"), (found.changes, "change"))
-    listed = [counted(count, noun) for count, noun in counts if count or noun != "task"]
+    counts = (
+        (found.tasks, "task"),
+        (found.sessions, "session"),
+        (found.runs, "run"),
+        (found.changes, "change"),
+    )
+    listed = [counted(count, noun) for count, noun in counts if count or noun not in ("task", "session")]
     freed = f"; {found.freed / 1024**2:.1f} MiB given back to the disk" if found.freed >= 1024**2 else ""
     out(f"{', '.join(listed[:-1])} and {listed[-1]} forgotten{freed}")
     return 0
