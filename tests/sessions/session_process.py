@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
+from typing import Any
 
 from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.kernel.identity import Identity
@@ -30,7 +31,7 @@ def helper(folder: Path) -> Agent:
             await asyncio.sleep(0.01)
         return "worked"
 
-    turns = [{"call": {"work": {}}}, {"say": "Answer to {input}"}]
+    turns: list[dict[str, Any]] = [{"call": {"work": {}}}, {"say": "Answer to {input}"}]
     return Agent("helper", model=ScriptedModel({"turns": turns, "count": "input"}), tools=[work])
 
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -37,7 +37,7 @@ async def runtime(store: str, tmp_path: Path) -> AsyncIterator[Runtime]:
 @contextlib.asynccontextmanager
 async def speaking(
     store: str, folder: Path, session: str, name: str, count: int
-) -> AsyncIterator[asyncio.subprocess.Process]:
+) -> AsyncGenerator[asyncio.subprocess.Process]:
     """A process that speaks to a session; it is killed at the end of the block at the latest."""
     words = [sys.executable, str(PROCESS), store, str(folder), session, name, str(count)]
     process = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)

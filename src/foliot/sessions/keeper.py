@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from foliot.common.cancellation import stop_tasks
@@ -53,10 +53,13 @@ LONGEST_REST: Final = 600.0
 class TurnKeeper:
     """The turns of all sessions, as one process begins them."""
 
-    def __init__(self, store: SqlSessions, turns: TurnRuns, *, clock: Clock) -> None:
+    def __init__(
+        self, store: SqlSessions, turns: TurnRuns, *, clock: Clock, new_id: Callable[[float], str] = new_run_id
+    ) -> None:
         self._store = store
         self._turns = turns
         self._clock = clock
+        self._new_id = new_id
         self._looking: set[asyncio.Task[Any]] = set()
         self._silences: dict[str, asyncio.TimerHandle] = {}
         self._rests: dict[str, tuple[int, float]] = {}
@@ -145,7 +148,7 @@ class TurnKeeper:
         `SessionBusy` when another turn began meanwhile, and what keeps a run of the agent from beginning.
         """
         now = self._clock()
-        run_id = new_run_id(now)
+        run_id = self._new_id(now)
         body = begin_turn(
             session, run_id, inputs, now=now, parent=parent, title="" if session.title else title, summarised=summarised
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, get_args
 
 import msgspec
@@ -72,6 +72,7 @@ class SessionService:
         turns: TurnRuns,
         *,
         clock: Clock,
+        new_id: Callable[[float], str] = new_run_id,
     ) -> None:
         self.store = SqlSessions(database)
         stored = SqlAssets(database)
@@ -81,7 +82,8 @@ class SessionService:
         self._specs = Specs()
         self._turns = turns
         self._clock = clock
-        self.keeper = TurnKeeper(self.store, turns, clock=clock)
+        self._new_id = new_id
+        self.keeper = TurnKeeper(self.store, turns, clock=clock, new_id=new_id)
 
     # --- sessions ------------------------------------------------------------------------------------------------
 
@@ -284,7 +286,7 @@ class SessionService:
         check_word("kind", kind, get_args(SessionKind))
         checked = check_options(options or {})
         await self._turns.check(place.namespace, place.agent, model)
-        return NewSession(id or new_run_id(self._clock()), place, kind, check_title(title), model, checked)
+        return NewSession(id or self._new_id(self._clock()), place, kind, check_title(title), model, checked)
 
     # --- speaking ------------------------------------------------------------------------------------------------
 
@@ -326,7 +328,7 @@ class SessionService:
         kept = details_of(identity, options, {**(details or {}), **({ASSETS: list(files)} if files else {})})
         with storable(f"what is said to session {id}"):
             what = digest(msgspec.json.encode((word, said, place, kept)))
-        new = NewInput(key or new_run_id(self._clock()), word, said, what, by, place, kept)
+        new = NewInput(key or self._new_id(self._clock()), word, said, what, by, place, kept)
         outcome = await self.store.say(id, new, now=self._clock(), options=inbox_of(session))
         if outcome.act == "start":
             return replace(outcome, problem=await self.keeper.begin_next(id))
