@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
 from foliot.engine.driver.driver import Driver
@@ -16,10 +16,11 @@ from foliot.kernel.run.budget import Limits
 from foliot.kernel.run.events import CancelRequested
 from foliot.kernel.run.spec import Repairs, RunSpec
 from foliot.models.base import ModelOverloaded, OnDelta
-from foliot.sessions.base import NewTurn
+from foliot.sessions.base import NewTurn, TurnOptions
 from foliot.sessions.service import SessionService
 from foliot.store.journal.base import TERMINAL
 from foliot.store.journal.database import SqlJournal
+from foliot.store.sessions.base import Place
 from foliot.tools.pipeline.parts import PipelineParts
 from foliot.tools.pipeline.pipeline import Pipeline
 from simulators.engine.process import Mortal
@@ -167,6 +168,9 @@ class TalkProcess(Mortal):
 
     async def check(self, namespace: str, agent: str, model: str) -> None:
         """Raises nothing: there is one agent."""
+
+    async def check_turn(self, place: Place, options: TurnOptions, files: Sequence[str]) -> None:
+        """Raises nothing: no turn has options."""
 
     def _keep(self, run_id: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -14,7 +14,7 @@ from foliot.store.sessions import database
 from simulators.talks.simulation import PROFILES, simulate
 
 MOST_POINTS = 40
-SEEDS = 100 if os.environ.get("FOLIOT_CHAOS") else 4
+SEEDS = 100 if os.environ.get("FOLIOT_CHAOS") else 20
 
 
 @pytest.mark.parametrize("profile", sorted(PROFILES))

@@ -249,7 +249,7 @@ def begin_turn(
         there = yield from one("session_lock", id=session.id)
         if there is None:
             raise _missing(session.id)
-        if there["turn"] is not None or there["turns"] != session.turns:
+        if there["turn"] is not None or (there["turns"], there["head"] or "") != (session.turns, session.head):
             raise SessionBusy(f"another turn of session {session.id} began meanwhile")
 
     def then() -> Tx[None]:
