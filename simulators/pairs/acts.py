@@ -32,6 +32,7 @@ from foliot.store.queue import limits as bounds
 from foliot.store.sessions.assets import Asset, SqlAssets
 from foliot.store.sessions.base import NewSession, Place, SessionBusy
 from foliot.store.sessions.database import SqlSessions, begin_turn, end_turn, input_id
+from foliot.store.sessions.run_inputs import RunInputs, restarting
 from foliot.store.tasks import TaskDifference, drop, tell
 from foliot.store.tasks import purge as purge_tasks
 from foliot.store.transaction import Tx, run
@@ -855,6 +856,27 @@ async def _drop_key(t: Tools) -> Any:
 
 
 # --- conversations -------------------------------------------------------------------------------------------------
+
+
+@act("run.say.busy")
+async def _say_busy(t: Tools) -> Any:
+    return (await RunInputs(t.db).say("busy", said(t.who, "followup"), now=t.now, in_transaction=_recorded)).outcome
+
+
+@act("run.say.same")
+async def _say_same(t: Tools) -> Any:
+    return (await RunInputs(t.db).say("asleep", said("same", "steer"), now=t.now)).outcome
+
+
+@act("run.restart")
+async def _restart(t: Tools) -> Any:
+    """Goes on after a run that has ended; the slower of two hears who does."""
+    gone, new = await t.journal.get("gone"), said(t.who, "steer")
+    if (await RunInputs(t.db).say("gone", new, now=t.now)).act != "start":
+        return False
+    follower = structs.replace(new_run(f"new-{t.who}", t.now), after="gone")
+    body = restarting("gone", gone.key, new, follower.id, now=t.now)
+    return (await t.journal.create(follower, [entry(1)], in_transaction=body)) is None
 
 
 @act("talk.create.same")
