@@ -264,14 +264,14 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
     ),
     ("POST", "/v1/runs/{run_id}/say"): RouteRow(
         STEER,
-        Operation("sayToRun", ref("RunInput"), codes=("202",), body=form("server.routes.runs:Said"), fails=(409,)),
+        Operation("sayToRun", ref("SaidToRun"), codes=("202",), body=form("server.routes.runs:Said"), fails=(409,)),
         AGAIN,
     ),
     ("POST", "/v1/runs/{run_id}/input"): RouteRow(
         STEER,
         Operation(
             "inputToRun",
-            ref("RunInput"),
+            ref("SaidToRun"),
             codes=("202",),
             body=form("server.routes.runs:Said"),
             fails=(409,),

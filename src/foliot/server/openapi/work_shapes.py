@@ -216,7 +216,7 @@ SHAPES: Final[dict[str, Schema]] = {
     ),
     "TaskRuns": shape({"name": TEXT, "runs": listof(ref("RunRow"))}),
     "Run": _RUN,
-    "RunInput": {
+    "SaidToRun": {
         "allOf": [
             ref("Run"),
             shape({"input": shape({"outcome": {"enum": [*get_args(Outcome)]}, "arrival": COUNT, "again": YES_NO})}),
