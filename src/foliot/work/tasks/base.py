@@ -37,7 +37,8 @@ class Command(Struct, frozen=True, omit_defaults=True):
     `expires_at` the time after which it must not begin any more. `attachments` and `routing` are carried along, and
     not looked into. `trace` is the `traceparent` that the task is traced under. `template` is the Task that it was
     made after, as `namespace/name`. `written` is how the Task was written, in an older version of the format (see
-    resources/wording.py); it says nothing that the rest does not. `execution_policy` narrows that of each agent.
+    resources/wording.py); it says nothing that the rest does not. `session` is in commands of older versions, and
+    refused in new ones: sessions have turns of their own. `execution_policy` narrows that of each agent.
     """
 
     target_kind: TargetKind

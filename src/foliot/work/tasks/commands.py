@@ -98,6 +98,8 @@ def _problems(command: Command) -> list[str]:
         found.append(f"idempotency_key is longer than {LONGEST_KEY} characters")
     if len(command.lane) > 63:
         found.append("lane is longer than 63 characters")
+    if command.session:
+        found.append("a task is not a turn of a session: say it to the session, with sessions.say")
     if command.execution_policy is not None and (wrong := policy_problem(command.execution_policy)) is not None:
         found.append(f"invalid policy: {wrong[1]}")
     retry = command.retry
