@@ -118,8 +118,8 @@ def read_skills(root: str) -> tuple[list[tuple[str, dict[str, Any]]], list[Findi
     documents: list[tuple[str, dict[str, Any]]] = []
     first: dict[str, str] = {}
     for place in places:
-        document, told = read_skill(place)
-        findings += told
+        document, problems = read_skill(place)
+        findings += problems
         if document is None:
             continue
         name = document["metadata"]["name"]

@@ -2,7 +2,7 @@
 
 A model follows a skill as it follows its prompt. So a skill is in quarantine, and in no prompt, until somebody with the
 role `approver` allows exactly its digest (`spec.allow`). A changed byte is another digest. What the operator of the
-installation declares himself needs nobody else's word, unless it came from elsewhere (`spec.origin`).
+installation declares himself needs no other word, unless it came from elsewhere (`spec.origin`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ QUARANTINED: Final = "Quarantined"
 
 def skill_digest(spec: Mapping[str, Any], name: str) -> str:
     """Returns the digest of a skill: of all that a model could be shown of it, under the name that it has there."""
-    told = {
+    seen = {
         "name": spec.get("name") or name,
         "description": spec.get("description", ""),
         "status": spec.get("status") or "active",
@@ -27,7 +27,7 @@ def skill_digest(spec: Mapping[str, Any], name: str) -> str:
         "body": spec.get("body", ""),
         "files": dict(spec.get("files") or {}),
     }
-    return f"sha256:{hashlib.sha256(canonical_json(told)).hexdigest()}"
+    return f"sha256:{hashlib.sha256(canonical_json(seen)).hexdigest()}"
 
 
 def digest_of_skill(document: Mapping[str, Any]) -> str:
@@ -36,7 +36,7 @@ def digest_of_skill(document: Mapping[str, Any]) -> str:
 
 
 def in_quarantine(document: Mapping[str, Any]) -> bool:
-    """Whether a Skill must not reach a model: nobody has allowed what it says now."""
+    """Whether a Skill must not reach a model, because what it says now is not allowed."""
     spec: Mapping[str, Any] = document.get("spec") or {}
     if spec.get("allow"):
         return spec["allow"] != digest_of_skill(document)

@@ -189,7 +189,7 @@ class StoredDrafts:
         """Stores or changes a draft; see `SkillDrafts`."""
         user = call.caller.user
         if not user:
-            raise ToolPrecondition("draft_skill: this run is for no user, so there is nobody whose skill it would be")
+            raise ToolPrecondition("draft_skill: this run is for no user, so the skill would belong to no one")
         if not SKILL_NAME.fullmatch(name):
             raise ToolArgumentsInvalid(f"draft_skill: name: expected {NAME_RULE}", field="name")
         key = Key("Skill", call.caller.namespace, draft_name(name, user))

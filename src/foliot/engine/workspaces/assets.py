@@ -27,16 +27,14 @@ from foliot.common.threads import unhurried
 from foliot.engine.workspaces.trees import (
     EMPTY,
     PIECE,
-    SNAPSHOT_EVENTS,
     TreeEntry,
     decode_folder,
     encode_folder,
     encode_pieces,
-    newest_after,
+    newest,
 )
 from foliot.errors import InvalidInput, NotFound
 from foliot.kernel.messages import Text
-from foliot.kernel.run.codec import decode
 from foliot.kernel.run.events import WorkspaceSnapshot
 from foliot.kernel.run.spec import digest as digest_of
 from foliot.store.journal.base import Journal
@@ -230,11 +228,7 @@ def asset_text(assets: Sequence[Asset]) -> Text | None:
 
 async def left_by(journal: Journal, run_id: str) -> WorkspaceSnapshot | None:
     """Returns the files as a run left them, which the turn after it begins with; None for an empty folder."""
-    found: WorkspaceSnapshot | None = None
-    for entry in await journal.read(run_id):
-        if entry.type in SNAPSHOT_EVENTS:
-            found = newest_after(decode(entry.data), found)
-    return found
+    return newest(await journal.read(run_id))
 
 
 async def with_assets(

@@ -20,9 +20,10 @@ import msgspec
 from msgspec import Struct
 
 from foliot.errors import InvalidInput
+from foliot.kernel.run.codec import decode
 from foliot.kernel.run.events import Event, WorkspaceSnapshot
 from foliot.kernel.run.spec import digest as digest_of
-from foliot.store.journal.base import Journal
+from foliot.store.journal.base import Entry, Journal
 
 Kind: TypeAlias = Literal["file", "folder", "link"]
 Change: TypeAlias = Literal["added", "changed", "deleted"]
@@ -45,6 +46,15 @@ def newest_after(event: Event, known: WorkspaceSnapshot | None) -> WorkspaceSnap
     """
     found: WorkspaceSnapshot | None = getattr(event, "workspace", None) if isinstance(event, _WITH_FILES) else None
     return found if found is not None and (known is None or found.number > known.number) else known
+
+
+def newest(entries: Sequence[Entry]) -> WorkspaceSnapshot | None:
+    """The newest snapshot that a journal, or the beginning of one, has."""
+    found: WorkspaceSnapshot | None = None
+    for entry in entries:
+        if entry.type in SNAPSHOT_EVENTS:
+            found = newest_after(decode(entry.data), found)
+    return found
 
 
 class TreeEntry(Struct, frozen=True, array_like=True, gc=False):

@@ -35,13 +35,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 from foliot.common.threads import on_thread
 from foliot.engine.workspaces.restore import FetchMany, merge, remove, restore
 from foliot.engine.workspaces.scan import FOLDER, Bounds, KnownFolder, OverBounds, Seen, Store, look, opened
-from foliot.engine.workspaces.trees import EMPTY, SNAPSHOT_EVENTS, WorkspaceTree, newest_after
+from foliot.engine.workspaces.trees import EMPTY, WorkspaceTree, newest
 from foliot.errors import FoliotError, InvalidInput
-from foliot.kernel.run.codec import decode
 from foliot.kernel.run.events import WorkspaceSnapshot
 from foliot.kernel.run.spec import decode_spec
 from foliot.sandbox.base import WorkspaceAccess
-from foliot.store.journal.base import Entry, Journal
+from foliot.store.journal.base import Journal
 from foliot.tools.workspaces import (
     WORKSPACE_RULES,
     CallFiles,
@@ -550,15 +549,6 @@ class RunWorkspaces:
             return asyncio.run_coroutine_threadsafe(get(digests), loop).result()
 
         return fetch
-
-
-def newest(entries: Sequence[Entry]) -> WorkspaceSnapshot | None:
-    """The newest snapshot that a journal, or the beginning of one, has."""
-    found: WorkspaceSnapshot | None = None
-    for entry in entries:
-        if entry.type in SNAPSHOT_EVENTS:
-            found = newest_after(decode(entry.data), found)
-    return found
 
 
 def _number(snapshot: WorkspaceSnapshot | None) -> int:

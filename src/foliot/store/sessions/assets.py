@@ -1,7 +1,7 @@
 """Files that people sent to a session: which there are, and that their content stays for as long as the session.
 
 Content is named by its digest, and a digest alone opens nothing: what a message refers to must have been sent to the
-same session (`find`). So nobody reaches the files of others by a digest that he has heard of.
+same session (`find`). So a digest that somebody has heard of opens no files of others.
 """
 
 from __future__ import annotations

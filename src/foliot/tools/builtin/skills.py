@@ -150,7 +150,7 @@ class DraftSkill:
             name="draft_skill",
             description=(
                 "Writes down how a kind of work is done, as a skill for later: `create` a draft, `patch` one of yours, "
-                "or `deprecate` it. Nobody is shown it before a person has read and allowed it."
+                "or `deprecate` it. It is not offered before a person has read and allowed it."
             ),
             schema=object_schema(
                 {
