@@ -4,8 +4,8 @@
     answers   the same for what was said before: for whoever came back, or left the saying to somebody else
     watch     yields the events of a session turn after turn, from a place on
 
-The turn belongs to nobody who reads it. It is driven in the background of some process; a reader hears of it by the hub
-when that is this one, else by the journal, with pieces that the relay carries. Nobody waits for a reader: one that is
+A turn does not belong to its readers. It is driven in the background of some process; a reader hears of it by the hub
+when that is this one, else by the journal, with pieces that the relay carries. No turn waits for a reader: one that is
 slow misses pieces and no event, one that is gone is forgotten.
 """
 

@@ -48,6 +48,7 @@ AskKind: TypeAlias = Literal["approval", "question", "unknown_effect"]
 # Why an answer came to its end, besides what a model says of it.
 TIME_LIMIT: Final = "time_limit"
 BY_TOOL: Final = "tool"
+COMPACTION: Final = "compaction"
 EMPTY: Final = "empty"
 REFUSAL: Final = "refusal"
 ERROR: Final = "error"
@@ -238,7 +239,8 @@ class WaitingEvent(_ChatEvent, frozen=True, tag="waiting", kw_only=True):
 class EndEvent(_ChatEvent, frozen=True, tag="end", kw_only=True):
     """The end of a turn, or of a stream that was asked to end when the turn waits (`waiting`).
 
-    `stop` is why the answer ended: `end`, `length`, `refusal`, `empty`, `time_limit`, `tool`, `cancelled`, `error`.
+    `stop` is why the answer ended: `end`, `length`, `refusal`, `empty`, `time_limit`, `tool`, `cancelled`, `error`;
+    `compaction` of a turn that only compacts.
     `text` is the answer as a whole, or what people saw of one that was cut off. `code` and `message` say what went
     wrong. `cost_usd` is None when a price is not known. `dropped`: no turn answers what was said; `message` says why.
     """
@@ -302,17 +304,18 @@ class TurnStory:
         self.ended = False
         self._mask = mask
         self._turn = 0
+        self._compacts = False  # the turn answers nothing
         self._step = 0  # the newest that has a recorded answer
         self._stop = ""
         self._cut = ""  # what people saw of an answer that did not come
         self._late = False
-        self._calls: dict[str, ToolCall] = {}  # of the step under way
+        self._calls: dict[str, ToolCall] = {}  # of the current step
         self._asked: dict[str, ChatAsk] = {}
         self._heard: list[e.InputReceived] = []
         self._answered = False  # the newest answer asked for nothing
 
     def events(self, item: Live) -> list[ChatEvent]:
-        """Returns what follows from a fact or a piece. A fact that was told before gives nothing."""
+        """Returns what follows from a fact or a piece. A fact that came before gives nothing."""
         match item:
             case Recorded(seq=seq, event=event):
                 if seq <= self.seq:
@@ -339,7 +342,7 @@ class TurnStory:
     def _told(self, event: e.Event) -> Iterable[ChatEvent]:
         match event:
             case e.RunCreated(turn=turn, inputs=inputs):
-                self._turn = turn
+                self._turn, self._compacts = turn, event.compacts
                 return [_input(self.run_id, message, numbers=inputs) for message in event.input]
             case e.InputReceived():
                 self._heard.append(event)
@@ -429,7 +432,7 @@ class TurnStory:
                 yield _media(self.run_id, part, result.call_id)
 
     def _call(self, call_id: str, name: str) -> ToolCall | None:
-        """Returns a call of the step under way.
+        """Returns a call of the current step.
 
         Where an earlier turn had a call of its id, the run knows it by a number after it.
         """
@@ -478,7 +481,8 @@ class TurnStory:
                 yield TextEvent(self.run_id, text=output, step=self._step, notice=True)
                 yield self._ended(ended, "answered", TIME_LIMIT, text=output)
             case e.RunSucceeded(output=output):
-                yield self._ended(ended, "answered", self._stop if self._answered else BY_TOOL, text=output)
+                stop = COMPACTION if self._compacts else self._stop if self._answered else BY_TOOL
+                yield self._ended(ended, "answered", stop, text=output)
             case e.RunFailed(code=code, message=message):
                 yield ErrorEvent(self.run_id, code=code, message=message)
                 stop = REFUSAL if code == "refused" else EMPTY if code == "empty_answer" else ERROR

@@ -1,4 +1,4 @@
-"""What people may say to a session: texts, pictures and files; checked, named safely, and stored once.
+"""Messages to sessions: texts, pictures and files of people; checked, named safely, and stored once.
 
 The content of a file is stored as an asset of the session before the message is. The message refers to it by its
 digest, so neither the inbox nor any turn stores it again. What a model may be able to look at (pictures, PDF, text,

@@ -2,7 +2,7 @@
 
 A transcript holds the digest, so that a picture is stored once however many questions it is part of. A digest alone
 opens nothing: whoever knows which files belong to the conversation brings the content (`FetchesFiles`). A file that
-nobody brings is named in words, so a question is never refused for it.
+is not brought is named in words, so a question is never refused for it.
 """
 
 from __future__ import annotations
