@@ -347,6 +347,7 @@ class TestShowing:
             ("retention_workspaces", "86400", "default"),
             ("default_tool_access", "allow", "default"),
             ("allowed_tools", "", "default"),
+            ("plugins", "", "default"),
             ("audit_sinks", "", "default"),
             ("retention_runs", "2592000", "default"),
             ("retention_audit", "31536000", "default"),

@@ -117,6 +117,9 @@ class Case:
                         spec = {"model_ref": "", "runner": program}
                     case _:
                         spec["sandbox"] = rules
+            case "hooks.http.secretRef":
+                http = {"url": f"https://{HOSTS[0]}/hook", "secretRef": text}
+                spec["hooks"] = [{"name": "h", "points": ["before_tool"], "http": http}]
             case "mcp_server_ref":
                 spec = {"type": "mcp", "mcp_server_ref": text, "mcp_tool_name": "t"}
             case "fallbacks":
@@ -257,6 +260,8 @@ NO_REFERENCES = {
     "Agent.model_name",  # a model's own name at its endpoint
     "Agent.memory.type",
     "Agent.delegation.presets.name",  # what tasks call it
+    "Agent.hooks.name",  # in traces
+    "Agent.hooks.plugin",  # code of the operator's, by the name that it has there
     "ModelEndpoint.default_model",
     "AgentSystem.graph.*.edges.policy",
     "Tool.mcp_tool_name",  # the name that the server gives it
@@ -595,6 +600,7 @@ UNUSED = {
     "Tool.sandbox.secrets.secretRef",
     "Agent.sandbox.secrets.secretRef",
     "Agent.runner.sandbox.secrets.secretRef",
+    "Agent.hooks.http.secretRef",
     "McpServer.auth.secretRef",
     "TaskWebhook.auth.secret_refs",
     "TaskHook.task_ref",

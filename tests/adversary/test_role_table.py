@@ -869,6 +869,23 @@ GRANTED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
             "auth": {"profile": "oauth2_client_credentials", "secretRef": "s", "tokenURL": "https://api.example/t"},
         },
     ),
+    *(
+        (
+            "Agent",
+            path,
+            {"model_ref": "m", "hooks": [{"name": "h", "points": ["before_tool"], "http": refused}]},
+            {
+                "model_ref": "m",
+                "hooks": [
+                    {"name": "h", "points": ["before_tool"], "http": {"url": "https://api.example/", "secretRef": "s"}}
+                ],
+            },
+        )
+        for path, refused in (
+            ("hooks.http.url", {"url": "http://10.9.9.9/hook"}),
+            ("hooks.http.secretRef", {"url": "https://thief.example/hook", "secretRef": "s"}),
+        )
+    ),
     (
         "TaskWebhook",
         "auth.secret_ref",

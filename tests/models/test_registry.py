@@ -124,6 +124,7 @@ def offer(monkeypatch: pytest.MonkeyPatch, **entries: str) -> None:
 
     monkeypatch.setattr(EntryPoint, "load", load)
     monkeypatch.setattr(registry_module, "entry_points", lambda group: points)
+    monkeypatch.setattr(registry_module, "ENABLED", {each.name for each in points})
 
 
 async def test_an_installed_package_brings_its_providers(monkeypatch: pytest.MonkeyPatch):

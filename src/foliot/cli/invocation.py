@@ -46,7 +46,15 @@ class Invocation:
         """All settings, flags first. Raises `UsageError` for a value that cannot be used."""
         if self._settings is None:
             self._settings = _loaded(self.flags)
+            if self._settings.plugins:
+                from foliot.common.plugins import enable
+
+                enable(self._settings.plugins)
         return self._settings
+
+    def settings_anew(self) -> Settings:
+        """The settings as they are written now, for what can be changed while a process serves. Raises `UsageError`."""
+        return _loaded(self.flags)
 
     def home(self) -> Path:
         """Foliot's own folder, whatever contexts in it say."""

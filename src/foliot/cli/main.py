@@ -216,6 +216,9 @@ OPERATE: Final = {
     ),
     "mcp": Verb(f"{_AT}.mcp:mcp", "List, sync and accept tools of MCP servers", ("mcp-servers",)),
     "models": Verb(f"{_AT}.models:models", "Check what an endpoint can do, by asking it", ("model", "endpoints")),
+    "plugins": Verb(
+        f"{_AT}.plugins:plugins", "List plug-ins of packages, and whether they work", ("plugin", "extensions")
+    ),
     "sandbox": Verb(f"{_AT}.sandbox:sandbox", "Run a program fenced in; explain a tool's fence", ("fence", "isolate")),
     "server": Verb(f"{_AT}.server:server", "Serve the HTTP API until stopped", ("api", "http", "daemon", "listen")),
     "tools": Verb(f"{_AT}.tools:tools", "List, call, test and serve tools", ("tool", "serve", "call")),

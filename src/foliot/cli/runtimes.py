@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
+import signal
 import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -17,7 +20,9 @@ from foliot.cli.errors import warn
 from foliot.cli.invocation import current
 from foliot.cli.local import LocalClient
 from foliot.cli.reach import namespace, remote
-from foliot.errors import NotFound, UsageError
+from foliot.cli.terminal import out
+from foliot.common.cancellation import stop_tasks
+from foliot.errors import FoliotError, NotFound, UsageError
 from foliot.kernel.identity import acting
 from foliot.runtime.groups.groups import Groups
 from foliot.runtime.local.groups import whoami as whoami
@@ -124,6 +129,37 @@ async def opened(*folders: str, store_wait: float = STORE_WAIT) -> AsyncGenerato
     tools_from((*folders, os.getcwd()))
     async with Runtime(settings=settings, store_wait=store_wait) as runtime, _traced(runtime, settings):
         yield runtime
+
+
+@asynccontextmanager
+async def reloading_plugins(runtime: Runtime) -> AsyncGenerator[None]:
+    """Has plug-ins loaded anew at SIGUSR1, meanwhile, as the settings name them then. Runs under way keep theirs."""
+    loop, wanted = asyncio.get_running_loop(), asyncio.Event()
+
+    async def reload() -> None:
+        while True:
+            await wanted.wait()
+            wanted.clear()
+            try:
+                found = await runtime.plugins.use(current().settings_anew().plugins, anew=True)
+            except FoliotError as error:
+                warn(f"plug-ins stay as they are: {error.message}")
+                continue
+            enabled = [each.name for each in found if each.state == "enabled"]
+            out(f"Plug-ins were loaded anew: {', '.join(enabled) or 'none'}.", err=True)
+            for each in found:
+                if each.error:
+                    warn(f"plug-in {each.name}: {each.error}")
+
+    with contextlib.suppress(NotImplementedError, ValueError, AttributeError):  # not a Unix, or not the main thread
+        loop.add_signal_handler(signal.SIGUSR1, wanted.set)
+    reloading = asyncio.create_task(reload())
+    try:
+        yield
+    finally:
+        with contextlib.suppress(NotImplementedError, ValueError, AttributeError):
+            loop.remove_signal_handler(signal.SIGUSR1)
+        await stop_tasks(reloading)
 
 
 @asynccontextmanager

@@ -6,8 +6,9 @@ in the files beside `profiles`, over the few formats there are. A package offers
     [project.entry-points."foliot.models"]
     acme = "acme_models:provider"        # a Provider, a list of them, or a function that returns either
 
-Entry points are read when a name is asked for that is not built in, so a start without plug-ins costs nothing; a
-plug-in that does not load takes nothing else down with it, and its trouble is told to whoever asks for that name.
+A plug-in is loaded when the operator has named it in the setting `plugins`, and a name is asked for that is not built
+in; so a start without plug-ins costs nothing. One that does not load takes nothing else down with it, and its trouble
+is told to whoever asks for that name.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from importlib.metadata import entry_points
 from typing import Any, Final, TypeAlias, cast
 from urllib.parse import urlsplit
 
+from foliot.common.plugins import ENABLED
 from foliot.common.suggestions import suggestion
 from foliot.errors import Conflict, FoliotError, InvalidInput
 from foliot.models.base import Gateway
@@ -190,6 +192,7 @@ class ProviderRegistry:
         self._by_name: dict[str, Provider] = {}
         self._plugins = plugins
         self._troubles: list[str] = []
+        self._brought: dict[str, tuple[Provider, ...]] = {}
         for provider in built_in() if providers is None else providers:
             self.register(provider)
 
@@ -205,6 +208,22 @@ class ProviderRegistry:
                     raise Conflict(f"the model provider name {name!r} is taken by {taken.name!r}")
                 added[name] = replace(provider, name=normal(provider.name))
         self._by_name.update(added)
+
+    def bring(self, owner: str, providers: Iterable[Provider]) -> None:
+        """Add the providers of a plug-in, in the place of those that it brought before. Raises as `register`."""
+        self.drop(owner)
+        given = tuple(providers)
+        self.register(*given)
+        self._brought[owner] = given
+
+    def drop(self, owner: str) -> None:
+        """Take out what a plug-in brought, if it did."""
+        for provider in self._brought.pop(owner, ()):
+            for name in (provider.name, *provider.aliases):
+                self._by_name.pop(normal(name), None)
+
+    def has(self, owner: str) -> bool:
+        return owner in self._brought
 
     def names(self) -> list[str]:
         """The names of all providers, without aliases, sorted; plug-ins are loaded for it."""
@@ -272,6 +291,8 @@ class ProviderRegistry:
         if not wanted:
             return InvalidInput("the model endpoint names no provider", hint=f"known: {', '.join(self.names())}")
         hint = suggestion(wanted, self._by_name) or f"known: {', '.join(self.names())}"
+        if package := _not_enabled(wanted):
+            hint = f"the package {package} offers it: add {wanted} to the setting plugins (FOLIOT_PLUGINS)"
         if self._troubles:
             hint += "; plug-ins that did not load: " + "; ".join(self._troubles)
         return InvalidInput(f"unknown model provider {name!r}", hint=hint)
@@ -299,18 +320,31 @@ def _factory(provider: Provider) -> Factory:
         raise InvalidInput(f"model provider {provider.name!r} cannot be loaded: {error}") from error
 
 
+def _not_enabled(name: str) -> str:
+    """The package that offers a plug-in of this name which nobody has enabled; blank when there is none."""
+    found = [each for each in entry_points(group=ENTRY_POINTS) if normal(each.name) == name.partition(":")[0]]
+    return found[0].dist.name if found and found[0].name not in ENABLED and found[0].dist is not None else ""
+
+
+def offered_providers(given: Any) -> list[Provider]:
+    """The providers that an entry point names: one, several, or what a function returns. Raises `InvalidInput`."""
+    if callable(given):
+        given = given()
+    providers = [given] if isinstance(given, Provider) else list(cast("Iterable[Any]", given))
+    if not all(isinstance(each, Provider) for each in providers):
+        raise InvalidInput("it does not give a Provider")
+    return cast("list[Provider]", providers)
+
+
 def load_entry_points(registry: ProviderRegistry) -> list[str]:
-    """Register what installed packages offer; return one line for each that could not be."""
+    """Register what enabled plug-ins offer; return one line for each that could not be."""
     troubles: list[str] = []
     for entry in entry_points(group=ENTRY_POINTS):
+        owner = f"plugin:{entry.name}"
+        if entry.name not in ENABLED or registry.has(owner):
+            continue
         try:
-            offered: Any = entry.load()
-            if callable(offered):
-                offered = offered()
-            providers = [offered] if isinstance(offered, Provider) else list(cast("Iterable[Any]", offered))
-            if not all(isinstance(each, Provider) for each in providers):
-                raise InvalidInput("it does not give a Provider")
-            registry.register(*cast("list[Provider]", providers))
+            registry.bring(owner, offered_providers(entry.load()))
         except FoliotError as error:
             troubles.append(f"{entry.name}: {error.message}")
         except Exception as error:  # a stranger's code may raise anything, and must not stop the others
@@ -320,5 +354,5 @@ def load_entry_points(registry: ProviderRegistry) -> list[str]:
 
 @cache
 def default_registry() -> ProviderRegistry:
-    """The registry of this process: the built-in providers, and installed plug-ins when they are needed."""
+    """The registry of this process: the built-in providers, and enabled plug-ins when they are needed."""
     return ProviderRegistry(plugins=load_entry_points)

@@ -317,6 +317,9 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
                 "output_schema workspace.access workspace.quota workspace.max_files workspace.mode",
             ),
             *_all("files", "workspace.source", "workspace_sources"),
+            *_all("reaches", "hooks.http.url", "outbound_allow"),
+            *_all("sends", "hooks.http.secretRef", "Secret.spec.hosts"),
+            *_all("own", "hooks.name hooks.points hooks.plugin hooks.order hooks.timeout hooks.on_failure"),
             *_EXECUTION_POLICY,
             *_all(
                 "program", "runner.type runner.command runner.resume runner.resume_latest runner.env", "cli_commands"

@@ -80,6 +80,7 @@ FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
         ("skills", "Skill", "name"),
         _FENCED,
         ("runner.sandbox.secrets.secretRef", "Secret", "secret"),
+        ("hooks.http.secretRef", "Secret", "secret"),
     ),
     "AgentSystem": (("agents", "Agent", "name"),),
     "ModelEndpoint": (("fallbacks", "ModelEndpoint", "ref"), _SECRET),

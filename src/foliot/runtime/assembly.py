@@ -43,7 +43,8 @@ from foliot.engine.definition.skills import (
     without_skills,
 )
 from foliot.engine.driver.intake import caller_for
-from foliot.engine.hooks.registry import HookRegistry, declared_object, with_hooks
+from foliot.engine.hooks.declared import declared_object, with_hooks
+from foliot.engine.hooks.registry import HookRegistry
 from foliot.engine.runners.adapters import resolved_runner, with_questions
 from foliot.engine.runners.profile import REFERENCE, RUNNER
 from foliot.errors import NotFound, NotHere, UsageError
@@ -174,8 +175,12 @@ class Assembly:
         parts: PipelineParts | None = None,
         gate: ModelGate | None = None,
         hooks: HookRegistry | None = None,
+        brought: ToolRegistry | None = None,
     ) -> None:
-        """`parts` are one set for all pipelines: what is counted per tool is counted over all runs of this process."""
+        """`parts` are one set for all pipelines: what is counted per tool is counted over all runs of this process.
+
+        `brought` are the tools of plug-ins.
+        """
         self.backends = backends
         self._clock = clock
         self._parts = parts or PipelineParts(clock=clock)
@@ -184,7 +189,7 @@ class Assembly:
         self.resources = resources
         self.hooks = hooks or HookRegistry()
         self._skills = SkillCatalog(resources)
-        self.given = ToolRegistry(tools, parent=GLOBAL)
+        self.given = ToolRegistry(tools, parent=brought if brought is not None else GLOBAL)
         self._agents: dict[tuple[str, str], Agent] = {}
         self._agent_tools: dict[tuple[str, str], ToolRegistry] = {}
         self._prepared: dict[tuple[str, str], _Prepared] = {}

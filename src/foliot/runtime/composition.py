@@ -39,6 +39,7 @@ from foliot.engine.hooks.http import HttpHooks
 from foliot.engine.hooks.registry import HookRegistry
 from foliot.engine.limits.shared import Limiting, open_limiting
 from foliot.engine.live.hub import RunHub
+from foliot.engine.plugins import Plugins
 from foliot.engine.runners.gateway import RunnerGateway
 from foliot.engine.runners.profile import REFERENCE as RUNNER_MODEL
 from foliot.engine.workspaces.workspaces import RunWorkspaces
@@ -71,6 +72,7 @@ from foliot.tools.base import Tool
 from foliot.tools.fences import FenceRequest, Fences, FenceSecret
 from foliot.tools.governance.layers import ceilings_of
 from foliot.tools.pipeline.pipeline import Pipeline
+from foliot.tools.registry import GLOBAL, ToolRegistry
 from foliot.tools.secrets.secrets import Secrets
 from foliot.tools.workspaces import FenceOwner
 from foliot.work.housekeeping import Housekeeper, Retention
@@ -94,6 +96,7 @@ class RuntimeParts:
     assembly: Assembly
     questions: Questions
     clock: Clock
+    plugins: Plugins
     settings: Settings | None = None
     database: Database | None = None
     resources: ResourceStore | None = None
@@ -156,6 +159,7 @@ class RuntimeParts:
         await self.runs.close()
         if (relay := self.__dict__.get("relay")) is not None:
             await relay.close()
+        await self.plugins.close()
         await self.assembly.close()
         if self.workspaces is not None:
             await self.workspaces.close()
@@ -333,6 +337,7 @@ def _assembled(
         unfenced=audit.unfenced if audit is not None else None,
     )
     gate = ModelGate(governance.rules, models.models_of)
+    brought = ToolRegistry(parent=GLOBAL)
     hooks = HookRegistry(around.hooks, mask=secrets.masker.mask, http=HttpHooks(lambda: backends.web.client, secrets))
     runs = Runs(
         journal=journal,
@@ -362,7 +367,7 @@ def _assembled(
 
     fenced = partial(FencedPython, fence_of_program) if can_fence() else None
     models.reserve(REFERENCE, CodeGateway(Interpreter, fenced))
-    assembly = Assembly(models, resources, around.tools, backends, clock, governance, gate, hooks)
+    assembly = Assembly(models, resources, around.tools, backends, clock, governance, gate, hooks, brought)
     # Two circles are closed here: an agent that calls agents needs runs, and a run that is taken up its children.
     assembly.delegate = delegator = Delegator(runs, assembly, clock=clock, pause=around.pause)
     runs.taken_up = delegator.taken_up
@@ -377,6 +382,7 @@ def _assembled(
         assembly,
         questions,
         clock,
+        Plugins(brought, hooks),
         settings,
         database,
         resources,

@@ -30,7 +30,7 @@ from foliot.engine.driver.doubts import family
 from foliot.engine.driver.driver import Driver
 from foliot.engine.driver.journal import signal
 from foliot.engine.driver.runs import Runs, user_message
-from foliot.engine.hooks.registry import with_hooks
+from foliot.engine.hooks.declared import with_hooks
 from foliot.engine.runners.profile import RUNNER
 from foliot.errors import Conflict, FoliotError, NotFound, UsageError
 from foliot.kernel.arguments import parse_object

@@ -61,6 +61,7 @@ from foliot.tools.base import Tool
 
 if TYPE_CHECKING:
     from foliot.engine.definition.endpoints import RunModels
+    from foliot.engine.plugins import Plugins
     from foliot.runtime.composition import Tasking
     from foliot.runtime.tools import ToolCatalog
     from foliot.sessions.base import NewTurn
@@ -136,6 +137,8 @@ class Inside:
                 store_wait=self._store_wait,
                 hooks=self._hooks,
             )
+            if (settings := self._parts.settings) is not None:
+                await self._parts.plugins.use(settings.plugins)
         finally:
             self._opening = False
 
@@ -253,6 +256,11 @@ class Inside:
     def questions(self) -> Questions:
         """The open questions of runs to people."""
         return self._open().questions
+
+    @property
+    def plugins(self) -> Plugins:
+        """The plug-ins that are enabled here."""
+        return self._open().plugins
 
     @property
     def models(self) -> RunModels:

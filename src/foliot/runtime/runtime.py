@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from foliot.engine.definition.endpoints import RunModels
     from foliot.engine.hooks.base import Hook
     from foliot.engine.live.hub import Live
+    from foliot.engine.plugins import Plugins
     from foliot.kernel.messages import Message
     from foliot.runtime.agent import Agent
     from foliot.runtime.answers import Input
@@ -73,6 +74,11 @@ class Runtime(LocalGroups, Conveniences):
     def models(self) -> RunModels:
         """Embeddings, rankings and transcripts, at the endpoints that agents ask for answers. Only in this process."""
         return self.inside.models
+
+    @property
+    def plugins(self) -> Plugins:
+        """The plug-ins that are enabled here: list them, enable others, load them anew. Only in this process."""
+        return self.inside.plugins
 
     async def __aenter__(self) -> Self:
         await self.inside.open()

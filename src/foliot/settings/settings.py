@@ -469,6 +469,8 @@ class Settings:
     default_tool_access: Access = field(metadata=rule(as_access, "allow"))
     # The only tools that may be called at all, whatever rules and agents say; all when not set.
     allowed_tools: tuple[str, ...] | None = field(metadata=rule(as_names, None))
+    # Plug-ins of installed packages that are active, by name: what is not named here is never loaded.
+    plugins: tuple[str, ...] = field(metadata=rule(as_names, ""))
     # Where audit records go besides the store: file:/path, webhook:https://…#secret, otel, or what a package adds.
     audit_sinks: tuple[str, ...] = field(metadata=rule(as_names, ""))
     # How long runs and tasks that have ended are kept, and audit records; `forever` keeps them. A store file that is

@@ -128,6 +128,9 @@ async def _findings(settings: Settings) -> AsyncIterator[Finding]:
         yield finding
     async for finding in guarded("packages", "packages.extras", surroundings.look_at_packages):
         yield finding
+    looking = partial(surroundings.look_at_plugins, settings)
+    async for finding in guarded("plugins", "plugins.enabled", looking):
+        yield finding
 
 
 @asynccontextmanager

@@ -223,13 +223,13 @@ async def _opened() -> AsyncGenerator[Runtime]:
 
     begin()
     try:
-        from foliot.cli.runtimes import opened
+        from foliot.cli.runtimes import opened, reloading_plugins
         from foliot.store.secrets.keyring import check_keys
 
         settings = current().store_settings()
         configure(settings, service=True)
         check_keys(settings)
-        async with opened(store_wait=inf) as runtime:
+        async with opened(store_wait=inf) as runtime, reloading_plugins(runtime):
             yield runtime
     finally:
         settle()

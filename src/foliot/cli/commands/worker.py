@@ -96,14 +96,18 @@ def worker(
 
 
 async def _work(offer: Offer, grace: float, signals: StopSignals, *, once: bool, metrics_port: int | None) -> int:
-    from foliot.cli.runtimes import opened
+    from foliot.cli.runtimes import opened, reloading_plugins
     from foliot.settings.settings import mask_password
     from foliot.store.secrets.keyring import check_keys
 
     settings = current().store_settings()
     configure(settings, service=True)
     check_keys(settings)
-    async with opened(store_wait=inf) as runtime, mcp_kept_in_step(runtime, wanted=not once):
+    async with (
+        opened(store_wait=inf) as runtime,
+        reloading_plugins(runtime),
+        mcp_kept_in_step(runtime, wanted=not once),
+    ):
         worker = runtime.inside.tasking.worker(offer, grace=grace, once=once)
         async with _measured(runtime, worker, metrics_port):
             places = counted(offer.capacity, "place")

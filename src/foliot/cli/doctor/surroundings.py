@@ -207,6 +207,24 @@ async def look_at_packages() -> Findings:
     yield Finding("packages", "packages.extras", "note" if missing else "ok", told, hint)
 
 
+async def look_at_plugins(settings: Settings) -> Findings:
+    """Which plug-ins are enabled, whether they load, and which are installed and not enabled."""
+    from foliot.engine.plugins import examined
+
+    found = await examined(settings.plugins)
+    for each in found:
+        if each.state in ("failed", "missing"):
+            told = f"plug-in {each.name} does not work: {each.error}"
+            hint = "repair or install its package, or take it out of the setting plugins (FOLIOT_PLUGINS)"
+            yield Finding("plugins", "plugins.enabled", "error", told, hint)
+    works = [f"{each.name} {each.version} ({', '.join(each.kinds)})" for each in found if each.state == "enabled"]
+    if works or not found:
+        yield Finding("plugins", "plugins.enabled", "ok", f"plug-ins at work: {', '.join(works) or 'none'}")
+    if idle := [each.name for each in found if each.state == "disabled"]:
+        hint = "name them in the setting plugins (FOLIOT_PLUGINS) to use them"
+        yield Finding("plugins", "plugins.idle", "note", f"installed and not enabled: {listed(idle)}", hint)
+
+
 def _found(module: str) -> bool:
     try:
         return find_spec(module) is not None

@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from foliot.common.durations import seconds
+from foliot.engine.hooks.declared import HOOKS, DeclaredHook, HttpTarget
 from foliot.engine.runners.adapters import ASK_USER
 from foliot.engine.runners.profile import RUNNER, SYSTEM_PROMPT, RunnerSpec
 from foliot.errors import InvalidInput
@@ -23,7 +24,7 @@ from foliot.kernel.messages import ModelSettings, ToolSpec
 from foliot.kernel.run.budget import Limits
 from foliot.kernel.run.spec import CompactionRules, Contract, RunSpec, ToolRule
 from foliot.resources.amounts import micros_of_text
-from foliot.resources.powers import declared_by_operator, secret_targets
+from foliot.resources.powers import declared_by_operator, host_of, secret_targets
 from foliot.tools import search
 from foliot.tools.backends.agent import RUNNING_CODE, Delegation, Preset, Program
 from foliot.tools.base import AuthSpec, RateLimit, ToolDefinition
@@ -119,6 +120,7 @@ def freeze(
             **_workspace(agent),
             **({CODE: msgspec.to_builtins(program_of(spec[CODE]))} if spec.get(CODE) else {}),
             **({DELEGATION: msgspec.to_builtins(delegation_of(spec))} if spec.get(DELEGATION) else {}),
+            **({HOOKS: hooks} if (hooks := declared_hooks(agent)) else {}),
             **({ISOLATION: modes} if (modes := _isolations(tools, runner)) else {}),
             **({RUNNER: msgspec.to_builtins(runner)} if runner is not None else {}),
         },
@@ -147,6 +149,30 @@ def with_tool(spec: RunSpec, tool: ToolDefinition) -> RunSpec:
     locked = {name: [each.version, each.digest] for name, each in lock([tool]).items()}
     extra = {**spec.extra, LOCK: {**spec.extra.get(LOCK, {}), **locked}}
     return replace(spec, tools=(*spec.tools, tool_rule(tool)), extra=extra)
+
+
+def declared_hooks(agent: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The hooks that an Agent document declares, as its runs are pinned to them."""
+    namespace = agent["metadata"].get("namespace", "default")
+    hooks: Sequence[Mapping[str, Any]] = agent["spec"].get(HOOKS) or ()
+    return [msgspec.to_builtins(_hook(each, agent, namespace)) for each in hooks]
+
+
+def _hook(given: Mapping[str, Any], agent: Mapping[str, Any], namespace: str) -> DeclaredHook:
+    http: Mapping[str, Any] | None = given.get("http")
+    target = None
+    if http:
+        hosts = None if declared_by_operator(agent) else (host_of(http["url"]),)
+        target = HttpTarget(http["url"], http.get("secretRef", ""), namespace, hosts)
+    return DeclaredHook(
+        name=given["name"],
+        points=tuple(given.get("points", ())),
+        order=given["order"],
+        timeout=seconds(given["timeout"]),
+        on_failure=given["on_failure"],
+        plugin=given.get("plugin", ""),
+        http=target,
+    )
 
 
 def _isolations(tools: Sequence[ToolDefinition], runner: RunnerSpec | None) -> list[str]:

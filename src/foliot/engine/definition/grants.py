@@ -19,7 +19,14 @@ from foliot.engine.runners.adapters import resolved_runner
 from foliot.engine.runners.profile import RunnerSpec
 from foliot.errors import Denied, FoliotError, InvalidInput, NotHere
 from foliot.models.registry import Provider, default_registry
-from foliot.resources.powers import Document, declared_addresses, declared_by_operator, secret_targets, spec_of
+from foliot.resources.powers import (
+    Document,
+    declared_addresses,
+    declared_by_operator,
+    host_of,
+    secret_targets,
+    spec_of,
+)
 from foliot.settings.settings import Settings
 from foliot.tools.base import ToolDenied
 from foliot.tools.declared_fences import tool_fence
@@ -264,6 +271,17 @@ class OperatorGrants:
             hosts = await secret_hosts(secret["secretRef"], document["metadata"].get("namespace", "default"))
             _check_bound(document, secret["secretRef"], secret["hosts"], hosts)
 
+    async def _check_hooks(self, document: Document, secret_hosts: SecretHosts) -> None:
+        """Raises `Denied` for a hook at an address inside, and for a secret that is not bound to its host."""
+        for number, hook in enumerate(spec_of(document).get("hooks", ())):
+            http: Mapping[str, Any] = hook.get("http") or {}
+            if not http or declared_by_operator(document):
+                continue
+            await self._check_address(document, f"spec.hooks[{number}].http.url", http["url"])
+            if ref := http.get("secretRef"):
+                hosts = await secret_hosts(ref, document["metadata"].get("namespace", "default"))
+                _check_bound(document, ref, [host_of(http["url"])], hosts)
+
     # --- messages ------------------------------------------------------------------------------------------------
 
     def check_subject(self, document: Document) -> None:
@@ -302,6 +320,7 @@ class OperatorGrants:
             await self._check_reach(document, secret_hosts)
         if kind == "Agent":
             self.check_source(document)
+            await self._check_hooks(document, secret_hosts)
         if kind == "TaskHook":
             self.check_watched(document)
         if kind == "Agent" and (runner := resolved_runner(document)) is not None:

@@ -18,7 +18,7 @@ import msgspec
 
 from foliot.engine.hooks.base import HookAct, HookAnswer, HookBlock, HookChange
 from foliot.engine.hooks.chain import LARGEST, HookFailed
-from foliot.engine.hooks.registry import HttpTarget
+from foliot.engine.hooks.declared import HttpTarget
 from foliot.errors import FoliotError
 from foliot.tools.outbound.client import OutboundClient
 from foliot.tools.secrets.secrets import Secrets
@@ -84,9 +84,9 @@ def read(body: bytes) -> HookAnswer:
         said: Any = msgspec.json.decode(body) if body.strip() else {}
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         raise HookFailed("its answer is not JSON") from None
-    if not isinstance(said, dict) or not set(cast("dict[str, Any]", said)) <= {"change", "block"} or len(said) > 1:
+    given = cast("dict[str, Any]", said) if isinstance(said, dict) else {"": said}
+    if not set(given) <= {"change", "block"} or len(given) > 1:
         raise HookFailed("its answer is not {}, {change: …} or {block: …}")
-    given = cast("dict[str, Any]", said)
     if "block" in given:
         if not isinstance(given["block"], str):
             raise HookFailed("its block is not a text")

@@ -17,62 +17,18 @@ from functools import partial
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
 
-from foliot.engine.hooks.base import POINTS, Hook, HookAct, HookAnswer, OnFailure, distinct
+from foliot.engine.hooks.base import POINTS, Hook, HookAct, HookAnswer, distinct
 from foliot.engine.hooks.chain import HookChain, HookFailed, asked
+from foliot.engine.hooks.declared import HOOKS, DeclaredHook, HttpTarget
 from foliot.engine.hooks.run_hooks import RunHooks
 from foliot.kernel.run.events import HookPoint
 from foliot.kernel.run.spec import RunSpec
 
 log = logging.getLogger(__name__)
 
-# In the extra of a spec: the hooks of its agent and of those above it, as `DeclaredHook`.
-HOOKS: Final = "hooks"
 # How long one hook may take to let go of what it holds.
 CLOSE_SECONDS: Final = 5.0
-
-
-class HttpTarget(Struct, frozen=True, omit_defaults=True):
-    """The address of a hook over HTTP. `hosts` are those that its secret must be bound to; None for any."""
-
-    url: str
-    secret_ref: str = ""
-    namespace: str = "default"
-    hosts: tuple[str, ...] | None = None
-
-
-class DeclaredHook(Struct, frozen=True, omit_defaults=True):
-    """A hook of an agent as its runs are pinned to it: an object of Python, one of a plug-in, or an address.
-
-    `agent` is the agent (`namespace/name`) that has the object; `plugin` is the name of the hook of a plug-in.
-    """
-
-    name: str
-    points: tuple[HookPoint, ...]
-    order: int = 100
-    timeout: float = 5.0
-    on_failure: OnFailure = "ignore"
-    agent: str = ""
-    plugin: str = ""
-    http: HttpTarget | None = None
-
-
-def declared_object(hook: Hook, agent: str) -> dict[str, Any]:
-    """A hook of an Agent of Python, as its runs are pinned to it."""
-    points = tuple(sorted(hook.points))
-    return msgspec.to_builtins(
-        DeclaredHook(hook.name, points, hook.order, float(hook.timeout), hook.on_failure, agent=agent)
-    )
-
-
-def with_hooks(spec: RunSpec, above: RunSpec | None = None, own: Sequence[Mapping[str, Any]] = ()) -> RunSpec:
-    """The spec with the hooks of what stands above it, before its own. Each is asked once."""
-    found = [*(above.extra.get(HOOKS, ()) if above is not None else ()), *spec.extra.get(HOOKS, ()), *own]
-    if not found:
-        return spec
-    once = {msgspec.json.encode(each, order="sorted"): each for each in found}
-    return msgspec.structs.replace(spec, extra={**spec.extra, HOOKS: list(once.values())})
 
 
 class _Declared(Hook):
@@ -112,13 +68,13 @@ class HookRegistry:
         mask: Callable[[str], str] = str,
         http: Callable[[HttpTarget], Callable[[HookAct], Any]] | None = None,
     ) -> None:
-        self._given = distinct(given, "the runtime")
+        self.given = distinct(given, "the runtime")
         self._mask = mask
         self._http = http
         self._agents: dict[str, dict[str, Hook]] = {}
         self._generations: dict[int, _Generation] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self._current = self._begin(self._given)
+        self._current = self._begin(self.given)
 
     @property
     def hooks(self) -> tuple[Hook, ...]:
@@ -133,7 +89,7 @@ class HookRegistry:
 
     def exchange(self, brought: Iterable[Hook]) -> None:
         """From now on drivers begin with these hooks of plug-ins besides those of the runtime. Raises `UsageError`."""
-        hooks = distinct((*self._given, *brought), "the runtime and its plug-ins")
+        hooks = distinct((*self.given, *brought), "the runtime and its plug-ins")
         before = self._current
         self._current = self._begin(hooks)
         self._retire(before)

@@ -30,8 +30,10 @@ from foliot.resources.fields import (
     RawText,
     Ref,
     RefList,
+    SecretRef,
     Timeout,
     ToolList,
+    Url,
     Whole,
     WordList,
     check_tool_name,
@@ -262,6 +264,64 @@ class AgentWorkspace(Model):
             yield problem("source", message="{field} is for a folder of each run, and spec.workspace.mode is shared")
 
 
+HookPoint: TypeAlias = Annotated[
+    Literal[
+        "before_run",
+        "after_run",
+        "before_message",
+        "after_message",
+        "before_model",
+        "after_model",
+        "before_tool",
+        "after_tool",
+        "before_compaction",
+        "after_compaction",
+    ],
+    ANY_CASE,
+]
+LONGEST_HOOK: Final = 300.0
+
+
+class HookAddress(Model):
+    """The server that a hook is asked at."""
+
+    required: ClassVar = {"url": ""}
+
+    url: Url = Field(default="", description="Acts are posted there as JSON; the answer says what is to be different.")
+    secret_ref: SecretRef = Field(
+        default="",
+        serialization_alias="secretRef",
+        description="The Secret that is sent along as a bearer token: [namespace/]name[:key], key `value`.",
+    )
+
+
+class AgentHook(Model):
+    """Code that is asked before and after what runs of the agent do: of a plug-in, or behind an address."""
+
+    required: ClassVar = {"name": ""}
+
+    name: Name = Field(default="", description="How it is named in traces and errors.")
+    points: list[HookPoint] = Field(
+        default_factory=list[HookPoint],
+        description="Where it is asked; all points of a plug-in's hook when not given.",
+    )
+    plugin: Name = Field(default="", description="A hook of an enabled plug-in, by its name.")
+    http: HookAddress | None = Field(default=None, description="A server that is asked.")
+    order: Whole = Field(default=100, description="Ascending; equal ones go by name.")
+    timeout: Timeout = Field(default="5s", description="How long it may take; at most 5m.")
+    on_failure: Annotated[Literal["ignore", "block", "abort"], ANY_CASE] = Field(
+        default="ignore", description="When it fails or is late: skip it, refuse the act, or end the run."
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        if bool(self.plugin) == (self.http is not None):
+            yield problem("plugin", message="{field} or http is required, and not both", expected="one of the two")
+        if self.http is not None and not self.points:
+            yield problem("points", message="{field} is required for a hook behind an address")
+        if seconds(self.timeout) > LONGEST_HOOK:
+            yield problem("timeout", message="{field} must be at most 5m", expected="a duration up to 5m")
+
+
 class AgentSpec(Model):
     """The specification of an agent."""
 
@@ -322,6 +382,10 @@ class AgentSpec(Model):
         default=None,
         description="What is around commands and code that the agent writes (bash, python): network, mounts, limits.",
     )
+    hooks: list[AgentHook] = Field(
+        default_factory=list[AgentHook],
+        description="What is asked before and after the acts of its runs, and of those of its delegates.",
+    )
     execution_policy: ExecutionPolicy | None = Field(
         default=None, description="How programs of its runs are executed: what they may reach, and who is asked."
     )
@@ -334,6 +398,10 @@ class AgentSpec(Model):
             if getattr(self, field):
                 hint = "leave one of the two out; spec.model_name is the model that the program is told to use"
                 yield problem(field, message="{field} and spec.runner exclude each other", hint=hint)
+        names = [each.name for each in self.hooks]
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                yield problem("hooks", index, "name", message=f'{{field}} "{name}" is the name of another hook too')
         for field in ("image", "runtime"):
             if self.sandbox is not None and getattr(self.sandbox, field):
                 hint = "spec.execution_policy.runtime_type has commands of an agent run in a container"
