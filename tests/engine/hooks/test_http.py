@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ class HookServer:
 
 
 @asynccontextmanager
-async def serving(server: HookServer) -> AsyncIterator[HookServer]:
+async def serving(server: HookServer) -> AsyncGenerator[HookServer]:
     listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     server.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/hook"
     async with listening:
@@ -57,7 +57,7 @@ async def serving(server: HookServer) -> AsyncIterator[HookServer]:
 
 
 @asynccontextmanager
-async def opened(tmp_path: Path, *, allow: str = "127.0.0.1") -> AsyncIterator[Runtime]:
+async def opened(tmp_path: Path, *, allow: str = "127.0.0.1") -> AsyncGenerator[Runtime]:
     given = {"store": str(tmp_path / "foliot.db"), "home": str(tmp_path), "outbound_allow": allow}
     async with Runtime(settings=load_settings(given, {})) as runtime:
         yield runtime
@@ -69,9 +69,9 @@ def hooked(server: HookServer, point: str = "before_tool", **spec: Any) -> Agent
 
 
 async def test_a_server_is_asked_about_a_call_and_changes_it(tmp_path: Path) -> None:
-    async with serving(HookServer(b'{"change": {"arguments": {"place": "Oslo"}}}')) as server:
-        async with opened(tmp_path) as runtime:
-            result = await runtime.run(hooked(server), "Go.", user="ann")
+    oslo = HookServer(b'{"change": {"arguments": {"place": "Oslo"}}}')
+    async with serving(oslo) as server, opened(tmp_path) as runtime:
+        result = await runtime.run(hooked(server), "Go.", user="ann")
     assert result.output == "seen Oslo"
     asked = server.asked[0]
     assert (asked["point"], asked["tool"], asked["arguments"]) == ("before_tool", "look", {"place": "Rome"})
@@ -88,7 +88,7 @@ async def test_a_server_refuses_a_call_and_the_model_is_told(tmp_path: Path) -> 
     ("answer", "head", "says"),
     [
         (b"{}", "500 Broken", "status 500"),
-        (b"{}", "302 Found", "status 302"),
+        (b"{}", "302 Found", "redirects to somewhere else"),
         (b"<html>", "200 OK", "not JSON"),
         (b'{"allow": true}', "200 OK", "its answer is not"),
         (b'{"change": {"tool": "drop"}}', "200 OK", "its change is not"),
