@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +175,5 @@ async def test_a_hook_that_is_declared_and_not_here_fails_by_its_policy(tmp_path
 
 @given(st.binary(max_size=200) | st.sampled_from([b"[]", b"7", b"null", b'{"block": 1}', b'{"change": null}']))
 def test_any_bytes_are_an_answer_or_a_failure(body: bytes) -> None:
-    try:
+    with suppress(HookFailed):
         assert isinstance(read(body), HookBlock | HookChange | None)
-    except HookFailed:
-        pass

@@ -289,8 +289,8 @@ async def test_an_input_to_a_run_at_work_passes_the_message_hooks(runtime: Runti
     @tool(effect="read")
     async def wait() -> str:
         """Wait until something was said."""
-        await runtime.inside.background.say(run_id, "You idiot!", by="ann")
-        await runtime.inside.background.say(run_id, "Hurry.", by="ann")
+        await runtime.runs.say(run_id, "You idiot!")
+        await runtime.runs.say(run_id, "Hurry.")
         return "done"
 
     model = Asked([{"call": "wait"}, {"say": "ok"}])
@@ -300,3 +300,29 @@ async def test_an_input_to_a_run_at_work_passes_the_message_hooks(runtime: Runti
     assert sorted(said[1:]) == ["Hurry.", "You idiot!"]
     texts = [each.text for each in model.requests[-1].messages if each.role == "user"]
     assert texts == ["Go. Please.", "Hurry. Please."]
+
+
+async def test_what_is_said_to_a_session_and_its_answer_pass_the_message_hooks(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    class Polite(Hook):
+        name = "polite"
+
+        def before_message(self, act: HookAct) -> Any:
+            seen.append(act.session)
+            return act.change(text=f"{act.text} Please.")
+
+        def after_message(self, act: HookAct) -> Any:
+            return act.change(text=f"{act.text} Yours.")
+
+    model = Asked([{"say": "one"}, {"say": "two"}])
+    async with Runtime(tmp_path / "foliot.db", hooks=[Polite()]) as runtime:
+        runtime.inside.know(Agent("a", model=model))
+        session = await runtime.sessions.create("a")
+        for text in ("First.", "Second."):
+            async for event in runtime.sessions.chat(session.id, text):
+                last = event
+        assert last is not None
+    assert set(seen) == {session.id}
+    said = [(each.role, each.text) for each in model.requests[-1].messages]
+    assert said == [("user", "First. Please."), ("assistant", "one Yours."), ("user", "Second. Please.")]
