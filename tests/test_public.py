@@ -26,8 +26,9 @@ Judgement Limit Live ManifestError Media Message ModelEndpoint ModelError ModelR
 Page PolicyAnswer PolicyQuestion Question Recorded Replayed Requirement Requirements ResultPage RuleDefaults
 RunFailedError RunHeld RunInfo RunInput RunOptions RunResult RunStanding RunTaken Runtime SchemaMismatch ScriptedModel
 Sent Settings Slot StepFiles Streamed
-Taken TaskExplanation TaskInfo TaskRecord TaskStory Text ToolCall ToolError ToolResult Toolset Total Trace Usage
-UsageError Verified WebhookDelivery WorkerInfo WorkspaceTree __version__ events load_settings log_line outlives_call
+Taken TaskExplanation TaskInfo TaskRecord TaskStory Text ToolCall ToolError ToolResult Toolset Total Trace
+TurnOptions Usage
+UsageError Verified WebhookDelivery WorkerInfo WorkspaceTree __version__ chat_events events load_settings log_line outlives_call
 parse_manifests read_presets tool hook
 """
 

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from foliot.runtime.outcomes import Applied, InUse, Outcome, Taken
     from foliot.runtime.results import RunFailedError, RunResult, SchemaMismatch
     from foliot.runtime.runtime import Runtime
+    from foliot.sessions import chat_events
+    from foliot.sessions.base import TurnOptions
     from foliot.settings.settings import Settings, load_settings
     from foliot.store.audit.log import AuditFilter, AuditRecord, Verified
     from foliot.store.base import Change, Document, Filter, Page, Requirement
@@ -149,6 +151,7 @@ __all__ = [
     "Toolset",
     "Total",
     "Trace",
+    "TurnOptions",
     "Usage",
     "UsageError",
     "Verified",
@@ -156,6 +159,7 @@ __all__ = [
     "WorkerInfo",
     "WorkspaceTree",
     "__version__",
+    "chat_events",
     "events",
     "hook",
     "load_settings",
@@ -248,12 +252,14 @@ _HOME = {
     "Toolset": "foliot.runtime.answers",
     "Total": "foliot.engine.audit.metering",
     "Trace": "foliot.engine.explain.trace",
+    "TurnOptions": "foliot.sessions.base",
     "Usage": "foliot.kernel.messages",
     "UsageError": "foliot.errors",
     "Verified": "foliot.store.audit.log",
     "WorkerInfo": "foliot.store.queue.workers",
     "WorkspaceTree": "foliot.engine.workspaces.trees",
     "__version__": "foliot.version",
+    "chat_events": "foliot.sessions.chat_events",
     "events": "foliot.kernel.run.events",
     "hook": "foliot.engine.hooks.base",
     "load_settings": "foliot.settings.settings",
@@ -272,7 +278,7 @@ def __getattr__(name: str) -> "Any":
     if home is None:
         raise AttributeError(f"module 'foliot' has no attribute {name!r}")
     module = import_module(home)
-    return module if name == "events" else getattr(module, name)
+    return module if name in ("events", "chat_events") else getattr(module, name)
 
 
 def __dir__() -> "list[str]":

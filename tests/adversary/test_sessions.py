@@ -31,6 +31,9 @@ ACTS = {
     "/change": {"title": "mine"},
     "/archive": {},
     "/resume": {},
+    "/regenerate": {},
+    "/select-branch": {"turn": 1},
+    "/compact": {},
     "/stop": {},
     "/delete": {},
 }

@@ -35,6 +35,7 @@ ELSEWHERE |= {"create", "chat"}  # sessions are created below their own path; a 
 LISTS = {"interrupted": "/v1/interrupted-runs", "unknown": "/v1/unknown-calls"}
 LISTS |= {verb: f"/v1/sessions/{verb}" for verb in ("resolve", "rotate")}
 LISTS |= {"active": "/v1/active-session", "search": "/v1/session-search"}
+LISTS |= {"select_branch": "/v1/sessions/{session_id}/select-branch"}
 
 
 @pytest.mark.parametrize(

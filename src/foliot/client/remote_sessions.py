@@ -203,6 +203,15 @@ class RemoteSessions(RemoteGroup, SessionGroup):
                 if event.name == "chat":
                     yield wire.read(event.data, _ChatEvent)
 
+    async def regenerate(self, id: str, *, options: TurnOptions | None = None) -> Said:
+        return await self._post(f"{_at(id)}/regenerate", {"options": options or TurnOptions()}, Said)
+
+    async def select_branch(self, id: str, turn: int) -> Session:
+        return await self._post(f"{_at(id)}/select-branch", {"turn": turn}, Session, repeatable=True)
+
+    async def compact(self, id: str) -> Said:
+        return await self._post(f"{_at(id)}/compact", {}, Said)
+
     async def resume(self, id: str) -> Session:
         return await self._post(f"{_at(id)}/resume", {}, Session, repeatable=True)
 

@@ -338,6 +338,25 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
         ),
         AGAIN,
     ),
+    ("POST", "/v1/sessions/{session_id}/regenerate"): RouteRow(
+        STEER,
+        Operation(
+            "regenerateAnswer",
+            ref("SessionSaid"),
+            codes=("202",),
+            body=form("server.routes.sessions:RegenerateOrder"),
+            fails=(409,),
+        ),
+        KEPT,
+    ),
+    ("POST", "/v1/sessions/{session_id}/select-branch"): RouteRow(
+        STEER,
+        Operation("selectSessionBranch", ref("Session"), body=form("server.routes.sessions:BranchOrder"), fails=(409,)),
+        AGAIN,
+    ),
+    ("POST", "/v1/sessions/{session_id}/compact"): RouteRow(
+        STEER, Operation("compactSession", ref("SessionSaid"), codes=("202",), fails=(409,)), KEPT
+    ),
     ("POST", "/v1/sessions/{session_id}/resume"): RouteRow(
         STEER, Operation("resumeSession", ref("Session"), fails=_SOUGHT), AGAIN
     ),

@@ -307,6 +307,33 @@ def test_an_interrupt_ends_the_turn_and_is_answered_first(place: Place, start) -
     terminal.wait_for("You said: now")
 
 
+def test_a_conversation_is_compacted_and_stays_readable(place: Place, start) -> None:
+    terminal = start("desk")
+    for number in range(6):
+        terminal.enter(f"fact {number}: " + "tick " * 400)
+        terminal.wait_for(f"You said: fact {number}")
+        terminal.wait_for(f"fact {number}")
+    terminal.enter("/compact")
+    terminal.wait_for("summarized from now on")
+    terminal.enter("hello again")
+    terminal.wait_for("You said: hello again")
+    (session,) = place.sessions()
+    assert "fact 0: tick" in place.foliot("sessions", "history", str(session["id"]))
+
+
+def test_an_answer_is_given_again_and_the_earlier_one_is_kept(place: Place, start) -> None:
+    terminal = start("desk")
+    terminal.enter("hello")
+    terminal.wait_for("You said: hello")
+    terminal.enter("/history")
+    terminal.wait_for("turn 1 (succeeded)")
+    terminal.enter("/regenerate")
+    terminal.wait_for("You said: hello")
+    terminal.enter("/history")
+    terminal.wait_for("turn 1 (succeeded, another branch)")
+    terminal.wait_for("turn 2 (succeeded)")
+
+
 def test_a_new_session_begins_and_the_title_is_changed(place: Place, start) -> None:
     terminal = start("desk")
     terminal.enter("/title Clocks and more")

@@ -208,7 +208,15 @@ class Talk:
         return True
 
     async def _again(self, command: Command) -> None:
-        raise InvalidInput(f"/{command.action} is not possible here")
+        sessions, id = self._client.sessions, self.session.id
+        async with self._speaking:  # what the turn answers stands on the screen already
+            if command.action == "compact":
+                said = await sessions.compact(id)
+            else:
+                said = await sessions.regenerate(id)
+                self._view.shown.update(range(1, said.seq + 1))
+        if said.outcome == "queued":
+            self._screen.print(paint("(before the next question of the turn at work)", dim=True))
 
     async def _change_to(self, session: Session) -> None:
         await stop_tasks(self._following)

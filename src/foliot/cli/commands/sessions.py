@@ -111,6 +111,13 @@ def stop(id: str, drop: bool) -> int:
 
 @sessions.command()
 @click.argument("id", metavar="SESSION")
+def compact(id: str) -> int:
+    """Have what was said so far summarized for the model; all of it stays readable. Ends when it is done."""
+    return run(_compact(id))
+
+
+@sessions.command()
+@click.argument("id", metavar="SESSION")
 def archive(id: str) -> int:
     """Put a session away: it can be read, and takes nothing new."""
     return run(_archive(id))
@@ -246,6 +253,14 @@ async def _stop(id: str, drop: bool) -> int:
         stopped = await client.sessions.stop(id, drop=drop)
     out("stopped" if stopped else "nothing was at work", err=not stopped)
     return 0
+
+
+async def _compact(id: str) -> int:
+    async with reached() as client:
+        said = await client.sessions.compact(id)
+        result = await client.runs.wait(said.run_id)
+    out(one_line(result.output) if said.outcome == "direct" else "the turn at work has compacted, or is over")
+    return 0 if result.phase == "succeeded" else 1
 
 
 async def _archive(id: str) -> int:

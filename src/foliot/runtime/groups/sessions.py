@@ -181,6 +181,29 @@ class SessionGroup(Group):
         """
 
     @abstractmethod
+    async def regenerate(self, id: str, *, options: TurnOptions | None = None) -> Said:
+        """Answer again what the newest turn has answered; the earlier answer stays as a branch.
+
+        The new turn has the options of the earlier one, but for those given here; `run_id` is the new turn. Raises
+        `NotFound`, `SessionArchived`, `SessionBusy` while a turn is at work, `Conflict` when nothing was said.
+        """
+
+    @abstractmethod
+    async def select_branch(self, id: str, turn: int) -> Session:
+        """Continue after this turn from now on: what is said next belongs to its branch, the others stay readable.
+
+        Raises `NotFound`, `SessionArchived`, `SessionBusy` while a turn is at work.
+        """
+
+    @abstractmethod
+    async def compact(self, id: str) -> Said:
+        """Compact the conversation: older messages are sent to the model as a summary, and all stay readable.
+
+        The turn at work does so before its next question; else it is a turn of its own, which answers nothing:
+        `run_id`. Raises `NotFound`, `SessionArchived`, `SessionBusy`, `Conflict` when nothing was said.
+        """
+
+    @abstractmethod
     async def resume(self, id: str) -> Session:
         """Have a session go on that no process looks after: its turn at work is resumed, what waits is answered.
 

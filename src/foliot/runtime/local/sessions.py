@@ -182,6 +182,15 @@ class LocalSessions(SessionGroup):
             async for event in events:
                 yield event
 
+    async def regenerate(self, id: str, *, options: TurnOptions | None = None) -> Said:
+        return await self._sessions.regenerate(id, identity=await self._identity(id), options=options)
+
+    async def select_branch(self, id: str, turn: int) -> Session:
+        return await self._sessions.select_branch(id, turn, identity=None)
+
+    async def compact(self, id: str) -> Said:
+        return await self._sessions.compact(id, identity=await self._identity(id))
+
     async def resume(self, id: str) -> Session:
         return await resume_session(self._inside, await self.get(id))
 

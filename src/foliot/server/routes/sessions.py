@@ -31,6 +31,7 @@ from foliot.server.http.parameters import Path, Query
 from foliot.server.http.request_keys import KEY_PATTERN, id_by_key
 from foliot.server.http.responses import Json
 from foliot.server.streams.sessions import answer_frames, session_frames
+from foliot.sessions.base import TurnOptions
 from foliot.sessions.chat_events import read_place
 from foliot.sessions.service import SessionService
 from foliot.store.sessions.base import Place, Session
@@ -52,6 +53,18 @@ class SessionChange(Struct, forbid_unknown_fields=True):
     title: str | None = None
     model: str | None = None
     options: dict[str, Any] | None = None
+
+
+class RegenerateOrder(Struct, forbid_unknown_fields=True):
+    """The options of a turn that answers again, where they differ from those of the earlier one."""
+
+    options: TurnOptions = TurnOptions()
+
+
+class BranchOrder(Struct, forbid_unknown_fields=True):
+    """The turn to continue after, by its number."""
+
+    turn: Annotated[int, msgspec.Meta(ge=1, lt=2**53)]
 
 
 class StopOrder(Struct, forbid_unknown_fields=True):
@@ -244,6 +257,37 @@ async def say(session_id: SessionId, request: Request, services: Services, calle
         options=options,
     )
     await _record(services, caller, request, "session_told", session)
+    return Json(said, 202)
+
+
+@router.post("/v1/sessions/{session_id}/regenerate")
+async def regenerate(session_id: SessionId, request: Request, services: Services, caller: Caller) -> Response:
+    """Answer again what the newest turn has answered; the earlier answer stays as a branch."""
+    order = await form(request, RegenerateOrder)
+    session, identity = await _own(services, caller, session_id)
+    options = order.options
+    check_override(caller, session.place.namespace, model=options.model, prompt=options.system or None)
+    said = await _sessions(services).regenerate(session_id, identity=identity, options=options)
+    await _record(services, caller, request, "session_regenerated", session)
+    return Json(said, 202)
+
+
+@router.post("/v1/sessions/{session_id}/select-branch")
+async def select_branch(session_id: SessionId, request: Request, services: Services, caller: Caller) -> Response:
+    """Continue after a turn from now on: what is said next belongs to its branch."""
+    order = await form(request, BranchOrder)
+    _, identity = await _own(services, caller, session_id)
+    selected = await _sessions(services).select_branch(session_id, order.turn, identity=identity)
+    await _record(services, caller, request, "session_branch_selected", selected)
+    return Json(selected)
+
+
+@router.post("/v1/sessions/{session_id}/compact")
+async def compact(session_id: SessionId, request: Request, services: Services, caller: Caller) -> Response:
+    """Compact the conversation: older messages are sent to the model as a summary, and all stay readable."""
+    session, identity = await _own(services, caller, session_id)
+    said = await _sessions(services).compact(session_id, identity=identity)
+    await _record(services, caller, request, "session_compacted", session)
     return Json(said, 202)
 
 
