@@ -137,6 +137,10 @@ class Terminal:
             assert self._read(), f"it ended without {text!r}: {self.drawn[self._seen :]}"
         self._seen = found + len(text)
 
+    def wait_for_end(self) -> None:
+        """Waits until a turn is over: an empty row stands above the prompt."""
+        self.wait_for("\x1b[J\n\r\x1b[J> ")
+
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
 
@@ -312,7 +316,7 @@ def test_a_conversation_is_compacted_and_stays_readable(place: Place, start) -> 
     for number in range(6):
         terminal.enter(f"fact {number}: " + "tick " * 400)
         terminal.wait_for(f"You said: fact {number}")
-        terminal.wait_for(f"fact {number}")
+        terminal.wait_for_end()
     terminal.enter("/compact")
     terminal.wait_for("summarized from now on")
     terminal.enter("hello again")
@@ -325,10 +329,13 @@ def test_an_answer_is_given_again_and_the_earlier_one_is_kept(place: Place, star
     terminal = start("desk")
     terminal.enter("hello")
     terminal.wait_for("You said: hello")
+    terminal.wait_for_end()
     terminal.enter("/history")
     terminal.wait_for("turn 1 (succeeded)")
+    terminal.wait_for("You said: hello")
     terminal.enter("/regenerate")
     terminal.wait_for("You said: hello")
+    terminal.wait_for_end()
     terminal.enter("/history")
     terminal.wait_for("turn 1 (succeeded, another branch)")
     terminal.wait_for("turn 2 (succeeded)")
