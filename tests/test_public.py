@@ -28,7 +28,8 @@ RunFailedError RunHeld RunInfo RunInput RunOptions RunResult RunStanding RunTake
 Sent Settings Slot StepFiles Streamed
 Taken TaskExplanation TaskInfo TaskRecord TaskStory Text ToolCall ToolError ToolResult Toolset Total Trace
 TurnOptions Usage
-UsageError Verified WebhookDelivery WorkerInfo WorkspaceTree __version__ chat_events events load_settings log_line outlives_call
+UsageError Verified WebhookDelivery WorkerInfo WorkspaceTree __version__ chat_events events load_settings log_line
+outlives_call
 parse_manifests read_presets tool hook
 """
 
