@@ -242,6 +242,16 @@ async def test_a_reader_that_leaves_does_not_stop_the_turn(rt: Runtime) -> None:
     assert (await rt.inside.runs.load(done.head))[1].transcript[-1].text == "done"
 
 
+async def test_a_reader_that_does_not_read_holds_up_no_turn_and_misses_no_event(rt: Runtime) -> None:
+    session = await session_of(rt, [{"say": "word " * 20_000, "chunk": 5}])
+    async with aclosing(rt.inside.chat.chat(session.id, "go", identity=ANN)) as events:
+        first = await anext(events)
+        await quiet(rt, session.id)  # the turn is over before the second event is read
+        rest = [first, *[event async for event in events]]
+    assert [type(each) for each in durable(rest)] == [InputEvent, TextEvent, EndEvent]
+    assert end_of(rest).text == "word " * 20_000
+
+
 async def test_what_waits_behind_a_turn_is_told_when_its_own_turn_comes(rt: Runtime) -> None:
     go_on = asyncio.Event()
 
