@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from foliot import Agent, Runtime, ScriptedModel, tool
+from foliot import Agent, PolicyQuestion, Runtime, ScriptedModel, tool
 from foliot.engine.definition.run_options import RunOptions, excluded_by
 from foliot.kernel.messages import ModelRequest, ToolResult
 from foliot.kernel.run.events import RunCreated, ToolFinished
@@ -24,6 +24,7 @@ from foliot.store.journal.base import RunInfo
 from foliot.tools.builtin.presets import BUILT_IN
 from tests.test_delegation import DIES, results, until
 
+FAR = {"name": "far", "description": "Of others.", "model": "team-a/m"}
 KILLED = "test_delegation_presets import killed_boss as dying_boss"
 SCOUT = {"name": "scout", "description": "Looks.", "prompt": "Only look.", "tools": ["look"]}
 
@@ -441,3 +442,40 @@ async def test_an_agent_that_declares_nothing_has_the_tool_as_it_was(runtime: Ru
     (finished,) = [e for _, e in await runtime.inside.runs.facts(result.run_id) if isinstance(e, ToolFinished)]
     assert finished.result.error is not None
     assert '"agent" is a required property' in finished.result.error.message
+
+
+# --- what is explained -----------------------------------------------------------------------------------------------
+
+MANIFESTS = [
+    {"kind": "ModelEndpoint", "metadata": {"name": "m"}, "spec": {"provider": "scripted", "script": [{"say": "hi"}]}},
+    {
+        "kind": "Agent",
+        "metadata": {"name": "boss"},
+        "spec": {"model_ref": "m", "tools": ["delegate"], "delegation": {"presets": [SCOUT]}},
+    },
+]
+
+
+@pytest.mark.parametrize(
+    ("task", "outcome"),
+    [
+        ({"task": "a", "preset": "scout"}, "allow"),
+        ({"task": "a", "preset": "nobody"}, "deny"),
+        ({"task": "a", "agent": "other"}, "deny"),
+    ],
+)
+async def test_a_policy_question_is_answered_as_a_call_is(runtime: Runtime, task: dict[str, Any], outcome: str) -> None:
+    await runtime.resources.apply(MANIFESTS)
+    told = await runtime.policies.explain(PolicyQuestion("boss", "delegate", arguments={"tasks": [task]}))
+    assert told.judgement.outcome == outcome, told
+
+
+async def test_a_model_of_another_namespace_is_not_asked_without_its_grant(runtime: Runtime) -> None:
+    theirs = {"name": "m", "namespace": "team-a"}
+    await runtime.resources.apply([{**MANIFESTS[0], "metadata": theirs}])
+    agent = boss(Boss(delegating({"task": "a", "preset": "far"})), delegation={"presets": [FAR]})
+    result = await runtime.run(agent, "Go.")
+    (entry,) = await entries(runtime, result.run_id)
+    assert entry["complete"] is False
+    assert "team-a" in entry["error"]
+    assert await children(runtime, result.run_id) == []

@@ -29,7 +29,20 @@ def test_the_page_of_the_http_api_lists_every_route_and_no_other() -> None:
 
 
 # A verb that reads has the word of what it returns; these are asked for by other means, or made of other requests.
-ELSEWHERE = {"start", "get", "find", "list", "wait", "watch", "follow", "changed", "events", "result"}
+ELSEWHERE = {
+    "start",
+    "prompt",
+    "object",
+    "get",
+    "find",
+    "list",
+    "wait",
+    "watch",
+    "follow",
+    "changed",
+    "events",
+    "result",
+}
 ELSEWHERE |= {"content", "files", "tree"}  # the first is asked for by a digest, the others are made of it
 ELSEWHERE |= {"create", "chat"}  # sessions are created below their own path; a chat is what is said, and a stream
 LISTS = {"interrupted": "/v1/interrupted-runs", "unknown": "/v1/unknown-calls"}

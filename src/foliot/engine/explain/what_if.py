@@ -20,10 +20,12 @@ from foliot.engine.budgets.calls import CallBudgets
 from foliot.engine.definition.backends import can_fence
 from foliot.engine.definition.endpoints import models_reached
 from foliot.engine.definition.freeze import (
+    DELEGATION,
     FENCED_MODES,
     FENCED_TYPES,
     LOCK,
     declared_policy,
+    delegation_of,
     freeze,
     tool_definition,
     with_search,
@@ -46,6 +48,7 @@ from foliot.store.base import Document
 from foliot.tools.backends.agent import PREFIX, agent_definition
 from foliot.tools.base import Asks, Caller, Invocation, OnOutput, Tool, ToolDefinition, ToolDenied, ToolError
 from foliot.tools.builtin.catalogue import builtin_to_judge
+from foliot.tools.builtin.delegation import DelegateTool
 from foliot.tools.builtin.shell import LIMITS
 from foliot.tools.declared_fences import agent_fence, fence_facts
 from foliot.tools.fences import FenceRequest, Narrowed
@@ -84,6 +87,8 @@ class Declared:
         self.isolation = definition.isolation if contained else NONE
         if hasattr(tool, "callees"):
             self.callees = cast("Delegates", tool).callees
+        if isinstance(tool, DelegateTool):
+            self.misfit = tool.misfit
         if hasattr(tool, "question"):
             self.question = cast("Asks", tool).question
 
@@ -185,7 +190,7 @@ class PolicyWorld:
             version=locked[0],
             schema_digest=locked[1],
         )
-        judged = await Pipeline([self._tool(name) for name in names], self.parts).judge(call)
+        judged = await Pipeline([self._tool(name, asked.agent) for name in names], self.parts).judge(call)
         whole = Judgement.of((*await self._of_model(spec, caller), *judged.verdicts))
         whole = Judgement.of((*whole.verdicts, *await self._of_fence(asked.tool, caller)))
         if whole.outcome == "allow":
@@ -269,7 +274,7 @@ class PolicyWorld:
             endpoint = qualified(str(spec.get("model_ref", "")), self.namespace)
             own = await self._model_of(endpoint)
         model = asked.model or spec.get("model_name") or own
-        tools = [self._to_freeze(split_request(request)[0]) for request in requests]
+        tools = [self._to_freeze(split_request(request)[0], asked.agent) for request in requests]
         return freeze(document, model=model, endpoint=endpoint, tools=with_search(tools), runner=runner)
 
     async def _model_of(self, endpoint: str) -> str:
@@ -285,7 +290,7 @@ class PolicyWorld:
         found = await self._endpoint(endpoint, origin)
         return found[0] if found is not None else ""
 
-    def _to_freeze(self, tool: str) -> ToolDefinition:
+    def _to_freeze(self, tool: str, agent: str) -> ToolDefinition:
         """Returns the definition of a tool that a run could have. Raises `ToolDenied`, `InvalidInput`."""
         document = self.tools.get(tool)
         if document is not None:
@@ -297,7 +302,7 @@ class PolicyWorld:
         if document is not None and document["spec"].get("function") and not declared_by_operator(document):
             fenced = document["spec"]["runtime"]["isolation_mode"] in FENCED_MODES
             (fenced_definition if fenced else function_tool)(document, self.granted)
-        return self.definition(tool)
+        return self._tool(tool, agent).definition
 
     def _caller(self, asked: PolicyQuestion, spec: RunSpec) -> Caller:
         created = RunCreated(
@@ -323,13 +328,20 @@ class PolicyWorld:
         spec = document["spec"]
         return spec.get("default_model", ""), [qualified(each, _home(document)) for each in spec.get("fallbacks", ())]
 
-    def _tool(self, tool: str) -> Declared:
-        """Looks the tool up: a declared one, else an agent, else a built-in one."""
+    def _spec(self, agent: str) -> Mapping[str, Any]:
+        """Returns the spec of an agent; nothing for one that is not declared."""
+        document = self.agents.get(agent)
+        return document["spec"] if document is not None else {}
+
+    def _tool(self, tool: str, agent: str = "") -> Declared:
+        """Looks the tool of an agent up: a declared one, else an agent, else a built-in one."""
         if (document := self.tools.get(tool)) is not None:
             return Declared(tool_definition(document))
         if tool.startswith(PREFIX):
             return Declared(agent_definition(tool.removeprefix(PREFIX), self.namespace))
         built_in = builtin_to_judge(tool)
+        if isinstance(built_in, DelegateTool) and (declared := self._spec(agent)).get(DELEGATION):
+            built_in.delegation = delegation_of(declared)
         return Declared(built_in.definition if built_in else ToolDefinition(tool, namespace=self.namespace), built_in)
 
 

@@ -183,7 +183,14 @@ def is_work(document: Document) -> bool:
 def _named(agent: Document) -> set[Key]:
     """The tools and endpoints of its own namespace that an agent names."""
     space, spec = agent["metadata"]["namespace"], agent.get("spec", {})
-    refs = [spec.get("model_ref", ""), *(spec.get("fallbacks") or ())]
+    delegation: Document = spec.get("delegation") or {}
+    presets: list[str] = [each.get("model", "") for each in delegation.get("presets") or ()]
+    refs: list[str] = [
+        spec.get("model_ref", ""),
+        *(spec.get("fallbacks") or ()),
+        *(delegation.get("models") or ()),
+        *presets,
+    ]
     return {Key("Tool", space, str(each).partition("@")[0]) for each in spec.get("tools") or ()} | {
         Key("ModelEndpoint", space, str(ref).removeprefix(f"{space}/")) for ref in refs
     }
