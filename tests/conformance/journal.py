@@ -71,6 +71,19 @@ class JournalConformance:
         assert list(await journal.turns("last", first="nobody")) == list(turns)
         assert await journal.turns("zebra") == await journal.turns("stranger") == await journal.turns("nobody") == {}
 
+    @pytest.mark.parametrize("text", ["word " * 30, 'quo\\"te \\u00e4 ' * 30, "short", ""])
+    async def test_an_answer_that_the_end_of_its_run_repeats_is_read_as_it_was(
+        self, journal: Journal, text: str
+    ) -> None:
+        answer = entry(2, f'{{"type":"model.responded","text":"{text}","n":1}}'.encode(), type="model.responded")
+        end = entry(3, f'{{"type":"run.succeeded","output":"{text}","steps":1}}'.encode(), type="run.succeeded")
+        await journal.append(await born(journal), [answer, end], phase="succeeded")
+
+        assert await journal.read("r1") == [entry(1), answer, end]
+        assert await journal.read("r1", after=2) == [end], "also without the answer beside it"
+        await born(journal, "r2", after="r1")
+        assert (await journal.turns("r2"))["r1"] == [entry(1), answer, end]
+
     async def test_a_second_run_with_the_same_id_is_refused(self, journal: Journal) -> None:
         await born(journal)
         with pytest.raises(Conflict):

@@ -51,11 +51,18 @@ from foliot.store.transaction import Guarded, Planned, Row, Tx, many, one, rows,
 #
 # The note beside such an event says where its texts belong: `12@sha256:… 99@sha256:…`, offsets into what is left. What
 # is left stands apart too when it is large; then its digest comes first, without an offset.
+#
+# The end of a run repeats its last answer. The text stands in the answer alone, and the note `12@#4:100:430` says that
+# it is in the event 4 of the run, 430 bytes from its byte 100 on.
 
 # A larger event is stored in pieces, so that the tables stay small.
 LARGE: Final = 32 * 1024
 # The texts in it that are worth a place of their own.
 LONG: Final = 4 * 1024
+
+
+# A text that another event has is worth a note from this length on, in bytes.
+REPEATED: Final = 64
 
 
 class Parted(NamedTuple):
@@ -87,6 +94,14 @@ def parted(event: bytes) -> Parted:
         return Parted(rest, " ".join(places), content)
     name = digest(rest)
     return Parted(b"", " ".join((name, *places)), {**content, name: rest})
+
+
+def without_repeat(event: bytes, earlier: Entry) -> tuple[bytes, str] | None:
+    """The event without its longest text, and the note on where an earlier one has that; None when it has not."""
+    begin, stop = max(texts_in(event), key=lambda place: place[1] - place[0], default=(0, 0))
+    if stop - begin < REPEATED or (at := earlier.data.find(event[begin:stop])) < 0:
+        return None
+    return event[:begin] + event[stop:], f"{begin}@#{earlier.seq}:{at}:{stop - begin}"
 
 
 def names_in(note: str) -> Sequence[str]:
@@ -166,25 +181,44 @@ class SqlJournal:
             raise changed_journal(
                 run_id, found[-1]["seq"] + 1
             )  # the end was cut off: the run's row says how long it is
-        return [await self._entry(row) for row in found]
+        return await self._entries(run_id, found)
 
     async def turns(self, run_id: str, *, first: str = "") -> dict[str, list[Entry]]:
-        found: dict[str, list[Entry]] = {}
-        ends: dict[str, int] = {}
+        rows: dict[str, list[Row]] = {}
         for row in await self._db.read("conversation_read", id=run_id, first=first):
-            found.setdefault(row["id"], []).append(await self._entry(row))
-            ends[row["id"]] = row["last_seq"]
-        for turn, entries in found.items():
-            if entries[-1].seq != ends[turn]:
-                raise changed_journal(turn, entries[-1].seq + 1)
-        return found
+            rows.setdefault(row["id"], []).append(row)
+        for turn, found in rows.items():
+            if found[-1]["seq"] != found[-1]["last_seq"]:
+                raise changed_journal(turn, found[-1]["seq"] + 1)
+        return {turn: await self._entries(turn, found) for turn, found in rows.items()}
 
-    async def _entry(self, row: Row) -> Entry:
-        data: bytes = await self._whole(row) if row["blob"] else row["data"]
+    async def _entries(self, run_id: str, found: Sequence[Row]) -> list[Entry]:
+        """The events of one run, in their order and as they were."""
+        entries: list[Entry] = []
+        for row in found:
+            entries.append(await self._entry(row, run_id, entries))
+        return entries
+
+    async def _entry(self, row: Row, run_id: str = "", before: Sequence[Entry] = ()) -> Entry:
+        data: bytes = await self._whole(row, run_id, before) if row["blob"] else row["data"]
         return Entry(row["seq"], row["at"], row["type"], data, row["link"] or b"")
 
-    async def _whole(self, row: Row) -> bytes:
-        content = {name: await self.get_blob(name) for name in large.names_in(row["blob"])}
+    async def _repeated(self, name: str, run_id: str, before: Sequence[Entry]) -> bytes:
+        """A text that an earlier event of the run has, which may be among those that were read `before`."""
+        seq, begin, length = map(int, name[1:].split(":"))
+        if before and before[0].seq <= seq <= before[-1].seq:
+            earlier = before[seq - before[0].seq]
+        elif found := await self.read(run_id, after=seq - 1, limit=1):
+            (earlier,) = found
+        else:
+            raise changed_journal(run_id, seq)
+        return earlier.data[begin : begin + length]
+
+    async def _whole(self, row: Row, run_id: str, before: Sequence[Entry]) -> bytes:
+        content = {
+            name: await (self._repeated(name, run_id, before) if name.startswith("#") else self.get_blob(name))
+            for name in large.names_in(row["blob"])
+        }
         return await unhurried(sum(map(len, content.values())), large.joined, row["data"], row["blob"], content)
 
     async def get(self, run_id: str) -> RunInfo:
@@ -329,7 +363,12 @@ def create_run(
 ) -> Tx[int]:
     """Store a new run with its first events; its key. Part of a larger transaction where a task makes the run."""
     epoch = 1 if worker else 0
-    conversation = (yield from _joined(new.after, new.namespace)) if new.after is not None else None
+    conversation, content = None, new.content
+    if new.after is not None:
+        conversation, beginning = yield from _joined(new.after, new.namespace)
+        # A conversation is kept from its first turn on: what that one owns need not be owned by each that follows.
+        if (yield from one("blob_owned", digest=new.spec, run=beginning)) is not None:
+            content = {name: data for name, data in content.items() if name != new.spec}
     row = yield from one(
         "run_create",
         id=new.id,
@@ -351,7 +390,7 @@ def create_run(
     if row is None:
         raise Conflict(f"there is already a run {new.id!r}")
     key: int = row["key"]
-    yield from _keep(key, new.content, new.created_at)
+    yield from _keep(key, content, new.created_at)
     for name, data in new.content.items():
         if name != new.spec:  # what was said before the run may name results that were kept whole
             names = sorted(set(NAMED.findall(data)))
@@ -360,8 +399,8 @@ def create_run(
     return key
 
 
-def _joined(run_id: str, namespace: str) -> Tx[str]:
-    """Returns the conversation that a run which another one goes on with is part of. Raises `NotFound`.
+def _joined(run_id: str, namespace: str) -> Tx[tuple[str, int]]:
+    """Returns the conversation of a run that another one continues, and the key of its first turn. Raises `NotFound`.
 
     Its first turn is locked, because whoever forgets conversations begins there.
     """
@@ -370,7 +409,7 @@ def _joined(run_id: str, namespace: str) -> Tx[str]:
     if ends is None or len((yield from lock_runs(sorted(keys)))) < len(keys):
         raise NotFound(f"there is no run {run_id!r} to continue", hint="`foliot runs` lists them")
     yield from run("conversation_join", key=ends["key"])
-    return ends["first_id"]
+    return ends["first_id"], ends["first_key"]
 
 
 def _keep(key: int, content: Mapping[str, bytes], at: float) -> Tx[None]:
@@ -554,13 +593,23 @@ def _plan_advance(lease: Lease, entries: Sequence[Entry]) -> Planned | None:
 _ADVANCE = Guarded(_advance, guard="run_advance", add="event_add", plan=_plan_advance)
 
 
+# The end of a run, and what it repeats.
+_END: Final = "run.succeeded"
+_ANSWER: Final = "model.responded"
+
+
 def _add_events(key: int, entries: Sequence[Entry]) -> Tx[None]:
     added: list[tuple[Any, ...]] = []
+    answer: Entry | None = None
     for entry in entries:
         data, note = entry.data, None
         if len(data) > large.LARGE:
             data, note, content = large.parted(data)
             yield from _keep(key, content, entry.at)
+        elif entry.type == _END and answer is not None and (left := large.without_repeat(data, answer)) is not None:
+            data, note = left
+        elif entry.type == _ANSWER:
+            answer = entry
         added.append((key, entry.seq, entry.at, entry.type, data, note, entry.link))
     yield from many("event_add", added)
 

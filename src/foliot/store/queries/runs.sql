@@ -174,6 +174,9 @@ INSERT INTO blob (digest, data, created_at, unowned) VALUES (:digest, :data, :at
 INSERT INTO blob (digest, data, created_at, unowned) VALUES (:digest, :data, :at, 0)
 ON CONFLICT (digest) DO UPDATE SET created_at = excluded.created_at;
 
+-- name: blob_owned
+SELECT 1 AS owned FROM blob_use WHERE digest = :digest AND run = :run;
+
 -- name: blob_use
 -- locks: -
 -- Nothing when there is no such content; what there is cannot be purged before the use is committed.
