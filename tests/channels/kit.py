@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,12 @@ OPERATOR = DeclaredBy("root", operator=True)
 
 
 @asynccontextmanager
-async def opened(store: str, home: Path, agents: dict[str, Any]) -> AsyncIterator[Runtime]:
+async def opened(
+    store: str, home: Path, agents: dict[str, Any], clock: Callable[[], float] | None = None
+) -> AsyncIterator[Runtime]:
     """A runtime that may reach loopback, and knows these agents by their scripts."""
     given = {"store": store, "home": str(home), "outbound_allow": "127.0.0.1"}
-    async with Runtime(settings=load_settings(given, environ={"FOLIOT_SECRET_KEY": "00" * 32})) as runtime:
+    async with Runtime(settings=load_settings(given, environ={"FOLIOT_SECRET_KEY": "00" * 32}), clock=clock) as runtime:
         for name, model in agents.items():
             known = ScriptedModel(model) if isinstance(model, list) else model
             runtime.inside.know(Agent(name, model=known))

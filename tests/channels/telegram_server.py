@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
@@ -39,6 +40,7 @@ class TelegramServer:
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.refusals: list[tuple[str, Refusal]] = []
         self.blocked: set[int] = set()
+        self.on_call: Callable[[], None] | None = None
         self.confirmed = 0
         self._next, self._message, self._polls = 1, 1, 0
         self._came = asyncio.Event()
@@ -107,6 +109,8 @@ class TelegramServer:
             unknown = arguments.keys() - _TAKES[method]
             assert not unknown, f"{method} has no parameter {unknown}"
             self.calls.append((method, arguments))
+            if self.on_call is not None:
+                self.on_call()
             for number, (name, refusal) in enumerate(self.refusals):
                 if name == method:
                     del self.refusals[number]

@@ -70,15 +70,16 @@ async def taken(runtime: Runtime, telegram: TelegramServer, number: int) -> None
 
 async def test_commands_are_done_here_and_in_any_case(runtime: Runtime, telegram: TelegramServer) -> None:
     await declare_bot(runtime, telegram.url, agents=["writer"])
-    for text in ("/WhoAmI", "/abort", "/agent nobody", "/Agent writer", "Hello"):
+    for text in ("/WhoAmI", "/abort", "/agent nobody", "/Agent writer", "/compact", "Hello"):
         telegram.write(text)
     async with kept(runtime):
-        shown = await telegram.seen(5)
+        shown = await telegram.seen(6)
     assert shown[0].startswith("You are ann (42 on bot), talking to helper.")
     assert shown[1:] == [
         "Nothing was at work.",
         "You are talking to helper.\nThere is no 'nobody'.",
         "You are talking to writer now.",
+        "There is no conversation.",
         "Written.",
     ]
 

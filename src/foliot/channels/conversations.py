@@ -45,6 +45,7 @@ LONGEST_TEXT: Final = 256 * 1024
 HELP: Final = """\
 /new begins another conversation
 /abort stops the answer that is being written
+/compact makes room in a long conversation
 /model shows the model, /model NAME changes it for this conversation
 /agent shows who answers, /agent NAME changes it
 /whoami shows who you are here
@@ -83,6 +84,7 @@ class Conversations:
             "start": self._help,
             "help": self._help,
             "new": self._new,
+            "compact": self._compact,
             "abort": self._abort,
             "model": self._model,
             "agent": self._agent,
@@ -99,16 +101,14 @@ class Conversations:
             return Received(refused=refused)
         speaker = await self._speaker(channel, incoming)
         address = _address(channel, incoming)
+        word, rest = _command_of(incoming.text)
+        command = self._commands.get(word)
         try:
-            word, rest = _command_of(incoming.text)
-            if (command := self._commands.get(word)) is not None:
-                reply = await command(speaker, rest)
-            else:
+            if command is None:
                 return await self._say(speaker, address)
-        except Conflict:
-            raise
+            reply = await command(speaker, rest)
         except FoliotError as error:
-            if error.retryable:
+            if error.retryable or (command is None and isinstance(error, Conflict)):
                 raise
             reply = error.message
         key = bounded_key(f"channel:{channel.uid}:", incoming.id)
@@ -210,6 +210,13 @@ class Conversations:
         session = await self._sessions.active(speaker.place, identity=speaker.identity)
         stopped = session is not None and await self._sessions.stop(session.id, identity=speaker.identity)
         return "Stopped." if stopped else "Nothing was at work."
+
+    async def _compact(self, speaker: _Speaker, rest: str) -> str:
+        session = await self._sessions.active(speaker.place, identity=speaker.identity)
+        if session is None:
+            return "There is no conversation."
+        await self._sessions.compact(session.id, identity=speaker.identity)
+        return "The conversation is being compacted."
 
     async def _model(self, speaker: _Speaker, rest: str) -> str:
         session = await self._sessions.resolve(speaker.place, identity=speaker.identity)

@@ -170,7 +170,7 @@ EVENT_NAMES: Final = ("event_id", "received_at", "source", "webhook", "namespace
 """What a webhook knows of a delivery, besides its headers (`header.NAME`) and its body (`$.path`)."""
 
 
-HOOK_NAMES: Final = ("event", "event_id", "path", "hook", "namespace", "source", "received_at")
+HOOK_NAMES: Final = ("event", "event_id", "path", "hook", "namespace", "source")
 """What a hook knows of a change; `path` is below the folder that it watches."""
 
 

@@ -1,4 +1,4 @@
-"""What triggers say to sessions, said by the service of sessions."""
+"""Messages of triggers to sessions, said by the service of sessions."""
 
 from __future__ import annotations
 

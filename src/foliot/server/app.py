@@ -20,6 +20,7 @@ from starlette.middleware import Middleware
 
 from foliot.common.cancellation import stop_tasks
 from foliot.runtime.runtime import Runtime
+from foliot.runtime.session_posts import RuntimePosts
 from foliot.runtime.telemetry import measured
 from foliot.server.auth.guard import check_routes
 from foliot.server.context import Authenticator, ServedResources, Services
@@ -31,6 +32,7 @@ from foliot.server.mcp.http import McpEndpoint
 from foliot.server.openai.errors import report
 from foliot.settings.settings import Settings
 from foliot.work.triggers.endpoints import WebhookEndpoints
+from foliot.work.triggers.hooks import HookWatcher
 
 ROUTERS: Final = (
     "health",
@@ -73,6 +75,7 @@ def create_app(
         addresses = WebhookEndpoints(services.database, services.resources)
         attending = asyncio.create_task(addresses.run())
         keeping = asyncio.create_task(services.channels.run())
+        watching = asyncio.create_task(_hooks(runtime).run())
         counting = ExitStack()
         runtime.inside.share()
         if find_spec("prometheus_client") is not None:
@@ -82,7 +85,7 @@ def create_app(
         finally:
             counting.close()
             services.closing.set()
-            await stop_tasks(attending, keeping)
+            await stop_tasks(attending, keeping, watching)
             await door.close()
             await services.drives.close()
 
@@ -96,6 +99,19 @@ def create_app(
     app.state.services = services
     app.state.mcp = door = McpEndpoint(runtime, services.drives, services.closing, services.streams)
     return app
+
+
+def _hooks(runtime: Runtime) -> HookWatcher:
+    inside = runtime.inside
+    return HookWatcher(
+        inside.database,
+        inside.resources,
+        inside.tasking.tasks,
+        RuntimePosts(inside.sessions),
+        holder=str(inside.runs.worker),
+        check=inside.grants.check_watched,
+        clock=inside.clock,
+    )
 
 
 def described() -> dict[str, Any]:

@@ -642,6 +642,16 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
         Operation("replayDelivery", shape({"task": TEXT}), body=form("server.routes.triggers:Again"), fails=_CLASH),
         KEPT,
     ),
+    ("POST", "/v1/task-hooks/{name}/events"): RouteRow(
+        OPERATE,
+        Operation(
+            "reportSourceChange",
+            shape({"event": TEXT, "made": TEXT}),
+            body=form("server.routes.triggers:SourceChange"),
+            fails=_CLASH,
+        ),
+        KEPT,
+    ),
     ("POST", "/v1/task-webhooks/{name}/send-test"): RouteRow(
         OPERATE,
         Operation(

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from foliot.common.process import is_gone
 from foliot.errors import NotFound
 from foliot.kernel.routing import Address, answer_address, read_details
 from foliot.store.base import Database
@@ -206,7 +207,17 @@ class ChannelReaders:
         self._db = database
 
     async def claim(self, channel: str, holder: str, *, now: float, lease: float) -> str | None:
-        """Takes or keeps a channel for `lease` seconds; how far it was read, or None when somebody else has it."""
+        """Takes or keeps a channel for `lease` seconds; how far it was read, or None when somebody else has it.
+
+        A holder whose process is known to be gone has it no more.
+        """
+        place = await self._db.write(_claim_reader, channel, holder, now, lease)
+        if place is not None:
+            return place
+        known = await self.get(channel)
+        if known is None or not known.holder or not is_gone(known.holder):
+            return None
+        await self.release(channel, known.holder)
         return await self._db.write(_claim_reader, channel, holder, now, lease)
 
     async def move(self, channel: str, holder: str, place: str) -> bool:

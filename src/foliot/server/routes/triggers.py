@@ -1,4 +1,4 @@
-"""Schedules and webhooks: what became of each time and each delivery, and tasks of them right now."""
+"""Schedules, webhooks and hooks: what became of each time and each delivery, and tasks of them right now."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from foliot.errors import InvalidInput
+from foliot.errors import Conflict, InvalidInput
 from foliot.resources.powers import KIND_POWERS
+from foliot.runtime.session_posts import RuntimePosts
 from foliot.server.audit import record
 from foliot.server.auth.guard import new_router
 from foliot.server.auth.identity import HIDDEN, Caller, role_named
@@ -19,6 +20,7 @@ from foliot.server.http.envelope import REQUEST_ID
 from foliot.server.http.names import MOST, Limit, Name, Namespace, space
 from foliot.server.http.parameters import Path
 from foliot.server.http.responses import Json
+from foliot.store.base import Key
 
 router = new_router("triggers")
 
@@ -50,6 +52,15 @@ class Trial(msgspec.Struct, frozen=True):
     body: bytes
     event_id: str
     headers: dict[str, str] = {}
+
+
+class SourceChange(msgspec.Struct, frozen=True):
+    """Changed items of a source. The same items again are the same event; `new_items_hash` may stand for them."""
+
+    path: str
+    integration: str = ""
+    items: list[str] = []
+    new_items_hash: str = ""
 
 
 # --- schedules -----------------------------------------------------------------------------------------------------
@@ -132,6 +143,30 @@ async def send_test(
     )
     await _record(services, caller, request, "tried", "TaskWebhook", where, name)
     return Json(sent)
+
+
+# --- hooks ---------------------------------------------------------------------------------------------------------
+
+
+@router.post("/v1/task-hooks/{name}/events")
+async def source_changed(
+    name: Name, request: Request, services: Services, caller: Caller, namespace: Namespace = None
+) -> Response:
+    """Report changed items of the source that a hook names: its work is done once for the same items."""
+    from foliot.work.triggers.hooks import KIND, HookFiring, read_hook, source_event
+
+    change, where = await form(request, SourceChange), space(namespace)
+    hook = read_hook(await services.resources.get(Key(KIND, where, name)))
+    if not hook.source:
+        raise InvalidInput(f"the hook {name!r} watches a folder", hint="a source is named by spec.source")
+    if hook.suspend:
+        raise Conflict(f"the hook {name!r} is suspended")
+    event = source_event(hook, change.path, change.integration, change.items, change.new_items_hash)
+    inside = services.runtime.inside
+    firing = HookFiring(services.database, inside.tasking.tasks, RuntimePosts(inside.sessions))
+    made = await firing.fire(hook, event)
+    await _record(services, caller, request, "fired", KIND, where, name)
+    return Json({"event": event.id, "made": made})
 
 
 async def _record(

@@ -1,4 +1,4 @@
-"""What a trigger says to a session: the order for it, and the protocol by which it is carried out.
+"""Orders of triggers to say something to a session, and the protocol by which they are carried out.
 
 An order is complete: whoever carries it out, however often, says one thing once (`key`).
 """
@@ -17,7 +17,7 @@ from foliot.store.base import DeclaredBy
 
 
 class SessionOrder(Struct, frozen=True):
-    """Something to be said to the session of an agent, a user and a channel; `mode: new` begins another one for it.
+    """A message to the session of an agent, a user and a channel; `mode: new` begins another one for it.
 
     `key` is the key of the input. The session of a `new` order has an id that comes from it.
     """
