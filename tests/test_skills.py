@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from foliot.resources.problems import ManifestError
 from foliot.resources.skill_trust import digest_of_skill, in_quarantine
 from foliot.runtime.results import RunResult
 from foliot.store.base import DeclaredBy, Delete, Filter, Key, Put
+from foliot.store.queue.placement import Offer
+from foliot.work.tasks.base import Command
 
 EVE = DeclaredBy("eve")
 OPERATOR = DeclaredBy("root", operator=True)
@@ -107,6 +110,28 @@ async def test_a_run_is_pinned_to_the_bytes_it_began_with(rt: Runtime) -> None:
     assert "Step one." in result.output
     assert [each.digest for each in skills_in(await spec_of(rt, waits))] == [digest_of_skill(before)]
     assert digest_of_skill(before) != digest_of_skill(after)
+
+
+async def test_a_worker_elsewhere_has_the_skill_that_its_task_was_accepted_with(tmp_path: Path) -> None:
+    script = {"turns": [{"call": {"skills": {"action": "load", "name": "forms"}}}, {"say": "{last_result}"}]}
+    model = {"provider": "scripted", "default_model": "m", "script": script}
+    async with Runtime(str(tmp_path / "f.db")) as here:
+        await put(here)
+        for kind, name, spec in (
+            ("ModelEndpoint", "brain", model),
+            ("Agent", "clerk", {"model_ref": "brain", "skills": ["forms"]}),
+        ):
+            await here.resources.apply([{"kind": kind, "metadata": {"name": name}, "spec": spec}])
+        await here.inside.tasking.tasks.accept(Command("agent", "clerk", message="go"))
+        await here.inside.resources.write([Delete(Key("Skill", "default", "forms"))])
+
+    async with Runtime(str(tmp_path / "f.db")) as elsewhere:
+        offer = Offer("w", elsewhere.inside.runs.worker)
+        await asyncio.wait_for(elsewhere.inside.tasking.worker(offer, grace=0.0, once=True).run(), 60)
+        (run,) = await elsewhere.inside.runs.journal.list()
+        _, state = await elsewhere.inside.runs.load(run.id)
+
+    assert "Step one." in state.transcript[-1].text
 
 
 async def test_a_skill_of_somebody_else_is_in_no_prompt_until_its_digest_is_allowed(rt: Runtime) -> None:
