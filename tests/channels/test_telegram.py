@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from foliot import Runtime, ScriptedModel
+from foliot.channels.base import Notification
 from foliot.kernel.messages import Media
+from foliot.kernel.routing import Address
 from foliot.store.channels import ChannelReaders
 from tests.channels.kit import declare_bot, kept, opened
 from tests.channels.telegram_server import Refusal, TelegramServer
@@ -100,7 +103,8 @@ async def test_what_came_twice_is_said_once(runtime: Runtime, telegram: Telegram
     """The process died after it had taken updates and before it stored how far it had come."""
     await declare_bot(runtime, telegram.url)
     telegram.write("/new")
-    telegram.write("Hello")
+    telegram.files["cat"] = b"\xff\xd8\xff" + b"x" * 100
+    telegram.write(photo=[{"file_id": "cat", "file_unique_id": "cat", "width": 1, "height": 1}], caption="Hello")
     before = list(telegram.updates)
     async with kept(runtime) as keeper:
         await telegram.seen(2)
@@ -206,6 +210,30 @@ async def test_photos_come_in_with_their_caption_and_pictures_go_out(
     (media,) = [part for part in said.parts if isinstance(part, Media)]
     assert media.media_type == "image/jpeg"
     assert channel.declared.name == "bot"
+
+
+async def test_pictures_and_files_of_an_answer_go_out_under_harmless_names(
+    runtime: Runtime, telegram: TelegramServer
+) -> None:
+    await declare_bot(runtime, telegram.url)
+    stored: list[str] = []
+
+    async def progress(receipt: str) -> bool:
+        stored.append(receipt)
+        return True
+
+    media = (
+        Media("image/png", data=base64.b64encode(b"\x89PNG").decode(), name="cat.png"),
+        Media("text/plain", data=base64.b64encode(b"hello").decode(), name='../../evil"\r\nX: y.txt'),
+    )
+    async with kept(runtime) as keeper:
+        channel = await keeper.find("default", "bot")
+        await channel.deliver(Notification("k", Address("bot", "42"), "Here.", media, "r", "", progress))
+        await channel.deliver(Notification("k", Address("bot", "42"), "Here.", media, "r", stored[1], progress))
+    shown = [text.replace("\r", "").replace("\n", "") for text in telegram.shown]
+    assert shown[:2] == ["Here.", "[photo cat.png 4]"]
+    assert len(shown) == 4, "what was sent before was sent again"
+    assert all(".." not in text and '"' not in text for text in shown)
 
 
 async def test_a_file_that_is_too_large_is_not_fetched(runtime: Runtime, telegram: TelegramServer) -> None:

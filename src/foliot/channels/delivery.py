@@ -8,6 +8,7 @@ in the end; the run whose answer it is knows nothing of that.
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
@@ -128,7 +129,18 @@ class Deliveries:
             _, state = await self._runs.load(run_id)
         except NotFound:
             raise DeliveryFailed("the run whose answer it is was deleted", final=True) from None
-        return answer_of(state)
+        answer = answer_of(state)
+        return Answer(answer.text, tuple([await self._whole(media, run_id) for media in answer.media]))
+
+    async def _whole(self, media: Media, run_id: str) -> Media:
+        """The media with its content, where that is stored apart."""
+        if not media.blob:
+            return media
+        try:
+            content = await self._runs.journal.get_blob(media.blob, run_id=run_id)
+        except NotFound:
+            return Media(media.media_type, name=media.name)  # nothing of it is sent
+        return Media(media.media_type, data=base64.b64encode(content).decode(), name=media.name)
 
     async def _failed(self, delivery: Delivery, error: FoliotError | TimeoutError) -> None:
         message = error.message if isinstance(error, FoliotError) else "the channel took too long"

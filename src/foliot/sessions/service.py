@@ -25,6 +25,7 @@ from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.identity import Identity
 from foliot.kernel.inbox import mode_of, mode_problem
 from foliot.kernel.messages import Media, Message
+from foliot.kernel.routing import attachments_problem
 from foliot.kernel.run.events import CompactionRequested
 from foliot.kernel.run.spec import digest
 from foliot.sessions.base import Found, TurnOptions, TurnRuns, TurnView
@@ -314,6 +315,8 @@ class SessionService:
         if word is None:
             raise InvalidInput(mode_problem(mode))
         said = message_of(message)
+        if wrong := attachments_problem((details or {}).get("attachments") or ()):
+            raise InvalidInput(wrong)
         check_texts(key=key or "", place=place)
         session = await self.get(id, identity=identity, namespace=namespace)
         by = identity.actor if identity is not None and identity.actor != session.place.user else ""
