@@ -263,7 +263,8 @@ def _answers(rows: list[Any], turns: list[Any], states: list[State]) -> list[str
     for seq, row in by_seq.items():
         once, beside = answered[seq], steered[seq]
         if row["status"] == "dropped":
-            right = not once and not beside
+            # One that a turn heard and that was still to be answered may have to make room like any other.
+            right = not once and (not beside or row["mode"] == "steer-backlog")
         elif row["mode"] == "steer-backlog":
             right = once == 1 and beside <= 1
         elif row["mode"] == "steer":

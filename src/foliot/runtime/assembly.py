@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -152,6 +152,10 @@ async def _declared(store: ResourceStore | None, namespace: str, name: str) -> D
 # --- assembly --------------------------------------------------------------------------------------------------------
 
 
+# So many agents are kept prepared for their next run.
+MOST_PREPARED: Final = 256
+
+
 class _Prepared(NamedTuple):
     """The prepared state that runs of one agent share, and all that it depends on."""
 
@@ -257,6 +261,8 @@ class Assembly:
         pipeline = self._piped(spec, tools)
         if self._is_fixed(agent, given):
             self._prepared[place] = _Prepared(agent, rules, (given, given.changes), spec, pipeline)
+            if len(self._prepared) > MOST_PREPARED:
+                self._prepared.pop(next(iter(self._prepared)))
         return spec, pipeline
 
     def _is_fixed(self, agent: Agent, given: ToolRegistry) -> bool:
