@@ -1,4 +1,4 @@
-"""What was said in turns, read from the journals of their runs: every message once, whatever was summarised since."""
+"""The messages of turns, read from the journals of their runs: every one once, whatever was summarised since."""
 
 from __future__ import annotations
 
