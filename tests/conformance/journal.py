@@ -232,9 +232,24 @@ class JournalConformance:
 
     async def test_the_end_of_a_run_ends_its_signals(self, journal: Journal) -> None:
         lease = await born(journal)
-        await journal.signal(Signal("s1", "r1", 101.0, "input.received", b"{}"))
+        await journal.signal(Signal("s1", "r1", 101.0, "cancel.requested", b"{}"))
         await journal.append(lease, [entry(2)], phase="succeeded")
         assert await journal.signals(["r1"]) == []
+
+    async def test_a_run_does_not_succeed_before_it_has_heard_what_was_said_to_it(self, journal: Journal) -> None:
+        lease = await born(journal)
+        await journal.signal(Signal("s1", "r1", 101.0, "input.received", b"{}"))
+        with pytest.raises(SignalsPending):
+            await journal.append(lease, [entry(2)], phase="succeeded")
+        assert len(await journal.read("r1")) == 1
+        await journal.append(lease, [entry(2)], phase="failed")
+        assert await journal.signals(["r1"]) == []
+
+    async def test_signals_come_in_the_order_in_which_they_were_stored(self, journal: Journal) -> None:
+        await born(journal)
+        for number, at in enumerate((105.0, 103.0, 104.0)):
+            await journal.signal(Signal(f"s{9 - number}", "r1", at, "input.received", b"{}"))
+        assert [each.id for each in await journal.signals(["r1"])] == ["s9", "s8", "s7"]
 
     async def test_large_payloads_come_back_as_they_were(self, journal: Journal) -> None:
         lease = await born(journal)
