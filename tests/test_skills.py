@@ -228,7 +228,7 @@ async def test_another_prompt_keeps_the_list_and_a_run_without_the_tool_has_none
 
 async def test_files_are_laid_into_the_workspace_through_no_link(rt: Runtime, tmp_path: Path) -> None:
     await put(rt, files={"scripts/fill.py": "print('fill')"})
-    agent = clerk({"skills": {"action": "unpack", "name": "forms"}})
+    agent = clerk({"unpack_skill": {"name": "forms"}}, tools=["unpack_skill"])
     await rt.inside.run(agent, "go")
     assert (tmp_path / ".agents/skills/forms/scripts/fill.py").read_text() == "print('fill')"
 

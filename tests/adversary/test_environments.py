@@ -134,10 +134,10 @@ async def test_a_program_in_the_place_of_a_model_finds_no_value_anywhere(runtime
 async def test_the_script_of_a_skill_finds_no_value_anywhere(runtime: Runtime) -> None:
     skill = {"description": "Looks.", "body": "Run look.py.", "files": {"look.py": TELL}}
     await declare(runtime, "Skill", "looking", skill)
-    unpack = {"skills": {"action": "unpack", "name": "looking"}}
+    unpack = {"unpack_skill": {"name": "looking"}}
     run = {"bash": {"command": "python3 .agents/skills/looking/look.py"}}
 
-    found = await results(runtime, caller(unpack, run, tools=["bash"], skills=["looking"]))
+    found = await results(runtime, caller(unpack, run, tools=["bash", "unpack_skill"], skills=["looking"]))
 
     assert NOTHING in found[1]
 

@@ -62,7 +62,7 @@ from foliot.tools.builtin.code import Code
 from foliot.tools.builtin.delegation import DelegateTool
 from foliot.tools.builtin.questions import ClientTool
 from foliot.tools.builtin.recall import NAME as RECALL
-from foliot.tools.builtin.skills import SKILLS_TOOL, SkillsTool
+from foliot.tools.builtin.skills import SKILLS_TOOL, OfferedSkills
 from foliot.tools.governance.rules import Rules
 from foliot.tools.pipeline.parts import PipelineParts
 from foliot.tools.pipeline.pipeline import Pipeline
@@ -484,7 +484,7 @@ class Assembly:
 
 def _set_skills(tools: Iterable[Tool], spec: RunSpec) -> None:
     for tool in tools:
-        if isinstance(tool, SkillsTool):
+        if isinstance(tool, OfferedSkills):
             tool.offered = skills_in(spec)
 
 

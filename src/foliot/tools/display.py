@@ -22,6 +22,7 @@ _SHOWN: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("read", "write", "edit", "read_file", "write_file", "edit_file"), ("path",)),
     "skills": ("action", "name"),
     "draft_skill": ("action", "name"),
+    "unpack_skill": ("name",),
     "memory": ("action",),
 }
 _DELEGATING: Final = frozenset({"agent", "delegate"})

@@ -340,7 +340,7 @@ def test_every_name_can_be_made_or_says_what_it_needs(tmp_path) -> None:
         "submit", "ask", "ask_user", "delegate", "spawn_agent", "spawn", "memory.write",
         "code",
         "job",
-        "skills", "draft_skill",
+        "unpack_skill", "draft_skill",
     }  # fmt: skip
     again = {each.definition.name for each in made if each.definition.repeats}
     programs_and_files = {
@@ -348,7 +348,7 @@ def test_every_name_can_be_made_or_says_what_it_needs(tmp_path) -> None:
         for each in made
         if each.definition.runs_programs or each.definition.workspace == "read_write"
     }
-    assert again == programs_and_files | {"job", "memory.write", "scratchpad", "write_todos"}
+    assert again == programs_and_files | {"job", "memory.write", "scratchpad", "write_todos", "draft_skill"}
     # The description of `code` shows all others that there are.
     alone = [each.definition for each in made if each.definition.name != "code"]
     assert [builtin_definition(name) for name in sorted(NAMES - {"code"})] == alone

@@ -69,7 +69,16 @@ NOTHING_FOREIGN = frozenset(
             "scratchpad",
             "spawn",
         ),
-        *("spawn_agent", "submit", "submit_work", "wait_agents", "write_todos", "skills", "draft_skill"),
+        *(
+            "spawn_agent",
+            "submit",
+            "submit_work",
+            "wait_agents",
+            "write_todos",
+            "skills",
+            "draft_skill",
+            "unpack_skill",
+        ),
     }
 )
 WORST = {"http_get", "http_request", "read", "read_file", "write", "write_file", "edit", "edit_file", "glob", "grep"}

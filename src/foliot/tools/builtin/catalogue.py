@@ -36,7 +36,7 @@ from foliot.tools.builtin.recall import Recall
 from foliot.tools.builtin.results import ReadResult
 from foliot.tools.builtin.run_processes import RunProcesses
 from foliot.tools.builtin.shell import Bash
-from foliot.tools.builtin.skills import SKILLS_TOOL, DraftSkill, SkillDrafts, SkillsTool
+from foliot.tools.builtin.skills import SKILLS_TOOL, DraftSkill, SkillDrafts, SkillsTool, UnpackSkill
 from foliot.tools.builtin.web import HttpRequestTool
 from foliot.tools.builtin.workspace import FileSource, RunFiles, Workspace
 from foliot.tools.fences import Fences
@@ -139,7 +139,8 @@ _MAKERS: Final[Mapping[str, _Make]] = {
     "grep": lambda around, _: Grep(around.files),
     "bash": lambda around, _: Bash(around.fences, around.processes and around.processes.jobs, around.mounts),
     "job": lambda around, _: JobTool(around.processes and around.processes.jobs, around.journal),
-    SKILLS_TOOL: lambda around, _: SkillsTool(around.call_files),
+    SKILLS_TOOL: lambda around, _: SkillsTool(),
+    "unpack_skill": lambda around, _: UnpackSkill(around.files),
     "draft_skill": lambda around, _: DraftSkill(around.drafted),
     "python": lambda around, _: PythonTool(around.processes and around.processes.interpreters, around.mounts),
 }

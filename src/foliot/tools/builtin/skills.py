@@ -49,64 +49,84 @@ class OfferedSkill(Struct, frozen=True, omit_defaults=True):
         return self.body if path == SKILL_FILE else self.files.get(path)
 
 
-class SkillsTool:
-    """The tool `skills`. `offered` is set for the run that the tool is made for; without a run there are none."""
+class OfferedSkills:
+    """A tool on the skills of a run. `offered` is set for the run that it is made for; without a run there are none."""
 
-    def __init__(self, files: FileSource | None) -> None:
-        self._files = files
+    def __init__(self) -> None:
         self.offered: Sequence[OfferedSkill] = ()
-        self.definition = ToolDefinition(
-            name=SKILLS_TOOL,
-            description=(
-                "Your skills, which are manuals for kinds of work. `list` names them; `load` returns the text of one, "
-                "or of the file at `path` that it refers to; `unpack` lays its files into the workspace, below "
-                f"{LAID}, where your other tools can use them."
-            ),
-            schema=object_schema(
-                {
-                    "action": {"type": "string", "enum": ["list", "load", "unpack"], "description": "What to do."},
-                    "name": optional("string", "The skill, to load or unpack."),
-                    "path": optional("string", f"The file of the skill to load; {SKILL_FILE} when not given."),
-                },
-                ["action"],
-            ),
-            effect="idempotent",
-            repeats=True,
-            category="core",
-            breaker=False,
-            resource_keys=("file:*",),
-        )
 
-    async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
-        action = required_text(call, "action")
-        if action == "list":
-            return {"skills": [_listed(each) for each in self.offered]}
-        skill = self._named(required_text(call, "name"))
-        if action == "unpack":
-            return await self._unpack(call, skill)
-        if action != "load":
-            raise ToolArgumentsInvalid("skills: action must be list, load or unpack", field="action")
-        path = posixpath.normpath(optional_text(call, "path") or SKILL_FILE)
-        found = skill.text_at(path)
-        if found is None:
-            known = [SKILL_FILE, *sorted(skill.files)]
-            raise ToolNothingThere(
-                f"skills: {skill.name} has no file {path[:200]!r}",
-                hint=suggestion(path, known, f"it has: {', '.join(known)}"),
-            )
-        return f"<skill_content name={quoteattr(skill.name)} path={quoteattr(path)}>\n{found}\n</skill_content>"
-
-    def _named(self, name: str) -> OfferedSkill:
+    def named(self, call: Invocation) -> OfferedSkill:
+        """Returns the skill that a call names. Raises `ToolNothingThere`, `ToolArgumentsInvalid`."""
+        name = required_text(call, "name")
         for each in self.offered:
             if each.name == name:
                 return each
         known = [each.name for each in self.offered]
         listed = f"there are: {', '.join(known)}" if known else "you have none"
-        raise ToolNothingThere(f"skills: there is no skill {name[:80]!r}", hint=suggestion(name, known, listed))
+        raise ToolNothingThere(f"{call.tool}: there is no skill {name[:80]!r}", hint=suggestion(name, known, listed))
 
-    async def _unpack(self, call: Invocation, skill: OfferedSkill) -> Any:
-        if self._files is None:
-            raise ToolNothingThere("skills: there is no workspace to lay files into", hint="use load")
+
+class SkillsTool(OfferedSkills):
+    """The tool `skills`: names and texts of skills."""
+
+    definition = ToolDefinition(
+        name=SKILLS_TOOL,
+        description=(
+            "Your skills, which are manuals for kinds of work. `list` names them; `load` returns the text of one, or "
+            "that of the file at `path` that it refers to."
+        ),
+        schema=object_schema(
+            {
+                "action": {"type": "string", "enum": ["list", "load"], "description": "What to do."},
+                "name": optional("string", "The skill to load."),
+                "path": optional("string", f"The file of the skill to load; {SKILL_FILE} when not given."),
+            },
+            ["action"],
+        ),
+        effect="read",
+        category="core",
+        breaker=False,
+    )
+
+    async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
+        action = required_text(call, "action")
+        if action == "list":
+            return {"skills": [_listed(each) for each in self.offered]}
+        if action != "load":
+            raise ToolArgumentsInvalid("skills: action must be list or load", field="action")
+        skill = self.named(call)
+        path = posixpath.normpath(optional_text(call, "path") or SKILL_FILE)
+        found = skill.text_at(path)
+        if found is None:
+            known = [SKILL_FILE, *sorted(skill.files)]
+            hint = suggestion(path, known, f"it has: {', '.join(known)}")
+            raise ToolNothingThere(f"skills: {skill.name} has no file {path[:200]!r}", hint=hint)
+        return f"<skill_content name={quoteattr(skill.name)} path={quoteattr(path)}>\n{found}\n</skill_content>"
+
+
+class UnpackSkill(OfferedSkills):
+    """The tool `unpack_skill`: the files of a skill, for tools that work on the workspace."""
+
+    def __init__(self, files: FileSource) -> None:
+        super().__init__()
+        self._files = files
+        self.definition = ToolDefinition(
+            name="unpack_skill",
+            description=(
+                f"Writes all files of one of your skills into the workspace, below {LAID}, where your other tools can "
+                "use them."
+            ),
+            schema=object_schema({"name": text("The skill.", minLength=1)}, ["name"]),
+            effect="idempotent",
+            repeats=True,
+            category="core",
+            breaker=False,
+            workspace="read_write",
+            resource_keys=("file:*",),
+        )
+
+    async def invoke(self, call: Invocation, *, on_output: OnOutput | None = None) -> Any:
+        skill = self.named(call)
         texts = {SKILL_FILE: skill.body, **skill.files}
         place = f"{LAID}/{skill.name}"
         async with self._files.writing(call) as workspace:
