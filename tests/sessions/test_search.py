@@ -101,7 +101,7 @@ async def test_no_sign_in_a_search_means_anything_to_the_database(runtime: Runti
 
 
 async def test_evil_texts_are_found_by_their_words(runtime: Runtime) -> None:
-    session = await talked(runtime, *(text for text in EVIL[:15] if words_in(text)))
+    session = await talked(runtime, *(text for text in EVIL[:15] if words_in(text) and "\x00" not in text))
     assert [each.session for each in await found(runtime, "drop table session;--")] == [session.id]
 
 
