@@ -690,6 +690,11 @@ async def _retry_delivery(t: Tools) -> Any:
         await Outbox(t.db).retry("default", 1, now=t.now)
 
 
+@act("outbox.take-back")
+async def _take_back(t: Tools) -> Any:
+    await t.db.write(run, "outbox_abandoned", holder="a dead process", now=t.now)
+
+
 @act("outbox.prune")
 async def _prune_outbox(t: Tools) -> Any:
     await Outbox(t.db).prune(before=NOW + 10)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
+from foliot.common.process import identity
 from foliot.errors import NotFound
 from foliot.kernel.inbox import Arrival
 from foliot.kernel.messages import Message, Text
@@ -14,6 +18,7 @@ from foliot.store.sessions.base import NewInput
 from foliot.store.sessions.database import _consume, add_input  # pyright: ignore[reportPrivateUsage]
 from foliot.store.transaction import Tx
 
+_IDENTITY = "import foliot.common.process as p; print(p.identity())"
 ANN = Address("bot", "42")
 BOB = Address("bot", "43")
 
@@ -91,6 +96,16 @@ async def test_a_claim_that_is_not_settled_comes_back_under_the_same_key(outbox:
     assert second.dedupe_key == first.dedupe_key
     assert not await outbox.settle(first, "sent", now=64.0), "a late holder was believed"
     assert await outbox.settle(second, "sent", now=64.0)
+
+
+async def test_what_a_dead_process_had_taken_is_due_at_once(outbox: Outbox) -> None:
+    done = subprocess.run([sys.executable, "-c", _IDENTITY], capture_output=True, text=True, check=True)
+    await outbox.notice("n1", "default", ANN, "hello", now=1.0)
+    await outbox.notice("n2", "default", BOB, "hello", now=1.0)
+    await outbox.claim(now=2.0, lease=600.0, limit=1, holder=done.stdout.strip())
+    await outbox.claim(now=2.0, lease=600.0, limit=1, holder=identity())
+    await outbox.take_back(now=3.0)
+    assert [each.run_id for each in await outbox.claim(now=3.0, lease=60.0)] == ["n1"]
 
 
 async def test_deliveries_to_one_target_keep_their_order(outbox: Outbox) -> None:

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 # For so long a claim holds; a channel that needs longer for one delivery loses it to the next who looks.
 LEASE: Final = 120.0
+# How often it is looked for claims of processes that are gone.
+LOOK_FOR_DEAD: Final = 10.0
 MOST_TRIES: Final = 12
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 600.0
@@ -69,19 +71,26 @@ def answer_of(state: State) -> Answer:
 class Deliveries:
     """Delivers what is due; `sweep` once, `run` until it is cancelled."""
 
-    def __init__(self, outbox: Outbox, runs: Runs, find: FindChannel, *, clock: Clock, lease: float = LEASE) -> None:
+    def __init__(
+        self, outbox: Outbox, runs: Runs, find: FindChannel, *, clock: Clock, holder: str = "", lease: float = LEASE
+    ) -> None:
         self._outbox = outbox
         self._runs = runs
         self._find = find
         self._clock = clock
         self._lease = lease
+        self._holder = holder
+        self._looked = float("-inf")
 
     async def sweep(self) -> int:
         """Delivers what is due now; how many deliveries were tried. Raises what a store that is away does."""
+        if self._clock() - self._looked >= LOOK_FOR_DEAD:
+            self._looked = self._clock()
+            await self._outbox.take_back(now=self._looked)
         due = await self._outbox.next_due()
         if due is None or due > self._clock():
             return 0  # most looks find nothing, and write nothing
-        claimed = await self._outbox.claim(now=self._clock(), lease=self._lease, limit=AT_ONCE)
+        claimed = await self._outbox.claim(now=self._clock(), lease=self._lease, limit=AT_ONCE, holder=self._holder)
         await asyncio.gather(*map(self._deliver, claimed))
         return len(claimed)
 

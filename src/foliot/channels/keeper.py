@@ -47,7 +47,8 @@ class ChannelKeeper:
         self.outbox = Outbox(database)
         self.readers = ChannelReaders(database)
         self.conversations = Conversations(inside.sessions, inside.resources, database, clock=inside.clock)
-        self.deliveries = Deliveries(self.outbox, inside.runs, self.find, clock=inside.clock)
+        holder = str(inside.runs.worker)
+        self.deliveries = Deliveries(self.outbox, inside.runs, self.find, clock=inside.clock, holder=holder)
         self._followed = FollowedResources(database, inside.resources, KIND)
         self._open: dict[str, Channel] = {}
         self._started: set[str] = set()

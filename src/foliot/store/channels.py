@@ -65,9 +65,15 @@ class Outbox:
         """Remembers what people see of an answer that is being written, until it is delivered."""
         await self._db.write(_draft, run_id, namespace, address, receipt, now)
 
-    async def claim(self, *, now: float, lease: float, limit: int = 20) -> list[Delivery]:
+    async def claim(self, *, now: float, lease: float, limit: int = 20, holder: str = "") -> list[Delivery]:
         """Takes deliveries that are due, for `lease` seconds; of each target the oldest."""
-        return [_delivery(row) for row in await self._db.write(_claim, now, lease, limit)]
+        return [_delivery(row) for row in await self._db.write(_claim, now, lease, limit, holder)]
+
+    async def take_back(self, *, now: float) -> None:
+        """Makes due what a process had taken that is known to be gone."""
+        for row in await self._db.read("outbox_holders"):
+            if is_gone(row["holder"]):
+                await self._db.write(run, "outbox_abandoned", holder=row["holder"], now=now)
 
     async def progress(self, delivery: Delivery, receipt: str) -> bool:
         """Remembers how much of a delivery is done. False when somebody else has it by now."""
@@ -169,8 +175,8 @@ def _draft(run_id: str, namespace: str, address: Address, receipt: str, now: flo
     yield from run("outbox_draft", run_id=run_id, receipt=receipt, at=now, **_place(address.target, namespace, address))
 
 
-def _claim(now: float, lease: float, limit: int) -> Tx[list[Row]]:
-    return (yield from rows("outbox_claim", now=now, until=now + lease, count=limit))
+def _claim(now: float, lease: float, limit: int, holder: str) -> Tx[list[Row]]:
+    return (yield from rows("outbox_claim", now=now, until=now + lease, count=limit, holder=holder or None))
 
 
 def _place(target: str, namespace: str, address: Address) -> dict[str, str]:

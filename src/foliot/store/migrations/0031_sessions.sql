@@ -115,7 +115,8 @@ CREATE TABLE outbox (
     receipt TEXT NOT NULL,
     error TEXT NOT NULL,
     created_at REAL NOT NULL,
-    ended_at REAL
+    ended_at REAL,
+    holder TEXT
 );
 CREATE UNIQUE INDEX outbox_of_run ON outbox (run_id, target);
 CREATE INDEX outbox_due ON outbox (due_at) WHERE state = 'pending';

@@ -35,7 +35,7 @@ WITH due AS MATERIALIZED (
      WHERE o.state = 'pending' AND o.due_at <= :now
        AND NOT EXISTS (SELECT 1 FROM outbox AS e WHERE e.target = o.target AND e.state = 'pending' AND e.key < o.key)
      ORDER BY o.due_at, o.key LIMIT :count /*skip_locked*/)
-UPDATE outbox SET attempts = attempts + 1, due_at = :until
+UPDATE outbox SET attempts = attempts + 1, due_at = :until, holder = :holder
  WHERE key IN (SELECT key FROM due) AND state = 'pending' AND due_at <= :now
 RETURNING key, run_id, target, namespace, channel, address, text, state, attempts, due_at, receipt, error, created_at,
           ended_at;
@@ -48,7 +48,14 @@ UPDATE outbox SET state = :state, error = :error, ended_at = :at
  WHERE key = :key AND attempts = :attempts AND state = 'pending';
 
 -- name: outbox_again
-UPDATE outbox SET due_at = :due_at, error = :error WHERE key = :key AND attempts = :attempts AND state = 'pending';
+UPDATE outbox SET due_at = :due_at, error = :error, holder = NULL WHERE key = :key AND attempts = :attempts AND state = 'pending';
+
+-- name: outbox_holders
+SELECT DISTINCT holder FROM outbox WHERE state = 'pending' AND holder IS NOT NULL;
+
+-- name: outbox_abandoned
+-- The process that had taken these is gone.
+UPDATE outbox SET due_at = :now, holder = NULL WHERE state = 'pending' AND holder = :holder;
 
 -- name: outbox_retry
 -- A person asks for what was given up.
