@@ -9,7 +9,7 @@
     interrupt       ends the answer and the calls under way, and is heard at once
 
 A run that has ended is restarted: another run of its agent goes on after it, with its conversation. A run that is a
-turn of a session passes what it is told on to its session.
+turn of a session passes its inputs on to that session.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MOST_KEPT: Final = 1024
 
 
 class RunInput(Struct, frozen=True):
-    """What became of something that was said to a run. `run` is the one that hears it.
+    """The outcome of something that was said to a run. `run` is the one that hears it.
 
     `outcome` is `direct`, `queued`, `interrupted` or `restarted`; then `run` is another one, which goes on after the
     run that was meant. `arrival` is the number of the input among all that was said there. `again`: it had been said
@@ -58,7 +58,7 @@ class RunInput(Struct, frozen=True):
 
 
 class Inputs:
-    """What is said to the runs of one runtime."""
+    """The inputs to the runs of one runtime."""
 
     def __init__(self, inside: Inside) -> None:
         self._inside = inside
@@ -124,7 +124,7 @@ class Inputs:
     async def _restart(
         self, inputs: RunInputs, info: RunInfo, new: NewInput, via: str, in_transaction: TransactionBody | None
     ) -> RunInput:
-        """Begins the run that goes on after one that has ended, with what that one was told and did not answer."""
+        """Begins the run that goes on after one that has ended, with what that one heard and did not answer."""
         inside = self._inside
         _, state = await inside.runs.load(info.id)
         assert state.created is not None, "every journal begins with it"

@@ -215,7 +215,7 @@ def _named(error: BaseException) -> str:
 def given_up(call: Call, *, interrupted: bool = False) -> ToolUnknown:
     """Returns the record of a call that is told to stop: its run ends, or was interrupted. Its outcome is unknown."""
     if interrupted:
-        message = f"{call.name} was under way when someone interrupted the run; {MAY_HAVE_ACTED}"
+        message = f"{call.name} was in progress when someone interrupted the run; {MAY_HAVE_ACTED}"
         return ToolUnknown(call.id, "interrupted", message)
     return ToolUnknown(call.id, "cancelled", f"{call.name} was under way when the run ended; {MAY_HAVE_ACTED}")
 

@@ -187,5 +187,5 @@ _LOST = {
     "connection_lost": "the connection was lost while {name} was under way",
     "process_died": "the worker died while {name} was under way",
     "broken": "the result of {name} was lost",
-    "interrupted": "{name} was under way when someone interrupted the run",
+    "interrupted": "{name} was in progress when someone interrupted the run",
 }

@@ -55,7 +55,7 @@ Bytes = Annotated[int, Query(ge=1, le=RESULT_PAGE, description="How many bytes a
 
 
 class Said(Struct, forbid_unknown_fields=True):
-    """Something to be said to a run. The same `key` twice is one input; without one it is that of the request."""
+    """An input to a run. The same `key` twice is one input; without one it is that of the request."""
 
     message: str
     mode: str = "steer"

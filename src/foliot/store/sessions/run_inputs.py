@@ -1,4 +1,4 @@
-"""What is said to runs outside of sessions: numbered and stored once, heard by way of signals.
+"""Inputs to runs outside of sessions: numbered and stored once, heard by way of signals.
 
 The row of an input says what became of it, for whoever says it again with the same id. Its message is in a signal until
 the run has it in its journal. An ended run is restarted: the row then names the run that goes on after it.
