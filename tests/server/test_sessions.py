@@ -127,6 +127,15 @@ async def test_an_archived_session_is_read_and_takes_nothing(groups: Groups) -> 
     assert {each.id for each in (await groups.sessions.list(archived=True))[0]} >= {session.id}
 
 
+async def test_an_operator_can_list_only_their_own(team: Site) -> None:
+    await team.runtime.sessions.create("helper", user="bob")
+    async with Client(team.url, token=await team.token("ann")) as client:
+        own = await client.sessions.create("helper")
+        assert [each.id for each in (await client.sessions.list(mine=True))[0]] == [own.id]
+        assert (await client.sessions.list(mine=True, user="bob"))[0] == []
+        assert len((await client.sessions.list())[0]) == 2
+
+
 async def test_a_list_comes_in_pages(groups: Groups) -> None:
     made = [(await groups.sessions.create("helper", user="ann", channel=str(number))).id for number in range(5)]
     first, cursor = await groups.sessions.list(limit=3)

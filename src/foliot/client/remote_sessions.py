@@ -121,13 +121,15 @@ class RemoteSessions(RemoteGroup, SessionGroup):
         agent: str = "",
         user: str = "",
         channel: str = "",
+        mine: bool = False,
         archived: bool = False,
         limit: int = 50,
         cursor: str | None = None,
     ) -> tuple[Rows[Session], str | None]:
         async def ask(*, cursor: str | None, limit: int) -> _Sessions:
-            asked = {"namespace": namespace, "agent": agent, "user": user, "channel": channel, "archived": archived}
-            return await self._get(SESSIONS, _Sessions, **asked, limit=limit, **{"continue": cursor})
+            asked = {"namespace": namespace, "agent": agent, "user": user, "channel": channel}
+            more = {"mine": mine, "archived": archived, "limit": limit, "continue": cursor}
+            return await self._get(SESSIONS, _Sessions, **asked, **more)
 
         return await read_first(limit, ask, cursor=cursor)
 

@@ -49,6 +49,8 @@ SCRIPT = {
         {"when": {"input": "blue"}, "say": "Blue it is."},
         {"when": {"input": "pay"}, "call": {"pay": {"amount": 5, "note": EVIL}}},
         {"when": {"input": "pay"}, "say": "The desk says: {last_result}"},
+        {"when": {"input": "colour"}, "call": {"ask_user": {"question": f"Which?{EVIL}", "choices": ["red", "blue"]}}},
+        {"when": {"input": "colour"}, "say": "It is {last_result}."},
         {"when": {"input": "stall"}, "after": "1h", "say": "late"},
         {"when": {"input": "evil"}, "say": EVIL, "call": {"evil": {}}},
         {"when": {"input": "evil"}, "say": EVIL},
@@ -76,7 +78,7 @@ MANIFESTS = [
         {
             "model_ref": "brain",
             "prompt": "Work.",
-            "tools": ["slow", "pay", "evil"],
+            "tools": ["slow", "pay", "evil", "ask_user"],
             "execution": {"on_denied": "tell"},
         },
     ),
@@ -250,6 +252,16 @@ def test_an_approval_is_given_or_refused_inline(place: Place, start, word: str, 
     terminal.wait_for("The desk says:")
     terminal.wait_for(said)
     assert place.paid == paid
+
+
+def test_a_question_is_answered_inline(place: Place, start) -> None:
+    terminal = start("desk")
+    terminal.enter("colour")
+    terminal.wait_for("Answer: ")
+    terminal.enter("green")
+    terminal.wait_for("not one of the choices")
+    terminal.enter("2")
+    terminal.wait_for("It is blue")
 
 
 def test_a_chat_that_is_killed_goes_on_with_the_turn_at_work(place: Place, start) -> None:

@@ -197,8 +197,8 @@ class Talk:
                 await self._search(command.rest)
             case "whoami":
                 place = self.session.place
-                told = f"{one_line(self._me)}; session {id} of {one_line(place.user) or 'no user'}"
-                self._screen.print(f"{told} with {one_line(place.agent)} in namespace {one_line(place.namespace)}")
+                where = f"session {id} with {one_line(place.agent)} in namespace {one_line(place.namespace)}"
+                self._screen.print(f"{one_line(place.user or self._me)}; {where}")
             case "config":
                 self._screen.print(
                     "Secrets are not typed into a chat: `foliot create secret --help`. Nothing was kept."

@@ -128,7 +128,7 @@ async def _session_with(client: Client, space: str, name: str, *, new: bool, mod
 
 async def _last_used(client: Client, *, or_begin: bool, model: str) -> Session:
     """Returns the session that was used last on a terminal; with `or_begin` one with the only agent there is."""
-    found, _ = await client.sessions.list(namespace=namespace(), channel=CHANNEL, limit=1)
+    found, _ = await client.sessions.list(namespace=namespace(), channel=CHANNEL, mine=True, limit=1)
     if found:
         return found[0]
     if not or_begin:

@@ -38,7 +38,7 @@ def sessions(context: click.Context) -> int | None:
     `foliot chat` talks in them.
     """
     if context.invoked_subcommand is None:
-        return run(_list("table", "", "", archived=False, limit=20))
+        return run(_list("table", "", ""))
     return None
 
 
@@ -46,11 +46,12 @@ def sessions(context: click.Context) -> int | None:
 @output_option("table", "json", "name", default="table", help="table, json or name (ids).")
 @click.option("--agent", default="", metavar="NAME", help="Only sessions with this agent.")
 @click.option("--user", default="", metavar="NAME", help="Only sessions of this user.")
+@click.option("--mine", is_flag=True, help="Only your own.")
 @click.option("--archived", is_flag=True, help="Also archived ones.")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="At most N.")
-def list_command(output: str, agent: str, user: str, archived: bool, limit: int) -> int:
+def list_command(output: str, agent: str, user: str, mine: bool, archived: bool, limit: int) -> int:
     """List sessions, the last used first."""
-    return run(_list(output, agent, user, archived=archived, limit=limit))
+    return run(_list(output, agent, user, mine=mine, archived=archived, limit=limit))
 
 
 @sessions.command()
@@ -140,10 +141,12 @@ def delete(id: str) -> int:
     return run(_delete(id))
 
 
-async def _list(output: str, agent: str, user: str, *, archived: bool, limit: int) -> int:
+async def _list(
+    output: str, agent: str, user: str, *, mine: bool = False, archived: bool = False, limit: int = 20
+) -> int:
     async with reached() as client:
         found, _ = await client.sessions.list(
-            namespace=namespace(), agent=agent, user=user, archived=archived, limit=limit
+            namespace=namespace(), agent=agent, user=user, mine=mine, archived=archived, limit=limit
         )
     if output == "json":
         out(as_json({"items": msgspec.to_builtins(found)}))

@@ -92,13 +92,14 @@ class SessionGroup(Group):
         agent: str = "",
         user: str = "",
         channel: str = "",
+        mine: bool = False,
         archived: bool = False,
         limit: int = 50,
         cursor: str | None = None,
     ) -> tuple[Rows[Session], str | None]:
         """List sessions, the last used first, with the cursor of the next page; blank fields are any.
 
-        On a server without the role operator they are the caller's own. Raises `InvalidInput`.
+        With `mine`, and on a server without the role operator, they are the caller's own. Raises `InvalidInput`.
         """
 
     @abstractmethod

@@ -105,6 +105,7 @@ class LocalSessions(SessionGroup):
         agent: str = "",
         user: str = "",
         channel: str = "",
+        mine: bool = False,
         archived: bool = False,
         limit: int = 50,
         cursor: str | None = None,
@@ -112,7 +113,7 @@ class LocalSessions(SessionGroup):
         async def ask(*, cursor: str | None, limit: int) -> Part[Session]:
             return await self._sessions.list(
                 namespace,
-                identity=None,
+                identity=self._caller if mine else None,
                 agent=agent,
                 user=user,
                 channel=channel,

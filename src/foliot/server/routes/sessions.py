@@ -84,16 +84,20 @@ async def list_sessions(
     agent: AgentName = "",
     user: User = "",
     channel: Channel = "",
+    mine: Annotated[bool, Query(description="Only the caller's own.")] = False,
     archived: Annotated[bool, Query(description="Also archived ones.")] = False,
     limit: Limit = 50,
     after: Continue = None,
 ) -> Response:
     """Sessions of a namespace, the last used first: the caller's own, for an operator those of everybody."""
     where = space(namespace)
+    own = mine or not _sees_others(caller, where)
+    if own and user not in ("", caller.name):
+        return Json({"items": []})
     with parameters():
         page = await _sessions(services).list(
             where,
-            identity=None if _sees_others(caller, where) else caller.acting_for_self("http"),
+            identity=caller.acting_for_self("http") if own else None,
             agent=agent,
             user=user,
             channel=channel,
@@ -101,8 +105,6 @@ async def list_sessions(
             limit=limit,
             cursor=after or "",
         )
-    if user and not _sees_others(caller, where) and user != caller.name:
-        return Json({"items": []})
     return Json({"items": page.items} if page.cursor is None else {"items": page.items, "continue": page.cursor})
 
 
