@@ -80,7 +80,7 @@ def memory() -> float:
 
 
 async def measure(store: str, sessions: int, turns: int) -> bool:
-    rounds, counts = Rounds(sessions), Counts()
+    rounds, counts, first = Rounds(sessions), Counts(), 0.0
     async with Runtime(store) as runtime:
         runtime.inside.know(Agent("helper", model=ScriptedModel(rounds.answer)))
         made = [

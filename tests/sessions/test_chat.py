@@ -279,7 +279,7 @@ async def test_what_steers_a_turn_is_answered_by_that_turn(rt: Runtime) -> None:
         await go_on.wait()
         return "done waiting"
 
-    script = [{"call": "wait_here"}, {"say": "heard {input}"}]
+    script = {"turns": [{"call": "wait_here"}], "otherwise": "heard {input}"}
     session = await session_of(rt, script, tools=[wait_here])
     first = asyncio.create_task(told(rt, session, "go"))
     await looking.wait()
@@ -337,6 +337,7 @@ async def test_stop_ends_the_stream_of_a_tool_that_never_returns(rt: Runtime) ->
 async def test_text_that_was_shown_before_a_stop_stays_in_the_stream_and_in_the_conversation(rt: Runtime) -> None:
     session = await session_of(rt, [{"say": "Once upon a time there was " * 50, "chunk": 5, "pace": 0.05}])
     shown = ""
+    stopping: asyncio.Task[bool] | None = None
     events: list[ChatEvent] = []
     async with asyncio.timeout(60):
         async for event in rt.inside.chat.chat(session.id, "Tell me a story", identity=ANN):
@@ -344,7 +345,8 @@ async def test_text_that_was_shown_before_a_stop_stays_in_the_stream_and_in_the_
             if isinstance(event, TextEvent) and event.piece and not shown:
                 shown = event.text
                 stopping = asyncio.create_task(rt.inside.sessions.stop(session.id, identity=ANN))
-    await stopping
+    assert stopping is not None
+    assert await stopping
     (kept,) = [each for each in only(events, TextEvent) if each.place]
     assert (kept.cut, kept.text.startswith(shown)) == (True, True)
     assert (end_of(events).status, end_of(events).text) == ("stopped", kept.text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from math import inf
 from pathlib import Path
@@ -172,7 +172,7 @@ SAID = ModelResponse(Message("assistant", (Text("ok"),)))
 
 
 @asynccontextmanager
-async def gateway(url: str, **profile: Any) -> AsyncIterator[OpenAIChatGateway]:
+async def gateway(url: str, **profile: Any) -> AsyncGenerator[OpenAIChatGateway]:
     made = OpenAIChatGateway(GatewayConfig("openai", url, "k", model="m", options={"profile": profile}))
     yield made
     await made.close()
