@@ -261,6 +261,7 @@ NO_REFERENCES = {
     "Agent.memory.type",
     "Agent.delegation.presets.name",  # what tasks call it
     "Agent.hooks.name",  # in traces
+    "Channel.plugin",
     "Agent.hooks.plugin",  # code of the operator's, by the name that it has there
     "ModelEndpoint.default_model",
     "AgentSystem.graph.*.edges.policy",

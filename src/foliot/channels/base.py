@@ -7,6 +7,7 @@ given as `Notification`. It knows nothing of agents, sessions and commands; they
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
@@ -16,6 +17,7 @@ from foliot.kernel.messages import Media
 from foliot.kernel.routing import Address
 from foliot.resources.powers import declared_by_operator, secret_targets
 from foliot.store.base import DeclaredBy, Document
+from foliot.tools.outbound.client import OutboundClient
 
 Respond: TypeAlias = Literal["mention", "always", "disabled"]
 Progress: TypeAlias = Callable[[str], Awaitable[bool]]
@@ -36,7 +38,7 @@ class DeclaredChannel(Struct, frozen=True):
     uid: str
     namespace: str
     name: str
-    type: Literal["telegram", "webhook"]
+    type: Literal["telegram", "webhook", "plugin"]
     agent: str
     agents: tuple[str, ...]
     endpoint: str
@@ -50,6 +52,8 @@ class DeclaredChannel(Struct, frozen=True):
     generation: int
     declarer: str
     by_operator: bool
+    # The channel of a plug-in, by its name.
+    plugin: str = ""
 
     @property
     def via(self) -> str:
@@ -79,7 +83,7 @@ def read_channel(document: Document) -> DeclaredChannel:
         type=spec["type"],
         agent=spec["agent"],
         agents=tuple(dict.fromkeys((spec["agent"], *(spec.get("agents") or ())))),
-        endpoint=spec["endpoint"],
+        endpoint=spec.get("endpoint", ""),
         secret_ref=spec["auth"]["secretRef"],
         secret_hosts=secret_targets(document),
         users=members("users"),
@@ -89,6 +93,7 @@ def read_channel(document: Document) -> DeclaredChannel:
         generation=metadata["generation"],
         declarer=declarer.user,
         by_operator=declared_by_operator(document),
+        plugin=spec.get("plugin", ""),
     )
 
 
@@ -172,3 +177,18 @@ class Channel(Protocol):
     async def deliver(self, notification: Notification) -> None:
         """Delivers an answer, at least once. Raises `DeliveryFailed`."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelContext:
+    """The services that the channel of a plug-in is made with: it returns a `Channel`, at once or as a coroutine.
+
+    `receive` takes what was said, and is durable on return; `client` is the guarded way out; `secret` gives the secret
+    that the Channel names.
+    """
+
+    declared: DeclaredChannel
+    receive: Callable[[Incoming], Awaitable[Received]]
+    client: OutboundClient
+    secret: Callable[[], Awaitable[str]]
+    clock: Callable[[], float]

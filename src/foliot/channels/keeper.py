@@ -10,9 +10,10 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
+from inspect import isawaitable
 from typing import Any, Final
 
-from foliot.channels.base import Channel, DeclaredChannel, DeliveryFailed, read_channel
+from foliot.channels.base import Channel, ChannelContext, DeclaredChannel, DeliveryFailed, read_channel
 from foliot.channels.bot_api import BotApi
 from foliot.channels.conversations import Conversations
 from foliot.channels.delivery import Deliveries
@@ -53,6 +54,8 @@ class ChannelKeeper:
         self._open: dict[str, Channel] = {}
         self._started: set[str] = set()
         self._pruned = 0.0
+        self._replugged = False
+        inside.plugins.on_exchange(self._replug)
 
     async def find(self, namespace: str, name: str) -> Channel:
         """Returns the channel of this name, as it is declared now. Raises `NotFound`, `DeliveryFailed`."""
@@ -85,6 +88,8 @@ class ChannelKeeper:
             await self._stop(uid)
             if document is None:
                 await self.readers.forget(uid)
+        if self._replugged:
+            await self._make_plugged_anew()
         for uid, document in list(self._followed.documents.items()):
             if uid not in self._started:
                 await self._start(uid, document)
@@ -141,6 +146,8 @@ class ChannelKeeper:
     async def _made(self, declared: DeclaredChannel) -> Channel:
         inside = self._inside
         client = inside.web.client
+        if declared.type == "plugin":
+            return await self._plugged(declared)
         if declared.type == "webhook":
             return WebhookChannel(
                 declared, client, partial(self._secret, declared), self.conversations, clock=inside.clock
@@ -161,6 +168,34 @@ class ChannelKeeper:
             sleep=self._sleep,
             **self._poll,
         )
+
+    async def _plugged(self, declared: DeclaredChannel) -> Channel:
+        """Makes the channel that a plug-in brings. Raises `DeliveryFailed` for one that is not enabled, or breaks."""
+        inside = self._inside
+        factory = inside.plugins.channels.get(declared.plugin)
+        if factory is None:
+            raise DeliveryFailed(f"no enabled plug-in has a channel named {declared.plugin!r}", waits=True)
+        receive = partial(self.conversations.receive, declared)
+        secret = partial(self._secret, declared)
+        try:
+            made: Any = factory(ChannelContext(declared, receive, inside.web.client, secret, inside.clock))
+            made = await made if isawaitable(made) else made
+        except Exception as error:  # a stranger's code may raise anything
+            what = type(error).__name__  # its text may hold the secret
+            raise DeliveryFailed(f"the channel of plug-in {declared.plugin!r} cannot be made: {what}") from error
+        if not all(callable(getattr(made, verb, None)) for verb in ("start", "stop", "deliver")):
+            raise DeliveryFailed(f"what plug-in {declared.plugin!r} makes is no channel")
+        return made
+
+    def _replug(self) -> None:
+        """Plug-ins were exchanged: their channels are made anew at the next look."""
+        self._replugged = True
+
+    async def _make_plugged_anew(self) -> None:
+        self._replugged = False
+        for uid, document in list(self._followed.documents.items()):
+            if document["spec"]["type"] == "plugin":
+                await self._stop(uid)
 
     async def _secret(self, declared: DeclaredChannel) -> str:
         """The secret of a channel, bound to the host that it goes to. Raises `ToolSecretMissing`."""

@@ -84,7 +84,7 @@ class Plugins:
         return {name: made for each in self._loaded.values() for name, made in each.channels.items()}
 
     def on_exchange(self, told: Callable[[], None]) -> None:
-        """Have somebody told when plug-ins were exchanged."""
+        """Call this whenever plug-ins were exchanged."""
         self._listeners.append(told)
 
     async def use(self, names: Sequence[str], *, anew: bool = False) -> list[PluginInfo]:

@@ -48,7 +48,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class HookBlock:
-    """The act is refused. `message` is told to the model (for a call), or to whoever began the run."""
+    """The act is refused. `message` goes to the model (for a call), or to whoever began the run."""
 
     message: str = ""
 

@@ -64,7 +64,7 @@ class HookChain:
     """The hooks of one run by point, in their order. It never changes: another set of hooks is another chain."""
 
     def __init__(self, hooks: Iterable[Hook], *, mask: Callable[[str], str] = str) -> None:
-        """`mask` takes secrets out of what is told of a hook that failed."""
+        """`mask` takes secrets out of the texts of hooks that failed or refused."""
         self.hooks = tuple(sorted(hooks, key=lambda each: (each.order, each.name)))
         self._mask = mask
         self._at: dict[HookPoint, tuple[Hook, ...]] = {}

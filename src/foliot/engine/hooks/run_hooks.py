@@ -207,7 +207,7 @@ def _result_act(state: State, intent: CallIntent, fact: ToolFinished | ToolUnkno
 
 
 def _result(result: ToolResult, made: Decision) -> ToolResult:
-    """The result with the text of the hooks in the place of its own; or what is told instead of it."""
+    """The result with the text of the hooks in the place of its own; or why it is withheld."""
     if made.refused is not None:
         message = f"{made.refused}; the call was made, and its result is withheld"
         return failed(result.call_id, result.name, ToolFailure("blocked_by_hook", "tool_result_blocked", message))

@@ -40,15 +40,18 @@ class ChannelGroup(Model):
 class ChannelSpec(Model):
     """Which agent, who may speak to it, and where."""
 
-    required: ClassVar = {"type": "telegram or webhook", "agent": ""}
+    required: ClassVar = {"type": "telegram, webhook or plugin", "agent": ""}
     rules: ClassVar = (
         within("auth", given("secret_ref")),
         implies(says("type", "webhook"), both(given("endpoint"))),
+        implies(says("type", "plugin"), both(given("plugin"))),
     )
 
-    type: Annotated[Literal["telegram", "webhook"], ANY_CASE] | None = Field(
-        default=None, description="`telegram`: a bot. `webhook`: signed requests in both directions."
+    type: Annotated[Literal["telegram", "webhook", "plugin"], ANY_CASE] | None = Field(
+        default=None,
+        description="`telegram`: a bot. `webhook`: signed requests in both directions. `plugin`: that of a plug-in.",
     )
+    plugin: Name = Field(default="", description="`plugin`: the channel of an enabled plug-in, by its name.")
     agent: Name = Field(default="", description="The Agent that answers.")
     agents: NameList = Field(
         default_factory=list[str], description="More Agents, which people may switch to with /agent."
@@ -83,6 +86,8 @@ class ChannelSpec(Model):
             yield problem("auth", "secret_ref", message="{field} is required")
         if self.type == "webhook" and not self.endpoint:
             yield problem("endpoint", message="{field} is required when spec.type is webhook")
+        if self.type == "plugin" and not self.plugin:
+            yield problem("plugin", message="{field} is required when spec.type is plugin")
         for field, listed in (("users", self.users), ("groups", self.groups)):
             seen: set[str] = set()
             for number, each in enumerate(listed):
