@@ -669,9 +669,10 @@ async def _claim_delivery(t: Tools) -> Any:
 @act("outbox.deliver")
 async def _deliver(t: Tools) -> Any:
     outbox = Outbox(t.db)
-    await outbox.notice(f"notice-{t.who}", "default", Address("bot", t.who), "hello", now=t.now)
+    # Long due, so that what another act stores meanwhile is not claimed by it: which of the two was first is no matter.
+    await outbox.notice(f"notice-{t.who}", "default", Address("bot", t.who), "hello", now=t.now - 1000)
     done: list[bool] = []
-    for each in await outbox.claim(now=t.now + 1, lease=60.0):
+    for each in await outbox.claim(now=t.now - 999, lease=60.0):
         await outbox.progress(each, "1")
         done.append(await outbox.settle(each, "failed", now=t.now, error="no"))
     return all(done)
@@ -680,8 +681,10 @@ async def _deliver(t: Tools) -> Any:
 @act("outbox.again")
 async def _deliver_again(t: Tools) -> Any:
     outbox = Outbox(t.db)
-    await outbox.notice(f"later-{t.who}", "default", Address("bot", t.who), "hello", now=t.now)
-    return all([await outbox.again(each, t.now + 5, "busy") for each in await outbox.claim(now=t.now + 1, lease=60.0)])
+    await outbox.notice(f"later-{t.who}", "default", Address("bot", t.who), "hello", now=t.now - 1000)
+    return all(
+        [await outbox.again(each, t.now + 5, "busy") for each in await outbox.claim(now=t.now - 999, lease=60.0)]
+    )
 
 
 @act("outbox.retry")
