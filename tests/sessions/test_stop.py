@@ -89,6 +89,33 @@ async def test_processes_of_a_function_are_gone_when_stop_returns(runtime: Runti
     await stopped(runtime, Agent("helper", model=model, tools=[deaf]), sign)
 
 
+async def test_a_turn_has_not_ended_before_its_tools_have(runtime: Runtime) -> None:
+    """Other processes see the end in the store: it must not stand there while a tool still puts things away."""
+    at_work, phases = asyncio.Event(), list[str]()
+    sessions = runtime.inside.sessions
+
+    @tool(effect="read")
+    async def tidy() -> str:
+        """Takes a while to put things away when it is told to stop."""
+        at_work.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(20):
+                await asyncio.sleep(0.01)
+            turn = (await sessions.get(session.id, identity=ANN)).turn
+            phases.append((await runtime.inside.runs.journal.get(turn)).phase if turn else "over")
+        return "never"
+
+    runtime.inside.know(Agent("helper", model=ScriptedModel([{"call": {"tidy": {}}}]), tools=[tidy]))
+    session = await sessions.create(place(), identity=ANN)
+    await sessions.say(session.id, "Go", identity=ANN)
+    async with asyncio.timeout(120):
+        await at_work.wait()
+    assert await sessions.stop(session.id, identity=ANN)
+    assert phases == ["running"]
+
+
 async def test_a_turn_of_another_process_is_stopped_from_here(tmp_path: Path) -> None:
     sign, store = mark(), str(tmp_path / "foliot.db")
     program = f"""

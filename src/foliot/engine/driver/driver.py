@@ -477,7 +477,10 @@ class Driver:
 
     async def _finish(self, phase: Phase, *, due: float | None = None) -> None:
         # Who hears that the run has ended may rely on it: what it had under way has come to its end before.
-        if stopping := [task for task in self._stopping if not task.done()]:
+        for task in self._calling.values():
+            if not task.cancelling():
+                self._cancel(task)
+        if stopping := self.under_way():
             await asyncio.wait(stopping, timeout=self._waits.stop)
         await self._write(phase, due=due)
         if self.state.was_delayed and isinstance(keeper := self._models, KeepsPlaces):
