@@ -13,21 +13,22 @@ import pytest
 
 import foliot
 from foliot import Agent, Runtime, ScriptedModel, UsageError
-from foliot.runtime.groups import store, work
+from foliot.runtime.groups import sessions, store, work
 
 ROOT = Path(__file__).parents[1]
 # Besides `foliot` itself. Everything else is inside, and may be moved.
 NAMED = ("foliot.errors", "foliot.testing", "foliot.cli.main")
 PUBLIC = """
-Accepted Agent Answered Applied AuditFilter AuditRecord Batch Budgets CallResult Called Change ClassInfo Client
-Command Document Doubt DoubtPage Event Explanation Fate FieldConflict Filter Fired FoliotError Hook
-HookAct HookBlock HookChange InUse Invocation
+Accepted Agent Answered Applied AuditFilter AuditRecord Batch Budgets CallResult Called Change ChatEvent
+ClassInfo Client
+Command Document Doubt DoubtPage Event Explanation Fate FieldConflict Filter Fired FoliotError Found Hook
+HookAct HookBlock HookChange InUse Input Invocation
 Judgement Limit Live ManifestError Media Message ModelEndpoint ModelError ModelResponse OpenQuestion Outcome Output
 Page PolicyAnswer PolicyQuestion Question Recorded Replayed Requirement Requirements ResultPage RuleDefaults
 RunFailedError RunHeld RunInfo RunInput RunOptions RunResult RunStanding RunTaken Runtime SchemaMismatch ScriptedModel
-Sent Settings Slot StepFiles Streamed
+Said Sent Session Settings Slot StepFiles Streamed
 Taken TaskExplanation TaskInfo TaskRecord TaskStory Text ToolCall ToolError ToolResult Toolset Total Trace
-TurnOptions Usage
+TurnOptions TurnView Usage
 UsageError Verified WebhookDelivery WorkerInfo WorkspaceTree __version__ chat_events events load_settings log_line
 outlives_call
 parse_manifests read_presets tool hook
@@ -40,7 +41,7 @@ def test_the_public_names_are_these() -> None:
         assert getattr(foliot, name) is not None
 
 
-@pytest.mark.parametrize("module", [store, work])
+@pytest.mark.parametrize("module", [sessions, store, work])
 def test_whatever_a_verb_returns_can_be_named(module: ModuleType) -> None:
     known = {*foliot.__all__, *dir(builtins), "Rows", "AsyncGenerator", "Sequence"}
     for group in vars(module).values():

@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     from foliot.runtime.results import RunFailedError, RunResult, SchemaMismatch
     from foliot.runtime.runtime import Runtime
     from foliot.sessions import chat_events
-    from foliot.sessions.base import TurnOptions
+    from foliot.sessions.base import Found, TurnOptions, TurnView
+    from foliot.sessions.chat_events import ChatEvent
     from foliot.settings.settings import Settings, load_settings
     from foliot.store.audit.log import AuditFilter, AuditRecord, Verified
     from foliot.store.base import Change, Document, Filter, Page, Requirement
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from foliot.store.ledger.doubts import Doubt, DoubtPage
     from foliot.store.queue.limits import ClassInfo, Limit
     from foliot.store.queue.workers import WorkerInfo
+    from foliot.store.sessions.base import Input, Said, Session
     from foliot.store.triggers import Slot, WebhookDelivery
     from foliot.tools.base import Invocation, Question, ToolError
     from foliot.tools.builtin.results import CallResult, ResultPage
@@ -82,6 +84,7 @@ __all__ = [
     "CallResult",
     "Called",
     "Change",
+    "ChatEvent",
     "ClassInfo",
     "Client",
     "Command",
@@ -95,11 +98,13 @@ __all__ = [
     "Filter",
     "Fired",
     "FoliotError",
+    "Found",
     "Hook",
     "HookAct",
     "HookBlock",
     "HookChange",
     "InUse",
+    "Input",
     "Invocation",
     "Judgement",
     "Limit",
@@ -132,9 +137,11 @@ __all__ = [
     "RunStanding",
     "RunTaken",
     "Runtime",
+    "Said",
     "SchemaMismatch",
     "ScriptedModel",
     "Sent",
+    "Session",
     "Settings",
     "Slot",
     "StepFiles",
@@ -152,6 +159,7 @@ __all__ = [
     "Total",
     "Trace",
     "TurnOptions",
+    "TurnView",
     "Usage",
     "UsageError",
     "Verified",
@@ -268,6 +276,12 @@ _HOME = {
     "parse_manifests": "foliot.resources.reader",
     "read_presets": "foliot.resources.presets",
     "tool": "foliot.tools.function",
+    "Found": "foliot.sessions.base",
+    "TurnView": "foliot.sessions.base",
+    "Said": "foliot.store.sessions.base",
+    "Session": "foliot.store.sessions.base",
+    "Input": "foliot.store.sessions.base",
+    "ChatEvent": "foliot.sessions.chat_events",
 }
 
 
