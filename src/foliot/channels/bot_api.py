@@ -188,15 +188,17 @@ class BotApi:
         except ToolError as error:
             raise self._failed(error) from None
         try:
-            told = msgspec.json.decode(content, type=_Envelope)
+            envelope = msgspec.json.decode(content, type=_Envelope)
         except (msgspec.DecodeError, msgspec.ValidationError):
             raise DeliveryFailed(f"{method}: what came back is no answer of the Bot API (HTTP {status})") from None
-        if told.ok:
-            return told.result
-        code = told.error_code or status
+        if envelope.ok:
+            return envelope.result
+        code = envelope.error_code or status
         final = code in (400, 401, 403, 404, 413)
         raise DeliveryFailed(
-            f"{method}: {told.description[:300] or f'HTTP {code}'}", final=final, after=told.parameters.retry_after
+            f"{method}: {envelope.description[:300] or f'HTTP {code}'}",
+            final=final,
+            after=envelope.parameters.retry_after,
         )
 
     def _failed(self, error: ToolError) -> DeliveryFailed:
