@@ -349,7 +349,7 @@ class Driver:
             if self._hooks is not None and (due := self._hooks.due(self.state, action)) is not None:
                 await self._ask_hooks(self._hooks, action, due)
                 continue
-            if type(action) is End:
+            if isinstance(action, End):
                 if await self._end(action):
                     return None
                 continue
