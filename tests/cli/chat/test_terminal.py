@@ -308,6 +308,7 @@ def test_ctrl_c_stops_the_turn_and_a_second_one_leaves(place: Place, start) -> N
     assert session["turn"] == ""
     terminal.enter("hello")
     terminal.wait_for("You said: hello")
+    terminal.wait_for_end()
     terminal.type("\x03")
     terminal.wait_for("Nothing is at work")
     terminal.type("\x03")
