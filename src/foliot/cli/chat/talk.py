@@ -7,7 +7,6 @@ it, and the next chat resumes it. Two things run beside each other: the stream o
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import aclosing
 from typing import Final
 
@@ -26,7 +25,6 @@ from foliot.sessions.base import TurnView
 from foliot.sessions.chat_events import EndEvent, InputEvent, ToolEvent, WaitingEvent
 from foliot.store.sessions.base import Session
 
-TWICE_WITHIN: Final = 2.0
 SHOWN_TURNS: Final = 5
 MOST_FOUND: Final = 10
 PLACE: Final = "terminal"
@@ -45,9 +43,8 @@ class Talk:
         self._asks = Asks(client, screen, namespace=session.place.namespace, by=me)
         self._following: asyncio.Task[None] | None = None
         self._beside: set[asyncio.Task[None]] = set()
-        self._interrupted_at = 0.0
+        self._interrupted = False
         self._speaking = asyncio.Lock()
-        self._stopping = False
 
     async def run(self) -> None:
         """Talks until the person leaves. Raises what ends the stream of the session."""
@@ -104,12 +101,13 @@ class Talk:
                     await self._asks.take(event)
                     self._spawn(self._client.runs.attend(event.run))
                 elif isinstance(event, EndEvent):
-                    self._stopping = False
+                    self._interrupted = False
 
     # --- what is typed -----------------------------------------------------------------------------------------------
 
     async def _entered(self, text: str) -> bool:
         self._screen.print(*(f"{self._screen.prompt if first else '. '}{line}" for first, line in _lines(text)))
+        self._interrupted = False
         meant = read_typed(text)
         if meant is None:
             return True
@@ -138,21 +136,16 @@ class Talk:
             self._screen.print(paint(f"({meant.mode or 'steer'}: {said.outcome})", dim=True))
 
     def _interrupt(self) -> bool:
-        now = time.monotonic()
-        if self._stopping or now - self._interrupted_at < TWICE_WITHIN:
+        """Stops the turn at work; the second time, with nothing typed and no turn ended in between, leaves."""
+        if self._interrupted:
             return False
-        self._interrupted_at = now
+        self._interrupted = True
         self._spawn(self._stop())
         return True
 
     async def _stop(self) -> None:
-        self._stopping = True
         self._screen.print(paint("stopping …", dim=True))
-        try:
-            stopped = await self._client.sessions.stop(self.session.id)
-        finally:
-            self._stopping = False
-        if not stopped:
+        if not await self._client.sessions.stop(self.session.id):
             self._screen.print(paint("Nothing is at work. Ctrl-C again leaves, and so does Ctrl-D.", dim=True))
 
     def _spawn(self, work: object) -> None:
