@@ -69,7 +69,7 @@ def test_a_runtime_and_a_client_have_the_same_groups() -> None:
     promised = {name for base in (groups.StoreGroups, groups.Groups) for name in vars(base) if not name.startswith("_")}
 
     about_the_server = {"version", "me", "health", "capabilities", "close"}
-    for made, more in ((Runtime, {"inside", "models"}), (Client, about_the_server)):
+    for made, more in ((Runtime, {"inside", "models", "plugins"}), (Client, about_the_server)):
         public = {name for name in dir(made) if not name.startswith("_")}
         assert public - {"run", "run_sync", "stream", "resume"} - more == promised
         assert not getattr(made, "__abstractmethods__", None)

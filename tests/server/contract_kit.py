@@ -97,6 +97,24 @@ kind: TaskWebhook
 metadata: {name: push}
 spec: {task_ref: form, auth: {profile: generic, secret_ref: hook}}
 ---
+kind: TaskHook
+metadata: {name: arrivals}
+spec: {task_ref: form, source: shop, events: [source.change], suspend: true}
+---
+kind: Channel
+metadata: {name: desk}
+spec:
+  type: webhook
+  agent: greeter
+  endpoint: "http://127.0.0.1:9/answers"
+  auth: {secretRef: hook}
+  suspend: true
+  users: [{id: "42", user: ann}]
+---
+kind: Skill
+metadata: {name: greeting}
+spec: {description: How to greet., body: Say hello.}
+---
 kind: Worker
 metadata: {name: planned}
 spec: {region: north, max_concurrent_tasks: 2}

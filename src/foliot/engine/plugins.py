@@ -1,6 +1,6 @@
 """Plug-ins at work: loaded when the operator has named them, exchanged while runs go on, and never fatal.
 
-A plug-in that does not load, or brings what another has, is left out whole, and what is wrong with it is told by
+A plug-in that does not load, or brings what another has, is left out whole, and what is wrong with it is shown by
 `foliot plugins` and `foliot doctor`; the others work. Runs that are driven keep the tools and hooks that they began
 with: what is exchanged is for those that begin, or are taken up, afterwards. A plug-in that fails to load anew stays as
 it was.

@@ -8,7 +8,7 @@ in the files beside `profiles`, over the few formats there are. A package offers
 
 A plug-in is loaded when the operator has named it in the setting `plugins`, and a name is asked for that is not built
 in; so a start without plug-ins costs nothing. One that does not load takes nothing else down with it, and its trouble
-is told to whoever asks for that name.
+is in the error for that name.
 """
 
 from __future__ import annotations

@@ -65,6 +65,7 @@ NOTHING_FOREIGN = frozenset(
             "monitor_runs",
             "python",
             "read_scratchpad",
+            "recall",
             "read_todos",
             "scratchpad",
             "spawn",

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from foliot.resources.base import Model, Resource, Status, both, given, implies, problem, says, within
 from foliot.resources.definitions.shapes import SecretAuth
-from foliot.resources.fields import ANY_CASE, LooseWord, Name, NameList, Url
+from foliot.resources.fields import ANY_CASE, LooseWord, Name, NameList, Url, Whole
 from foliot.resources.problems import Problem
 
 TELEGRAM: Final = "https://api.telegram.org"
@@ -100,7 +100,7 @@ class ChannelStatus(Status):
     """The observed state of the channel."""
 
     endpoint_path: str = Field(default="", description="The path that messages are posted to.")
-    failed_count: int = Field(default=0, description="Deliveries that were given up.")
+    failed_count: Whole | None = Field(default=None, description="Deliveries that were given up.")
 
 
 class Channel(Resource[ChannelSpec, ChannelStatus]):
