@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import traceback
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from foliot import Agent, Client, RunResult, Runtime, ScriptedModel, parse_manifests, tool
+from foliot import Agent, Client, RunInfo, RunInput, RunResult, Runtime, ScriptedModel, parse_manifests, tool
 from foliot.engine.live.hub import Recorded
-from foliot.errors import Conflict, FoliotError, InvalidInput, NotFound, UsageError
+from foliot.errors import FoliotError, InvalidInput, NotFound, UsageError
 from foliot.kernel.run.codec import type_of
 from foliot.runtime.groups.groups import Conveniences
 from foliot.store.journal.base import RunTaken
@@ -233,9 +233,13 @@ async def test_say_returns_while_the_run_is_still_at_work(foliot: Conveniences, 
     assert len(heard) == 1
 
 
+async def heard(said: Awaitable[RunInput]) -> RunInfo:
+    return (await said).run
+
+
 TELLS: dict[str, Callable[[Runtime, str], object]] = {
-    "say": lambda runtime, run_id: runtime.runs.say(run_id, "hello"),
-    "say_by_key": lambda runtime, run_id: runtime.inside.background.say(run_id, "hello", input_id="key-1"),
+    "say": lambda runtime, run_id: heard(runtime.runs.say(run_id, "hello")),
+    "say_by_key": lambda runtime, run_id: heard(runtime.runs.say(run_id, "hello", key="key-1")),
     "answer": lambda runtime, run_id: runtime.questions.answer(run_id, "blue"),
     "cancel": lambda runtime, run_id: runtime.runs.cancel(run_id),
 }
@@ -273,10 +277,11 @@ async def test_what_is_stored_is_no_error_where_the_run_cannot_go_on(
 
 async def test_what_cannot_be_said_is_an_error_and_is_not_stored(foliot: Conveniences) -> None:
     await foliot.run("a", "same", run_id="r1")
-    with pytest.raises(Conflict):
-        await foliot.runs.say("r1", "too late")
+    with pytest.raises(InvalidInput):
+        await foliot.runs.say("r1", "too late", mode="shout")
     with pytest.raises(NotFound):
         await foliot.runs.say("none", "hello")
+    assert len(await foliot.runs.list()) == 1
 
 
 # --- waiting ---------------------------------------------------------------------------------------------------------

@@ -48,7 +48,8 @@ async def url(request, tmp_path):
 async def execute(database, monkeypatch, *texts: str) -> None:
     def body():
         for text in texts:
-            monkeypatch.setitem(load(), "tampering", text)
+            for queries in (load(), load("postgres")):
+                monkeypatch.setitem(queries, "tampering", text)
             load_for_postgres.cache_clear()
             yield Statement("tampering", {}, "count")
 

@@ -37,7 +37,8 @@ async def stored(request, tmp_path):
 
 async def change(database, monkeypatch, text: str, **params) -> None:
     """Do what an operator with a SQL prompt could do."""
-    monkeypatch.setitem(load(), "tampering", text)
+    for queries in (load(), load("postgres")):
+        monkeypatch.setitem(queries, "tampering", text)
 
     def body():
         return (yield Statement("tampering", params, "count"))
