@@ -119,6 +119,18 @@ async def test_an_ended_run_is_restarted_and_the_next_word_goes_to_the_restart(r
 
 
 @pytest.mark.parametrize("rt", ["sqlite", pytest.param("postgres", marks=pytest.mark.services)], indirect=True)
+async def test_the_same_key_at_once_restarts_an_ended_run_once(rt: Runtime) -> None:
+    agent = Agent("clerk", model=ScriptedModel({"otherwise": {"say": "heard {input}"}}))
+    await rt.run(agent, "one", run_id="r1")
+    said = await asyncio.gather(*(rt.runs.say("r1", "pay the bill", key="k") for _ in range(5)))
+    assert len({each.run.id for each in said}) == 1
+    assert [each.again for each in said].count(False) == 1
+    assert len({each.arrival for each in said}) == 1
+    await rt.runs.wait(said[0].run.id)
+    assert len(await rt.inside.runs.journal.list()) == 2
+
+
+@pytest.mark.parametrize("rt", ["sqlite", pytest.param("postgres", marks=pytest.mark.services)], indirect=True)
 async def test_two_who_restart_a_run_at_once_speak_to_one(rt: Runtime) -> None:
     agent = Agent("clerk", model=ScriptedModel({"otherwise": {"say": "heard {input}"}}))
     await rt.run(agent, "one", run_id="r1")

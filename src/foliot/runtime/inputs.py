@@ -32,7 +32,7 @@ from foliot.kernel.run.spec import digest
 from foliot.kernel.run.state import State
 from foliot.store.journal.base import TERMINAL, RunInfo, TransactionBody
 from foliot.store.sessions.base import NewInput, Said
-from foliot.store.sessions.run_inputs import RunInputs, RunRestarted, restarting
+from foliot.store.sessions.run_inputs import RunInputs, RunRestarted, SaidMeanwhile, restarting
 
 if TYPE_CHECKING:
     from foliot.runtime.inside import Inside
@@ -96,6 +96,8 @@ class Inputs:
                 return await self._say(run_id, new, via, in_transaction, here)
             except RunRestarted as restarted:
                 run_id = restarted.by
+            except SaidMeanwhile:
+                pass  # the next look finds what became of it
         raise Conflict(f"run {run_id} is restarted over and over", hint="`foliot runs` lists what goes on")
 
     async def _say(
@@ -142,7 +144,7 @@ class Inputs:
             after=info.id,
             in_transaction=body,
         )
-        return RunInput(began, "restarted", 1)
+        return RunInput(began, "restarted", await inputs.arrival(info.key, new.id))
 
     async def _say_in_memory(self, info: RunInfo, new: NewInput, here: bool) -> RunInput:
         """The same without rows: what was said and its outcome last as long as the process."""

@@ -272,3 +272,8 @@ UPDATE inbox SET status = 'dropped', reason = :reason
 -- The run that goes on after one that has ended, because of what was said to it.
 SELECT run_id FROM inbox
  WHERE owner_kind = 'run' AND owner = :owner AND outcome = 'restarted' AND run_id IS NOT NULL ORDER BY seq LIMIT 1;
+
+-- name: inbox_unheard_list
+-- What was said to a run that ended before it could hear it, in the order of arrival.
+SELECT seq, id, mode, message, digest, by_name, place, details, status, steered, outcome, reason, run_id, at
+  FROM inbox WHERE owner_kind = 'run' AND owner = :owner AND status = 'dropped' AND reason = :reason ORDER BY seq;

@@ -19,7 +19,7 @@ from foliot.kernel.run.events import InputReceived
 from foliot.store.base import Database
 from foliot.store.journal.base import TERMINAL, Signal, TransactionBody
 from foliot.store.journal.database import add_signal, lock_runs
-from foliot.store.sessions.base import Input, NewInput, Said
+from foliot.store.sessions.base import NewInput, Said
 from foliot.store.sessions.database import add_input, input_of_row, said_before
 from foliot.store.transaction import Tx, one, rows, run
 
@@ -35,6 +35,12 @@ class RunRestarted(Conflict):
     def __init__(self, run_id: str, by: str) -> None:
         super().__init__(f"run {run_id} has ended, and run {by} goes on after it")
         self.by = by
+
+
+class SaidMeanwhile(Conflict):
+    """The same input was stored by somebody else since it was looked for: what became of it is in its row by now."""
+
+    code = "said_meanwhile"
 
 
 class RunInputs:
@@ -55,14 +61,13 @@ class RunInputs:
 
     async def unheard(self, key: int) -> list[Message]:
         """Returns what was said to a run, by the key of its row, that failed before it could hear it."""
-        found = await self._db.read("inbox_list", owner_kind="run", owner=key, after=0, count=MOST_WAITING)
-        inputs = [input_of_row(row) for row in found]
-        return [each.message for each in inputs if each.reason == RUN_ENDED and each.message is not None]
+        found = await self._db.read("inbox_unheard_list", owner=key, reason=RUN_ENDED)
+        return [message for row in found if (message := input_of_row(row).message) is not None]
 
-    async def all(self, key: int) -> list[Input]:
-        """Lists what was said to a run, by the key of its row, in the order of arrival."""
-        found = await self._db.read("inbox_list", owner_kind="run", owner=key, after=0, count=10 * MOST_WAITING)
-        return [input_of_row(row) for row in found]
+    async def arrival(self, key: int, id: str) -> int:
+        """Returns the number of an input to a run, by the key of its row; 0 for one that is not there."""
+        found = await self._db.read("inbox_by_id", owner_kind="run", owner=key, id=id)
+        return found[0]["seq"] if found else 0
 
 
 def restarting(
@@ -74,8 +79,8 @@ def restarting(
     """
 
     def body() -> Tx[None]:
-        if (known := (yield from one("inbox_by_id", owner_kind="run", owner=key, id=new.id))) is not None:
-            raise RunRestarted(run_id, known["run_id"] or run_id)
+        if (yield from one("inbox_by_id", owner_kind="run", owner=key, id=new.id)) is not None:
+            raise SaidMeanwhile(f"the input {new.id!r} was said to run {run_id} just now")
         if (restart := (yield from one("inbox_restart", owner=key))) is not None:
             raise RunRestarted(run_id, restart["run_id"])
         seq = (yield from _last(key)) + 1
