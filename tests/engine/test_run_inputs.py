@@ -9,9 +9,14 @@ from pathlib import Path
 import pytest
 
 from foliot import Agent, Runtime, ScriptedModel, tool
+from foliot.engine.driver.journal import signal
 from foliot.errors import Conflict, InvalidInput
-from foliot.kernel.run.events import InputReceived, RunCreated, ToolFinished
+from foliot.kernel.messages import Message, Text
+from foliot.kernel.run.events import CancelRequested, InputReceived, RunCreated, ToolFinished
 from foliot.runtime.inputs import RunInput
+from foliot.store.journal.base import NewRun
+from foliot.store.sessions.base import NewInput
+from foliot.store.sessions.run_inputs import RunInputs
 
 
 @pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.services)])
@@ -210,3 +215,17 @@ async def test_what_a_run_cannot_answer_within_its_limits_is_answered_when_it_is
     await rt.runs.wait(restarted.run.id)
     created = (await rt.inside.runs.facts(restarted.run.id))[0][1]
     assert [message.text for message in created.input] == ["two", "three"]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("rt", ["sqlite", pytest.param("postgres", marks=pytest.mark.services)], indirect=True)
+async def test_nothing_is_acknowledged_by_a_run_that_is_being_cancelled(rt: Runtime, tmp_path: Path) -> None:
+    agent = Agent("clerk", model=ScriptedModel({"otherwise": {"say": "heard {input}"}}))
+    await rt.run(agent, "one", run_id="done")
+    journal = rt.inside.runs.journal
+    first = await journal.read("done", limit=1)
+    info = await journal.get("done")
+    await journal.create(NewRun("r1", "default", "clerk", info.spec, 0.0), first)  # nobody drives it
+    await journal.signal(signal("r1", CancelRequested("ann"), 0.0))
+    said = NewInput("k", "followup", Message("user", (Text("then"),)), "digest")
+    with pytest.raises(Conflict, match="being cancelled"):
+        await RunInputs(rt.inside.database).say("r1", said, now=0.0)

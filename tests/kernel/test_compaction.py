@@ -5,13 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foliot.kernel.messages import Message, Text, ToolCall, ToolResult, Usage
+from foliot.kernel.messages import Message, ModelResponse, Text, ToolCall, ToolResult, Usage
 from foliot.kernel.run.actions import AskModel, Compact, End
 from foliot.kernel.run.compaction import cut
 from foliot.kernel.run.events import (
     CompactionRequested,
     ModelCut,
     ModelFailed,
+    ModelResponded,
     RunClaimed,
     RunCreated,
     RunSucceeded,
@@ -132,6 +133,20 @@ def test_whoever_asks_has_it_compacted_before_the_next_question() -> None:
     action = decide(state)
     assert isinstance(action, Compact)
     assert action.cause == "asked"
+
+
+def test_a_compaction_that_is_asked_for_during_the_last_question_is_made_before_the_end() -> None:
+    state = at_work([user("a"), answer()] * 4, tail=2)
+    for event in (StepStarted(1), CompactionRequested("ann"), ModelResponded(1, ModelResponse(answer("done")))):
+        apply(state, event, 2.0)
+    action = decide(state)
+    assert isinstance(action, Compact)
+    assert action.cause == "asked"
+    apply(state, SessionCompacted(action.replace, SUMMARY, first=1, last=action.replace), 3.0)
+    ended = decide(state)
+    assert isinstance(ended, End)
+    assert isinstance(ended.terminal, RunSucceeded)
+    assert ended.terminal.output == "done"
 
 
 def test_a_run_that_only_compacts_ends_when_it_has() -> None:

@@ -404,6 +404,8 @@ async def test_the_model_of_a_session_is_that_of_its_next_turns(gated: tuple[Run
         {"id": ""},
         {"title": "t" * 300},
         {"options": {"inbox": {"cap": 0}}},
+        {"options": {"inbox": {"kap": 1}}},
+        {"options": {"inbocks": {}}},
         {"options": {"inbox": {"drop": "all"}}},
         {"options": {"inbox": 3}},
         {"kind": "feast"},

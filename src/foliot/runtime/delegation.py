@@ -497,6 +497,7 @@ class Delegator:
             contract=None,
             output_schema=None,
             tool_use_behavior="run_llm_again",
+            time_notice="",  # a task whose time is over has failed: the notice is for people
             extra={name: value for name, value in parent.spec.extra.items() if name != CLIENT},
         )
         # What a hook has left out of the question, no copy has either.

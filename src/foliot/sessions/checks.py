@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from math import isfinite
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
+from foliot.common.suggestions import check_word
 from foliot.errors import InvalidInput
 from foliot.kernel.identity import is_name
 from foliot.kernel.inbox import DROPS, InboxOptions
@@ -65,6 +66,11 @@ def check_title(title: str) -> str:
 
 def check_options(options: dict[str, Any]) -> dict[str, Any]:
     """Returns the options of a session. Raises `InvalidInput` for rules of an inbox that are none."""
+    for name in options:
+        check_word("the option of a session", name, (INBOX,))  # another one would do nothing
+    given = options.get(INBOX)
+    for name in cast("dict[str, Any]", given) if isinstance(given, dict) else ():
+        check_word("the option of an inbox", name, InboxOptions.__struct_fields__)
     try:
         size = len(msgspec.json.encode(options))
         inbox = msgspec.convert(options.get(INBOX, {}), InboxOptions)

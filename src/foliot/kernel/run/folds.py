@@ -203,7 +203,6 @@ def _model_responded(state: State, event: e.ModelResponded) -> None:
     state.spent.add(response.usage)
     if event.wasted.total_tokens:
         state.spent.add(event.wasted)
-    state.compact_asked = False
     state.cut = None
     if tokens := response.usage.total_tokens:
         _calibrate(state, response.usage)

@@ -26,6 +26,7 @@ from foliot.kernel.run.events import (
     ApprovalDecided,
     ApprovalRequested,
     BudgetExceeded,
+    CompactionCause,
     Event,
     QuestionAnswered,
     QuestionAsked,
@@ -293,6 +294,8 @@ def _continue(state: State) -> Action:
     )
     # Something was said before the run could finish: it is answered, as long as the budget allows another step.
     if state.answer is not None and (breach is not None or not state.inputs):
+        if breach is None and state.compact_asked and not state.compacted:
+            return _compact(state, "asked")  # it was asked for during the last question
         return _conclude(state, state.answer, may_ask=breach is None)
     if breach is None and state.pauses >= MOST_PAUSES:
         message = f"the model paused in one answer {state.pauses} times, and did not end it"
@@ -313,9 +316,12 @@ def _continue(state: State) -> Action:
         waiting = RunWaiting("model_retry", "timer", until=until, message=message)
         return Wait(waiting, (waiting,))
     if (cause := compaction.due(state)) is not None:
-        replaced = compaction.cut(state, cause)
-        return Compact(state.step, tuple(state.transcript), (), replaced, cause, state.deadline)
+        return _compact(state, cause)
     return _last_answer(state) or _ask(state)
+
+
+def _compact(state: State, cause: CompactionCause) -> Compact:
+    return Compact(state.step, tuple(state.transcript), (), compaction.cut(state, cause), cause, state.deadline)
 
 
 def _conclude(state: State, answer: FinalAnswer, *, may_ask: bool) -> Action:

@@ -277,3 +277,6 @@ SELECT run_id FROM inbox
 -- What was said to a run that ended before it could hear it, in the order of arrival.
 SELECT seq, id, mode, message, digest, by_name, place, details, status, steered, outcome, reason, run_id, at
   FROM inbox WHERE owner_kind = 'run' AND owner = :owner AND status = 'dropped' AND reason = :reason ORDER BY seq;
+
+-- name: signal_cancelling
+SELECT id FROM signal WHERE run_id = :run_id AND type = :type LIMIT 1;

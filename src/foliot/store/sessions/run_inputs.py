@@ -14,8 +14,8 @@ import msgspec
 from foliot.errors import Conflict, NotFound
 from foliot.kernel.inbox import FULL, RUN_ENDED, Arrival, InboxOptions, Waiting, arrive
 from foliot.kernel.messages import Message
-from foliot.kernel.run.codec import encode, type_of
-from foliot.kernel.run.events import InputReceived
+from foliot.kernel.run.codec import NAMES, encode, type_of
+from foliot.kernel.run.events import CancelRequested, InputReceived
 from foliot.store.base import Database
 from foliot.store.journal.base import TERMINAL, Signal, TransactionBody
 from foliot.store.journal.database import add_signal, lock_runs
@@ -104,6 +104,8 @@ def _say(run_id: str, new: NewInput, now: float, in_transaction: TransactionBody
         if (restart := (yield from one("inbox_restart", owner=key))) is not None:
             raise RunRestarted(run_id, restart["run_id"])
         return Said(0, "restarted", act="start", run_id=run_id)
+    if (yield from one("signal_cancelling", run_id=run_id, type=NAMES[CancelRequested])) is not None:
+        raise Conflict(f"run {run_id} is being cancelled", hint="once it has ended, saying it restarts the run")
     waiting = yield from rows("inbox_open", owner_kind="run", owner=key)
     if len(waiting) >= MOST_WAITING:
         raise Conflict(FULL, hint="wait until the run has heard what was said to it")
