@@ -64,11 +64,11 @@ def texts_of(state: State) -> list[str]:
     created = state.created
     if created is not None and created.compacts:
         return []
-    first = created.input[0] if created is not None and created.input else None
+    first = state.said[0] if state.said else None
     own = next((n for n, message in enumerate(state.transcript) if message is first), None)
     messages: Sequence[Message] = state.transcript[own:] if own is not None else ()
     if own is None and created is not None:
-        messages = (*created.input, *state.transcript[1:])  # a summary stands in the place of some
+        messages = (*state.said, *state.transcript[1:])  # a summary stands in the place of some
     return [message.text for message in messages if message.role in ("user", "assistant") and message.text]
 
 

@@ -122,7 +122,7 @@ class RunHooks:
             return [fact]
         made = await self.chain.decide(_result_act(state, intent, fact))
         facts: list[Event] = [fact]
-        if isinstance(fact, ToolFinished) and made.hooks and made.ended is None:
+        if isinstance(fact, ToolFinished) and made.hooks:
             facts = [replaced(fact, result=_result(fact.result, made), hooks=tuple(made.hooks))]
         return [*facts, made.event(f"{intent.call_id}/{intent.attempt}")] if made.ended is not None else facts
 
@@ -208,8 +208,8 @@ def _result_act(state: State, intent: CallIntent, fact: ToolFinished | ToolUnkno
 
 def _result(result: ToolResult, made: Decision) -> ToolResult:
     """The result with the text of the hooks in the place of its own; or why it is withheld."""
-    if made.refused is not None:
-        message = f"{made.refused}; the call was made, and its result is withheld"
+    if (why := made.refused or made.ended) is not None:
+        message = f"{why}; the call was made, and its result is withheld"
         return failed(result.call_id, result.name, ToolFailure("blocked_by_hook", "tool_result_blocked", message))
     kept = tuple(part for part in result.content if not isinstance(part, Text))
     return replaced(result, content=(Text(made.act.text), *kept))

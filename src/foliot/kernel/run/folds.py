@@ -26,7 +26,7 @@ from foliot.kernel.run.calls import (
 )
 from foliot.kernel.run.compaction import raw_among
 from foliot.kernel.run.contract import fold_violation, release_twins
-from foliot.kernel.run.hooks import fold_decision
+from foliot.kernel.run.hooks import fold_decision, forget_refusals, withhold
 from foliot.kernel.run.rules import TAKEN_AT_BOUNDARY
 from foliot.kernel.run.state import Call, FinalAnswer, RunEnding, State
 from foliot.kernel.tokens import estimate_messages, estimate_text, estimate_tools, image_rule
@@ -49,6 +49,7 @@ def _created(state: State, event: e.RunCreated) -> None:
     elif state.counts_tokens and state.transcript:
         _count(state, state.transcript)
     state.created = event
+    state.said, state.earlier = list(event.input), len(state.transcript)
     state.workspace = event.workspace
     if state.transcript:
         remember_history(state)
@@ -102,6 +103,7 @@ def _retried(state: State, event: e.RunRetried) -> None:
     state.fruitless = 0
     state.retried = event
     state.busy = 0 if event.counted else state.busy + 1
+    forget_refusals(state)
     if state.ending is not None and state.ending.cancelled is None:
         state.ending = None
     answer = state.answer
@@ -117,6 +119,7 @@ def _retried(state: State, event: e.RunRetried) -> None:
 
 
 def _ended(state: State, event: e.Terminal) -> None:
+    _withhold(state)
     _keep_cut(state)
     state.ended = event
     state.waiting = None
@@ -126,9 +129,19 @@ def _succeeded(state: State, event: e.RunSucceeded) -> None:
     if (
         state.ending is not None
     ):  # not an answer of the model: whoever goes on with the conversation has it all the same
+        _withhold(state)
         _keep_cut(state)
         add_message(state, Message("assistant", (Text(event.output),)))
     _ended(state, event)
+
+
+def _withhold(state: State) -> None:
+    """Withholds what hooks refused; with a question, also the inputs to it: no later turn has to hear them."""
+    if any(event.point == "before_model" for event in state.withheld):
+        for given in inputs_due(state):
+            state.inputs.remove(given)
+            state.taken.append(given.input_id)
+    withhold(state)
 
 
 def _keep_cut(state: State) -> None:
@@ -424,6 +437,7 @@ def _model_cut(state: State, event: e.ModelCut) -> None:
 def _compacted(state: State, event: e.SessionCompacted) -> None:
     state.summarised += raw_among(state, event.replaced)
     state.transcript[: event.replaced] = [event.summary]
+    state.earlier = max(1, state.earlier - event.replaced + 1)
     state.base = event.kept_from or state.base
     state.overflow = state.compact_asked = False
     state.compacted = True

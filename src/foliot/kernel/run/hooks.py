@@ -12,6 +12,9 @@ only then does the act as it was decided. So a run that is resumed, and a replay
     after_message       step number         the text of the answer; a refusal ends the run
     other after points  step or call        nothing: recorded only when a hook ends the run
 
+What was refused is not read by a model later either: when the run ends by it, a notice takes its place in the
+transcript, so in the conversation that goes on after the run, its summaries and its searches. The journal keeps it.
+
 Tools only become fewer: what the run was not pinned to is left out, whatever a hook says.
 """
 
@@ -22,7 +25,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from foliot.kernel.arguments import parse_object
-from foliot.kernel.messages import Message, Part, Text, ToolSpec
+from foliot.kernel.messages import Message, Part, Text, ToolResult, ToolSpec
 from foliot.kernel.run import feedback
 from foliot.kernel.run.calls import hold_repeat
 from foliot.kernel.run.contract import release_twins
@@ -65,6 +68,7 @@ def refusal_of(state: State, event: HookDecided) -> str | None:
 def fold_decision(state: State, event: HookDecided) -> None:
     state.hooked[f"{event.point}/{event.act}"] = event.then
     if event.then == "end":
+        state.withheld.append(event)
         return state.end(FAILED, event.hooks[-1] if event.hooks else "hook", event.message)
     match event.point:
         case "before_tool":
@@ -81,6 +85,7 @@ def fold_decision(state: State, event: HookDecided) -> None:
 
 
 def _block(state: State, event: HookDecided) -> None:
+    state.withheld.append(event)
     state.end(BLOCKED, event.hooks[-1] if event.hooks else "hook", event.message)
 
 
@@ -117,12 +122,14 @@ def _decide_message(state: State, event: HookDecided) -> None:
             return _block(state, event)
         place = _place(state, event.act)
         if event.text is not None and place is not None:
-            state.transcript[place] = with_text(state.transcript[place], event.text)
+            changed = with_text(state.transcript[place], event.text)
+            state.transcript[place] = state.said[_number(event.act)] = changed
         return None
     for index, given in enumerate(state.inputs):
         if given.input_id == name:
             if event.then == "refuse":
                 del state.inputs[index]
+                state.taken.append(name)  # nobody has to say it to another turn, which would refuse it too
                 state.interrupted = any(each.mode == "interrupt" for each in state.inputs)
             elif event.text is not None:
                 state.inputs[index] = replace(given, message=with_text(given.message, event.text))
@@ -139,10 +146,78 @@ def _decide_answer(state: State, event: HookDecided) -> None:
         return None
     said, answer.text = answer.text, event.text
     answer.accepted, answer.value, answer.empty = False, None, not event.text.strip()
-    # What went out is what the next turn knows of; an answer in several pieces stays as the model gave it.
-    if state.transcript and (last := state.transcript[-1]).role == "assistant" and last.text == said:
-        state.transcript[-1] = with_text(last, event.text)
+    # What went out is what the next turn knows of, also in the place of an answer in several pieces.
+    pieces = _pieces(state)
+    if pieces and "".join(piece.text for piece in pieces) == said:
+        state.transcript[-len(pieces) :] = [with_text(pieces[-1], event.text)]
     return None
+
+
+def _pieces(state: State) -> list[Message]:
+    """The messages at the end of the transcript that the answer consists of: a model may pause within one."""
+    first = len(state.transcript)
+    while first > state.earlier and (piece := state.transcript[first - 1]).role == "assistant" and not piece.calls:
+        first -= 1
+    return state.transcript[first:]
+
+
+# --- what is withheld --------------------------------------------------------------------------------------------
+
+
+def forget_refusals(state: State) -> None:
+    """Has another attempt ask again about what this one was to end by."""
+    for event in state.withheld:
+        state.hooked.pop(f"{event.point}/{event.act}", None)
+    state.withheld.clear()
+
+
+def withhold(state: State) -> None:
+    """Puts notices in the place of what hooks refused, at the end of the run: no model is sent it after that."""
+    for event in state.withheld:
+        who = event.hooks[-1] if event.hooks else "?"
+        match event.point:
+            case "before_message" if (place := _place(state, event.act)) is not None:
+                _withhold_from(state, place, who, only_one=True)
+            case "before_run":
+                _withhold_from(state, len(state.transcript) - len(state.said), who)
+            case "before_model":
+                _withhold_question(state, who)
+            case "after_message" if pieces := _pieces(state):
+                notice = Message("assistant", (Text(f"[the answer was refused by hook {who}]"),))
+                state.transcript[-len(pieces) :] = [notice]
+            case _:
+                pass
+    state.withheld.clear()
+
+
+def _withhold_question(state: State, who: str) -> None:
+    """Withholds what the model has not been sent yet: all that follows its last answer."""
+    first = len(state.transcript)
+    while first > state.earlier and state.transcript[first - 1].role != "assistant":
+        first -= 1
+    _withhold_from(state, first, who)
+
+
+def _withhold_from(state: State, first: int, who: str, *, only_one: bool = False) -> None:
+    begin = len(state.transcript) - len(state.said)
+    for place in range(max(first, state.earlier), first + 1 if only_one else len(state.transcript)):
+        notice = _notice(state.transcript[place], who)
+        state.transcript[place] = notice
+        if not state.spent.steps and 0 <= place - begin < len(state.said):
+            state.said[place - begin] = notice
+
+
+def _notice(message: Message, who: str) -> Message:
+    """The message without what was said in it. Results stay the results of their calls, or providers would refuse."""
+    refused = Text(f"[a message was refused by hook {who}]")
+    results = [part for part in message.parts if isinstance(part, ToolResult)]
+    if not results:
+        return Message(message.role, (refused,))
+    return Message(message.role, tuple(replace(each, content=(refused,), error=None) for each in results))
+
+
+def _number(act: str) -> int:
+    return int(act.removeprefix("message:"))
 
 
 def _place(state: State, act: str) -> int | None:

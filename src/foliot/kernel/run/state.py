@@ -158,6 +158,7 @@ class State:
         "cut",
         "delayed",
         "doubts",
+        "earlier",
         "effects",
         "ended",
         "ending",
@@ -187,6 +188,7 @@ class State:
         "rules",
         "run_change",
         "run_id",
+        "said",
         "seq",
         "spec",
         "spent",
@@ -205,6 +207,7 @@ class State:
         "waiting_since",
         "waived",
         "was_delayed",
+        "withheld",
         "worker",
         "worker_name",
         "workspace",
@@ -221,6 +224,8 @@ class State:
         self.link = b""  # of the newest event, in the chain of the journal; kept for whoever writes the next
         self.now = 0.0
         self.created: RunCreated | None = None
+        self.said: list[Message] = []  # what it was begun with, as hooks left it
+        self.earlier = 0  # so many messages at the head of the transcript are not of this run
         self.attempt = 0  # a claim alone begins none: a pause, an approval or a moved lease is no attempt
         self.fruitless = 0  # attempts in a row, this one included, that have brought nothing so far
         self.held = False
@@ -280,6 +285,7 @@ class State:
         self.doubts = 0  # grows with each call that comes into doubt, for whoever keeps a list of them
         # what hooks have decided: points with acts and what became of them, and of the questions
         self.hooked: dict[str, str] = {}
+        self.withheld: list[HookDecided] = []  # what no model may read once the run has ended by it
         self.run_change: HookDecided | None = None
         self.step_change: HookDecided | None = None
         # The size of the next request: what the provider counted up to its last answer, and an estimate of what is new,
