@@ -143,4 +143,5 @@ GROWN: tuple[e.Event, ...] = (
     e.SessionCompacted(
         4, INPUT, USAGE, 5, 8, "r3", "r4", "r5", "fallback", "size", "acme/fast", tokens_before=900, tokens_after=80
     ),
+    e.InputReceived("i1", Message("user", (Text("pay"),)), "steer", arrival=8, ordered_by=("cy", "root")),
 )

@@ -18,8 +18,11 @@ QUARANTINED: Final = "Quarantined"
 
 
 def skill_digest(spec: Mapping[str, Any], name: str) -> str:
-    """Returns the digest of a skill: of all that a model could be shown of it, under the name that it has there."""
-    seen = {
+    """Returns the digest of a skill: of all that a model could be shown of it, under the name that it has there.
+
+    In whose runs it is offered is a part of it: a skill that was allowed for one user is not allowed for another.
+    """
+    seen: dict[str, Any] = {
         "name": spec.get("name") or name,
         "description": spec.get("description", ""),
         "status": spec.get("status") or "active",
@@ -27,6 +30,8 @@ def skill_digest(spec: Mapping[str, Any], name: str) -> str:
         "body": spec.get("body", ""),
         "files": dict(spec.get("files") or {}),
     }
+    if user := spec.get("user"):
+        seen["user"] = user
     return f"sha256:{hashlib.sha256(canonical_json(seen)).hexdigest()}"
 
 

@@ -119,7 +119,7 @@ class TurnKeeper:
         await self.begin(
             session,
             input_of(chosen, dropped),
-            identity=identity_of(session, chosen),
+            identity=identity_of(session, [*dropped, *chosen]),
             options=options_of(session, chosen),
             inputs=due.inputs,
             summarised=[each.seq for each in dropped],

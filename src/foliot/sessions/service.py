@@ -45,6 +45,7 @@ from foliot.store.base import Database
 from foliot.store.journal.base import Journal
 from foliot.store.sessions.assets import SqlAssets
 from foliot.store.sessions.base import (
+    ORDERED_BY,
     Input,
     NewInput,
     NewSession,
@@ -330,7 +331,9 @@ class SessionService:
             word = "followup"  # files are in the folder of a turn that begins with them, not of one at work
         kept = details_of(identity, options, {**(details or {}), **({ASSETS: list(files)} if files else {})})
         with storable(f"what is said to session {id}"):
-            what = digest(msgspec.json.encode((word, said, place, kept)))
+            # Whose order it is may change between two tries to say it: a channel has another declarer by then.
+            same = {name: value for name, value in kept.items() if name != ORDERED_BY}
+            what = digest(msgspec.json.encode((word, said, place, same)))
         new = NewInput(key or self._new_id(self._clock()), word, said, what, by, place, kept)
         outcome = await self.store.say(id, new, now=self._clock(), options=inbox_of(session))
         if outcome.act == "start":
@@ -386,7 +389,7 @@ class SessionService:
         run_id = await self.keeper.begin(
             session,
             asked.messages,
-            identity=asked.identity if identity is None else asked.identity.also_ordered_by(identity.actor),
+            identity=asked.identity if identity is None else asked.identity.also_ordered_by(*identity.people),
             options=chosen,
             again=asked.inputs,
             after=asked.after,
@@ -415,6 +418,7 @@ class SessionService:
         if not session.head:
             raise Conflict(f"nothing was said to session {id} yet", hint="say something first")
         spoke = Identity(session.place.user, by=by if by != session.place.user else "")
+        spoke = spoke if identity is None else spoke.also_ordered_by(*identity.ordered_by)
         run_id = await self.keeper.begin(
             session,
             (),

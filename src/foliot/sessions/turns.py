@@ -21,7 +21,7 @@ from foliot.kernel.run.state import State
 from foliot.sessions.base import TurnOptions
 from foliot.sessions.history import texts_of
 from foliot.store.journal.base import TransactionBody
-from foliot.store.sessions.base import Input, Session
+from foliot.store.sessions.base import ORDERED_BY, Input, Session
 from foliot.store.sessions.database import end_turn
 
 # A turn has half an hour, unless it or its agent says otherwise. Waiting for people does not count.
@@ -117,11 +117,14 @@ def over(options: TurnOptions, given: TurnOptions) -> TurnOptions:
     )
 
 
-def identity_of(session: Session, chosen: Sequence[Input]) -> Identity:
-    """Returns on whose behalf a turn acts: the user of its session, and by whom if others spoke for them."""
-    last = chosen[-1]
+def identity_of(session: Session, heard: Sequence[Input]) -> Identity:
+    """Returns on whose behalf a turn acts: the user of its session, and by whom if others spoke for them.
+
+    The order is of all who had a part in one of the inputs that it hears, also in one of which it has a line only.
+    """
+    last = heard[-1]
     spoke = Identity(session.place.user, by=last.by, via=str(last.details.get(VIA, "")))
-    return spoke.also_ordered_by(*(each.by for each in chosen))
+    return spoke.also_ordered_by(*(name for each in heard for name in (each.by, *each.details.get(ORDERED_BY, ()))))
 
 
 def details_of(identity: Identity | None, options: TurnOptions | None, details: dict[str, Any]) -> dict[str, Any]:
@@ -131,6 +134,8 @@ def details_of(identity: Identity | None, options: TurnOptions | None, details: 
         kept[OPTIONS] = msgspec.to_builtins(options)
     if identity is not None and identity.via:
         kept[VIA] = identity.via
+    if identity is not None and identity.ordered_by:
+        kept[ORDERED_BY] = list(identity.ordered_by)
     return kept
 
 

@@ -1,7 +1,8 @@
 """The asks of a turn to the person at the terminal: approvals, questions, and calls of unknown outcome.
 
 One is asked at a time, with all that is decided about on the screen. A decision is about the arguments that were shown:
-their digest goes with it. Only a plain `y` or `yes` approves.
+their digest goes with it, and what could not be shown is not approved. Only a plain `y` or `yes` approves. What was
+typed before a question stood there does not answer it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ PLAIN: Final = "> "
 
 
 class Asks:
-    """The open asks of one session. `is_open` says whether what is typed answers one of them."""
+    """The open asks of one session."""
 
     def __init__(self, work: Groups, screen: Screen, *, namespace: str, by: str) -> None:
         self._work = work
@@ -35,11 +36,8 @@ class Asks:
         self._namespace = namespace
         self._by = by
         self._open: deque[tuple[str, ChatAsk]] = deque()
-        self._digest = ""
-
-    @property
-    def is_open(self) -> bool:
-        return bool(self._open)
+        # Of the arguments that stand on the screen; None when they do not.
+        self._digest: str | None = None
 
     async def take(self, event: WaitingEvent) -> None:
         """Takes what a turn asks in the place of what it asked before, and shows the first of it."""
@@ -50,11 +48,16 @@ class Asks:
         """Drops what is asked: the turn goes on, or is over."""
         if self._open:
             self._open.clear()
-            self._screen.prompt = PLAIN
-            self._screen.draw()
+            self._screen.ask(PLAIN, None)
 
-    async def answer(self, text: str) -> None:
-        """Answers the first ask with what was typed; what does not answer it is refused, and nothing is decided."""
+    async def answer(self, text: str, asked: object) -> None:
+        """Answers the first ask with what was typed; what does not answer it is refused, and nothing is decided.
+
+        `asked` is what stood on the screen when it was entered: it answers nothing else.
+        """
+        if not self._open or asked is not self._screen.asked:
+            self._screen.print("That was typed to an earlier question: it answers nothing, and was not sent.")
+            return
         run, ask = self._open[0]
         try:
             await self._decide(run, ask, text.strip())
@@ -71,10 +74,13 @@ class Asks:
         work, word = self._work, text.lower()
         match ask.kind:
             case "approval" if word in YES:
+                if self._digest is None:
+                    await self._show()
+                    raise InvalidInput("Nothing was approved: what is asked did not stand there.")
                 await work.approvals.approve(ask.id, namespace=self._namespace, by=self._by, digest=self._digest)
                 self._screen.print(paint(f"approved: {one_line(ask.tool, 60)}", dim=True))
             case "approval" if word in NO:
-                await work.approvals.deny(ask.id, namespace=self._namespace, by=self._by, digest=self._digest)
+                await work.approvals.deny(ask.id, namespace=self._namespace, by=self._by, digest=self._digest or "")
                 self._screen.print(paint(f"denied: {one_line(ask.tool, 60)}", dim=True))
             case "approval":
                 raise InvalidInput("Answer y or n.", hint="/steer TEXT says something instead, /stop ends the turn")
@@ -88,37 +94,39 @@ class Asks:
 
     async def _show(self) -> None:
         if not self._open:
-            self._screen.prompt = PLAIN
-            self._screen.draw()
+            self._screen.ask(PLAIN, None)
             return
         _, ask = self._open[0]
         tool = one_line(ask.tool, 60)
+        # What is typed meanwhile is typed to nothing: the question is not there yet.
+        self._screen.ask(PLAIN, None)
         match ask.kind:
             case "approval":
-                await self._show_approval(ask)
-                self._screen.prompt = f"Allow {tool}? [y/n] "
+                self._digest = await self._show_approval(ask)
+                seen = self._digest is not None
+                prompt = f"Allow {tool}? [y/n] " if seen else f"{tool} cannot be shown. [y: try again/n: deny] "
             case "question":
                 self._screen.print(paint(f"{tool} asks:", bold=True))
                 self._screen.print_theirs(ask.question)
                 self._screen.print(*(f"  {number}  {one_line(each)}" for number, each in enumerate(ask.choices, 1)))
-                self._screen.prompt = "Answer: "
+                prompt = "Answer: "
             case "unknown_effect":
                 self._screen.print(paint(f"{tool} may have acted: {one_line(ask.reason, 200)}", fg="yellow"))
-                self._screen.prompt = "What became of it? [happened/run/fail] "
-        # What stands in the editor was not typed as an answer to this.
-        self._screen.editor.clear()
-        self._screen.draw()
+                prompt = "What became of it? [happened/run/fail] "
+        if self._open and self._open[0][1] is ask:  # not taken back while it was fetched
+            self._screen.ask(prompt, object())
 
-    async def _show_approval(self, ask: ChatAsk) -> None:
+    async def _show_approval(self, ask: ChatAsk) -> str | None:
+        """Shows what is to be approved; returns the digest of the arguments, None when they cannot be shown."""
         try:
             document = await self._work.approvals.get(ask.id, namespace=self._namespace)
         except FoliotError as error:
             self._screen.print(f"{paint('!', fg='yellow')} {one_line(error.message)}")
-            return
-        self._digest = current_digest(document)
+            return None
         why = one_line(ask.reason, 200)
         lines = [
             paint(f"needs an approval{f': {why}' if why else ''}", fg="yellow"),
             *decided_about(document).split("\n"),
         ]
         self._screen.print(*lines)
+        return current_digest(document)

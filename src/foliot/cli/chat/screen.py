@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import shutil
 import signal
 import sys
 import termios
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
@@ -32,14 +33,19 @@ READ: Final = 65_536
 
 
 class Screen:
-    """`prompt` is what stands before the text that is typed, `status` the line above it, blank for none."""
+    """`prompt` is what stands before the text that is typed, `status` the line above it, blank for none.
+
+    `asked` is the question that stands there, None for none: what is entered answers the one that stood there then.
+    """
 
     def __init__(self, editor: LineEditor, *, color: bool | None) -> None:
         self.editor = editor
         self.prompt = "> "
         self.status = ""
+        self.asked: object | None = None
         self._area = PromptArea(color=color)
-        self._typed: asyncio.Queue[Typed | None] = asyncio.Queue()
+        self._typed: asyncio.Queue[tuple[Typed | None, object | None]] = asyncio.Queue()
+        self._unread: Callable[[], bool] | None = None
         self._row = ""  # the last row of what somebody writes: it is not full yet
         self._writing = False
 
@@ -104,9 +110,21 @@ class Screen:
 
     # --- keys ----------------------------------------------------------------------------------------------------
 
-    async def typed(self) -> Typed | None:
-        """Returns what is entered or wished next; None when the terminal is gone."""
+    async def typed(self) -> tuple[Typed | None, object | None]:
+        """Returns what is entered or wished next, None when the terminal is gone; and what was `asked` then."""
         return await self._typed.get()
+
+    def ask(self, prompt: str, question: object | None) -> None:
+        """Puts a question there, or takes it away. Nothing that was typed before it is seen is typed to it.
+
+        That is what stands in the editor, and what was typed ahead and is not read yet.
+        """
+        if question is not None:
+            while self._unread is not None and self._unread():
+                pass
+            self.editor.clear()
+        self.prompt, self.asked = prompt, question
+        self.draw()
 
     @contextmanager
     def opened(self) -> Generator[None]:
@@ -115,11 +133,13 @@ class Screen:
         found = termios.tcgetattr(stdin)
         self._take(stdin, found)
         loop.add_reader(stdin, self._read, stdin, found)
+        self._unread = lambda: bool(select.select([stdin], [], [], 0)[0]) and self._read(stdin, found)
         with suppress(NotImplementedError, ValueError):
             loop.add_signal_handler(signal.SIGWINCH, self.draw)
         try:
             yield
         finally:
+            self._unread = None
             loop.remove_reader(stdin)
             with suppress(NotImplementedError, ValueError):
                 loop.remove_signal_handler(signal.SIGWINCH)
@@ -141,23 +161,26 @@ class Screen:
         with suppress(termios.error, OSError):
             termios.tcsetattr(stdin, termios.TCSADRAIN, found)  # type: ignore[arg-type]
 
-    def _read(self, stdin: int, found: list[object]) -> None:
+    def _read(self, stdin: int, found: list[object]) -> bool:
+        """Takes what was typed; False when nothing more will come."""
         try:
             data = os.read(stdin, READ)
         except OSError:
             data = b""
         if not data:
             asyncio.get_running_loop().remove_reader(stdin)
-            self._typed.put_nowait(None)
-            return
+            self._unread = None
+            self._typed.put_nowait((None, None))
+            return False
         for each in self.editor.feed(data):
             if each == "suspend":
                 self._give_back(stdin, found)
                 os.kill(os.getpid(), signal.SIGTSTP)
                 self._take(stdin, found)
             elif each != "redraw":
-                self._typed.put_nowait(each)
+                self._typed.put_nowait((each, self.asked))
         self.draw()
+        return True
 
 
 def prompt_rows(prompt: str, text: str, cursor: int, width: int) -> tuple[list[str], int, int]:

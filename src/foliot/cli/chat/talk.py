@@ -65,9 +65,10 @@ class Talk:
             if not typed.done():
                 await self._following  # it ends by an error alone
                 return False
-            match typed.result():
+            entered, asked = typed.result()
+            match entered:
                 case Entered(text=text):
-                    return await self._entered(text)
+                    return await self._entered(text, asked)
                 case "interrupt":
                     return self._interrupt()
                 case _:
@@ -105,7 +106,7 @@ class Talk:
 
     # --- what is typed -----------------------------------------------------------------------------------------------
 
-    async def _entered(self, text: str) -> bool:
+    async def _entered(self, text: str, asked: object | None) -> bool:
         self._screen.print(*(f"{self._screen.prompt if first else '. '}{line}" for first, line in _lines(text)))
         self._interrupted = False
         meant = read_typed(text)
@@ -116,8 +117,8 @@ class Talk:
         try:
             if isinstance(meant, Command):
                 return await self._command(meant)
-            if self._asks.is_open and meant.mode is None:
-                await self._asks.answer(meant.text)
+            if asked is not None and meant.mode is None:
+                await self._asks.answer(meant.text, asked)
             else:
                 await self._say(meant)
         except FoliotError as error:

@@ -2,8 +2,8 @@
 
 Before an act the driver asks `due`; what is due is asked by `before`, and the facts that come of it are recorded before
 the act is decided again. An act about which there is a fact in the journal is never due: a run that is resumed does not
-ask a second time. The order is that of the course of a run: the run, what was said to it, the question; calls; the
-answer.
+ask a second time. Only a call whose arguments a person edits afterwards is another act. The order is that of the course
+of a run: the run, what was said to it, the question; calls; the answer.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RunHooks:
     def __init__(self, chain: HookChain, generation: int = 0) -> None:
         self.chain = chain
         self.generation = generation
-        self._asked: Counter[tuple[HookPoint, str]] = Counter()
+        self._asked: Counter[tuple[HookPoint, str, str]] = Counter()
 
     # --- before --------------------------------------------------------------------------------------------------
 
@@ -87,8 +87,10 @@ class RunHooks:
         """Ask about what is due, calls of one step side by side. Raises nothing, but when it goes round in circles."""
         point, names = due
         for name in names:
-            self._asked[point, name] += 1
-            if self._asked[point, name] > MOST_ASKED:
+            # Arguments that a person edits are another thing to decide about, as often as they are edited.
+            about = call.arguments if (call := state.call(name)) is not None else ""
+            self._asked[point, name, about] += 1
+            if self._asked[point, name, about] > MOST_ASKED:
                 raise RuntimeError(f"what hooks decided about {point} {name!r} cannot be recorded")
         acts = [self._act(state, action, point, name) for name in names]
         made = await asyncio.gather(*(self.chain.decide(act) for act in acts))

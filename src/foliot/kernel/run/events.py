@@ -468,6 +468,7 @@ class InputReceived(Fact, frozen=True, tag="input.received"):
     """Someone said something to a live run; it enters the transcript at the next boundary that its mode allows.
 
     `arrival` is its number among all that was said to the run, in the order in which it was stored; 0 if unnumbered.
+    `ordered_by` are the others whose order it is, as in `Identity`.
     """
 
     input_id: str
@@ -475,6 +476,7 @@ class InputReceived(Fact, frozen=True, tag="input.received"):
     mode: InputMode = "steer"
     by: str = ""
     arrival: int = 0
+    ordered_by: tuple[str, ...] = ()
 
 
 class MemoryWritten(Fact, frozen=True, tag="memory.written"):

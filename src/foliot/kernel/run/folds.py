@@ -385,6 +385,7 @@ def _approval_decided(state: State, event: e.ApprovalDecided) -> None:
         call.arguments = event.arguments
         call.edited = True
         state.told_by.update(event.by.split(", "))
+        state.hooked.pop(f"before_tool/{call.id}", None)  # hooks have decided about other arguments
         release_twins(state, call)
         if state.unsettled:
             hold_repeat(state, call, parse_object(event.arguments)[0] or {})
@@ -423,7 +424,7 @@ def _unknown_decided(state: State, event: e.UnknownDecided) -> None:
 
 def _input_received(state: State, event: e.InputReceived) -> None:
     state.inputs.append(event)
-    state.told_by.add(event.by)
+    state.told_by.update((event.by, *event.ordered_by))
     state.interrupted = state.interrupted or event.mode == "interrupt"
 
 

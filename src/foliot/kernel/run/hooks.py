@@ -7,7 +7,7 @@ only then does the act as it was decided. So a run that is resumed, and a replay
     before_run          run                 system prompt, tools and model of every step; a refusal ends the run
     before_message      message:N, input:ID the text that a person said; a refusal ends the run, or drops the input
     before_model        step number         system prompt, tools and model of this step; a refusal ends the run
-    before_tool         id of the call      its arguments; a refusal is its result
+    before_tool         id of the call      its arguments; a refusal is its result. Asked again about edited ones
     before_compaction   step number         nothing; a refusal leaves the transcript as it is
     after_message       step number         the text of the answer; a refusal ends the run
     other after points  step or call        nothing: recorded only when a hook ends the run
@@ -35,6 +35,7 @@ from foliot.kernel.run.state import State
 # The codes of runs that a hook ended: it refused what they are about, or failed where its failure must end them.
 BLOCKED = "blocked_by_hook"
 FAILED = "hook_failed"
+CHANGED_AFTER_EDIT = "a hook would change arguments that a person has edited and approved"
 
 
 def was_asked(state: State, point: str, act: str) -> bool:
@@ -107,6 +108,10 @@ def _decide_call(state: State, event: HookDecided) -> None:
     assert call is not None, "checked by refusal_of"
     if event.then == "refuse":
         call.verdict = feedback.blocked(call.id, call.name, event.message)
+        release_twins(state, call)
+    elif event.arguments is not None and call.grant is not None and event.arguments != call.arguments:
+        # Somebody has decided that these very arguments are used: a hook may refuse them, and not put others there.
+        call.verdict = feedback.blocked(call.id, call.name, CHANGED_AFTER_EDIT)
         release_twins(state, call)
     elif event.arguments is not None:
         call.arguments = event.arguments

@@ -21,6 +21,8 @@ SessionKind: TypeAlias = Literal["main", "chat", "delegate", "task", "scheduler"
 InputStatus: TypeAlias = Literal["pending", "offered", "consumed", "dropped"]
 OwnerKind: TypeAlias = Literal["session", "run"]
 NO_TURN: Final = ""
+# Among the details of an input: the others whose order it is, as in `Identity`.
+ORDERED_BY: Final = "ordered_by"
 
 
 class SessionArchived(Conflict):
@@ -98,7 +100,8 @@ class NewInput(Struct, frozen=True):
     """An input to be stored. The same `id` twice is one input; `digest` tells whether it is the same.
 
     `place` is where it came from (channel, thread): inputs of two places are never joined. `details` are routing,
-    provenance and options of its turn, as the rooms above write them.
+    provenance and options of its turn, as the rooms above write them; `ORDERED_BY` among them are the others whose
+    order it is.
     """
 
     id: str

@@ -22,6 +22,7 @@ from foliot.store.channels import deliver_answer
 from foliot.store.journal.base import LockingBody, Signal
 from foliot.store.journal.database import add_signal
 from foliot.store.sessions.base import (
+    ORDERED_BY,
     FoundTurn,
     Input,
     NewInput,
@@ -430,7 +431,8 @@ def _say(id: str, new: NewInput, now: float, options: InboxOptions) -> Tx[Said]:
     heard: Event | None = None
     if arrival.act == "offer":
         # A turn only hears it: what is to be answered as well has a turn of its own afterwards.
-        heard = InputReceived(input_id(id, seq), new.message, "steer", new.by, seq)
+        others = tuple(new.details.get(ORDERED_BY, ()))
+        heard = InputReceived(input_id(id, seq), new.message, "steer", new.by, seq, others)
     elif arrival.act == "stop":
         heard = CancelRequested(by=new.by, reason=INTERRUPTED)
     if heard is None:
