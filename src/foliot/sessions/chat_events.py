@@ -38,6 +38,7 @@ from foliot.kernel.messages import (
 )
 from foliot.kernel.run import events as e
 from foliot.kernel.run.calls import named_calls
+from foliot.kernel.run.past import CallIds
 from foliot.kernel.run.rules import TAKEN_AT_BOUNDARY
 from foliot.store.sessions.database import INTERRUPTED
 from foliot.tools.display import input_summary, result_summary
@@ -403,7 +404,7 @@ class TurnStory:
 
     def _answer(self, step: int, response: ModelResponse) -> Iterator[ChatEvent]:
         self._step, self._stop, self._cut = step, response.stop, ""
-        self._calls = {call.id: call for _, call in named_calls(response.message, step, set())}
+        self._calls = {call.id: call for _, call in named_calls(response.message, step, CallIds())}
         self._answered = not self._calls
         parts = response.message.parts
         if thought := "".join(part.text for part in parts if isinstance(part, Reasoning)):

@@ -21,6 +21,7 @@ from foliot.kernel.run.calls import named_calls
 from foliot.kernel.run.codec import encode, type_of
 from foliot.kernel.run.events import ToolStarted
 from foliot.kernel.run.hooks import in_words
+from foliot.kernel.run.past import CallIds
 from foliot.runtime.results import RunResult
 
 
@@ -174,7 +175,7 @@ class RunStory:
             lines.append(Line("quiet", f"thought: {one_line(thought, LONGEST_RESULT)}"))
         if message.text.strip() and (answer or message.calls):
             lines += [Line("text", row, wrap=True) for row in lines_of(message.text.strip())]
-        for _, call in named_calls(message, step, {*self._asked}):
+        for _, call in named_calls(message, step, CallIds(self._asked)):
             self._asked[call.id] = _call(call.name, call.arguments)
         lines.append(Line("quiet", " · ".join((*spent(response.usage, seconds), *cache_read(response.usage)))))
         # Most notes come with every answer, and the first time is enough: who answered instead, what was not sent.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
@@ -26,9 +26,9 @@ from foliot.kernel.run.events import (
     RunSucceeded,
     SessionCompacted,
     Terminal,
-    ToolFinished,
 )
 from foliot.kernel.run.loop import fold
+from foliot.kernel.run.past import Past
 from foliot.kernel.run.spec import RunSpec, decode_spec
 from foliot.kernel.run.state import State
 from foliot.kernel.tokens import estimate_messages
@@ -64,7 +64,15 @@ class JournalFacts(Struct, frozen=True):
 
 async def told_by(run_id: str, entries: Sequence[Entry], *, trusting: bool = False) -> JournalFacts:
     """The facts of a journal that is read from its beginning. Raises `JournalChanged`, unless one is `trusting`."""
-    return await unhurried(sum(len(entry.data) for entry in entries), _told_by, run_id, entries, trusting)
+    return await unhurried(_bytes(entries), _told_by, run_id, entries, trusting)
+
+
+def _bytes(*journals: Sequence[Entry]) -> int:
+    return sum(len(entry.data) for entries in journals for entry in entries)
+
+
+def _all_told_by(journals: Mapping[str, Sequence[Entry]]) -> dict[str, list[tuple[float, Event]]]:
+    return {run_id: _told_by(run_id, entries, trusting=False).facts for run_id, entries in journals.items()}
 
 
 def _told_by(run_id: str, entries: Sequence[Entry], trusting: bool) -> JournalFacts:
@@ -138,6 +146,8 @@ _REPLACED: Final = Message("user", ())
 # So many conversations are kept for their next turn, of so many characters in all.
 MOST_WARM: Final = 512
 MOST_WARM_SIZE: Final = 32 * 1024 * 1024
+# Folding a fact takes about as long as decoding so many bytes.
+_FACT: Final = 200
 
 
 class Turn(NamedTuple):
@@ -170,7 +180,7 @@ class Conversation(Struct, frozen=True):
     @property
     def count(self) -> int:
         """The messages that were said in it, summarised ones included."""
-        return self.summarised + len(self.messages) - (1 if self.summarised else 0)
+        return _count(self.summarised, len(self.messages))
 
     def turn_of(self, number: int) -> str:
         """The turn that the message of this number belongs to; for one that is to come, nothing."""
@@ -183,25 +193,65 @@ class Conversation(Struct, frozen=True):
 
 
 def followed_by(before: Conversation, state: State) -> Conversation:
-    """The conversation after one more turn."""
-    messages = state.settled_messages()
-    turns = [*before.turns, Turn(state.run_id, before.count + 1)]
-    if state.base:
-        kept = next((index for index, turn in enumerate(turns) if turn.run_id == state.base), 0)
-        turns = turns[kept:]
-    size = (
-        _length(messages)
-        if state.summarised != before.summarised
-        else (before.size + _length(messages[len(before.messages) :]))
-    )
-    return Conversation(
-        messages,
-        tuple(turns),
-        state.summarised,
-        state.tokens if state.known_tokens else 0,
-        state.spec.model,
-        size,
-    )
+    """The conversation after one more turn, whose transcript begins with it."""
+    reading = _Reading(before)
+    reading.end_turn(state)
+    return reading.conversation()
+
+
+class _Reading:
+    """A conversation that is being read: turn after turn is put to its end, and none is read twice for a later one."""
+
+    def __init__(self, before: Conversation) -> None:
+        self._past = Past(before.messages)
+        self._turns = list(before.turns)
+        self._summarised, self._size = before.summarised, before.size
+        self._sized, self._model = before.sized, before.model
+
+    def follow(self, spec: RunSpec, run_id: str, facts: Sequence[tuple[float, Event]]) -> None:
+        """Takes in the next turn."""
+        created = _creation(run_id, facts)
+        # Most turns only add to what was said; a summary, a fork and a run that compacts look at all of it.
+        whole = created.compacts or created.fork is not None
+        if whole or any(isinstance(event, SessionCompacted) for _, event in facts):
+            self.end_turn(fold(spec, run_id, facts, self._past.messages))
+            return
+        state = fold(spec, run_id, facts, past=self._past)
+        if state.calls:  # ids of calls that wait for their results are not those of messages that were said
+            self._past = Past(self._past.messages)
+        self._add(state, Turn(run_id, self._count + 1), state.settled_messages())
+
+    def end_turn(self, state: State) -> None:
+        """Takes in a turn whose transcript begins with all that was said before it."""
+        messages, begun = state.settled_messages(), Turn(state.run_id, self._count + 1)
+        if state.summarised == self._summarised:
+            self._add(state, begun, messages[len(self._past.messages) :])
+        else:
+            self._past, self._size = Past(), 0
+            self._add(state, begun, messages)
+
+    def _add(self, state: State, begun: Turn, messages: Sequence[Message]) -> None:
+        self._past.messages += messages
+        self._turns.append(begun)
+        if state.base:
+            kept = next((index for index, turn in enumerate(self._turns) if turn.run_id == state.base), 0)
+            del self._turns[:kept]
+        self._summarised, self._model = state.summarised, state.spec.model
+        self._sized = state.tokens if state.known_tokens else 0
+        self._size += _length(messages)
+
+    @property
+    def _count(self) -> int:
+        return _count(self._summarised, len(self._past.messages))
+
+    def conversation(self) -> Conversation:
+        """Returns the conversation so far."""
+        turns, messages = tuple(self._turns), tuple(self._past.messages)
+        return Conversation(messages, turns, self._summarised, self._sized, self._model, self._size)
+
+
+def _count(summarised: int, messages: int) -> int:
+    return summarised + messages - (1 if summarised else 0)
 
 
 def _length(messages: Sequence[Message]) -> int:
@@ -230,8 +280,8 @@ class Conversations:
         turns = {run_id: head.facts}
         oldest = run_id
         if created.after and (base := _base(created, head.facts)) != run_id:
-            for turn, entries in (await self._journal.turns(run_id, first=base)).items():
-                turns[turn] = (await told_by(turn, entries)).facts
+            stored = await self._journal.turns(run_id, first=base)
+            turns.update(await unhurried(_bytes(*stored.values()), _all_told_by, stored))
             while oldest != base and (before := _creation(oldest, turns[oldest]).after):
                 if before not in turns:
                     raise NotFound(f"run {before}, which run {oldest} continues, does not exist any more")
@@ -239,9 +289,16 @@ class Conversations:
         chain = [run_id]
         while chain[-1] != oldest:
             chain.append(_creation(chain[-1], turns[chain[-1]]).after)
-        conversation = await self._before(_creation(oldest, turns[oldest]))
-        for turn in reversed(chain):
-            conversation = await self._after(conversation, turn, turns[turn])
+        created = [_creation(turn, turns[turn]) for turn in chain]
+        specs = {name: await self._specs.get(self._journal, name) for name in {each.spec for each in created}}
+        reading = _Reading(await self._before(created[-1]))
+
+        def read() -> Conversation:
+            for turn in reversed(chain):
+                reading.follow(specs[_creation(turn, turns[turn]).spec], turn, turns[turn])
+            return reading.conversation()
+
+        conversation = await unhurried(_FACT * sum(map(len, turns.values())), read)
         if run_id == chain[0] and _has_ended(head.facts):
             self._keep(conversation)
         return conversation
@@ -252,16 +309,6 @@ class Conversations:
             return Conversation((_REPLACED,) * created.before, (), created.summarised)
         messages = await read_history(self._journal, created)
         return Conversation(messages, size=_length(messages))
-
-    async def _after(self, before: Conversation, run_id: str, facts: Sequence[tuple[float, Event]]) -> Conversation:
-        created = _creation(run_id, facts)
-        spec = await self._specs.get(self._journal, created.spec)
-        # Most turns only add to what was said. The names of calls depend on earlier ones, and a summary replaces them.
-        if created.after and not any(isinstance(event, ToolFinished | SessionCompacted) for _, event in facts):
-            alone = fold(spec, run_id, facts)
-            alone.transcript[:0] = before.messages
-            return followed_by(before, alone)
-        return followed_by(before, fold(spec, run_id, facts, before.messages))
 
     def ended(self, state: State) -> None:
         """Keep the conversation after a turn that ended here, if the one before it is kept. Other runs are not."""

@@ -18,6 +18,7 @@ from foliot.kernel.run import events as e
 from foliot.kernel.run import feedback
 from foliot.kernel.run.calls import named_calls
 from foliot.kernel.run.hooks import in_words
+from foliot.kernel.run.past import CallIds
 
 MarkKind: TypeAlias = Literal[
     "unknown",  # nobody knows whether a call took effect
@@ -329,7 +330,7 @@ class _Building:
         asked.seconds = event.seconds if event.seconds is not None else max(0.0, at - asked.at)
         step.seconds = asked.seconds
         self._spend(response.usage)
-        for _, call in named_calls(response.message, event.step, {*self._calls}):
+        for _, call in named_calls(response.message, event.step, CallIds(self._calls)):
             self._open_call(step, call.id, call.name, call.arguments, at)
 
     def failed(self, at: float, event: e.ModelFailed) -> None:

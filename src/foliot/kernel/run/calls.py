@@ -13,6 +13,7 @@ from foliot.kernel.run import feedback
 from foliot.kernel.run.actions import CallIntent
 from foliot.kernel.run.contract import examine, settle_twins, signature_of
 from foliot.kernel.run.events import ToolFinished, ToolUnknown, Unsettled
+from foliot.kernel.run.past import CallIds
 from foliot.kernel.run.state import Call, FinalAnswer, State
 from foliot.kernel.tokens import estimate_message, image_rule
 
@@ -41,7 +42,7 @@ def open_calls(state: State, response: ModelResponse) -> Message:
     return message if parts is None else Message(message.role, tuple(parts))
 
 
-def named_calls(message: Message, step: int, taken: set[str]) -> Iterator[tuple[int, ToolCall]]:
+def named_calls(message: Message, step: int, taken: CallIds) -> Iterator[tuple[int, ToolCall]]:
     """Yields the calls of an answer with their places in it, and with ids that are unique in the run.
 
     Every reader of a journal names calls by this, because answers are stored as the model gave them. `taken` are the
@@ -49,7 +50,7 @@ def named_calls(message: Message, step: int, taken: set[str]) -> Iterator[tuple[
     """
     for index, part in enumerate(message.parts):
         if isinstance(part, ToolCall):
-            call_id = _unique(taken, part.id, f"call_{step}_{index}")
+            call_id = taken.free(part.id or f"call_{step}_{index}")
             taken.add(call_id)
             yield index, part if call_id == part.id else replace(part, id=call_id)
 
@@ -121,16 +122,6 @@ def blocked_calls(state: State) -> frozenset[str]:
 
 def _signature(state: State, name: str, arguments: str) -> tuple[str, bytes]:
     return signature_of(state, name, parse_object(arguments)[0] or {})
-
-
-def _unique(taken: set[str], wanted: str, otherwise: str) -> str:
-    wanted = wanted or otherwise
-    if wanted not in taken:
-        return wanted
-    n = 2
-    while f"{wanted}-{n}" in taken:
-        n += 1
-    return f"{wanted}-{n}"
 
 
 def intent(state: State, call: Call) -> CallIntent:
@@ -206,19 +197,14 @@ def doubt_of(call: Call) -> str:
     return call.doubt or ("process_died" if call.phase == "running" else "")
 
 
-def remember_history(state: State) -> None:
+def remember_outcomes(state: State, outcomes: Iterable[tuple[ToolCall, ToolResult]]) -> None:
     """Take over what the messages that a run begins with say of calls that may have acted."""
-    written: dict[str, ToolCall] = {}
-    for message in state.transcript:
-        for part in message.parts:
-            if isinstance(part, ToolCall):
-                written[part.id] = part
-            elif isinstance(part, ToolResult) and (call := written.get(part.call_id)) is not None:
-                error = part.error
-                if error is not None and error.unknown:
-                    _remember(state, state.unsettled, call.name, call.arguments, error.key, error.unknown)
-                elif error is None and state.unsettled:
-                    _forget(state, call.name, call.arguments)
+    for call, result in outcomes:
+        error = result.error
+        if error is None:
+            _forget(state, call.name, call.arguments)
+        elif error.unknown:
+            _remember(state, state.unsettled, call.name, call.arguments, error.key, error.unknown)
 
 
 def remember_unsettled(state: State, told: Iterable[Unsettled]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any, Final
 
@@ -21,12 +21,13 @@ from foliot.kernel.run.calls import (
     lose_call,
     lose_running,
     open_calls,
-    remember_history,
+    remember_outcomes,
     remember_unsettled,
 )
 from foliot.kernel.run.compaction import raw_among
 from foliot.kernel.run.contract import fold_violation, release_twins
 from foliot.kernel.run.hooks import fold_decision, forget_refusals, withhold
+from foliot.kernel.run.past import Past
 from foliot.kernel.run.rules import TAKEN_AT_BOUNDARY
 from foliot.kernel.run.state import Call, FinalAnswer, RunEnding, State
 from foliot.kernel.tokens import estimate_messages, estimate_text, estimate_tools, image_rule
@@ -36,23 +37,26 @@ LONGEST_RETRY_AFTER: Final = 86_400.0
 
 
 def _created(state: State, event: e.RunCreated) -> None:
-    for message in state.transcript:  # the history: its calls were made, its ids are taken
-        state.call_ids.update(call.id for call in message.calls)
-        for part in message.parts:
-            if isinstance(part, ToolResult) and part.error is None and event.fork is not None:
-                state.tools_done.add(part.name)
+    past, state.past = state.past, None
+    if past is None and state.transcript:
+        past = Past(state.transcript)
+    if past is not None:
+        state.call_ids = past.call_ids  # its calls were made, their ids are taken
+        if event.fork is not None:
+            parts = [part for message in past.messages for part in message.parts]
+            state.tools_done.update(part.name for part in parts if isinstance(part, ToolResult) and part.error is None)
     state.summarised, state.base = event.summarised, event.base
     state.compact_asked = event.compacts
     if event.sized:
         # Nobody has to estimate what a provider has counted; how far estimates are off is not known then.
         state.known_tokens, state.new_tokens, state.request_tokens = event.sized, 0, 0
-    elif state.counts_tokens and state.transcript:
-        _count(state, state.transcript)
+    elif state.counts_tokens and past is not None:
+        _count(state, past.tokens(image_rule(state.spec.model)))
     state.created = event
     state.said, state.earlier = list(event.input), len(state.transcript)
     state.workspace = event.workspace
-    if state.transcript:
-        remember_history(state)
+    if past is not None:
+        remember_outcomes(state, past.outcomes)
     remember_unsettled(state, event.unsettled)
     for message in event.input:
         add_message(state, message)
@@ -258,8 +262,7 @@ def _calibrate(state: State, usage: Usage) -> None:
         state.request_tokens += usage.output_tokens
 
 
-def _count(state: State, messages: Iterable[Message]) -> None:
-    size = estimate_messages(messages, image_rule(state.spec.model))
+def _count(state: State, size: int) -> None:
     state.new_tokens += size
     state.request_tokens += size
 
@@ -445,7 +448,7 @@ def _compacted(state: State, event: e.SessionCompacted) -> None:
     state.spent.add(event.usage)
     state.known_tokens = 0
     state.new_tokens = state.request_tokens = estimate_text(state.spec.system) + estimate_tools(state.tools)
-    _count(state, state.transcript)
+    _count(state, estimate_messages(state.transcript, image_rule(state.spec.model)))
     if state.created is not None and state.created.compacts:
         state.answer = FinalAnswer(feedback.compacted(event), accepted=True)
 

@@ -42,6 +42,7 @@ from foliot.kernel.run.events import (
 )
 from foliot.kernel.run.folds import FOLDS, inputs_due, turns_apart
 from foliot.kernel.run.hooks import question_of
+from foliot.kernel.run.past import Past
 from foliot.kernel.run.rules import GUARDS, LEGAL, refusal
 from foliot.kernel.run.spec import RunSpec
 from foliot.kernel.run.state import Call, FinalAnswer, State
@@ -52,9 +53,20 @@ MOST_PAUSES: Final = 20
 _TABLE: Final = {kind: (LEGAL[kind], GUARDS.get(kind), FOLDS[kind]) for kind in FOLDS}
 
 
-def fold(spec: RunSpec, run_id: str, facts: Iterable[tuple[float, Event]], history: Iterable[Message] = ()) -> State:
-    """The state after these facts, each with the time it was recorded. Raises `IllegalEvent`."""
+def fold(
+    spec: RunSpec,
+    run_id: str,
+    facts: Iterable[tuple[float, Event]],
+    history: Iterable[Message] = (),
+    *,
+    past: Past | None = None,
+) -> State:
+    """The state after these facts, each with the time it was recorded. Raises `IllegalEvent`.
+
+    With a `past` instead of a `history` the transcript holds only what the run itself added.
+    """
     state = State(spec, run_id, history)
+    state.past = past
     for at, event in facts:
         apply(state, event, at)
     return state

@@ -186,7 +186,8 @@ def _unknown_decided(state: State, event: e.UnknownDecided) -> str | None:
 
 
 def _created(state: State, event: e.RunCreated) -> str | None:
-    return "the history that the run starts from was not given" if event.history and not state.transcript else None
+    given = state.transcript or state.past is not None
+    return "the history that the run starts from was not given" if event.history and not given else None
 
 
 def _claimed(state: State, event: e.RunClaimed) -> str | None:

@@ -35,6 +35,7 @@ from foliot.kernel.run.events import (
     Unsettled,
     WorkspaceSnapshot,
 )
+from foliot.kernel.run.past import CallIds, Past
 from foliot.kernel.run.spec import RunSpec, ToolRule
 from foliot.kernel.tokens import estimate_text, estimate_tools
 
@@ -179,6 +180,7 @@ class State:
         "output_repairs",
         "overflow",
         "paid",
+        "past",
         "paused",
         "pauses",
         "ratio",
@@ -220,6 +222,7 @@ class State:
         self.rules: dict[str, ToolRule] = {rule.name: rule for rule in sorted(spec.tools, key=lambda rule: rule.name)}
         self.tools = tuple(rule.spec for rule in self.rules.values())
         self.transcript: list[Message] = list(history)
+        self.past: Past | None = None  # until it is created: what was said before, where that is not in the transcript
         self.seq = 0
         self.link = b""  # of the newest event, in the chain of the journal; kept for whoever writes the next
         self.now = 0.0
@@ -247,7 +250,7 @@ class State:
         self.asks = 0
         self.calls: list[Call] = []
         self.open_calls = 0
-        self.call_ids: set[str] = set()
+        self.call_ids = CallIds()
         self.called: set[str] = set()  # tools that the model has asked for
         self.begun = ""  # the text of an answer that the model paused in
         self.pauses = 0  # of that answer

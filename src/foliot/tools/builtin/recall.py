@@ -18,6 +18,7 @@ from foliot.kernel.messages import Message
 from foliot.kernel.run.codec import decode
 from foliot.kernel.run.events import Event, RunCreated, SessionCompacted
 from foliot.kernel.run.loop import apply
+from foliot.kernel.run.past import Past
 from foliot.kernel.run.spec import RunSpec, decode_spec
 from foliot.kernel.run.state import State
 from foliot.kernel.spoken import spoken
@@ -166,18 +167,18 @@ def _said(
     before: Sequence[Message], turns: Sequence[tuple[str, list[tuple[float, Event]]]], specs: dict[str, RunSpec]
 ) -> list[Said]:
     """The messages of all turns. Without the compactions, the fold of each turn is what was really said in it."""
-    messages = list(before)
-    call_ids = {call.id for message in before for call in message.calls}
+    past = Past(before)
     for run_id, facts in turns:
         created = facts[0][1]
         assert isinstance(created, RunCreated)
-        state = State(specs[created.spec], run_id, before if created.history else ())
-        state.call_ids = call_ids  # names of calls depend on earlier ones
+        state = State(specs[created.spec], run_id)
+        past.outcomes.clear()  # of calls that were held, a summary may have left nothing
+        state.past = past  # names of calls depend on earlier ones
         for at, event in facts:
             if not isinstance(event, SessionCompacted):
                 try:
                     apply(state, event, at)
                 except IllegalEvent:
                     continue  # about a call that was held because of one of an earlier turn
-        messages += state.settled_messages()[len(before) if created.history else 0 :]
-    return [Said(number, each.role, spoken(each, whole=True)) for number, each in enumerate(messages, 1)]
+        past.messages += state.settled_messages()
+    return [Said(number, each.role, spoken(each, whole=True)) for number, each in enumerate(past.messages, 1)]
