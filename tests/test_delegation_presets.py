@@ -204,6 +204,21 @@ async def test_tasks_that_cannot_be_given_are_told_in_these_words(
     assert await children(runtime, result.run_id) == []
 
 
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [({"preset": "nobody"}, 'unknown preset: "nobody"'), ({"model": "huge"}, 'unknown model: "huge"')],
+)
+async def test_a_task_that_names_what_is_not_there_fails_alone(
+    runtime: Runtime, wrong: dict[str, str], told: str
+) -> None:
+    model = Boss(delegating({"task": "b", **wrong}, {"task": "a"}))
+    result = await runtime.run(boss(model, delegation={"presets": [SCOUT], "models": ["small"]}), "Go.")
+    refused, good = await entries(runtime, result.run_id)
+    assert refused["error"].startswith(told)
+    assert (refused["complete"], good["complete"]) == (False, True)
+    assert len(await children(runtime, result.run_id)) == 1
+
+
 async def test_a_task_that_fails_fails_alone_and_its_conversation_can_go_on(runtime: Runtime) -> None:
     model = Boss(delegating({"task": "break it"}, {"task": "a"}), helps={"break": [{"fail": "overloaded"}]})
     result = await runtime.run(boss(model), "Go.")

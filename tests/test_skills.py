@@ -138,7 +138,7 @@ async def test_a_skill_of_somebody_else_is_in_no_prompt_until_its_digest_is_allo
     document = await put(rt, by=EVE)
     load = clerk({"skills": {"action": "load", "name": "forms"}})
     assert "forms" not in await prompt(rt, clerk())
-    assert "there is no skill 'forms'" in (await rt.inside.run(load, "go")).output
+    assert "the skill 'forms' is in quarantine" in (await rt.inside.run(load, "go")).output
 
     await put(rt, by=EVE, allow=digest_of_skill(document))
     assert "<name>forms</name>" in await prompt(rt, clerk())
@@ -154,6 +154,14 @@ async def test_a_change_by_somebody_else_puts_the_skill_of_the_operator_into_qua
     await put(rt, by=EVE, body="Step two.")
 
     assert "forms" not in await prompt(rt, clerk())
+
+
+async def test_the_model_and_why_say_that_a_skill_is_in_quarantine(rt: Runtime) -> None:
+    await put(rt, origin="https://skills.example")
+    result = await rt.inside.run(clerk({"skills": {"action": "load", "name": "forms"}}), "go")
+    assert "the skill 'forms' is in quarantine" in result.output
+    told = await rt.runs.why(result.run_id)
+    assert "it worked without skills that were in quarantine: forms" in str(told)
 
 
 async def test_what_came_from_elsewhere_is_in_quarantine_whoever_declares_it(rt: Runtime) -> None:

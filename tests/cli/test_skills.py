@@ -81,7 +81,9 @@ def test_another_byte_puts_it_back(installed: Any, tmp_path: Path) -> None:
     assert installed("skills", "allow", "forms", "--digest", listed(installed)["digest"]).code == 0
     (tmp_path / "elsewhere/forms/SKILL.md").write_text(FORMS.replace("one.", "two."))
 
-    assert installed("skills", "install", tmp_path / "elsewhere", "--origin", "https://skills.example").code == 0
+    install = ("skills", "install", tmp_path / "elsewhere", "--origin", "https://skills.example")
+    assert installed(*install).code != 0
+    assert installed(*install, "--replace").code == 0
 
     assert listed(installed)["state"] == "Quarantined"
 
@@ -105,3 +107,24 @@ def test_texts_are_shown_with_what_is_invisible_in_them(applied: Any, tmp_path: 
     assert "Quarantined" in said.err
     assert applied("skills", "show", "forms", "../../etc/passwd").code != 0
     assert "# Writing a skill" in applied("skills", "show", "skill-writing").out
+
+
+def test_an_install_replaces_another_skill_only_when_told_to(applied: Any, tmp_path: Path) -> None:
+    own, other = tmp_path / "own/forms", tmp_path / "other/forms"
+    for folder, text in ((own, FORMS), (other, FORMS.replace("one", "two"))):
+        folder.mkdir(parents=True)
+        (folder / "SKILL.md").write_text(text)
+    assert applied("apply", "-f", tmp_path / "own").code == 0
+    before = listed(applied)
+
+    refused = applied("skills", "install", tmp_path / "other")
+    assert refused.code != 0
+    assert "this would replace skill/forms (Ready, your own) with other words" in refused.err
+    same = applied("skills", "install", tmp_path / "own", "--origin", "https://skills.example")
+    assert same.code == 0
+    assert "unchanged" in same.out
+    assert listed(applied) == before
+
+    done = applied("skills", "install", tmp_path / "other", "--replace")
+    assert "replaces skill/forms, which was Ready; it is in quarantine until `foliot skills allow forms`" in done.out
+    assert listed(applied)["state"] == "Quarantined"

@@ -37,8 +37,10 @@ from foliot.engine.definition.run_options import RunOptions, check_model_may_cha
 from foliot.engine.definition.skills import (
     SkillCatalog,
     offered_of,
+    quarantined_in,
     skills_in,
     with_prompt,
+    with_quarantined,
     with_skills,
     without_skills,
 )
@@ -321,7 +323,8 @@ class Assembly:
             window=window,
             summariser=summariser,
         )
-        frozen = with_skills(frozen, skills)
+        held = await self._skills.quarantined(spec.get("skills", ()), agent.namespace, agent.name)
+        frozen = with_quarantined(with_skills(frozen, skills), held)
         _set_skills(tools, frozen)
         names = [tool.definition.name for tool in tools]
         callees = [name for name in names if name.startswith(PREFIX)]
@@ -485,7 +488,7 @@ class Assembly:
 def _set_skills(tools: Iterable[Tool], spec: RunSpec) -> None:
     for tool in tools:
         if isinstance(tool, OfferedSkills):
-            tool.offered = skills_in(spec)
+            tool.offered, tool.quarantined = skills_in(spec), quarantined_in(spec)
 
 
 def _set_program(tools: Iterable[Tool], program: Program) -> None:

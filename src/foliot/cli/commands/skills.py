@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -130,33 +131,74 @@ async def _show(name: str, path: str) -> int:
 @skills.command()
 @_path
 @click.option("--origin", default="", metavar="TEXT", help="Where it came from; the path when not given.")
+@click.option("--replace", is_flag=True, help="Put them in the place of skills that are there under the same names.")
 @click.option("--dry-run", is_flag=True, help="Show what would be stored, and store nothing.")
-def install(path: str, origin: str, dry_run: bool) -> int:
-    """Add the skills of a folder that somebody else wrote. They stay in quarantine until somebody allows them."""
+def install(path: str, origin: str, replace: bool, dry_run: bool) -> int:
+    """Add the skills of a folder that somebody else wrote. They stay in quarantine until somebody allows them.
+
+    A skill that is there with other words is replaced only with --replace. The same words change nothing.
+    """
     found, findings = read_skills(path)
     if findings:
         out(render_findings(findings), err=True)
     if any(each.severity == "error" for each in findings):
         return manifest_error(findings).exit_code
-    return run(_install([document for _, document in found], origin or os.path.abspath(path), dry_run))
+    documents = [document for _, document in found]
+    return run(_install(documents, origin or os.path.abspath(path), replace=replace, dry_run=dry_run))
 
 
-async def _install(documents: list[Document], origin: str, dry_run: bool) -> int:
+async def _install(documents: list[Document], origin: str, *, replace: bool, dry_run: bool) -> int:
     where = namespace()
     given = [
         {**each, "metadata": {**each["metadata"], "namespace": where}, "spec": {**each["spec"], "origin": origin}}
         for each in documents
     ]
+    dry = " (dry run)" if dry_run else ""
     async with connected() as client:
-        await client.resources.apply(given, dry_run=dry_run)
+        stored = {
+            each["metadata"]["name"]: each for each in await read_all(client.resources.list, Filter("Skill", where))
+        }
+        there = {name: stored[name] for each in given if (name := each["metadata"]["name"]) in stored}
+        same = [each for each in given if _is_same(each, there)]
+        given = [each for each in given if each not in same]
+        others = [there[name] for each in given if (name := each["metadata"]["name"]) in there]
+        if others and not replace:
+            raise _would_replace(others)
+        if given:
+            await client.resources.apply(given, dry_run=dry_run)
+    for each in same:
+        out(f"skill/{each['metadata']['name']} {digest_of_skill(each)}{dry}: unchanged, these words are there already")
+    for each in others:
+        name = each["metadata"]["name"]
+        out(
+            f"replaces skill/{name}, which was {phase_of(each)}{dry}; it is in quarantine until "
+            f"`foliot skills allow {name}`"
+        )
     for each in given:
         row = _row(each)
-        dry = " (dry run)" if dry_run else ""
         out(f"skill/{row['resource']} {row['digest']}{dry}: {one_line(row['description'], 80)}")
         for file, size in {SKILL_FILE: len(each["spec"].get("body", "").encode()), **row["files"]}.items():
             out(f"  {file} ({size:,} bytes)")
-    out("Read them with `foliot skills show NAME`, and then `foliot skills allow NAME --digest DIGEST`.", err=True)
+    if given:
+        out("Read them with `foliot skills show NAME`, and then `foliot skills allow NAME --digest DIGEST`.", err=True)
     return 0
+
+
+def _is_same(given: Document, there: Mapping[str, Document]) -> bool:
+    known = there.get(given["metadata"]["name"])
+    return known is not None and digest_of_skill(known) == digest_of_skill(given)
+
+
+def _would_replace(others: Sequence[Document]) -> Conflict:
+    names = ", ".join(
+        f"skill/{each['metadata']['name']} ({phase_of(each)}, "
+        f"{'from ' + visible(each['spec']['origin']) if each['spec'].get('origin') else 'your own'})"
+        for each in others
+    )
+    return Conflict(
+        f"this would replace {names} with other words",
+        hint="nothing was stored. Look at both, or give --replace: what is installed is in quarantine until allowed",
+    )
 
 
 @skills.command()

@@ -35,8 +35,9 @@ from foliot.tools.builtin.skills import SKILLS_TOOL, OfferedSkill, Scope
 
 log = logging.getLogger(__name__)
 
-# Where the spec of a run keeps its skills.
+# Where the spec of a run keeps its skills, and the names of those that it would have if they were not in quarantine.
 SKILLS: Final = "skills"
+QUARANTINED_SKILLS: Final = "quarantined_skills"
 MOST_SKILLS: Final = 100
 # Every run of the agent stores its spec once, and every worker that drives one decodes it.
 LARGEST_IN_ALL: Final = 2 * 1024 * 1024
@@ -52,6 +53,7 @@ class SkillCatalog:
     def __init__(self, store: ResourceStore | None) -> None:
         self._store = store
         self._known: dict[str, tuple[int, Sequence[Document]]] = {}
+        self._told: set[tuple[str, str, str]] = set()
 
     async def of_agent(self, names: Sequence[str], namespace: str, agent: str) -> list[OfferedSkill]:
         """Returns the skills that an agent names, without those in quarantine. Raises `NotFound`, `InvalidInput`."""
@@ -70,6 +72,19 @@ class SkillCatalog:
                 hint="`foliot apply` the folder of the skill; `foliot skills list` shows those that are there",
             )
         return found
+
+    async def quarantined(self, names: Sequence[str], namespace: str, agent: str) -> list[str]:
+        """Returns those of an agent's skills that are in quarantine, as models would call them; warns of each once."""
+        found = [each for name in names if (each := await self._stored(namespace, name)) and in_quarantine(each)]
+        for each in found:
+            name, digest = each["metadata"]["name"], digest_of_skill(each)
+            if (told := (namespace, agent, digest)) not in self._told:
+                self._told.add(told)
+                log.warning(
+                    "agent %r does without skill/%s, which is in quarantine: read it with `foliot skills show %s`, "
+                    "then `foliot skills allow %s --digest %s`", agent, name, name, name, digest,
+                )  # fmt: skip
+        return [each["spec"].get("name") or each["metadata"]["name"] for each in found]
 
     async def of_user(self, user: str, namespace: str) -> list[OfferedSkill]:
         """Returns the skills of one user, by name."""
@@ -102,7 +117,6 @@ def offered_of(document: Mapping[str, Any], scope: Scope) -> OfferedSkill | None
     spec, name = document["spec"], document["metadata"]["name"]
     called: str = spec.get("name") or name
     if in_quarantine(document):
-        log.info("the skill %r is in quarantine, and not offered", name)
         return None
     if spec.get("status") == "deprecated" or spec.get("disable_model_invocation"):
         return None
@@ -141,6 +155,16 @@ def with_skills(spec: RunSpec, skills: Iterable[OfferedSkill]) -> RunSpec:
         )
     extra = {**spec.extra, SKILLS: msgspec.to_builtins(tuple(every.values()))}
     return replace(spec, system=prompt_of(spec) + section(every.values()), extra=extra)
+
+
+def quarantined_in(spec: RunSpec) -> tuple[str, ...]:
+    """Returns the names of skills that were in quarantine when the run began."""
+    return msgspec.convert(spec.extra.get(QUARANTINED_SKILLS, ()), tuple[str, ...])
+
+
+def with_quarantined(spec: RunSpec, names: Sequence[str]) -> RunSpec:
+    """The spec with the names of skills that are in quarantine: whoever asks for one is told so."""
+    return replace(spec, extra={**spec.extra, QUARANTINED_SKILLS: list(names)}) if names else spec
 
 
 def prompt_of(spec: RunSpec) -> str:

@@ -17,6 +17,7 @@ from msgspec import Struct, field
 from foliot.common.durations import duration
 from foliot.common.process import in_words, is_gone
 from foliot.common.text import counted, one_line
+from foliot.engine.definition.skills import quarantined_in
 from foliot.engine.explain.amounts import arguments, failure, money, times, tokens
 from foliot.engine.explain.prompt_cache import cached
 from foliot.engine.explain.trace import CallTrace, StepTrace, Trace, total
@@ -233,6 +234,9 @@ def explain(trace: Trace, standing: RunLiveness, spec: RunSpec, now: float) -> E
     explanation.cost = cost_of(trace)
     explanation.time = time_of(trace, now)
     explanation.way = way_of(trace)
+    if held := quarantined_in(spec):
+        explanation.chain.append(f"it worked without skills that were in quarantine: {', '.join(held)}")
+        explanation.next.append(Hint("foliot skills list", "shows their digests, to be read and allowed"))
     return explanation
 
 

@@ -53,6 +53,7 @@ class DelegatedTask(NamedTuple):
     preset: str = ""
     model: str = ""
     session: str = ""
+    problem: str = ""  # why it cannot be given
 
 
 class DelegateTool:
@@ -107,7 +108,7 @@ class DelegateTool:
         )
 
     def callees(self, call: Invocation) -> Iterable[tuple[str, str]]:
-        return [(task.agent, task.told) for task in self._tasks(call) if task.agent]
+        return [(task.agent, task.told) for task in self._tasks(call) if task.agent and not task.problem]
 
     def misfit(self, arguments: Mapping[str, Any]) -> str:
         """Says what is wrong with the shape of the arguments; blank for what only the schema can tell."""
@@ -128,7 +129,7 @@ class DelegateTool:
 
         async def one(task: DelegatedTask) -> tuple[str, dict[str, Any]]:
             async with room:
-                return task.id, await self._outcome(self._order(call, task))
+                return task.id, _refused(task) if task.problem else await self._outcome(self._order(call, task))
 
         return {"results": dict(await asyncio.gather(*(one(task) for task in tasks)))}
 
@@ -145,7 +146,7 @@ class DelegateTool:
             return {"output": "", "error": error.message, "complete": False, **(session if order.session else {})}
 
     def _tasks(self, call: Invocation) -> list[DelegatedTask]:
-        """The tasks of a call. Raises `ToolArgumentsInvalid`."""
+        """The tasks of a call. Raises `ToolArgumentsInvalid` for what is wrong with the call, or with all of them."""
         tasks = cast("list[dict[str, Any]]", call.arguments["tasks"])  # the schema was checked
         if not tasks:
             raise ToolArgumentsInvalid("at least one task is required", field="tasks")
@@ -159,12 +160,15 @@ class DelegateTool:
                 raise ToolArgumentsInvalid(f"tasks[{at}]: task is required", field=f"tasks/{at}/task")
             if any(task_id == known.id for known in found):
                 raise ToolArgumentsInvalid(f"tasks[{at}]: duplicate id", field=f"tasks/{at}/id")
-            found.append(self._task(at, task_id, task))
+            found.append(self._task(task_id, task))
             if found[-1].session and any(found[-1].session == known.session for known in found[:-1]):
                 raise ToolArgumentsInvalid(f"tasks[{at}]: duplicate session_id", field=f"tasks/{at}/session_id")
+        if all(task.problem for task in found):
+            raise ToolArgumentsInvalid(found[0].problem, field="tasks/0")
         return found
 
-    def _task(self, at: int, task_id: str, task: Mapping[str, Any]) -> DelegatedTask:
+    def _task(self, task_id: str, task: Mapping[str, Any]) -> DelegatedTask:
+        """One task. An unknown preset or model is its own problem: the others are done."""
         agent, preset, model, session = (
             (task.get(field) or "").strip() for field in ("agent", "preset", "model", "session_id")
         )
@@ -173,16 +177,18 @@ class DelegateTool:
             return DelegatedTask(task_id, task["task"], agent)
         if not agent and not session:
             preset = preset or GENERAL
+        problem = ""
         if preset and declared.preset(preset) is None:
             listed = ", ".join(each.name for each in declared.presets)
-            known = f"unknown preset: {_quoted(preset)} (available: {listed})" if listed else "no presets available"
-            raise ToolArgumentsInvalid(known, field=f"tasks/{at}/preset")
-        if model and model not in declared.models:
+            problem = f"unknown preset: {_quoted(preset)} (available: {listed})" if listed else "no presets available"
+        elif model and model not in declared.models:
             listed = ", ".join(declared.models) or "none"
-            raise ToolArgumentsInvalid(
-                f"unknown model: {_quoted(model)} (available: {listed})", field=f"tasks/{at}/model"
-            )
-        return DelegatedTask(task_id, task["task"], agent, preset, model, session)
+            problem = f"unknown model: {_quoted(model)} (available: {listed})"
+        return DelegatedTask(task_id, task["task"], agent, preset, model, session, problem)
+
+
+def _refused(task: DelegatedTask) -> dict[str, Any]:
+    return {"output": "", "error": task.problem, "complete": False}
 
 
 def _tasks_schema(fields: Mapping[str, Any], required: Sequence[str]) -> dict[str, Any]:

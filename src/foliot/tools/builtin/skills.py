@@ -54,6 +54,7 @@ class OfferedSkills:
 
     def __init__(self) -> None:
         self.offered: Sequence[OfferedSkill] = ()
+        self.quarantined: Sequence[str] = ()  # names only
 
     def named(self, call: Invocation) -> OfferedSkill:
         """Returns the skill that a call names. Raises `ToolNothingThere`, `ToolArgumentsInvalid`."""
@@ -61,6 +62,11 @@ class OfferedSkills:
         for each in self.offered:
             if each.name == name:
                 return each
+        if name in self.quarantined:
+            raise ToolNothingThere(
+                f"{call.tool}: the skill {name[:80]!r} is in quarantine: nobody may read it until a person allows it",
+                hint="do the work without it, and say so",
+            )
         known = [each.name for each in self.offered]
         listed = f"there are: {', '.join(known)}" if known else "you have none"
         raise ToolNothingThere(f"{call.tool}: there is no skill {name[:80]!r}", hint=suggestion(name, known, listed))
