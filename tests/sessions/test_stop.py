@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 from foliot import Agent, Runtime, ScriptedModel, tool
+from foliot.engine.driver.runs import Runs, user_message
+from foliot.errors import NotFound, Unavailable
 from foliot.kernel.identity import Identity
+from foliot.runtime import turns
 from foliot.settings.settings import load_settings
 from tests.conformance.sandbox import marked
 from tests.sessions.kit import place, quiet
@@ -121,7 +124,10 @@ async def test_a_turn_of_another_process_is_stopped_from_here(tmp_path: Path) ->
     program = f"""
 import asyncio, subprocess
 from foliot import Agent, Runtime, ScriptedModel, tool
+from foliot.engine.driver.runs import Runs, user_message
+from foliot.errors import NotFound, Unavailable
 from foliot.kernel.identity import Identity
+from foliot.runtime import turns
 
 @tool(effect="once")
 async def deaf() -> str:
@@ -153,3 +159,85 @@ asyncio.run(main())
         finally:
             other.kill()
             await other.wait()
+
+
+# --- whoever drove it is gone, or does not let go ---------------------------------------------------------------------
+
+DIES = """
+import asyncio, os, sys
+from foliot import Agent, Runtime, ScriptedModel, tool
+from foliot.kernel.identity import Identity
+from foliot.store.sessions.base import Place
+
+@tool(effect=sys.argv[2])
+async def work() -> str:
+    "Works until its process dies."
+    os._exit(9)
+
+async def main():
+    async with Runtime(sys.argv[1]) as rt:
+        model = ScriptedModel([{"call": {"work": {}}}, {"say": "done"}])
+        rt.inside.know(Agent("helper", model=model, tools=[work]))
+        sessions = rt.inside.sessions
+        await sessions.create(Place("default", "helper", "ann", "web"), identity=Identity("ann"), id="talk")
+        await sessions.say("talk", "go", identity=Identity("ann"))
+        await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+async def store_of_dead_turn(tmp_path: Path, effect: str) -> str:
+    store = str(tmp_path / "foliot.db")
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", DIES, store, effect)
+    assert await process.wait() == 9
+    return store
+
+
+@pytest.mark.parametrize("effect", ["read", "idempotent", "once"])
+@pytest.mark.parametrize("by", ["stop", "cancel"])
+async def test_a_turn_whose_process_died_is_stopped_where_nobody_knows_its_agent(
+    tmp_path: Path, effect: str, by: str
+) -> None:
+    async with Runtime(await store_of_dead_turn(tmp_path, effect)) as rt:
+        sessions = rt.inside.sessions
+        run_id = (await sessions.get("talk", identity=ANN)).turn
+        if by == "stop":
+            assert await sessions.stop("talk", identity=ANN)
+        else:
+            await rt.inside.cancel(run_id, by="ann")
+
+        info, state = await rt.inside.runs.load(run_id)
+        assert info.phase == "cancelled"
+        assert [message.role for message in state.transcript] == ["user", "assistant", "tool"]
+        assert not (await sessions.get("talk", identity=ANN)).turn
+
+
+async def test_a_run_that_nobody_told_to_end_does_not_go_on_without_its_tools(tmp_path: Path) -> None:
+    async with Runtime(await store_of_dead_turn(tmp_path, "once")) as rt:
+        run_id = (await rt.inside.sessions.get("talk", identity=ANN)).turn
+        with pytest.raises(NotFound, match="helper"):
+            await rt.inside.resume(run_id)
+        assert (await rt.inside.runs.journal.get(run_id)).phase == "running"
+
+
+async def test_a_turn_that_another_process_does_not_end_is_not_waited_for_without_a_bound(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = runtime.inside.runs
+    spec, _ = await runtime.inside._assembly.prepare(Agent("helper", model=ScriptedModel([{"say": "hello"}])))
+    held = Runs(journal=runs.journal, models=runs._models, tools=runs.tools, worker="elsewhere:1:x")
+    driver = await held.start(spec, (user_message("go"),))
+    monkeypatch.setattr(turns, "LONGEST_END", 0.0)
+    monkeypatch.setattr(runs, "lease_seconds", 0.0)
+
+    with pytest.raises(Unavailable, match="was told to end, and has not"):
+        await runtime.inside._turns.cancel(driver.state.run_id, by="ann", reason="")
+
+
+async def test_a_stop_that_is_not_waited_for_is_stored_and_ends_the_turn(tmp_path: Path) -> None:
+    async with Runtime(await store_of_dead_turn(tmp_path, "once")) as rt:
+        sessions = rt.inside.sessions
+        assert await sessions.stop("talk", identity=ANN, wait=False)
+        done = await quiet(rt, "talk")
+        assert (await rt.inside.runs.journal.get(done.head)).phase == "cancelled"

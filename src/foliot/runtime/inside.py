@@ -853,7 +853,7 @@ class Inside:
 
     async def _take(self, state: State, *, stream: bool) -> Driver:
         """Take up a run as it was pinned; the task of one that has a task hears of its end. Raises as `Runs.take`."""
-        tools, settlement = await self._assembly.pipeline(state.spec), self._open().settlement
+        tools, settlement = await self.runs.toolbox(state, self._assembly.pipeline), self._open().settlement
         return await self.runs.take(state.run_id, tools=tools, stream=stream, settlement=settlement)
 
     async def _finish(self, driver: Driver, agent: Agent | None, check: bool, *, stream: bool = False) -> RunResult:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from foliot.common.process import in_words
 from foliot.engine.driver.journal import signal
-from foliot.errors import Conflict
+from foliot.errors import Conflict, Unavailable
 from foliot.kernel.run.events import CancelRequested
 from foliot.resources.references import qualified
 from foliot.runtime.agent import within
 from foliot.sessions.turns import with_time_limit
-from foliot.store.journal.base import TERMINAL
+from foliot.store.journal.base import TERMINAL, RunHeld, RunInfo
 from foliot.store.sessions.base import Place
 
 if TYPE_CHECKING:
     from foliot.runtime.inside import Inside
     from foliot.runtime.results import RunResult
     from foliot.sessions.base import NewTurn, TurnOptions
+
+
+# A turn that is stopped is waited for so many seconds, and two leases of whoever may have died with it.
+LONGEST_END: Final = 30.0
 
 
 class SessionTurns:
@@ -67,17 +74,26 @@ class SessionTurns:
         for each in await runs.journal.signals([run_id]):
             driver.deliver(each)
 
-    async def cancel(self, run_id: str, *, by: str, reason: str) -> None:
+    async def cancel(self, run_id: str, *, by: str, reason: str, wait: bool = True) -> None:
         """Cancels a run and waits for its end; see `TurnRuns`."""
-        inside = self._inside
+        inside, runs = self._inside, self._inside.runs
         try:
             message = signal(run_id, CancelRequested(by, reason), inside.clock())
-            await inside.runs.journal.signal(message)
+            await runs.journal.signal(message)
         except Conflict:
             pass  # it has ended
         else:
-            await inside.background.wake(run_id, message, stay=True)
-        while (await inside.runs.journal.get(run_id)).phase not in TERMINAL or inside.runs.has(run_id):
+            await inside.background.wake(run_id, message, stay=wait)
+        if not wait:
+            return
+        # A holder that died without proof of it is replaced when its lease is over.
+        latest = time.monotonic() + LONGEST_END + 2 * runs.lease_seconds
+        while (info := await runs.journal.get(run_id)).phase not in TERMINAL or runs.has(run_id):
+            if time.monotonic() > latest:
+                raise _not_ended(info, here=runs.has(run_id))
+            if not runs.has(run_id):
+                with contextlib.suppress(RunHeld):  # another process ends it
+                    await inside.background.resume(info, stay=True)
             await inside.pause()
 
     async def check(self, namespace: str, agent: str, model: str) -> None:
@@ -89,3 +105,11 @@ class SessionTurns:
     async def check_turn(self, place: Place, options: TurnOptions, files: Sequence[str]) -> None:
         """Raises unless a turn may begin with these options, and its model reads these files; see `TurnRuns`."""
         await self._inside.check_turn(within(place.agent, place.namespace), options.for_run(), files)
+
+
+def _not_ended(info: RunInfo, *, here: bool) -> Unavailable:
+    keeps = "a tool of it has not stopped yet" if here else f"{in_words(info.worker or '')} drives it"
+    return Unavailable(
+        f"run {info.id} was told to end, and has not: {keeps}",
+        hint=f"it ends as soon as that is over; `foliot why {info.id}` says what it does",
+    )

@@ -69,8 +69,12 @@ class TurnRuns(Protocol):
         """
         ...
 
-    async def cancel(self, run_id: str, *, by: str, reason: str) -> None:
-        """Cancels a run; returns when it has ended and nothing of it acts any more. One that has ended stays so."""
+    async def cancel(self, run_id: str, *, by: str, reason: str, wait: bool = True) -> None:
+        """Cancels a run; returns when it has ended and nothing of it acts any more. One that has ended stays so.
+
+        Without `wait` it returns as soon as it is stored that it is to end.
+        Raises `Unavailable` for one that is told to end and does not in time, and what keeps it from ending.
+        """
         ...
 
     async def check(self, namespace: str, agent: str, model: str) -> None:

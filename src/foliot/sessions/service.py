@@ -342,10 +342,14 @@ class SessionService:
             await self._turns.wake(outcome.run_id)  # also one that only has to be taken up: its process may be gone
         return outcome
 
-    async def stop(self, id: str, *, identity: Identity | None, drop: bool = False, namespace: str = "") -> bool:
+    async def stop(
+        self, id: str, *, identity: Identity | None, drop: bool = False, wait: bool = True, namespace: str = ""
+    ) -> bool:
         """Stops the turn at work; returns when nothing of it acts any more, and whether there was one.
 
-        What waits stays and is answered next; with `drop` it is taken out. Raises `NotFound`.
+        What waits stays and is answered next; with `drop` it is taken out. Without `wait` it returns as soon as it is
+        stored that the turn is to end. Raises `NotFound`, and `Unavailable` when it was told to stop and does not in
+        time.
         """
         session = await self.get(id, identity=identity, namespace=namespace)
         if drop:
@@ -353,7 +357,7 @@ class SessionService:
         if not session.turn:
             return False
         by = "" if identity is None else identity.actor
-        await self._turns.cancel(session.turn, by=by, reason=STOPPED)
+        await self._turns.cancel(session.turn, by=by, reason=STOPPED, wait=wait)
         return True
 
     async def regenerate(

@@ -44,8 +44,10 @@ from foliot.engine.workspaces.trees import content_of
 from foliot.errors import FoliotError, UsageError
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import Media, Message, Part, Text, ToolResult
+from foliot.kernel.run.codec import decode
 from foliot.kernel.run.events import (
     EQUALITY,
+    CancelRequested,
     Event,
     Fork,
     RunClaimed,
@@ -347,13 +349,29 @@ class Runs:
             raise LeaseLost(f"run {lease.run_id} has been ended by another process")
         if state.held and state.waiting is None and self._taken_over is not None:
             await self._taken_over(state, told.facts)
-        toolbox = self.tools if tools is None else await tools(state.spec)
+        toolbox = self.tools if tools is None else await self.toolbox(state, tools)
         driver = self._driver(lease, state, toolbox, stream, claim=True, settlement=settlement)
         first = await self.taken_up(state) if self.taken_up is not None else ()
         signals = () if quiet else await self.journal.signals([lease.run_id])
         for signal in (*signals, *await self._answers(state, toolbox), *first):
             driver.deliver(signal)
         return driver
+
+    async def toolbox(self, state: State, tools: Callable[[RunSpec], Awaitable[Toolbox]]) -> Toolbox:
+        """The tools that a run goes on with: none for one that was told to end, where its own are not to be had.
+
+        Nothing is begun in it any more, and each open call is given a result by what is recorded of it. Raises what
+        `tools` raises.
+        """
+        try:
+            return await tools(state.spec)
+        except FoliotError as error:
+            signals = await self.journal.signals([state.run_id])
+            told = any(isinstance(decode(each.data), CancelRequested) for each in signals)
+            if not told and (state.ending is None or state.ending.cancelled is None):
+                raise
+            log.info("run %s is ended without its tools: %s", state.run_id, error.message)
+            return self.tools
 
     async def _answers(self, state: State, tools: Toolbox) -> list[Signal]:
         """Decisions that nobody signalled, because whoever decided died before he could."""
