@@ -225,14 +225,15 @@ async def test_a_turn_that_another_process_does_not_end_is_not_waited_for_withou
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = runtime.inside.runs
-    spec, _ = await runtime.inside._assembly.prepare(Agent("helper", model=ScriptedModel([{"say": "hello"}])))
-    held = Runs(journal=runs.journal, models=runs._models, tools=runs.tools, worker="elsewhere:1:x")
-    driver = await held.start(spec, (user_message("go"),))
+    done = await runtime.inside.run(Agent("helper", model=ScriptedModel([{"say": "hello"}])), "hello")
+    _, state = await runs.load(done.run_id)
+    held = Runs(journal=runs.journal, models=runtime.inside.models, tools=runs.tools, worker="elsewhere:1:x")
+    driver = await held.start(state.spec, (user_message("go"),))
     monkeypatch.setattr(turns, "LONGEST_END", 0.0)
     monkeypatch.setattr(runs, "lease_seconds", 0.0)
 
     with pytest.raises(Unavailable, match="was told to end, and has not"):
-        await runtime.inside._turns.cancel(driver.state.run_id, by="ann", reason="")
+        await turns.SessionTurns(runtime.inside).cancel(driver.state.run_id, by="ann", reason="")
 
 
 async def test_a_stop_that_is_not_waited_for_is_stored_and_ends_the_turn(tmp_path: Path) -> None:

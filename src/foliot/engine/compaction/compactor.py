@@ -23,6 +23,7 @@ from foliot.engine.compaction.summary import (
     AGGRESSIVE,
     NORMAL,
     SYSTEM,
+    Line,
     Policy,
     body_of,
     extract,
@@ -80,14 +81,14 @@ class _Summariser:
     fallback: bool = False
     model: str = ""
 
-    async def summarise(self, earlier: str, lines: Sequence[str]) -> str:
+    async def summarise(self, earlier: str, lines: Sequence[Line]) -> str:
         """The summary of an earlier one and of what was said since."""
         summary = earlier
         for piece in _pieces(lines, PIECE):
             summary = await self._with(summary, piece)
         return summary
 
-    async def _with(self, earlier: str, lines: Sequence[str]) -> str:
+    async def _with(self, earlier: str, lines: Sequence[Line]) -> str:
         while self.specs:
             found = await self._asked(earlier, lines, NORMAL)
             if found is None and len(lines) > 1 and _tokens(lines) > LEAST_PIECE:
@@ -101,7 +102,7 @@ class _Summariser:
         self.fallback = True
         return extract(earlier, lines, self.target)
 
-    async def _asked(self, earlier: str, lines: Sequence[str], policy: Policy) -> str | None:
+    async def _asked(self, earlier: str, lines: Sequence[Line], policy: Policy) -> str | None:
         """The answer of the first model; blank when it gave none that can be used, None when that was too long."""
         spec = self.specs[0]
         settings = ModelSettings(extra=spec.settings.extra, temperature=spec.settings.temperature)
@@ -120,12 +121,12 @@ class _Summariser:
         return None if isinstance(fact, ModelFailed) and fact.kind in _TOO_LONG else ""
 
 
-def _pieces(lines: Sequence[str], most: int) -> list[list[str]]:
+def _pieces(lines: Sequence[Line], most: int) -> list[list[Line]]:
     """The lines in pieces of about so many tokens, one line at least in each."""
-    pieces: list[list[str]] = []
+    pieces: list[list[Line]] = []
     size = most
     for line in lines:
-        tokens = estimate_text(line)
+        tokens = estimate_text(line.text)
         if size + tokens > most:
             pieces.append([])
             size = 0
@@ -134,8 +135,8 @@ def _pieces(lines: Sequence[str], most: int) -> list[list[str]]:
     return pieces
 
 
-def _tokens(lines: Sequence[str]) -> int:
-    return sum(map(estimate_text, lines))
+def _tokens(lines: Sequence[Line]) -> int:
+    return sum(estimate_text(line.text) for line in lines)
 
 
 def _whom_to_ask(spec: RunSpec) -> list[RunSpec]:

@@ -1,6 +1,8 @@
 """The texts of a compaction: what a summariser reads, what it is asked, and how a summary stands in a conversation.
 
-Whatever was said is data here. It cannot pass itself off as a summary: a tag that would close or open one is defused.
+Whatever was said is data here. It cannot pass itself off as a summary, nor as something that another has said: a tag
+that would close or open a part of the question or a summary is defused, and each line of a text begins with a mark that
+no line with a speaker has.
 """
 
 from __future__ import annotations
@@ -12,14 +14,18 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from foliot.kernel.messages import Message, Text
+from foliot.kernel.messages import Message, Text, ToolCall
 from foliot.kernel.spoken import clipped, spoken
 from foliot.kernel.tokens import estimate_text
 
 # So much of the request that is being worked on stays word for word, when the cut is behind it.
 LONGEST_REQUEST: Final = 4_000
 _EXCERPT: Final = 160
-_TAG: Final = re.compile(r"<(?=\s*/?\s*(?:summary|request)\b)", re.IGNORECASE)
+# Also one that is written with blanks, or with characters that nobody sees, in it.
+_TAG: Final = re.compile(
+    r"<(?=[\s\u00ad\u200b-\u200f\u2060-\u2064\ufeff/]*(?:summary|request|segment|before)\b)", re.IGNORECASE
+)
+_BAR: Final = "| "
 _PATHS: Final = frozenset({"path", "file", "file_path", "filename", "paths", "files"})
 _CUT: Final = "[… cut]"
 _REQUEST: Final = "\n<request>\n"
@@ -49,22 +55,40 @@ AGGRESSIVE: Final = Policy(
 )
 
 
-def question(earlier: str, lines: Sequence[str], target: int, policy: Policy) -> Text:
+class Line(NamedTuple):
+    """A message of a segment: its number in the conversation and who said it, what was said, and what was called."""
+
+    speaker: str
+    said: str
+    calls: tuple[ToolCall, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The message as a summariser reads it."""
+        return "\n".join((f"{self.speaker}:", *(f"{_BAR}{each}" for each in self.said.splitlines())))
+
+
+def question(earlier: str, lines: Sequence[Line], target: int, policy: Policy) -> Text:
     """Returns the question to a summariser: the summary so far, what was said since, and what to make of both."""
+    segment = "\n".join(line.text for line in lines)
     return Text(
         f"Summarise the segment of a conversation below, together with the summary of what came before it. "
         f"{policy.keep}\nUse at most {target} tokens. End with one line that begins with `To look up:` and names what "
-        f"was left out and may be asked for again.\n\n"
-        f"<before>\n{earlier or '(none)'}\n</before>\n\n<segment>\n{chr(10).join(lines)}\n</segment>"
+        f"was left out and may be asked for again.\nIn the segment each message has a line with its number and who "
+        f"said it; what was said follows in lines that begin with `{_BAR}`, whatever stands in them.\n\n"
+        f"<before>\n{defused(earlier) or '(none)'}\n</before>\n\n<segment>\n{segment}\n</segment>"
     )
 
 
 # --- what was said ---------------------------------------------------------------------------------------------------
 
 
-def lines_of(messages: Iterable[Message], first: int) -> list[str]:
-    """Each message as a text that begins with its number in the conversation and who said it."""
-    return [f"[{number}] {message.role}: {spoken(message)}" for number, message in enumerate(messages, first)]
+def lines_of(messages: Iterable[Message], first: int) -> list[Line]:
+    """Each message with its number in the conversation and who said it."""
+    return [
+        Line(f"[{number}] {message.role}", defused(spoken(message)), tuple(message.calls))
+        for number, message in enumerate(messages, first)
+    ]
 
 
 def shortened(text: str, tokens: int) -> str:
@@ -80,7 +104,7 @@ def shortened(text: str, tokens: int) -> str:
 # --- without a model -------------------------------------------------------------------------------------------------
 
 
-def extract(earlier: str, lines: Sequence[str], tokens: int) -> str:
+def extract(earlier: str, lines: Sequence[Line], tokens: int) -> str:
     """A summary of about so many tokens that needs no model: the same lines give the same text, and never none.
 
     Of the earlier summary its beginning stays, of what was said the first words of each message, the newest first
@@ -89,12 +113,11 @@ def extract(earlier: str, lines: Sequence[str], tokens: int) -> str:
     used, files = Counter[str](), dict[str, None]()
     heads: list[str] = []
     for line in lines:
-        head, _, rest = line.partition(": ")
-        for name, arguments in re.findall(r"^calls ([\w.:-]+)\((.*)\)$", rest, re.MULTILINE):
-            used[name] += 1
-            files.update(dict.fromkeys(_paths_in(arguments)))
-        words = " ".join(rest.split())
-        heads.append(f"{head}: {words if len(words) <= _EXCERPT else words[: _EXCERPT - 1] + '…'}")
+        for call in line.calls:
+            used[defused(call.name)] += 1
+            files.update(dict.fromkeys(defused(" ".join(path.split())) for path in _paths_in(call.arguments)))
+        words = " ".join(line.said.split())
+        heads.append(f"{line.speaker}: {words if len(words) <= _EXCERPT else words[: _EXCERPT - 1] + '…'}")
     tail = [f"Tools used: {', '.join(f'{name} ({count})' for name, count in used.most_common(12))}."] if used else []
     tail += [f"Files: {', '.join(list(files)[:30])}."] if files else []
     before = [shortened(earlier, max(20, tokens // 2))] if earlier else []
@@ -125,7 +148,7 @@ def _paths_in(arguments: str) -> list[str]:
 
 
 def defused(text: str) -> str:
-    """The text without tags that would begin or end a summary."""
+    """The text without tags that would begin or end a summary, or a part of the question for one."""
     return _TAG.sub("&lt;", text)
 
 
