@@ -21,7 +21,7 @@ from foliot.engine.driver.runs import Runs
 from foliot.errors import FoliotError, NotFound
 from foliot.kernel.backoff import backoff
 from foliot.kernel.messages import Media
-from foliot.kernel.run.events import RunCancelled, RunFailed, RunSucceeded
+from foliot.kernel.run.events import RunCancelled, RunDeadLettered, RunFailed, RunSucceeded
 from foliot.kernel.run.state import State
 from foliot.store.channels import Delivery, Outbox
 from foliot.store.sessions.database import INTERRUPTED
@@ -56,7 +56,8 @@ def answer_of(state: State) -> Answer:
     match state.ended:
         case RunSucceeded(output=output):
             return Answer(output if output.strip() or media else EMPTY, media)
-        case RunFailed(message=message):
+        case RunFailed() | RunDeadLettered() as failed:
+            message = failed.message or failed.reason
             partial = written.text.strip() if written is not None and not written.calls else ""
             return Answer(f"{partial}\n\n[Agent error: {message}]" if partial else f"Agent error: {message}", media)
         case RunCancelled(reason=reason):
@@ -64,7 +65,7 @@ def answer_of(state: State) -> Answer:
             if reason == INTERRUPTED:
                 return Answer(partial)
             return Answer(f"{partial}\n\n[stopped]" if partial else "[stopped]")
-        case _:
+        case None:
             raise DeliveryFailed("the turn has not ended")
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct, json
 from foliot.engine.driver.journal import phase_of
 from foliot.errors import FoliotError, InvalidInput
 from foliot.kernel.messages import Message, Usage
-from foliot.kernel.run.events import RunFailed, RunSucceeded, RunWaiting
+from foliot.kernel.run.events import RunDeadLettered, RunFailed, RunSucceeded, RunWaiting
 from foliot.kernel.run.state import State
 from foliot.store.journal.base import Phase
 
@@ -93,7 +93,7 @@ def result_of(state: State, phase: Phase, output_type: Any = None) -> RunResult:
         value=value,
         usage=state.spent.usage(),
         steps=state.spent.steps,
-        error=ended.message if isinstance(ended, RunFailed) else None,
+        error=ended.message or ended.reason if isinstance(ended, RunFailed | RunDeadLettered) else None,
         reason=getattr(ended, "reason", ""),
         waiting=state.waiting if ended is None else None,
         messages=tuple(state.transcript),
