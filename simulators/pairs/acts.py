@@ -950,6 +950,11 @@ async def _drop_waiting(t: Tools) -> Any:
     return await t.talks.drop_waiting("quiet")
 
 
+@act("talk.drop.lively")
+async def _drop_offered(t: Tools) -> Any:
+    await t.talks.drop_waiting("lively")
+
+
 @act("talk.begin")
 async def _begin_turn(t: Tools) -> Any:
     session = await t.talks.get("quiet")

@@ -30,6 +30,7 @@ from simulators.workshop.cast import RULES, TOOLS
 from simulators.workshop.database import Truth, Wire
 
 LOOK_EVERY: Final = 1.0
+SESSION: Final = "talk"
 SPEC: Final = RunSpec(
     agent="helper",
     model="simulated",
@@ -94,8 +95,8 @@ class TalkProcess(Mortal):
             while True:
                 try:
                     await self.sessions.keeper.sweep(patience=self.world.chance.choice((0.0, 2.0)))
-                    for _, _, run_id in await self.sessions.store.at_work():
-                        await self.wake(run_id)
+                    if turn := (await self.sessions.store.get(SESSION)).turn:
+                        await self.wake(turn)
                 except FoliotError as error:
                     self.world.note(self.name, "", f"looks later: {error.code}")
                 await asyncio.sleep(LOOK_EVERY)

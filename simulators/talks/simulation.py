@@ -12,6 +12,7 @@ leases, and lose the store. In the end every input must have been answered exact
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections import Counter
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from foliot.engine.driver.runs import Runs
 from foliot.errors import Conflict, FoliotError, UsageError
 from foliot.kernel.inbox import MODES
 from foliot.kernel.run.codec import decode
+from foliot.kernel.run.events import CancelRequested
 from foliot.kernel.run.loop import fold
 from foliot.kernel.run.state import State
 from foliot.store.journal.memory import MemoryJournal
@@ -32,12 +34,11 @@ from simulators.engine.profiles import ANY, Profile
 from simulators.engine.report import Report
 from simulators.engine.virtual_loop import Stuck, VirtualLoop
 from simulators.engine.world import World
-from simulators.talks.process import SPEC, TalkProcess
+from simulators.talks.process import SESSION, SPEC, TalkProcess
 from simulators.workshop.database import Truth
 
 PROGRAM: Final = "simulators.talks"
 PATIENCE: Final = 400.0  # simulated seconds; a conversation that has not come to rest by then never will
-SESSION: Final = "talk"
 PLACE: Final = Place("default", "helper", "ann", "web")
 
 PROFILES: Final[Mapping[str, Profile]] = {
@@ -113,9 +114,18 @@ class Talk:
             world.note(process.name, "", f"not said {each.key}: {error.code}")
         else:
             world.note(process.name, said.run_id, f"said     {each.key} {each.mode}: {said.seq} {said.outcome}")
+            if said.outcome == "interrupted" and not said.again and not self._is_told_to_end(said.run_id):
+                world.history.problems.append(f"{each.key} interrupted run {said.run_id}, which goes on")
             earlier = self.acknowledged.setdefault(each.key, said)
             if (earlier.seq, earlier.outcome) != (said.seq, said.outcome):
                 world.history.problems.append(f"{each.key} was answered {earlier} and then {said}")
+
+    def _is_told_to_end(self, run_id: str) -> bool:
+        """Whether a turn is over, or has been told to end, heard or not."""
+        waiting = self.truth.read("signal_list", {"run_ids": json.dumps([run_id])})
+        events = self.truth.read("event_read", {"id": run_id, "after": 0, "count": 10_000})
+        facts = [decode(row["data"]) for row in (*waiting, *events)]
+        return any(isinstance(fact, CancelRequested) for fact in facts) or _state(self.truth, run_id).ended is not None
 
     def is_done(self, each: Utterance) -> bool:
         return each.key in self.acknowledged or each.key in self.refused

@@ -37,6 +37,9 @@ RESHAPED: Final = "reshaped_by_queue_mode"
 FULL: Final = "input queue is full"
 CANCELLED: Final = "task_cancelled"
 RUN_ENDED: Final = "run_ended"
+# Whatever the modes are: no more inputs of one session wait than these, or its `cap` if that is larger, nor more bytes.
+MOST_WAITING: Final = 200
+MOST_BYTES: Final = 16 * 1024 * 1024
 # A crowd that never falls silent is answered after so many times the pause that is waited for.
 MOST_PAUSES: Final = 10
 
@@ -45,7 +48,8 @@ class InboxOptions(Struct, frozen=True):
     """The rules of an inbox. After `debounce` seconds of silence what was collected is answered.
 
     At most `cap` inputs of a mode wait; what comes then is refused (`drop: new`), or takes the place of the oldest,
-    which is forgotten (`old`) or kept as one line before the next turn (`summarize`).
+    which is forgotten (`old`) or kept as one line before the next turn (`summarize`). What the turn at work was
+    offered counts and never gives way.
     """
 
     debounce: float = 0.5
@@ -57,6 +61,8 @@ class Waiting(Struct, frozen=True):
     """An input that is not answered yet. `place` is where it came from: inputs of two places are never joined.
 
     `offered` to the turn at work, which has not taken it. `steered`: a turn took it, and it is still to be answered.
+    `stops` is the turn that an interrupt has told to end. `cancelled`: it goes with the turn that it was offered to.
+    `size` is that of its message, in bytes.
     """
 
     seq: int
@@ -65,6 +71,9 @@ class Waiting(Struct, frozen=True):
     place: str = ""
     offered: bool = False
     steered: bool = False
+    stops: str = ""
+    cancelled: bool = False
+    size: int = 0
 
 
 class Arrival(Struct, frozen=True):
@@ -97,10 +106,22 @@ def mode_problem(text: str) -> str:
     return f'queue_mode "{text.strip()}" is not supported (supported: {", ".join(MODES)})'
 
 
+def phase_of(turn: str, waiting: Sequence[Waiting], *, for_person: bool = False) -> TurnPhase:
+    """Returns what the turn at work is doing, blank for none; `for_person`: its run waits for somebody.
+
+    It is about to end if an interrupt told this very turn so: one that waits behind it has told an earlier one.
+    """
+    if not turn:
+        return "idle"
+    if any(each.stops == turn for each in waiting):
+        return "stopping"
+    return "waiting" if for_person else "working"
+
+
 def arrive(arriving: Waiting, waiting: Sequence[Waiting], turn: TurnPhase, options: InboxOptions) -> Arrival:
     """Decides about an input that comes in, beside those that wait."""
     dropped = _making_room(arriving, waiting, options)
-    if dropped and options.drop == "new":
+    if dropped is None or (dropped and options.drop == "new"):
         return Arrival(refused=FULL)
     if turn == "idle":
         # Others may wait for the silence that it just broke; whoever looks next finds it.
@@ -112,48 +133,73 @@ def arrive(arriving: Waiting, waiting: Sequence[Waiting], turn: TurnPhase, optio
     return Arrival("queued", "wait", dropped)
 
 
-def _making_room(arriving: Waiting, waiting: Sequence[Waiting], options: InboxOptions) -> tuple[int, ...]:
-    """The oldest inputs of the same mode that give way. What a turn was offered stays: it may have it by now."""
-    if arriving.mode in ("queue", "interrupt"):
-        return ()
-    alike = sorted((each for each in waiting if each.mode == arriving.mode and not each.offered), key=_by_arrival)
-    return tuple(each.seq for each in alike[: max(0, len(alike) + 1 - options.cap)])
+def _making_room(arriving: Waiting, waiting: Sequence[Waiting], options: InboxOptions) -> tuple[int, ...] | None:
+    """The oldest inputs of the same mode that give way; None when there is no room that way.
+
+    What a turn was offered stays: it may have it by now.
+    """
+    gone: list[int] = []
+    if arriving.mode not in ("queue", "interrupt"):
+        alike = sorted((each for each in waiting if each.mode == arriving.mode), key=_by_arrival)
+        over = max(0, len(alike) + 1 - options.cap)
+        gone = [each.seq for each in alike if not each.offered][:over]
+        if len(gone) < over:
+            return None
+    left = [each for each in waiting if each.seq not in gone]
+    size = sum(each.size for each in left) + arriving.size
+    if len(left) >= max(MOST_WAITING, options.cap) or (left and size > MOST_BYTES):
+        return None
+    return tuple(gone)
 
 
 def next_turn(waiting: Sequence[Waiting], now: float, options: InboxOptions) -> NextTurn | None:
-    """Chooses what is answered next, when no turn is at work; None when nothing waits."""
+    """Chooses what is answered next, when no turn is at work; None when nothing waits.
+
+    Those of one place that are collected wait for the silence of that place, and nothing else waits for it.
+    """
     if not waiting:
         return None
     ordered = sorted(waiting, key=_by_arrival)
-    first = next((each for each in ordered if each.mode == "interrupt"), ordered[0])
-    if first.mode != "collect":
-        return NextTurn((first.seq,))
-    together = [each for each in ordered if each.mode == "collect" and each.place == first.place]
-    silence = min(together[-1].at + options.debounce, first.at + MOST_PAUSES * options.debounce)
-    if now < silence:
-        # Whatever else waits need not wait for that.
-        other = next((each for each in ordered if each.mode != "collect"), None)
-        return NextTurn((other.seq,)) if other is not None else NextTurn(at=silence)
-    return NextTurn(tuple(each.seq for each in together))
+    interrupt = next((each for each in ordered if each.mode == "interrupt"), None)
+    if interrupt is not None:
+        return NextTurn((interrupt.seq,))
+    collected: dict[str, list[Waiting]] = {}
+    for each in ordered:
+        if each.mode == "collect":
+            collected.setdefault(each.place, []).append(each)
+    silences = {
+        place: min(together[-1].at + options.debounce, together[0].at + MOST_PAUSES * options.debounce)
+        for place, together in collected.items()
+    }
+    for each in ordered:
+        if each.mode != "collect":
+            return NextTurn((each.seq,))
+        if silences[each.place] <= now:
+            return NextTurn(tuple(other.seq for other in collected[each.place]))
+    return NextTurn(at=min(silences.values()))
 
 
 class AfterTurn(Struct, frozen=True):
-    """The fate of inputs that were offered to a turn which is over: some are done, others wait to be answered."""
+    """The fate of inputs that were offered to a turn which is over: done, waiting to be answered, or taken out."""
 
     answered: tuple[int, ...] = ()
     back: tuple[Waiting, ...] = ()
+    dropped: tuple[int, ...] = ()
 
 
 def after_turn(offered: Sequence[Waiting], taken: frozenset[int]) -> AfterTurn:
     """Decides about the inputs that a turn was offered; `taken` are those that it took into its conversation."""
     answered: list[int] = []
     back: list[Waiting] = []
+    dropped: list[int] = []
     for each in sorted(offered, key=_by_arrival):
-        if each.seq in taken and each.mode != "steer-backlog":
+        if each.seq in taken and (each.cancelled or each.mode != "steer-backlog"):
             answered.append(each.seq)
+        elif each.cancelled:
+            dropped.append(each.seq)
         else:
-            back.append(Waiting(each.seq, each.mode, each.at, each.place, steered=each.seq in taken))
-    return AfterTurn(tuple(answered), tuple(back))
+            back.append(Waiting(each.seq, each.mode, each.at, each.place, steered=each.seq in taken, size=each.size))
+    return AfterTurn(tuple(answered), tuple(back), tuple(dropped))
 
 
 def _by_arrival(each: Waiting) -> int:

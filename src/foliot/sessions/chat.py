@@ -146,7 +146,7 @@ class Chat:
             if said.status == "dropped":
                 yield EndEvent("", status="dropped", message=said.reason)
                 return
-            if not said.run_id or said.run_id == followed:
+            if said.status == "pending" or said.run_id in ("", followed):
                 await self._runs.changed(asyncio.Event())
                 continue
             followed = said.run_id

@@ -13,14 +13,14 @@ import binascii
 import contextlib
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from foliot.common.threads import unhurried
 from foliot.engine.driver.attachments import FetchesFiles
-from foliot.engine.workspaces.assets import Assets, Attachment, asset_name, asset_text
+from foliot.engine.workspaces.assets import Assets, Attachment, asset_name, asset_text, make_asset
 from foliot.engine.workspaces.trees import PIECE
 from foliot.errors import InvalidInput, NotFound
 from foliot.kernel.messages import Media, Message, Text
@@ -61,22 +61,31 @@ class SentFile(Struct, frozen=True):
     digest: str = ""
 
 
-async def stored_message(said: Message, session: Session, assets: Assets) -> tuple[Message, tuple[str, ...]]:
-    """Returns a message as it is kept, and the digests of its files, which are stored by then.
+Unsaved: TypeAlias = tuple[Asset, dict[str, bytes]]
 
-    Raises `InvalidInput` for what cannot be said, `NotFound` for a digest that is no file of this session, `Conflict`
-    when the session keeps as much as it may, `SessionArchived`.
+
+async def kept_message(
+    said: Message, session: Session, assets: Assets
+) -> tuple[Message, tuple[str, ...], list[Unsaved]]:
+    """Returns a message as it is kept, the digests of its files, and those files that are to be stored before it is.
+
+    Raises `InvalidInput` for what cannot be said, `NotFound` for a digest that is no file of this session.
     """
     size = sum(len(part.data or "") for part in said.parts if isinstance(part, Media))
     parts = await unhurried(size, check_parts, said)
     kept: list[Text | Media] = []
     named: list[Asset] = []
     digests: list[str] = []
+    unsaved: list[Unsaved] = []
     for part in parts:
         if not isinstance(part, SentFile):
             kept.append(part)
             continue
-        asset = await _asset(part, session, assets)
+        if part.digest:
+            (asset,) = await assets.resolve([Attachment(part.name, part.media_type, digest=part.digest)], session)
+        else:
+            asset, content = await unhurried(len(part.data), make_asset, part.name, part.data, part.media_type)
+            unsaved.append((asset, content))
         digests.append(asset.digest)
         if is_shown(asset):
             kept.append(Media(asset.media_type, blob=asset.digest, name=asset.name))
@@ -84,14 +93,7 @@ async def stored_message(said: Message, session: Session, assets: Assets) -> tup
             named.append(asset)
     if (listing := asset_text(named)) is not None:
         kept.append(listing)
-    return Message(said.role, tuple(kept)), tuple(dict.fromkeys(digests))
-
-
-async def _asset(file: SentFile, session: Session, assets: Assets) -> Asset:
-    if file.digest:
-        (known,) = await assets.resolve([Attachment(file.name, file.media_type, digest=file.digest)], session)
-        return known
-    return await assets.save_asset(file.name, file.data, session=session.id, media_type=file.media_type)
+    return Message(said.role, tuple(kept)), tuple(dict.fromkeys(digests)), unsaved
 
 
 class SessionFiles:

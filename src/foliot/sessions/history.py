@@ -60,16 +60,26 @@ async def question_of(journal: Journal, run_id: str) -> Question:
 
 
 def texts_of(state: State) -> list[str]:
-    """Returns the texts of people and of the agent in the turn that a run is, as far as it has them at hand."""
+    """Returns the texts of people and of the agent in the turn that a run is, as far as it has them at hand.
+
+    Nothing of earlier turns is among them: each is found by what was said in it.
+    """
     created = state.created
-    if created is not None and created.compacts:
+    if created is None or created.compacts:
         return []
-    first = state.said[0] if state.said else None
-    own = next((n for n, message in enumerate(state.transcript) if message is first), None)
-    messages: Sequence[Message] = state.transcript[own:] if own is not None else ()
-    if own is None and created is not None:
-        messages = (*state.said, *state.transcript[1:])  # a summary stands in the place of some
+    own, begun = _first_of_turn(created, state.summarised), ()
+    if own < 1 and state.summarised:  # the beginning of the turn itself was summarised
+        own, begun = 1, state.said
+    messages = (*begun, *state.transcript[own:])
     return [message.text for message in messages if message.role in ("user", "assistant") and message.text]
+
+
+def _first_of_turn(created: RunCreated, summarised: int) -> int:
+    """The place in the transcript at which a turn begins, behind a summary of so many messages; below 1: in it."""
+    if summarised == created.summarised:
+        return created.before
+    said_before = created.before + max(0, created.summarised - 1)
+    return said_before - summarised + 1
 
 
 def excerpt_of(messages: Sequence[Message], text: str) -> tuple[str, str] | None:

@@ -1,6 +1,6 @@
 """Keeps the turns of sessions coming: begins the next one when something waits and none is at work.
 
-Whoever stored an input looks, whoever ended a turn looks, and every process that stays looks now and then for what was
+Whoever stored an input looks, whoever ended a turn looks, and every server looks now and then for what was
 left (`sweep`): a process may die between storing and looking. Any number of them may look at once. The row of the
 session decides who begins the turn, in the transaction that stores its run; the others find `SessionBusy` and are done.
 
@@ -18,7 +18,7 @@ from typing import Any, Final
 from foliot.common.cancellation import stop_tasks
 from foliot.engine.base import Clock
 from foliot.engine.driver.ids import new_run_id
-from foliot.errors import Conflict, FoliotError, NotFound, Unavailable
+from foliot.errors import FoliotError, NotFound, Unavailable
 from foliot.kernel.backoff import backoff
 from foliot.kernel.identity import Identity
 from foliot.kernel.inbox import next_turn
@@ -33,6 +33,7 @@ from foliot.sessions.turns import (
     options_of,
     title_of,
 )
+from foliot.store.journal.base import JournalConflict, RunTaken
 from foliot.store.sessions.base import Session, SessionBusy
 from foliot.store.sessions.database import SqlSessions, begin_turn
 
@@ -40,7 +41,6 @@ log = logging.getLogger(__name__)
 
 # Somebody else changed what waits just now: so often it is looked at again before it is left to the next sweep.
 TRIES: Final = 8
-LOOK_EVERY: Final = 5.0
 # Whoever changed a session last has the first go at it.
 PATIENCE: Final = 2.0
 # After a crash of a busy process: a few at a time.
@@ -92,7 +92,8 @@ class TurnKeeper:
                 except SessionBusy:
                     continue  # somebody was faster, or took something out: what is left is looked at again
             return ""
-        except (Conflict, Unavailable) as error:
+        except (RunTaken, JournalConflict, Unavailable) as error:
+            # Others were at the same rows. Any other conflict stays until somebody mends it, and is told.
             log.info("session %s is looked at again: %s", id, error.message)
             return ""
         except FoliotError as error:
@@ -180,17 +181,6 @@ class TurnKeeper:
         self.look(id)
 
     # --- what was left -------------------------------------------------------------------------------------------
-
-    async def run(self) -> None:
-        """Sweeps until it is cancelled. A store that does not answer is asked again."""
-        while True:
-            try:
-                await self.sweep()
-            except FoliotError as error:
-                log.warning("sessions that wait for an answer are looked for again: %s", error.message)
-            except Exception:
-                log.exception("sessions that wait for an answer are looked for again")
-            await asyncio.sleep(LOOK_EVERY)
 
     async def sweep(self, *, patience: float = PATIENCE) -> list[str]:
         """Begins turns that nobody began, of sessions that were left alone for a while; returns their ids.

@@ -37,15 +37,14 @@ from foliot.sessions.checks import (
     check_title,
     check_turn_options,
 )
-from foliot.sessions.content import ASSETS, SessionFiles, stored_message
+from foliot.sessions.content import ASSETS, SessionFiles, kept_message
 from foliot.sessions.history import excerpt_of, messages_of_turn, question_of
 from foliot.sessions.keeper import TurnKeeper
-from foliot.sessions.turns import details_of, inbox_of, message_of, options_of, over
+from foliot.sessions.turns import details_of, inbox_of, message_of, options_of, over, said_details
 from foliot.store.base import Database
 from foliot.store.journal.base import Journal
 from foliot.store.sessions.assets import SqlAssets
 from foliot.store.sessions.base import (
-    ORDERED_BY,
     Input,
     NewInput,
     NewSession,
@@ -221,7 +220,7 @@ class SessionService:
         session: str | None = None,
         limit: int = 20,
     ) -> Sequence[Found]:
-        """Searches what was said in the caller's sessions, the best first."""
+        """Searches what was said in the caller's sessions, the newest first."""
         if session is not None:
             await self.get(session, identity=identity, namespace=namespace)
         user = None if identity is None else identity.user
@@ -326,19 +325,22 @@ class SessionService:
         if kinds or options != TurnOptions():
             chosen = replace(options, model=options.model or session.model)
             await self._turns.check_turn(session.place, chosen, kinds)
-        said, files = await stored_message(said, session, self.assets)
+        said, files, unsaved = await kept_message(said, session, self.assets)
         if files and word in ("steer", "steer-backlog"):
             word = "followup"  # files are in the folder of a turn that begins with them, not of one at work
         kept = details_of(identity, options, {**(details or {}), **({ASSETS: list(files)} if files else {})})
         with storable(f"what is said to session {id}"):
-            # Whose order it is may change between two tries to say it: a channel has another declarer by then.
-            same = {name: value for name, value in kept.items() if name != ORDERED_BY}
-            what = digest(msgspec.json.encode((word, said, place, same)))
+            what = digest(msgspec.json.encode((word, said, place, said_details(kept))))
         new = NewInput(key or self._new_id(self._clock()), word, said, what, by, place, kept)
-        outcome = await self.store.say(id, new, now=self._clock(), options=inbox_of(session))
+        rules = inbox_of(session)
+        if unsaved and await self.store.check(session, new, now=self._clock(), options=rules):
+            # Nothing is stored for words that are refused.
+            for asset, content in unsaved:
+                await self.assets.add(session.id, asset, content)
+        outcome = await self.store.say(id, new, now=self._clock(), options=rules)
         if outcome.act == "start":
             return replace(outcome, problem=await self.keeper.begin_next(id))
-        if outcome.run_id and not outcome.again:
+        if outcome.act == "wake" or (outcome.run_id and not outcome.again):
             await self._turns.wake(outcome.run_id)  # also one that only has to be taken up: its process may be gone
         return outcome
 
@@ -347,17 +349,17 @@ class SessionService:
     ) -> bool:
         """Stops the turn at work; returns when nothing of it acts any more, and whether there was one.
 
-        What waits stays and is answered next; with `drop` it is taken out. Without `wait` it returns as soon as it is
+        What waits stays and is answered next; with `drop` it is taken out, and so is what the turn was offered and
+        did not take: nothing that was said before begins a turn any more. Without `wait` it returns as soon as it is
         stored that the turn is to end. Raises `NotFound`, and `Unavailable` when it was told to stop and does not in
         time.
         """
         session = await self.get(id, identity=identity, namespace=namespace)
-        if drop:
-            await self.store.drop_waiting(id)
-        if not session.turn:
+        turn = await self.store.drop_waiting(id) if drop else session.turn
+        if not turn:
             return False
         by = "" if identity is None else identity.actor
-        await self._turns.cancel(session.turn, by=by, reason=STOPPED, wait=wait)
+        await self._turns.cancel(turn, by=by, reason=STOPPED, wait=wait)
         return True
 
     async def regenerate(

@@ -139,6 +139,14 @@ def details_of(identity: Identity | None, options: TurnOptions | None, details: 
     return kept
 
 
+def said_details(details: dict[str, Any]) -> dict[str, Any]:
+    """Returns the details by which two inputs of one key are the same.
+
+    The way that it came is not among them, nor whose order it is: a channel may have another declarer by the next try.
+    """
+    return {name: value for name, value in details.items() if name not in (VIA, ORDERED_BY)}
+
+
 def inbox_of(session: Session) -> InboxOptions:
     """Returns the rules of a session's inbox: those of its options, if it has some."""
     given = session.options.get(INBOX)

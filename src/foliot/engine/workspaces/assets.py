@@ -184,11 +184,15 @@ class Assets:
         assert bool(session) != bool(run_id), "an asset is of a session or of a run"
         asset, content = await unhurried(len(data), make_asset, name, data, media_type)
         if session:
-            await self._of_sessions.add(session, asset, content, now=self._clock())
+            await self.add(session, asset, content)
         else:
             await self._journal.get(run_id)
             await self._journal.put_blobs(list(content.values()), run_id=run_id)
         return asset
+
+    async def add(self, session: str, asset: Asset, content: Mapping[str, bytes]) -> None:
+        """Stores a file that `make_asset` made for a session. Raises `NotFound`, `SessionArchived`, `Conflict`."""
+        await self._of_sessions.add(session, asset, content, now=self._clock())
 
     async def resolve(self, attachments: Sequence[Attachment], session: Session) -> tuple[Asset, ...]:
         """Returns the assets that a message to a session brings along or refers to; what it brings is stored.

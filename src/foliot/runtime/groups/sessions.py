@@ -120,7 +120,7 @@ class SessionGroup(Group):
     async def search(
         self, text: str, *, namespace: str = "default", session: str | None = None, limit: int = 20
     ) -> Rows[Found]:
-        """Search what was said in sessions, or in one, the best first. Raises `InvalidInput`, `NotFound`."""
+        """Search what was said in sessions, or in one, the newest first. Raises `InvalidInput`, `NotFound`."""
 
     @abstractmethod
     async def history(self, id: str, *, before: int | None = None, limit: int = 50) -> Rows[TurnView]:

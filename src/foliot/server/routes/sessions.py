@@ -164,7 +164,7 @@ async def search(
     session: Annotated[str | None, Query(max_length=253, description="Only in this session.")] = None,
     limit: Limit = 20,
 ) -> Response:
-    """Search what was said in the caller's sessions, or in one that they may read, the best first."""
+    """Search what was said in the caller's sessions, or in one that they may read, the newest first."""
     where = space(namespace)
     identity: Identity | None = caller.acting_for_self("http")
     if session is not None:

@@ -19,10 +19,9 @@ CREATE TABLE session (
     turns BIGINT NOT NULL,
     arrivals BIGINT NOT NULL
 );
-CREATE INDEX session_by_activity ON session (namespace, active_at);
-CREATE INDEX session_of_agent ON session (namespace, agent, active_at);
-CREATE INDEX session_of_user ON session (namespace, user_name, active_at);
-CREATE INDEX session_at_work ON session (turn) WHERE turn IS NOT NULL;
+CREATE INDEX session_by_activity ON session (namespace, active_at, key);
+CREATE INDEX session_of_agent ON session (namespace, agent, active_at, key);
+CREATE INDEX session_of_user ON session (namespace, user_name, active_at, key);
 CREATE INDEX session_archived ON session (archived_at) WHERE archived_at IS NOT NULL;
 
 -- The active session of an agent, a user and a channel: whoever resolves, rotates or archives locks this row first.
@@ -82,7 +81,7 @@ CREATE TABLE inbox (
 );
 CREATE UNIQUE INDEX inbox_by_id ON inbox (owner_kind, owner, id);
 CREATE INDEX inbox_open ON inbox (owner_kind, owner, seq) WHERE status IN ('pending', 'offered');
-CREATE INDEX inbox_dropped ON inbox (owner, seq) WHERE status = 'dropped' AND message IS NOT NULL;
+CREATE INDEX inbox_dropped ON inbox (owner_kind, owner, seq) WHERE status = 'dropped' AND message IS NOT NULL;
 
 -- Files that people sent to a session, whose content stays for as long as the session. A piece of a large file has no
 -- name.

@@ -27,11 +27,33 @@ SELECT key, id, namespace, agent, user_name, channel, kind, title, model, option
   FROM session
  WHERE namespace = :namespace
    AND (:agent = '' OR agent = :agent)
-   AND ((:user_name = '' AND CAST(:mine AS BIGINT) = 0) OR user_name = :user_name)
    AND (:channel = '' OR channel = :channel)
    AND (:kind = '' OR kind = :kind)
    AND (CAST(:archived AS BIGINT) = 1 OR archived_at IS NULL)
-   AND (active_at < :before_at OR (active_at = :before_at AND key < :before_key))
+   AND (active_at, key) < (:before_at, :before_key)
+ ORDER BY active_at DESC, key DESC LIMIT :count;
+
+-- name: session_list_of_user
+SELECT key, id, namespace, agent, user_name, channel, kind, title, model, options, created_at, active_at, archived_at,
+       head, turn, turns, arrivals
+  FROM session
+ WHERE namespace = :namespace AND user_name = :user_name
+   AND (:agent = '' OR agent = :agent)
+   AND (:channel = '' OR channel = :channel)
+   AND (:kind = '' OR kind = :kind)
+   AND (CAST(:archived AS BIGINT) = 1 OR archived_at IS NULL)
+   AND (active_at, key) < (:before_at, :before_key)
+ ORDER BY active_at DESC, key DESC LIMIT :count;
+
+-- name: session_list_of_agent
+SELECT key, id, namespace, agent, user_name, channel, kind, title, model, options, created_at, active_at, archived_at,
+       head, turn, turns, arrivals
+  FROM session
+ WHERE namespace = :namespace AND agent = :agent
+   AND (:channel = '' OR channel = :channel)
+   AND (:kind = '' OR kind = :kind)
+   AND (CAST(:archived AS BIGINT) = 1 OR archived_at IS NULL)
+   AND (active_at, key) < (:before_at, :before_key)
  ORDER BY active_at DESC, key DESC LIMIT :count;
 
 -- name: session_set
@@ -62,18 +84,9 @@ UPDATE session SET arrivals = :arrivals, active_at = :at WHERE key = :key;
 -- locks: -
 DELETE FROM session WHERE key = :key;
 
--- name: session_of_turn
--- The session that has this run at work.
-SELECT id FROM session WHERE turn = :run_id;
-
 -- name: session_of_run
 -- The session that a run is a turn of, whether it is at work or over.
 SELECT s.id AS id FROM session_turn AS t JOIN session AS s ON s.key = t.session WHERE t.run_id = :run_id;
-
--- name: sessions_at_work
--- Sessions with a turn, in the order of their keys: whoever looks after turns that nobody drives reads them in pages.
-SELECT s.key AS key, s.id AS id, s.turn AS run_id FROM session AS s
- WHERE s.turn IS NOT NULL AND s.key > :after ORDER BY s.key LIMIT :count;
 
 -- name: sessions_unanswered
 -- Sessions with inputs that wait and no turn that would hear them, in the order of their keys.
@@ -166,8 +179,9 @@ SELECT s.id AS id, s.title AS title, t.number AS number, t.run_id AS run_id, t.e
 -- Archived before a time, and nothing goes on in them.
 SELECT s.id AS id FROM session AS s
  WHERE s.archived_at < :before AND s.turn IS NULL
-   AND s.key NOT IN (SELECT i.owner FROM inbox AS i WHERE i.owner_kind = 'session' AND i.status IN ('pending', 'offered'))
- ORDER BY s.id LIMIT :count;
+   AND NOT EXISTS (SELECT 1 FROM inbox AS i
+                    WHERE i.owner_kind = 'session' AND i.owner = s.key AND i.status IN ('pending', 'offered'))
+ ORDER BY s.archived_at LIMIT :count;
 
 -- name: session_turns_delete
 -- locks: -
@@ -189,6 +203,11 @@ SELECT seq, id, mode, message, digest, by_name, place, details, status, steered,
 SELECT seq, id, mode, message, digest, by_name, place, details, status, steered, outcome, reason, run_id, at
   FROM inbox WHERE owner_kind = :owner_kind AND owner = :owner AND status IN ('pending', 'offered') ORDER BY seq;
 
+-- name: inbox_waiting
+-- The same without what was said: the rules of the inbox need no more.
+SELECT seq, mode, place, status, steered, reason, run_id, at, COALESCE(LENGTH(message), 0) AS size
+  FROM inbox WHERE owner_kind = :owner_kind AND owner = :owner AND status IN ('pending', 'offered') ORDER BY seq;
+
 -- name: inbox_list
 SELECT seq, id, mode, message, digest, by_name, place, details, status, steered, outcome, reason, run_id, at
   FROM inbox WHERE owner_kind = :owner_kind AND owner = :owner AND seq > :after ORDER BY seq LIMIT :count;
@@ -208,6 +227,23 @@ UPDATE inbox SET status = 'consumed', run_id = :run_id, message = NULL
 UPDATE inbox SET status = 'dropped', reason = :reason,
        message = CASE WHEN CAST(:kept AS BIGINT) = 1 THEN message END
  WHERE owner_kind = :owner_kind AND owner = :owner AND seq = :seq AND status IN ('pending', 'offered');
+
+-- name: inbox_drop_pending
+-- locks: -
+-- Here and in the next one, the longer condition on `status` is that of the index.
+UPDATE inbox SET status = 'dropped', reason = :reason, message = NULL
+ WHERE owner_kind = 'session' AND owner = :owner AND status IN ('pending', 'offered') AND status = 'pending';
+
+-- name: inbox_cancel_offered
+-- locks: -
+UPDATE inbox SET reason = :reason
+ WHERE owner_kind = 'session' AND owner = :owner AND status IN ('pending', 'offered') AND status = 'offered';
+
+-- name: inbox_forget_dropped
+-- locks: -
+-- Nothing of it stands before the next turn.
+UPDATE inbox SET message = NULL
+ WHERE owner_kind = 'session' AND owner = :owner AND status = 'dropped' AND message IS NOT NULL;
 
 -- name: inbox_dropped
 -- What had to make room and was not told to anybody yet.

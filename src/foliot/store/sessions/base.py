@@ -114,7 +114,10 @@ class NewInput(Struct, frozen=True):
 
 
 class Input(Struct, frozen=True):
-    """An input as stored. `message` is None once it stands in the journal of `run_id`."""
+    """An input as stored. `message` is None once it stands in the journal of `run_id`.
+
+    Before that, `run_id` is the turn that it was offered to, or that it told to end.
+    """
 
     seq: int
     id: str
@@ -140,7 +143,8 @@ class Said(Struct, frozen=True):
     """The outcome of an input. `run_id` is the turn that has to hear of it, if one is at work.
 
     `act` is what is left to do after the commit: `start` a turn, `wake` the run that was signalled, or nothing.
-    `again`: it had been said before, and this is what became of it then. `problem` is why no turn can begin yet.
+    `again`: it had been said before, and this is what became of it; `act` is what was left undone. `problem` is why no
+    turn can begin yet.
     """
 
     seq: int

@@ -13,7 +13,16 @@ from typing import Any, Final
 import msgspec
 
 from foliot.errors import Conflict, NotFound
-from foliot.kernel.inbox import CANCELLED, RESHAPED, Arrival, InboxOptions, TurnPhase, Waiting, after_turn, arrive
+from foliot.kernel.inbox import (
+    CANCELLED,
+    RESHAPED,
+    Arrival,
+    InboxOptions,
+    Waiting,
+    after_turn,
+    arrive,
+    phase_of,
+)
 from foliot.kernel.messages import Message
 from foliot.kernel.run.codec import encode, type_of
 from foliot.kernel.run.events import CancelRequested, Event, InputReceived
@@ -145,19 +154,21 @@ class SqlSessions:
 
         A blank `user` is anybody, unless `mine`.
         """
-        found = await self._db.read(
-            "session_list",
-            namespace=namespace,
-            agent=agent,
-            user_name=user,
-            channel=channel,
-            kind=kind,
-            archived=int(archived),
-            mine=int(mine),
-            before_at=float(_END) if before is None else before[0],
-            before_key=_END if before is None else before[1],
-            count=limit,
-        )
+        # One query for each index: a text that holds for any of them would be answered by reading every session.
+        given = {
+            "namespace": namespace,
+            "agent": agent,
+            "channel": channel,
+            "kind": kind,
+            "archived": int(archived),
+            "before_at": float(_END) if before is None else before[0],
+            "before_key": _END if before is None else before[1],
+            "count": limit,
+        }
+        if user or mine:
+            found = await self._db.read("session_list_of_user", user_name=user, **given)
+        else:
+            found = await self._db.read("session_list_of_agent" if agent else "session_list", **given)
         return [_session(row) for row in found]
 
     # --- turns ---------------------------------------------------------------------------------------------------
@@ -179,11 +190,6 @@ class SqlSessions:
         """Returns the turn that a run is."""
         found = await self._db.read("session_turn_of_run", run_id=run_id)
         return _turn(found[0]) if found else None
-
-    async def at_work(self, *, after: int = 0, limit: int = 100) -> list[tuple[int, str, str]]:
-        """Lists sessions with a turn at work, by key: (key, id, run)."""
-        found = await self._db.read("sessions_at_work", after=after, count=limit)
-        return [(row["key"], row["id"], row["run_id"]) for row in found]
 
     async def unanswered(self, *, quiet_since: float, after: int = 0, limit: int = 100) -> list[tuple[int, str]]:
         """Lists sessions in which something waits to be answered and no turn is at work, by key: (key, id).
@@ -223,8 +229,21 @@ class SqlSessions:
         """Lists what had to make room and stands in no turn yet, in the order of arrival."""
         return [input_of_row(row) for row in await self._db.read("inbox_dropped", owner=session.key)]
 
-    async def drop_waiting(self, id: str, *, reason: str = CANCELLED) -> list[int]:
-        """Takes out what no turn has answered or was offered; their numbers. Raises `NotFound`."""
+    async def check(self, session: Session, new: NewInput, *, now: float, options: InboxOptions) -> bool:
+        """Raises what `say` would raise at this moment, and stores nothing; whether the input is new."""
+        known = await self._db.read("inbox_by_id", owner_kind="session", owner=session.key, id=new.id)
+        if known:
+            said_before(input_of_row(known[0]), new)
+            return False
+        waiting = await self._db.read("inbox_waiting", owner_kind="session", owner=session.key)
+        _check_room(session, _arriving(session, new, now), list(map(_waiting, waiting)), options)
+        return True
+
+    async def drop_waiting(self, id: str, *, reason: str = CANCELLED) -> str:
+        """Takes out what no turn has answered; returns the turn at work, blank for none. Raises `NotFound`.
+
+        What that turn was offered and does not take goes when it ends. No turn begins with any of it from now on.
+        """
         return await self._db.write(_drop_waiting, id, reason)
 
 
@@ -294,12 +313,14 @@ def end_turn(
         yield from run("session_turn_end", run_id=run_id, at=now)
         if texts:
             yield from _index(_session(there), run_id, texts)
-        offered = [each for each in (yield from _open("session", there["key"])) if each.status == "offered"]
+        offered = [each for each in (yield from _open("session", there["key"])) if each.offered]
         by_id = {input_id(session_id, each.seq): each.seq for each in offered}
         heard = frozenset(by_id[each] for each in taken if each in by_id)
-        after = after_turn([each.waiting() for each in offered], heard)
+        after = after_turn(offered, heard)
         for seq in after.answered:
             yield from _consume("session", there["key"], seq, run_id)
+        for seq in after.dropped:
+            yield from run("inbox_drop", owner_kind="session", owner=there["key"], seq=seq, reason=CANCELLED, kept=0)
         yield from deliver_answer(run_id, there["namespace"], now)
         for each in after.back:
             yield from run(
@@ -411,15 +432,13 @@ def _say(id: str, new: NewInput, now: float, options: InboxOptions) -> Tx[Said]:
         raise _missing(id)
     session = _session(there)
     if (known := (yield from one("inbox_by_id", owner_kind="session", owner=session.key, id=new.id))) is not None:
-        return said_before(input_of_row(known), new)
-    if session.archived_at is not None:
-        raise _archived(id)
+        return _said_again(session, input_of_row(known), new)
     waiting = yield from _open("session", session.key)
-    phase = yield from _phase_of(session, waiting)
-    seq = session.arrivals + 1
-    arrival = arrive(Waiting(seq, new.mode, now, new.place), [each.waiting() for each in waiting], phase, options)
-    if arrival.refused:
-        raise Conflict(arrival.refused, hint="wait for the turn at work to end, or stop it")
+    arriving = _arriving(session, new, now)
+    _check_room(session, arriving, waiting, options)
+    turn = (yield from one("run_get", id=session.turn)) if session.turn else None
+    phase = phase_of(session.turn, waiting, for_person=turn is not None and turn["phase"] == "waiting")
+    arrival, seq = arrive(arriving, waiting, phase, options), arriving.seq
     yield from run("session_arrived", key=session.key, arrivals=seq, at=now)
     yield from add_input("session", session.key, seq, new, arrival, now, session.turn)
     for dropped in arrival.dropped:
@@ -448,19 +467,33 @@ def said_before(known: Input, new: NewInput) -> Said:
     return Said(known.seq, known.outcome, run_id=known.run_id, again=True)
 
 
-def _phase_of(session: Session, waiting: Sequence[Input]) -> Tx[TurnPhase]:
-    if not session.turn:
-        return "idle"
-    if any(each.mode == "interrupt" for each in waiting):
-        return "stopping"
-    turn = yield from one("run_get", id=session.turn)
-    return "waiting" if turn is not None and turn["phase"] == "waiting" else "working"
+def _said_again(session: Session, known: Input, new: NewInput) -> Said:
+    """What became of an input, and what is left to do: whoever stored it may have died before doing it."""
+    said = said_before(known, new)
+    if known.status not in ("pending", "offered"):
+        return said
+    return msgspec.structs.replace(said, act="wake" if session.turn else "start", run_id=session.turn)
+
+
+def _arriving(session: Session, new: NewInput, now: float) -> Waiting:
+    return Waiting(session.arrivals + 1, new.mode, now, new.place, size=len(msgspec.json.encode(new.message)))
+
+
+def _check_room(session: Session, arriving: Waiting, waiting: Sequence[Waiting], options: InboxOptions) -> None:
+    """Raises what keeps a session from taking an input: that does not depend on its turn."""
+    if session.archived_at is not None:
+        raise _archived(session.id)
+    if refused := arrive(arriving, waiting, "working", options).refused:
+        raise Conflict(refused, hint="wait for the turn at work to end, or stop it")
 
 
 def add_input(
     kind: OwnerKind, owner: int, seq: int, new: NewInput, arrival: Arrival, now: float, run_id: str
 ) -> Tx[None]:
-    """Stores the row of an input. The row of its owner is locked by now, and gave it the number."""
+    """Stores the row of an input. The row of its owner is locked by now, and gave it the number.
+
+    `run_id` is the run at work: the row names it if the run hears of the input, or is to end by it.
+    """
     offered = arrival.act == "offer"
     yield from run(
         "inbox_add",
@@ -476,27 +509,29 @@ def add_input(
         details=msgspec.json.encode(new.details).decode(),
         status="offered" if offered else "pending",
         outcome=arrival.outcome,
-        run_id=run_id if offered else None,
+        run_id=run_id if arrival.act in ("offer", "stop") else None,
         at=now,
     )
 
 
-def _drop_waiting(id: str, reason: str) -> Tx[list[int]]:
+def _drop_waiting(id: str, reason: str) -> Tx[str]:
     there = yield from one("session_lock", id=id)
     if there is None:
         raise _missing(id)
-    waiting = [each.seq for each in (yield from _open("session", there["key"])) if each.status == "pending"]
-    for seq in waiting:
-        yield from run("inbox_drop", owner_kind="session", owner=there["key"], seq=seq, reason=reason, kept=0)
-    return waiting
+    yield from run("inbox_drop_pending", owner=there["key"], reason=reason)
+    # It may be in the conversation of the turn by now: the end of the turn decides.
+    yield from run("inbox_cancel_offered", owner=there["key"], reason=reason)
+    yield from run("inbox_forget_dropped", owner=there["key"])
+    return there["turn"] or ""
 
 
 def _consume(kind: OwnerKind, owner: int, seq: int, run_id: str) -> Tx[bool]:
     return bool((yield from run("inbox_consume", owner_kind=kind, owner=owner, seq=seq, run_id=run_id)))
 
 
-def _open(kind: OwnerKind, owner: int) -> Tx[list[Input]]:
-    return [input_of_row(row) for row in (yield from rows("inbox_open", owner_kind=kind, owner=owner))]
+def _open(kind: OwnerKind, owner: int) -> Tx[list[Waiting]]:
+    """What is not answered yet, as far as the rules need it: without the messages."""
+    return [_waiting(row) for row in (yield from rows("inbox_waiting", owner_kind=kind, owner=owner))]
 
 
 def _lock_place(place: Place) -> Tx[str]:
@@ -579,6 +614,21 @@ def _session(row: Row) -> Session:
 
 def _turn(row: Row) -> Turn:
     return Turn(row["number"], row["run_id"], row["parent"], row["began_at"], row["ended_at"])
+
+
+def _waiting(row: Row) -> Waiting:
+    offered, mode = row["status"] == "offered", row["mode"]
+    return Waiting(
+        row["seq"],
+        mode,
+        row["at"],
+        row["place"],
+        offered,
+        bool(row["steered"]),
+        stops=(row["run_id"] or "") if mode == "interrupt" else "",
+        cancelled=offered and row["reason"] == CANCELLED,
+        size=row["size"],
+    )
 
 
 def input_of_row(row: Row) -> Input:

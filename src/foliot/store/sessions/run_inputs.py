@@ -106,7 +106,7 @@ def _say(run_id: str, new: NewInput, now: float, in_transaction: TransactionBody
         return Said(0, "restarted", act="start", run_id=run_id)
     if (yield from one("signal_cancelling", run_id=run_id, type=NAMES[CancelRequested])) is not None:
         raise Conflict(f"run {run_id} is being cancelled", hint="once it has ended, saying it restarts the run")
-    waiting = yield from rows("inbox_open", owner_kind="run", owner=key)
+    waiting = yield from rows("inbox_waiting", owner_kind="run", owner=key)
     if len(waiting) >= MOST_WAITING:
         raise Conflict(FULL, hint="wait until the run has heard what was said to it")
     seq = (yield from _last(key)) + 1
