@@ -468,7 +468,7 @@ def said_before(known: Input, new: NewInput) -> Said:
 
 
 def _said_again(session: Session, known: Input, new: NewInput) -> Said:
-    """What became of an input, and what is left to do: whoever stored it may have died before doing it."""
+    """Returns what became of an input, and what is left to do: whoever stored it may have died before doing it."""
     said = said_before(known, new)
     if known.status not in ("pending", "offered"):
         return said
@@ -530,7 +530,7 @@ def _consume(kind: OwnerKind, owner: int, seq: int, run_id: str) -> Tx[bool]:
 
 
 def _open(kind: OwnerKind, owner: int) -> Tx[list[Waiting]]:
-    """What is not answered yet, as far as the rules need it: without the messages."""
+    """Returns what is not answered yet, as far as the rules need it: without the messages."""
     return [_waiting(row) for row in (yield from rows("inbox_waiting", owner_kind=kind, owner=owner))]
 
 
