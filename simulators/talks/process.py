@@ -158,7 +158,7 @@ class TalkProcess(Mortal):
         driver: Driver = await self.runs.take(run_id)
         await self.runs.drive(driver)
 
-    async def cancel(self, run_id: str, *, by: str, reason: str) -> None:
+    async def cancel(self, run_id: str, *, by: str, reason: str, wait: bool = True) -> None:
         """Cancels a run; see `TurnRuns`. It does not wait: nobody here relies on it."""
         message = signal(run_id, CancelRequested(by, reason), self.clock(), signal_id=self._new_id(self.clock()))
         try:
