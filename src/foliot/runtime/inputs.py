@@ -9,13 +9,16 @@
     interrupt       ends the answer and the calls under way, and is heard at once
 
 A run that has ended is restarted: another run of its agent goes on after it, with its conversation. A run that is a
-turn of a session passes its inputs on to that session.
+turn of a session passes its inputs on to that session. Both are work in the name of the user of the run: whoever speaks
+has to be this user, or to be allowed to act for them. A live run outside of sessions is steered by anybody who may
+operate it, and who did is recorded.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -30,7 +33,7 @@ from foliot.kernel.messages import Message
 from foliot.kernel.run.events import InputReceived
 from foliot.kernel.run.spec import digest
 from foliot.kernel.run.state import State
-from foliot.store.journal.base import TERMINAL, RunInfo, TransactionBody
+from foliot.store.journal.base import CONVERSATION_LABEL, TERMINAL, USER_LABEL, RunInfo, TransactionBody
 from foliot.store.sessions.base import NewInput, Said
 from foliot.store.sessions.run_inputs import RunInputs, RunRestarted, SaidMeanwhile, restarting
 
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
 
 # A conversation that was restarted so often is not followed further: somebody restarts faster than one can say a word.
 MOST_RESTARTS: Final = 64
+# Returns the identity with which the speaker acts for a user. Raises `Denied` when they may not.
+ActsFor: TypeAlias = Callable[[str], Identity]
 # Of a runtime in memory: so many outcomes are kept for those who say something again.
 _MOST_KEPT: Final = 1024
 
@@ -75,12 +80,14 @@ class Inputs:
         key: str | None = None,
         in_transaction: TransactionBody | None = None,
         here: bool = True,
+        acts_for: ActsFor | None = None,
     ) -> RunInput:
         """Says something to a run; durable on return. A blank `mode` is `followup`.
 
         The same `key` twice is one input, and gives the same outcome. What `in_transaction` writes is stored with it;
-        not `here`: the run is left to whoever resumes it. Raises `NotFound`, `InvalidInput` for another mode or no
-        text, and `Conflict` when the key belongs to other words: then nothing was stored.
+        not `here`: the run is left to whoever resumes it. `acts_for` judges whether the speaker may act for a user;
+        without it, it is the process of the operator. Raises `NotFound`, `InvalidInput` for another mode or no text,
+        `Conflict` when the key belongs to other words, and what `acts_for` raises: then nothing was stored.
         """
         word = mode_of(mode)
         if word is None:
@@ -93,7 +100,7 @@ class Inputs:
         new = NewInput(key or new_run_id(self._inside.clock()), word, message, what, by)
         for _ in range(MOST_RESTARTS):
             try:
-                return await self._say(run_id, new, via, in_transaction, here)
+                return await self._say(run_id, new, _Speaker(by, via, acts_for), in_transaction, here)
             except RunRestarted as restarted:
                 run_id = restarted.by
             except SaidMeanwhile:
@@ -101,35 +108,42 @@ class Inputs:
         raise Conflict(f"run {run_id} is restarted over and over", hint="`foliot runs` lists what goes on")
 
     async def _say(
-        self, run_id: str, new: NewInput, via: str, in_transaction: TransactionBody | None, here: bool
+        self, run_id: str, new: NewInput, speaker: _Speaker, in_transaction: TransactionBody | None, here: bool
     ) -> RunInput:
         inside = self._inside
         info = await inside.runs.journal.get(run_id)
         if not inside.keeps:
-            return await self._say_in_memory(info, new, here)
+            return await self._say_in_memory(info, new, speaker, here)
         if session := await inside.session_of(run_id):
-            return await self._pass_on(session, info, new, via)
+            return await self._pass_on(session, info, new, speaker, in_transaction)
+        if CONVERSATION_LABEL in info.labels:  # a delegate of a turn is heard by the session too
+            speaker.identity(Identity(info.labels.get(USER_LABEL, "")))
         inputs = RunInputs(inside.database)
         said = await inputs.say(run_id, new, now=inside.clock(), in_transaction=in_transaction)
         if said.act == "start":
-            return await self._restart(inputs, info, new, via, in_transaction)
+            return await self._restart(inputs, info, new, speaker, in_transaction)
         if said.act == "wake":
             await inside.background.wake(run_id, here=here)
         return RunInput(await inside.runs.journal.get(said.run_id or run_id), said.outcome, said.seq, said.again)
 
-    async def _pass_on(self, session: str, info: RunInfo, new: NewInput, via: str) -> RunInput:
+    async def _pass_on(
+        self, session: str, info: RunInfo, new: NewInput, speaker: _Speaker, in_transaction: TransactionBody | None
+    ) -> RunInput:
         service = self._inside.sessions
-        identity = Identity((await service.store.get(session)).place.user, new.by, via)
-        said: Said = await service.say(session, new.message, identity=identity, mode=new.mode, key=new.id)
+        identity = speaker.identity(Identity((await service.store.get(session)).place.user))
+        said: Said = await service.say(
+            session, new.message, identity=identity, mode=new.mode, key=new.id, in_transaction=in_transaction
+        )
         return RunInput(info, said.outcome, said.seq, said.again)
 
     async def _restart(
-        self, inputs: RunInputs, info: RunInfo, new: NewInput, via: str, in_transaction: TransactionBody | None
+        self, inputs: RunInputs, info: RunInfo, new: NewInput, speaker: _Speaker, in_transaction: TransactionBody | None
     ) -> RunInput:
         """Begins the run that goes on after one that has ended, with what that one heard and did not answer."""
         inside = self._inside
         _, state = await inside.runs.load(info.id)
         assert state.created is not None, "every journal begins with it"
+        identity = speaker.identity(state.created.identity)
         left = _left(info, state)
         left += await inputs.unheard(info.key) if info.phase == "failed" else []
         run_id = inside.new_run_id()
@@ -140,13 +154,13 @@ class Inputs:
             run_id=run_id,
             namespace=info.namespace,
             labels=None,
-            identity=_speaker(state.created.identity, new.by, via),
+            identity=identity,
             after=info.id,
             in_transaction=body,
         )
         return RunInput(began, "restarted", await inputs.arrival(info.key, new.id))
 
-    async def _say_in_memory(self, info: RunInfo, new: NewInput, here: bool) -> RunInput:
+    async def _say_in_memory(self, info: RunInfo, new: NewInput, speaker: _Speaker, here: bool) -> RunInput:
         """The same without rows: what was said and its outcome last as long as the process."""
         inside = self._inside
         if (kept := self._kept.get((info.id, new.id))) is not None:
@@ -156,6 +170,7 @@ class Inputs:
         if info.phase in TERMINAL:
             _, state = await inside.runs.load(info.id)
             assert state.created is not None, "every journal begins with it"
+            identity = speaker.identity(state.created.identity)
             run_id = inside.new_run_id()
             began = await inside.background.start(
                 info.agent,
@@ -163,7 +178,7 @@ class Inputs:
                 run_id=run_id,
                 namespace=info.namespace,
                 labels=None,
-                identity=_speaker(state.created.identity, new.by, "python"),
+                identity=identity,
                 after=info.id,
             )
             return self._keep(info, new, RunInput(began, "restarted", 0))
@@ -183,8 +198,18 @@ class Inputs:
         return became
 
 
-def _speaker(identity: Identity, by: str, via: str) -> Identity:
-    return Identity(identity.user, by if by != identity.user else "", via, identity.ordered_by)
+class _Speaker(Struct, frozen=True):
+    """Somebody who says something, and who judges for whom they may act."""
+
+    by: str
+    via: str
+    acts_for: ActsFor | None
+
+    def identity(self, of: Identity) -> Identity:
+        """Returns the identity of work that goes on for the user of another; raises what `acts_for` raises."""
+        if self.acts_for is None:
+            return Identity(of.user, self.by if self.by != of.user else "", self.via, of.ordered_by)
+        return self.acts_for(of.user).also_ordered_by(*of.ordered_by)
 
 
 def _left(info: RunInfo, state: State) -> list[Message]:

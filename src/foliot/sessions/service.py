@@ -42,7 +42,7 @@ from foliot.sessions.history import excerpt_of, messages_of_turn, question_of
 from foliot.sessions.keeper import TurnKeeper
 from foliot.sessions.turns import details_of, inbox_of, message_of, options_of, over, said_details
 from foliot.store.base import Database
-from foliot.store.journal.base import Journal
+from foliot.store.journal.base import Journal, TransactionBody
 from foliot.store.sessions.assets import SqlAssets
 from foliot.store.sessions.base import (
     Input,
@@ -303,11 +303,13 @@ class SessionService:
         options: TurnOptions | None = None,
         details: dict[str, Any] | None = None,
         namespace: str = "",
+        in_transaction: TransactionBody | None = None,
     ) -> Said:
         """Says something to a session; durable on return. It begins a turn, is heard by the one at work, or waits.
 
         The same `key` twice is one input, and gives the same outcome. `place` is where it came from: inputs of two
         places are never answered together. When no turn can begin, `problem` says why, and it waits until one can.
+        What `in_transaction` writes is stored with it.
         Raises `NotFound`, `SessionArchived`, `InvalidInput`, and `Conflict` when the inbox is full or the key belongs
         to other words.
         """
@@ -337,7 +339,7 @@ class SessionService:
             # Nothing is stored for words that are refused.
             for asset, content in unsaved:
                 await self.assets.add(session.id, asset, content)
-        outcome = await self.store.say(id, new, now=self._clock(), options=rules)
+        outcome = await self.store.say(id, new, now=self._clock(), options=rules, in_transaction=in_transaction)
         if outcome.act == "start":
             return replace(outcome, problem=await self.keeper.begin_next(id))
         if outcome.act == "wake" or (outcome.run_id and not outcome.again):

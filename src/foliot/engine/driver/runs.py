@@ -41,7 +41,7 @@ from foliot.engine.hooks.registry import HookRegistry
 from foliot.engine.telemetry.context import callers_trace, logged_with
 from foliot.engine.workspaces.assets import Asset, left_by, with_assets
 from foliot.engine.workspaces.trees import content_of
-from foliot.errors import FoliotError, UsageError
+from foliot.errors import FoliotError, NotFound, UsageError
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.kernel.messages import Media, Message, Part, Text, ToolResult
 from foliot.kernel.run.codec import decode
@@ -60,6 +60,7 @@ from foliot.kernel.run.spec import RunSpec, digest, encode_spec
 from foliot.kernel.run.state import State
 from foliot.kernel.traces import new_trace
 from foliot.store.journal.base import (
+    CONVERSATION_LABEL,
     Entry,
     Journal,
     Lease,
@@ -246,6 +247,7 @@ class Runs:
         facts: tuple[Event, ...] = (created, RunClaimed(1, self.worker, 1))
         with storable(f"run {run_id}"):
             entries = await unhurried(_size(input), _all_recorded, state, facts, now)
+        private = await self._private(session, fork.run_id if fork else after or parent)
         creating = self.journal.create(
             NewRun(
                 id=run_id,
@@ -255,7 +257,7 @@ class Runs:
                 created_at=now,
                 parent=fork.run_id if fork else parent or None,
                 parent_seq=fork.seq if fork else None,
-                labels={**(labels or {}), **identity_labels(identity)},
+                labels={**(labels or {}), **identity_labels(identity), **private},
                 content=content,
                 after=after or None,
                 root=family(spec.namespace, run_id, task, root).name if root else None,
@@ -270,6 +272,13 @@ class Runs:
         for seq, event in enumerate(facts, 1):
             self._watcher.recorded(run_id, seq, now, event)
         return self._driver(lease, state, tools, stream, claim=False)
+
+    async def _private(self, session: str, above: str) -> dict[str, str]:
+        """The label of a run with words of a session: that of its own, or of the run `above` whose words it has."""
+        if not session and above:
+            with contextlib.suppress(NotFound):
+                session = (await self.journal.get(above)).labels.get(CONVERSATION_LABEL, "")
+        return {CONVERSATION_LABEL: session} if session else {}
 
     def _encoded(self, spec: RunSpec) -> tuple[str, bytes]:
         """The digest and the bytes of a spec. Thousands of runs begin with the same object, so the last is kept."""

@@ -19,6 +19,7 @@ from foliot.errors import FoliotError, NotFound
 from foliot.resources.wording import as_written
 from foliot.runtime.results import result_of
 from foliot.runtime.runtime import Runtime
+from foliot.server.auth.run_access import may_read, private_to
 from foliot.server.mcp.calls import CallResult, Calls
 from foliot.server.mcp.tools import Context, Knows, McpCaller, list_tools
 from foliot.version import __version__
@@ -50,7 +51,9 @@ async def list_resources(runtime: Runtime, who: McpCaller) -> list[types.Resourc
     """The newest runs and tasks of the namespace."""
     if not who.caller.sees(who.namespace):
         return []
-    runs = await runtime.inside.runs.journal.list(namespace=who.namespace, limit=NEWEST)
+    runs = await runtime.inside.runs.journal.list(
+        namespace=who.namespace, limit=NEWEST, private_to=private_to(who.caller, who.namespace)
+    )
     tasks, _ = await runtime.inside.tasking.tasks.list(namespace=who.namespace, limit=NEWEST)
     return [
         *(
@@ -83,7 +86,7 @@ async def read_resource(runtime: Runtime, who: McpCaller, uri: str) -> types.Rea
 
 async def _run(runtime: Runtime, who: McpCaller, id: str) -> dict[str, Any]:
     info = await runtime.inside.runs.journal.get(id)
-    if info.namespace != who.namespace:
+    if info.namespace != who.namespace or not may_read(who.caller, info):
         raise NotFound(id)
     _, state = await runtime.inside.runs.load(id)
     result = result_of(state, info.phase)

@@ -16,6 +16,7 @@ from foliot.kernel.messages import Message, Text
 from foliot.kernel.run.state import State
 from foliot.runtime.runtime import Runtime
 from foliot.server.auth.identity import Caller
+from foliot.server.auth.run_access import may_read
 from foliot.server.runs.background import CALLER_LABEL, derived_id
 from foliot.server.runs.targets import WorkTarget
 from foliot.store.journal.base import RunInfo
@@ -74,7 +75,7 @@ async def load_visible(runtime: Runtime, caller: Caller, run_id: str) -> tuple[R
         info = await runtime.inside.runs.journal.get(run_id)
     except NotFound:
         raise no_response(run_response(run_id)) from None
-    if not caller.sees(info.namespace):
+    if not may_read(caller, info):
         raise no_response(run_response(run_id))
     return await runtime.inside.runs.load(run_id)
 

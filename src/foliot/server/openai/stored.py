@@ -18,6 +18,7 @@ from foliot.kernel.run.events import ModelResponded, StepStarted
 from foliot.runtime.runtime import Runtime
 from foliot.server.audit import ActRecord, record
 from foliot.server.auth.identity import Caller
+from foliot.server.auth.run_access import check_ends
 from foliot.server.context import Services
 from foliot.server.openai.answers import error_event, event_frame, frames_of
 from foliot.server.openai.content import AUDIO
@@ -205,6 +206,7 @@ async def cancel_response(runtime: Runtime, caller: Caller, id: str, *, request:
         return
     info, state = await load_visible(runtime, caller, ref.name)
     caller.require("operator", info.namespace)
+    check_ends(caller, info)
     if state.ended is not None:
         raise Conflict(f"run {info.id} has ended ({info.phase})")
     act = ActRecord(runtime, caller, "run_cancelled", "Run", info.namespace, info.id, request=request, run_id=info.id)

@@ -7,6 +7,8 @@ from typing import Annotated, Final
 from starlette.responses import Response
 
 from foliot.server.auth.guard import new_router
+from foliot.server.auth.identity import Caller
+from foliot.server.auth.run_access import private_to
 from foliot.server.context import Services
 from foliot.server.http.names import Limit, Name, Namespace, space
 from foliot.server.http.parameters import Query
@@ -21,11 +23,11 @@ MOST_RUNS: Final = 50
 
 
 @router.get("/v1/agents/{name}/logs")
-async def agent_logs(name: Name, services: Services, namespace: Namespace = None) -> Response:
+async def agent_logs(name: Name, services: Services, caller: Caller, namespace: Namespace = None) -> Response:
     """Returns the events of its newest runs, a line each, newest last. 404 for an agent that does not exist."""
     where = space(namespace)
     journal = services.runtime.inside.runs.journal
-    runs = await journal.list(namespace=where, agent=name, limit=MOST_RUNS)
+    runs = await journal.list(namespace=where, agent=name, limit=MOST_RUNS, private_to=private_to(caller, where))
     if not runs:  # agents that a program brings along are not declared, and leave runs all the same
         await services.resources.get(Key("Agent", where, name))
     lines: list[str] = []

@@ -24,6 +24,7 @@ from foliot.server.audit import ActRecord, record
 from foliot.server.auth.guard import ROLE, new_router
 from foliot.server.auth.identity import Caller
 from foliot.server.auth.overrides import check_override
+from foliot.server.auth.run_access import check_ends, may_read, private_to, readable
 from foliot.server.context import Services
 from foliot.server.errors import BadParameter
 from foliot.server.http.bodies import form, form_in
@@ -99,7 +100,12 @@ async def list_runs(
     found: list[RunInfo] = []
     for each in caller.spaces(namespace):
         found += await services.runtime.inside.runs.journal.list(
-            namespace=each, agent=agent, phases=phases, limit=count + 1, before=after
+            namespace=each,
+            agent=agent,
+            phases=phases,
+            limit=count + 1,
+            before=after,
+            private_to=private_to(caller, each),
         )
     found.sort(key=lambda info: info.key, reverse=True)
     answer = _listed([await _current(services, info) for info in found[:count]])
@@ -147,7 +153,8 @@ async def interrupted(
         return Json({"items": []})
     with parameters():
         page = await interrupted_runs(services.runtime.inside, spaces, cursor=after or None, limit=limit)
-    return Json(_continued(_listed(page.items), page.cursor))
+    shown = [info for info in page.items if may_read(caller, info)]
+    return Json(_continued(_listed(shown), page.cursor))
 
 
 @router.get("/v1/unknown-calls")
@@ -168,7 +175,9 @@ async def unknown(
     for where in caller.spaces(namespace):
         found += await calls.open(where, ended=ended, limit=count + 1, after=behind)
         total += await calls.count(where, ended=ended)
-    return Json(page_of(found, count, total))
+    page = page_of(found, count, total)
+    seen = await readable(caller, services.runtime.inside.runs.journal, [each.run_id for each in page.calls])
+    return Json(msgspec.structs.replace(page, calls=[each for each in page.calls if each.run_id in seen]))
 
 
 @router.get("/v1/questions")
@@ -191,7 +200,8 @@ async def questions(
         return Json({"items": []})
     with parameters():
         page = await asked.page(spaces, cursor=after or None, limit=limit)
-    return Json(_continued({"items": page.items}, page.cursor))
+    seen = await readable(caller, services.runtime.inside.runs.journal, [each.run_id for each in page.items])
+    return Json(_continued({"items": [each for each in page.items if each.run_id in seen]}, page.cursor))
 
 
 @router.get("/v1/runs/{run_id}")
@@ -264,6 +274,7 @@ async def cancel(run_id: RunId, request: Request, services: Services, caller: Ca
     """End a run wherever it is driven."""
     body = await form(request, Reason)
     info = await _seen(services, caller, request.scope[ROLE], run_id)
+    check_ends(caller, info)
     act = _act(services, caller, request, "run_cancelled", info.namespace, run_id)
     info = await services.runtime.inside.cancel(run_id, by=caller.name, reason=body.reason, in_transaction=act.record)
     act.tell()
@@ -273,7 +284,11 @@ async def cancel(run_id: RunId, request: Request, services: Services, caller: Ca
 @router.post("/v1/runs/{run_id}/say")
 @router.post("/v1/runs/{run_id}/input")  # for older clients
 async def say(run_id: RunId, request: Request, services: Services, caller: Caller) -> Response:
-    """Say something to a run. One that has ended is restarted; the answer is about the run that hears it."""
+    """Say something to a run. One that has ended is restarted; the answer is about the run that hears it.
+
+    A turn of a session, or a run that has ended, continues in the name of its user: 403 for anybody else, unless they
+    have the role impersonator.
+    """
     body = await form(request, Said)
     info = await _seen(services, caller, request.scope[ROLE], run_id)
     act = _act(services, caller, request, "run_told", info.namespace, run_id)
@@ -285,6 +300,7 @@ async def say(run_id: RunId, request: Request, services: Services, caller: Calle
         via="http",
         key=body.key or id_by_key(request.scope),
         in_transaction=act.record,
+        acts_for=lambda user: caller.identity(info.namespace, "http", user=user),
     )
     act.tell()
     became = {"outcome": said.outcome, "arrival": said.arrival, "again": said.again}
@@ -404,7 +420,7 @@ async def _seen(services: Services, caller: Caller, role: Any, run_id: str) -> R
         info = await services.runtime.inside.runs.journal.get(run_id)
     except NotFound:
         raise _missing(run_id) from None
-    if not caller.sees(info.namespace):
+    if not may_read(caller, info):
         raise _missing(run_id)
     caller.require(role, info.namespace)
     return info
@@ -417,16 +433,17 @@ def _missing(run_id: str) -> NotFound:
 async def _found(services: Services, caller: Caller, word: str) -> RunInfo | None:
     journal = services.runtime.inside.runs.journal
     try:
-        if caller.namespaces is None:
+        if private_to(caller, None) is None:
             return await services.runtime.runs.find(word)
         exact = await journal.get(word)
-        return exact if caller.sees(exact.namespace) else None
+        return exact if may_read(caller, exact) else None
     except NotFound:
-        if caller.namespaces is None:
+        if private_to(caller, None) is None:
             return None
     # Only among what they can see, or the beginning of an id would tell of the runs of others.
     spaces = _named(caller, None)
-    alike = [] if spaces is None else await journal.alike(word, namespaces=spaces, limit=NEAR)
+    found = [] if spaces is None else await journal.alike(word, namespaces=spaces, limit=NEAR)
+    alike = [info for info in found if may_read(caller, info)]
     if len(alike) > 1:
         raise several(word, alike)
     return alike[0] if alike else None
@@ -434,7 +451,7 @@ async def _found(services: Services, caller: Caller, word: str) -> RunInfo | Non
 
 async def _is_seen(services: Services, caller: Caller, run_id: str) -> bool:
     try:
-        return caller.sees((await services.runtime.inside.runs.journal.get(run_id)).namespace)
+        return may_read(caller, await services.runtime.inside.runs.journal.get(run_id))
     except NotFound:
         return False
 

@@ -19,7 +19,7 @@ from foliot.kernel.identity import Identity
 from foliot.kernel.messages import Message
 from foliot.runtime.answers import SayOrder, SessionOrder
 from foliot.runtime.local.sessions import resume_session
-from foliot.server.audit import record
+from foliot.server.audit import ActRecord, record
 from foliot.server.auth.guard import new_router
 from foliot.server.auth.identity import Caller, Role
 from foliot.server.auth.overrides import check_override
@@ -249,6 +249,15 @@ async def say(session_id: SessionId, request: Request, services: Services, calle
     session, identity = await _own(services, caller, session_id)
     options = order.options
     check_override(caller, session.place.namespace, model=options.model, prompt=options.system or None)
+    act = ActRecord(
+        services.runtime,
+        caller,
+        "session_told",
+        "Session",
+        session.place.namespace,
+        session.id,
+        request=request.scope[REQUEST_ID],
+    )
     said = await _sessions(services).say(
         session_id,
         _message(order.message),
@@ -257,8 +266,9 @@ async def say(session_id: SessionId, request: Request, services: Services, calle
         key=_key(request, order.key),
         place=order.place,
         options=options,
+        in_transaction=act.record,
     )
-    await _record(services, caller, request, "session_told", session)
+    act.tell()
     return Json(said, 202)
 
 

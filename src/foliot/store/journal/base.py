@@ -25,9 +25,12 @@ Phase: TypeAlias = Literal["pending", "running", "waiting", "succeeded", "failed
 ALL_PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 # The label that a run of a task carries: the name of its task.
 TASK_LABEL = "foliot.dev/task"
-# What listings show of a run's identity, which stands in its first event. Nothing is decided by these labels.
+# What listings show of a run's identity, which stands in its first event. Foliot alone writes these labels.
 USER_LABEL = "foliot.dev/user"
 BY_LABEL = "foliot.dev/by"
+# The label of a run that is a turn of a session, and of all runs that have words of one: what it delegates, what goes
+# on after it, what is forked from it. It is the id of the session; who may read a session may read these.
+CONVERSATION_LABEL = "foliot.dev/conversation"
 # Digests of other content that content names: whoever begins with the one needs the other too.
 NAMED: Final = re.compile(rb"sha256:[0-9a-f]{64}")
 # A transaction body that is run inside that of an append: both commit, or neither does.
@@ -267,8 +270,12 @@ class Journal(Protocol):
         phases: Sequence[Phase] = (),
         limit: int = 50,
         before: str | None = None,
+        private_to: str | None = None,
     ) -> list[RunInfo]:
-        """Newest first; `before` is the id of the last one already seen."""
+        """Newest first; `before` is the id of the last one already seen.
+
+        With `private_to`, runs with words of a session are only there if they act for this user.
+        """
         ...
 
     async def alike(self, prefix: str, *, namespaces: Sequence[str] = (), limit: int) -> list[RunInfo]:

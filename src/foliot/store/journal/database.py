@@ -20,8 +20,10 @@ from foliot.store.base import Database
 from foliot.store.journal import database as large
 from foliot.store.journal.base import (
     ALL_PHASES,
+    CONVERSATION_LABEL,
     NAMED,
     TERMINAL,
+    USER_LABEL,
     Entry,
     JournalConflict,
     Lease,
@@ -243,9 +245,12 @@ class SqlJournal:
         phases: Sequence[Phase] = (),
         limit: int = 50,
         before: str | None = None,
+        private_to: str | None = None,
     ) -> list[RunInfo]:
         found = await self._db.read(
             "run_list",
+            private="" if private_to is None else f'"{CONVERSATION_LABEL}":',
+            own="" if private_to is None else msgspec.json.encode({USER_LABEL: private_to}).decode()[1:-1],
             before=before or "",
             namespace=namespace or "",
             agent=agent or "",

@@ -15,8 +15,10 @@ from foliot.kernel.run.codec import NAMES
 from foliot.kernel.run.events import InputReceived
 from foliot.store.journal.base import (
     ASKING,
+    CONVERSATION_LABEL,
     NAMED,
     TERMINAL,
+    USER_LABEL,
     Entry,
     JournalConflict,
     Lease,
@@ -193,6 +195,7 @@ class MemoryJournal:
         phases: Sequence[Phase] = (),
         limit: int = 50,
         before: str | None = None,
+        private_to: str | None = None,
     ) -> list[RunInfo]:
         infos = [run.info for run in reversed(self._runs.values())]
         last = next((info.key for info in infos if info.id == before), 0)
@@ -203,6 +206,9 @@ class MemoryJournal:
             and (agent is None or info.agent == agent)
             and (not phases or info.phase in phases)
             and (before is None or info.key < last)
+            and (
+                private_to is None or CONVERSATION_LABEL not in info.labels or info.labels.get(USER_LABEL) == private_to
+            )
         ]
         return chosen[:limit]
 

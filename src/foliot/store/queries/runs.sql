@@ -75,7 +75,8 @@ SELECT id FROM run WHERE id >= :low AND id < :high ORDER BY id LIMIT 2;
 
 -- name: run_list
 -- Newest first, by the order in which runs were stored: an id may be chosen by its user. :phases is a JSON array; an
--- empty text means any.
+-- empty text means any. :private is the label of runs with words of a session, as it is written: without the label
+-- :own among theirs they are left out. An empty text leaves out none.
 SELECT key, id, namespace, agent, phase, spec, epoch, worker, lease_until, created_at, updated_at,
        parent, parent_seq, labels, summary
   FROM run
@@ -83,6 +84,7 @@ SELECT key, id, namespace, agent, phase, spec, epoch, worker, lease_until, creat
    AND (:namespace = '' OR namespace = :namespace)
    AND (:agent = '' OR agent = :agent)
    AND phase IN (SELECT value FROM json_each(:phases) AS wanted)
+   AND (:private = '' OR replace(labels, :private, '') = labels OR replace(labels, :own, '') <> labels)
  ORDER BY key DESC LIMIT :count;
 
 -- name: run_alike

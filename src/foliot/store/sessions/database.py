@@ -28,7 +28,7 @@ from foliot.kernel.run.codec import encode, type_of
 from foliot.kernel.run.events import CancelRequested, Event, InputReceived
 from foliot.store.base import Database
 from foliot.store.channels import deliver_answer
-from foliot.store.journal.base import LockingBody, Signal
+from foliot.store.journal.base import LockingBody, Signal, TransactionBody
 from foliot.store.journal.database import add_signal
 from foliot.store.sessions.base import (
     ORDERED_BY,
@@ -208,12 +208,21 @@ class SqlSessions:
 
     # --- inputs --------------------------------------------------------------------------------------------------
 
-    async def say(self, id: str, new: NewInput, *, now: float, options: InboxOptions) -> Said:
+    async def say(
+        self,
+        id: str,
+        new: NewInput,
+        *,
+        now: float,
+        options: InboxOptions,
+        in_transaction: TransactionBody | None = None,
+    ) -> Said:
         """Stores an input, and lets the turn at work hear of it if its mode says so.
 
-        Raises `NotFound`, `SessionArchived`, and `Conflict` when the inbox is full or the id belongs to other words.
+        What `in_transaction` writes is stored with it; not when it was said before. Raises `NotFound`,
+        `SessionArchived`, and `Conflict` when the inbox is full or the id belongs to other words.
         """
-        return await self._db.write(_say, id, new, now, options)
+        return await self._db.write(_say, id, new, now, options, in_transaction)
 
     async def waiting(self, session: Session) -> list[Input]:
         """Lists what is not answered yet, in the order of arrival."""
@@ -426,7 +435,9 @@ def _select(id: str, number: int, now: float) -> Tx[Session]:
     return (yield from _again(id))
 
 
-def _say(id: str, new: NewInput, now: float, options: InboxOptions) -> Tx[Said]:
+def _say(
+    id: str, new: NewInput, now: float, options: InboxOptions, in_transaction: TransactionBody | None = None
+) -> Tx[Said]:
     there = yield from one("session_lock", id=id)
     if there is None:
         raise _missing(id)
@@ -445,19 +456,21 @@ def _say(id: str, new: NewInput, now: float, options: InboxOptions) -> Tx[Said]:
         kept = int(options.drop == "summarize")
         yield from run("inbox_drop", owner_kind="session", owner=session.key, seq=dropped, reason=RESHAPED, kept=kept)
     said = Said(seq, arrival.outcome, run_id=session.turn, dropped=arrival.dropped)
-    if arrival.act == "start":
-        return msgspec.structs.replace(said, act="start")
     heard: Event | None = None
-    if arrival.act == "offer":
+    if arrival.act == "start":
+        said = msgspec.structs.replace(said, act="start")
+    elif arrival.act == "offer":
         # A turn only hears it: what is to be answered as well has a turn of its own afterwards.
         others = tuple(new.details.get(ORDERED_BY, ()))
         heard = InputReceived(input_id(id, seq), new.message, "steer", new.by, seq, others)
     elif arrival.act == "stop":
         heard = CancelRequested(by=new.by, reason=INTERRUPTED)
-    if heard is None:
-        return said
-    yield from add_signal(Signal(input_id(id, seq), session.turn, now, type_of(heard), encode(heard)))
-    return msgspec.structs.replace(said, act="wake")
+    if heard is not None:
+        yield from add_signal(Signal(input_id(id, seq), session.turn, now, type_of(heard), encode(heard)))
+        said = msgspec.structs.replace(said, act="wake")
+    if in_transaction is not None:
+        yield from in_transaction()
+    return said
 
 
 def said_before(known: Input, new: NewInput) -> Said:
