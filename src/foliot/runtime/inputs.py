@@ -199,7 +199,7 @@ class Inputs:
 
 
 class _Speaker(Struct, frozen=True):
-    """Somebody who says something, and who judges for whom they may act."""
+    """The speaker of an input; `acts_for` judges for whom they may act."""
 
     by: str
     via: str

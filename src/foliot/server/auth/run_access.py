@@ -1,4 +1,4 @@
-"""Who may read a run, and end it: a run with words of a session is as private as the session.
+"""Access to runs: one with words of a session is as private as the session.
 
 Turns, what they delegate, and what goes on after them carry the label of their session (`CONVERSATION_LABEL`). They are
 for the user of the run, and for operators of the namespace. For everybody else they do not exist.
