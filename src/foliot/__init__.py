@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from foliot.settings.settings import Settings, load_settings
     from foliot.store.audit.log import AuditFilter, AuditRecord, Verified
     from foliot.store.base import Change, Document, Filter, Page, Requirement
+    from foliot.store.channels import ChannelDelivery
     from foliot.store.journal.base import RunHeld, RunInfo, RunTaken
     from foliot.store.ledger.doubts import Doubt, DoubtPage
     from foliot.store.queue.limits import ClassInfo, Limit
@@ -84,6 +85,7 @@ __all__ = [
     "CallResult",
     "Called",
     "Change",
+    "ChannelDelivery",
     "ChatEvent",
     "ClassInfo",
     "Client",
@@ -190,6 +192,7 @@ _HOME = {
     "CallResult": "foliot.tools.builtin.results",
     "Called": "foliot.runtime.answers",
     "Change": "foliot.store.base",
+    "ChannelDelivery": "foliot.store.channels",
     "ClassInfo": "foliot.store.queue.limits",
     "Client": "foliot.client.client",
     "Command": "foliot.work.tasks.base",

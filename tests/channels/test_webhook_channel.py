@@ -118,7 +118,18 @@ async def test_a_message_that_comes_twice_is_said_once(desk: Desk, receiver: Rec
 
 async def test_the_same_id_with_other_words_is_a_conflict(desk: Desk) -> None:
     await desk.post({"user": "zoe", "text": "Hello"})
-    assert (await desk.post({"user": "zoe", "text": "Goodbye"})).status_code == 409
+    answer = await desk.post({"user": "zoe", "text": "Goodbye"})
+    assert answer.status_code == 409
+    assert "'m1'" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("text", ["", "  \n"])
+async def test_an_empty_text_is_refused_in_words(desk: Desk, text: str) -> None:
+    answer = await desk.post({"user": "zoe", "text": text})
+    assert (answer.status_code, answer.json()["error"]) == (
+        400,
+        "the text is empty: there is nothing to say to the agent",
+    )
 
 
 @pytest.mark.parametrize("path", [PATH, "/v1/channel-messages/default/none", "/v1/channel-messages/other/desk"])

@@ -109,6 +109,7 @@ def lists_of_no_length() -> dict[str, Row]:
         "resources.list": lambda f, limit: f.resources.list(Filter("Agent", "default"), limit=limit),
         "schedules.slots": lambda f, limit: f.schedules.slots("zz", limit=limit),
         "webhooks.deliveries": lambda f, limit: f.webhooks.deliveries("zz", limit=limit),
+        "channels.deliveries": lambda f, limit: f.channels.deliveries("zz", limit=limit),
     }
     return {
         f"{name} limit={limit}": Row(lambda f, call=call, limit=limit: call(f, limit), f"{limit} items")
@@ -236,6 +237,8 @@ def names_of_nothing() -> dict[str, Row]:
         "webhooks.get": Row(lambda f: f.webhooks.get("zz"), "webhook 'zz'"),
         "webhooks.rotate": Row(lambda f: f.webhooks.rotate("zz"), "webhook 'zz'"),
         "webhooks.deliveries": Row(lambda f: f.webhooks.deliveries("zz"), "webhook 'zz'"),
+        "channels.deliveries": Row(lambda f: f.channels.deliveries("zz"), "channel 'zz'"),
+        "channels.retry": Row(lambda f: f.channels.retry("zz", 1), "channel 'zz'"),
         "webhooks.delivery": Row(lambda f: f.webhooks.delivery("zz", "d"), "webhook 'zz'"),
         "webhooks.replay": Row(lambda f: f.webhooks.replay("zz", "d"), "webhook 'zz'"),
         "webhooks.send_test": Row(lambda f: f.webhooks.send_test("zz", b"{}", event_id="e"), "webhook 'zz'"),

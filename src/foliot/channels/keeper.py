@@ -53,6 +53,7 @@ class ChannelKeeper:
         self._followed = FollowedResources(database, inside.resources, KIND)
         self._open: dict[str, Channel] = {}
         self._started: set[str] = set()
+        self._errors: dict[str, str] = {}  # why a channel could not be opened
         self._pruned = 0.0
         self._replugged = False
         inside.plugins.on_exchange(self._replug)
@@ -104,8 +105,7 @@ class ChannelKeeper:
 
     async def _show_failures(self) -> None:
         for uid, document in list(self._followed.documents.items()):
-            status: dict[str, Any] = document.get("status") or {}
-            await self._show(uid, document, status.get("lastError", ""))
+            await self._show(uid, document)
 
     async def close(self) -> None:
         """Stops all channels."""
@@ -126,10 +126,12 @@ class ChannelKeeper:
             log.exception("channel %s cannot be dealt with", document["metadata"]["name"])
             error = "it cannot be read"
             self._started.add(uid)
-        await self._show(uid, document, error)
+        self._errors[uid] = error
+        await self._show(uid, document)
 
     async def _stop(self, uid: str) -> None:
         self._started.discard(uid)
+        self._errors.pop(uid, None)
         if (channel := self._open.pop(uid, None)) is not None:
             await channel.stop()
 
@@ -209,18 +211,23 @@ class ChannelKeeper:
         except NotFound:
             return ""
 
-    async def _show(self, uid: str, document: Document, error: str) -> None:
+    async def _show(self, uid: str, document: Document) -> None:
         metadata, spec = document["metadata"], document["spec"]
         before: dict[str, Any] = document.get("status") or {}
         path = f"{PATH}{metadata['namespace']}/{metadata['name']}" if spec["type"] == "webhook" else ""
-        phase = "Suspended" if spec.get("suspend") else "Error" if error else "Ready"
         counts = await self.outbox.counts(metadata["namespace"])
+        given_up = counts.get((metadata["name"], "failed"), 0)
+        last = await self.outbox.last(metadata["namespace"], metadata["name"]) if given_up else None
+        error = self._errors.get(uid, "")
+        if not error and last is not None and last.state == "failed":
+            count = "a delivery was" if given_up == 1 else f"{given_up} deliveries were"
+            error = f"{count} given up: {last.error}"
         wanted = {
-            "phase": phase,
+            "phase": "Suspended" if spec.get("suspend") else "Error" if error else "Ready",
             "lastError": error,
             "observedGeneration": metadata["generation"],
             "endpointPath": path,
-            "failedCount": counts.get((metadata["name"], "failed"), 0),
+            "failedCount": given_up,
         }
         wanted = {name: value for name, value in wanted.items() if value}
         if wanted == before:

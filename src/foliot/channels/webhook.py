@@ -18,8 +18,10 @@ from foliot.channels.conversations import Conversations
 from foliot.engine.base import Clock
 from foliot.errors import Conflict, FoliotError, SecretError
 from foliot.kernel.messages import Media
+from foliot.kernel.routing import bounded_key
 from foliot.tools.base import ToolError
 from foliot.tools.outbound.client import OutboundClient
+from foliot.tools.outbound.guard import OutboundRefused
 from foliot.work.triggers.signatures import Scheme, SignatureRefused, lowered, sign, verify, weakness_of
 from foliot.work.triggers.webhook import storable
 
@@ -73,7 +75,13 @@ class WebhookChannel:
         self._clock = clock
 
     async def start(self) -> None:
-        """Does nothing: messages are posted to the server."""
+        """Looks whether answers could be posted. Raises `DeliveryFailed` for an address that may not be reached."""
+        try:
+            await self._client.guard.check_url(self.declared.endpoint)
+        except OutboundRefused as error:
+            raise DeliveryFailed(f"answers cannot be posted: {error.message}") from None
+        except ToolError:
+            return  # a name that is not resolved now may be when there is something to post
 
     async def stop(self) -> None:
         """Does nothing: the server stops."""
@@ -99,6 +107,8 @@ class WebhookChannel:
             posted = msgspec.json.decode(body, type=PostedMessage)
         except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
             return _refusal(400, f"the message cannot be read: {error}")
+        if not posted.text.strip():
+            return _refusal(400, "the text is empty: there is nothing to say to the agent")
         incoming = Incoming(
             id,
             storable(posted.user),
@@ -115,7 +125,8 @@ class WebhookChannel:
         try:
             received = await self._conversations.receive(self.declared, incoming)
         except Conflict as error:
-            return _refusal(409, error.message)
+            # The key of the input names the channel too; its sender knows its own id.
+            return _refusal(409, error.message.replace(bounded_key(f"{self.declared.uid}:", incoming.id), incoming.id))
         except FoliotError as error:
             return _refusal(503 if error.retryable else 400, error.message)
         if received.refused:

@@ -229,6 +229,9 @@ OPERATE: Final = {
     "webhook": Verb(
         f"{_AT}.webhook:webhook", "List, test and serve webhooks, and their deliveries", ("webhooks", "hook")
     ),
+    "channels": Verb(
+        f"{_AT}.channels:channels", "List channels, what they deliver, and try it again", ("channel", "outbox")
+    ),
     "purge": Verb(f"{_AT}.backup:purge", "Forget runs that ended long ago", ("prune", "gc", "clean", "vacuum")),
     "restore": Verb(f"{_AT}.backup:restore", "Put a store back from its copy", ("load", "recover")),
     "skills": Verb(f"{_AT}.skills:skills", "Check, list, install and allow skills of agents", ("skill",)),

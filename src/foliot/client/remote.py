@@ -15,6 +15,7 @@ from foliot.client.http import RemoteGroup, new_key
 from foliot.client.remote_operations import (
     RemoteAudit,
     RemoteBudgets,
+    RemoteChannels,
     RemotePolicies,
     RemoteSchedules,
     RemoteTools,
@@ -367,6 +368,10 @@ class RemoteClient(RemoteAbout, Groups):
     @property
     def schedules(self) -> RemoteSchedules:
         return RemoteSchedules(self._http)
+
+    @property
+    def channels(self) -> RemoteChannels:
+        return RemoteChannels(self._http)
 
     @property
     def webhooks(self) -> RemoteWebhooks:

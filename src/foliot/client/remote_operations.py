@@ -31,12 +31,21 @@ from foliot.runtime.answers import (
     Simulation,
     Toolset,
 )
-from foliot.runtime.groups.store import AuditGroup, BudgetGroup, PolicyGroup, ScheduleGroup, WebhookGroup, WorkerGroup
+from foliot.runtime.groups.store import (
+    AuditGroup,
+    BudgetGroup,
+    ChannelGroup,
+    PolicyGroup,
+    ScheduleGroup,
+    WebhookGroup,
+    WorkerGroup,
+)
 from foliot.runtime.groups.work import ToolGroup
 from foliot.runtime.outcomes import SCHEDULE, WEBHOOK, no_trigger
 from foliot.store.audit.chain import ChainHead
 from foliot.store.audit.log import AuditFilter, AuditRecord, Verified
 from foliot.store.base import Document, Key
+from foliot.store.channels import ChannelDelivery
 from foliot.store.queue.limits import ClassInfo, Limit, Scope
 from foliot.store.queue.workers import WorkerInfo
 from foliot.store.triggers import Slot, WebhookDelivery
@@ -172,6 +181,7 @@ class RemoteWorkers(RemoteGroup, WorkerGroup):
 
 SCHEDULES: Final = "/v1/task-schedules"
 WEBHOOKS: Final = "/v1/task-webhooks"
+CHANNELS: Final = "/v1/channels"
 
 
 class Slots(Struct, frozen=True):
@@ -180,6 +190,10 @@ class Slots(Struct, frozen=True):
 
 class Deliveries(Struct, frozen=True):
     deliveries: list[WebhookDelivery]
+
+
+class ChannelDeliveries(Struct, frozen=True):
+    deliveries: list[ChannelDelivery]
 
 
 class Replayed(Struct, frozen=True):
@@ -206,6 +220,24 @@ class RemoteSchedules(RemoteGroup, ScheduleGroup):
     ) -> Fired:
         body = {"by": by, "given": dict(given or {})}
         return await self._post(f"{_at(SCHEDULES, name)}/run", body, Fired, namespace=namespace)
+
+
+class RemoteChannels(RemoteGroup, ChannelGroup):
+    """Implements `ChannelGroup`."""
+
+    async def list(self, *, namespace: str | None = "default") -> Rows[Document]:
+        return await self._all(CHANNELS, namespace)
+
+    async def deliveries(
+        self, name: str, *, namespace: str = "default", state: str = "", limit: int = 20
+    ) -> Rows[ChannelDelivery]:
+        path = f"{_at(CHANNELS, name)}/deliveries"
+        asked = {"state": state} if state else {}
+        return (await self._get(path, ChannelDeliveries, namespace=namespace, limit=limit, **asked)).deliveries
+
+    async def retry(self, name: str, key: int, *, namespace: str = "default") -> None:
+        path = f"{_at(f'{_at(CHANNELS, name)}/deliveries', str(key))}/retry"
+        await self._post(path, {}, dict[str, int], namespace=namespace)
 
 
 class RemoteWebhooks(RemoteGroup, WebhookGroup):

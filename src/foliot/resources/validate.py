@@ -73,6 +73,8 @@ def suggest(root: type[Model], loc: Path) -> str | None:
     # A letter away in the same place is meant rather than the same word in another.
     if near := nearest(word, here, alike=_VERY_CLOSE):
         return here[near[0]]
+    if many := next((other for other in (f"{word}s", word.removesuffix("s")) if other in here), None):
+        return here[many]
     if word in elsewhere:
         return elsewhere[word]
     if near := nearest(word, here, alike=VERY_ALIKE):

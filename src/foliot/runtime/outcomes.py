@@ -109,12 +109,14 @@ async def _elsewhere(key: Key, list: Lister) -> str | None:
 
 SCHEDULE: Final = "TaskSchedule"
 WEBHOOK: Final = "TaskWebhook"
+CHANNEL: Final = "Channel"
+_WORDS: Final = {SCHEDULE: "schedule", WEBHOOK: "webhook", CHANNEL: "channel"}
 
 
 def no_trigger(key: Key, here: Iterable[Document]) -> NotFound:
-    """Builds the error for a schedule or webhook that is missing; `here` are those of its namespace."""
+    """Builds the error for a schedule, webhook or channel that is missing; `here` are those of its namespace."""
     names = [str(document["metadata"]["name"]) for document in here]
     near = nearest(key.name, names, most=3) or names[:5]
-    word = "schedule" if key.kind == SCHEDULE else "webhook"
+    word = _WORDS[key.kind]
     hint = f"There are: {', '.join(near)}." if near else f"There is none in this namespace: apply a {key.kind}."
     return NotFound(f"There is no {word} {key.name!r} in namespace {key.namespace!r}.", hint=hint)

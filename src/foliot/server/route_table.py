@@ -642,6 +642,12 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
         Operation("replayDelivery", shape({"task": TEXT}), body=form("server.routes.triggers:Again"), fails=_CLASH),
         KEPT,
     ),
+    ("GET", "/v1/channels/{name}/deliveries"): RouteRow(
+        READ, Operation("listChannelDeliveries", shape({"deliveries": listof(ref("ChannelDelivery"))}))
+    ),
+    ("POST", "/v1/channels/{name}/deliveries/{key}/retry"): RouteRow(
+        OPERATE, Operation("retryChannelDelivery", shape({"key": COUNT}), fails=_CLASH), KEPT
+    ),
     ("POST", "/v1/task-hooks/{name}/events"): RouteRow(
         OPERATE,
         Operation(

@@ -51,6 +51,42 @@ class Delivery(Struct, frozen=True):
         return f"{self.run_id}:{self.target}"
 
 
+class ChannelDelivery(Struct, frozen=True):
+    """A delivery as people are shown it: where it goes and how it stands, without its text."""
+
+    key: int
+    channel: str
+    run_id: str
+    to: str
+    group: str
+    thread: str
+    state: DeliveryState
+    attempts: int
+    error: str
+    created_at: float
+    due_at: float
+    ended_at: float | None
+
+
+def shown(delivery: Delivery) -> ChannelDelivery:
+    """Returns a delivery without its text. `run_id` is blank for one that is no answer of a run."""
+    address = delivery.address
+    return ChannelDelivery(
+        delivery.key,
+        delivery.channel,
+        "" if delivery.text else delivery.run_id,
+        address.to,
+        address.group_id,
+        address.thread_id,
+        delivery.state,
+        delivery.attempts,
+        delivery.error,
+        delivery.created_at,
+        delivery.due_at,
+        delivery.ended_at,
+    )
+
+
 class Outbox:
     """The deliveries of an installation."""
 
@@ -108,10 +144,19 @@ class Outbox:
             )
         )
 
-    async def retry(self, namespace: str, key: int, *, now: float) -> None:
+    async def retry(self, namespace: str, key: int, *, now: float, channel: str = "") -> None:
         """Makes a delivery that was given up due again. Raises `NotFound`."""
-        if not await self._db.write(run, "outbox_retry", key=key, namespace=namespace, at=now):
-            raise NotFound(f"there is no delivery {key} that failed in {namespace!r}")
+        if not await self._db.write(run, "outbox_retry", key=key, namespace=namespace, channel=channel, at=now):
+            whose = f"of channel {channel!r} " if channel else ""
+            raise NotFound(
+                f"there is no delivery {key} {whose}that failed in {namespace!r}",
+                hint="`foliot channels deliveries NAME` lists those that were given up",
+            )
+
+    async def last(self, namespace: str, channel: str) -> Delivery | None:
+        """Returns the delivery of a channel that ended last; None when none has."""
+        found = await self._db.read("outbox_last", namespace=namespace, channel=channel)
+        return _delivery(found[0]) if found else None
 
     async def addresses(self, run_id: str) -> list[Address]:
         """Lists where the answer of a run goes, by the inputs that it answers so far."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from foliot.runtime.groups.store import (
         AuditGroup,
         BudgetGroup,
+        ChannelGroup,
         PolicyGroup,
         ResourceGroup,
         ScheduleGroup,
@@ -54,6 +55,11 @@ class StoreGroups(ABC):
     @abstractmethod
     def webhooks(self) -> WebhookGroup:
         """Webhooks, which make tasks of what others deliver."""
+
+    @property
+    @abstractmethod
+    def channels(self) -> ChannelGroup:
+        """Channels, by which people outside talk to agents."""
 
     @property
     @abstractmethod

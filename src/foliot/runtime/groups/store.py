@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from foliot.store.audit.chain import ChainHead
     from foliot.store.audit.log import AuditFilter, AuditRecord, Verified
     from foliot.store.base import Change, Document, Filter, Page, Requirement
+    from foliot.store.channels import ChannelDelivery
     from foliot.store.queue.limits import ClassInfo, Limit, Scope
     from foliot.store.queue.workers import WorkerInfo
     from foliot.store.triggers import Slot, WebhookDelivery
@@ -174,6 +175,24 @@ class WebhookGroup(Group):
         by: str = "",
     ) -> Sent:
         """Deliver a body, signed as the sender would sign it. Raises `NotFound`, `SecretError`."""
+
+
+class ChannelGroup(Group):
+    """Channels, by which people outside talk to agents."""
+
+    @abstractmethod
+    async def list(self, *, namespace: str | None = "default") -> Rows[Document]:
+        """List channels, with what went wrong last."""
+
+    @abstractmethod
+    async def deliveries(
+        self, name: str, *, namespace: str = "default", state: str = "", limit: int = 20
+    ) -> Rows[ChannelDelivery]:
+        """List answers to be delivered and delivered, newest first, without their texts. Raises `NotFound`."""
+
+    @abstractmethod
+    async def retry(self, name: str, key: int, *, namespace: str = "default") -> None:
+        """Deliver what was given up once more. Raises `NotFound`."""
 
 
 class AuditGroup(Group):

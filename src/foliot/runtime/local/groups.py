@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from foliot.runtime.local.operations import (
         LocalAudit,
         LocalBudgets,
+        LocalChannels,
         LocalPolicies,
         LocalSchedules,
         LocalWebhooks,
@@ -93,6 +94,12 @@ class StoredGroups(StoreGroups):
         from foliot.runtime.local.operations import LocalSchedules
 
         return LocalSchedules(self.database, self.store, self._tasks)
+
+    @property
+    def channels(self) -> LocalChannels:
+        from foliot.runtime.local.operations import LocalChannels
+
+        return LocalChannels(self.database, self.store, self._tasks)
 
     @property
     def webhooks(self) -> LocalWebhooks:
@@ -190,6 +197,10 @@ class LocalGroups(Groups):
     @property
     def schedules(self) -> LocalSchedules:
         return self._stored.schedules
+
+    @property
+    def channels(self) -> LocalChannels:
+        return self._stored.channels
 
     @property
     def webhooks(self) -> LocalWebhooks:

@@ -7,11 +7,12 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, get_args
 
 import msgspec
 from msgspec.structs import replace as changed
 
+from foliot.common.suggestions import check_word
 from foliot.engine.audit.completion import Completion
 from foliot.engine.audit.metering import By, Total, totals
 from foliot.engine.budgets.declared import standings
@@ -20,11 +21,20 @@ from foliot.engine.definition.references import list_all
 from foliot.errors import NotFound
 from foliot.kernel.identity import NOBODY, Identity
 from foliot.runtime.answers import Budgets, Fate, Fired, PolicyAnswer, RuleDefaults, Sent
-from foliot.runtime.groups.store import AuditGroup, BudgetGroup, PolicyGroup, ScheduleGroup, WebhookGroup, WorkerGroup
-from foliot.runtime.outcomes import SCHEDULE, WEBHOOK, no_trigger, not_found
+from foliot.runtime.groups.store import (
+    AuditGroup,
+    BudgetGroup,
+    ChannelGroup,
+    PolicyGroup,
+    ScheduleGroup,
+    WebhookGroup,
+    WorkerGroup,
+)
+from foliot.runtime.outcomes import CHANNEL, SCHEDULE, WEBHOOK, no_trigger, not_found
 from foliot.store.audit.chain import ChainHead
 from foliot.store.audit.log import AuditFilter, AuditRecord, SqlAuditLog, Verified
 from foliot.store.base import Database, Document, Filter, Key, ResourceStore
+from foliot.store.channels import ChannelDelivery, DeliveryState, Outbox, shown
 from foliot.store.journal.database import SqlJournal
 from foliot.store.ledger.budgets import SqlBudgetLedger
 from foliot.store.queue import limits as bounds
@@ -213,6 +223,26 @@ class LocalSchedules(_Triggers, ScheduleGroup):
             return Fired(task.id, task.phase)
         (slot, *_) = await self.slots(name, namespace=namespace, limit=1)
         return Fired(reason=slot.reason.partition(": ")[2] or "it is tried again by whoever runs the scheduler")
+
+
+class LocalChannels(_Triggers, ChannelGroup):
+    """Implements `ChannelGroup`."""
+
+    async def list(self, *, namespace: str | None = "default") -> Rows[Document]:
+        return await list_all(self._store, Filter(CHANNEL, namespace))
+
+    async def deliveries(
+        self, name: str, *, namespace: str = "default", state: str = "", limit: int = 20
+    ) -> Rows[ChannelDelivery]:
+        if state:
+            check_word("state", state, get_args(DeliveryState))
+        await self._declared(CHANNEL, namespace, name)
+        found = await Outbox(self._db).list(namespace, channel=name, state=state, limit=limit)
+        return [shown(each) for each in found]
+
+    async def retry(self, name: str, key: int, *, namespace: str = "default") -> None:
+        await self._declared(CHANNEL, namespace, name)
+        await Outbox(self._db).retry(namespace, key, channel=name, now=time.time())
 
 
 class LocalWebhooks(_Triggers, WebhookGroup):

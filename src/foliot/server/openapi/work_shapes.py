@@ -45,6 +45,7 @@ from foliot.server.openapi.schema import (
 from foliot.server.tasks.messages import KNOWN, PHASES
 from foliot.sessions.base import Found, TurnView
 from foliot.sessions.chat_events import ChatEvent
+from foliot.store.channels import ChannelDelivery
 from foliot.store.ledger.doubts import Doubt, DoubtPage
 from foliot.store.sessions.base import Input, Said, Session
 from foliot.store.triggers import Slot, WebhookDelivery
@@ -80,6 +81,7 @@ TYPES: Final[tuple[type[Struct], ...]] = (
     Sent,
     Slot,
     WebhookDelivery,
+    ChannelDelivery,
     Session,
     TurnView,
     Found,

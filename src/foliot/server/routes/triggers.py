@@ -18,7 +18,7 @@ from foliot.server.context import Services
 from foliot.server.http.bodies import form
 from foliot.server.http.envelope import REQUEST_ID
 from foliot.server.http.names import MOST, Limit, Name, Namespace, space
-from foliot.server.http.parameters import Path
+from foliot.server.http.parameters import Path, Query
 from foliot.server.http.responses import Json
 from foliot.store.base import Key
 
@@ -26,6 +26,8 @@ router = new_router("triggers")
 
 LONGEST_GRACE = 30 * 86400.0
 MOST_SLOTS = 500
+State = Annotated[str, Query(max_length=16, description="Only those that stand so: pending, sent or failed.")]
+DeliveryKey = Annotated[int, Path(ge=1, description="The number of the delivery.")]
 Id = Annotated[str, Path(max_length=128, description="The id of the delivery.")]
 
 
@@ -143,6 +145,31 @@ async def send_test(
     )
     await _record(services, caller, request, "tried", "TaskWebhook", where, name)
     return Json(sent)
+
+
+# --- channels ------------------------------------------------------------------------------------------------------
+
+
+@router.get("/v1/channels/{name}/deliveries")
+async def channel_deliveries(
+    name: Name, services: Services, namespace: Namespace = None, state: State = "", limit: Limit = 20
+) -> Response:
+    """Lists answers to be delivered and delivered, newest first, without their texts."""
+    found = await services.runtime.channels.deliveries(
+        name, namespace=space(namespace), state=state, limit=min(limit, MOST)
+    )
+    return Json({"deliveries": found})
+
+
+@router.post("/v1/channels/{name}/deliveries/{key}/retry")
+async def retry_delivery(
+    name: Name, key: DeliveryKey, request: Request, services: Services, caller: Caller, namespace: Namespace = None
+) -> Response:
+    """Deliver what was given up once more."""
+    where = space(namespace)
+    await services.runtime.channels.retry(name, key, namespace=where)
+    await _record(services, caller, request, "retried", "Channel", where, name)
+    return Json({"key": key})
 
 
 # --- hooks ---------------------------------------------------------------------------------------------------------

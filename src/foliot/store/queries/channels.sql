@@ -60,7 +60,14 @@ UPDATE outbox SET due_at = :now, holder = NULL WHERE state = 'pending' AND holde
 -- name: outbox_retry
 -- A person asks for what was given up.
 UPDATE outbox SET state = 'pending', due_at = :at, error = '', ended_at = NULL
- WHERE key = :key AND namespace = :namespace AND state = 'failed';
+ WHERE key = :key AND namespace = :namespace AND (:channel = '' OR channel = :channel) AND state = 'failed';
+
+-- name: outbox_last
+-- The delivery of a channel that ended last.
+SELECT key, run_id, target, namespace, channel, address, text, state, attempts, due_at, receipt, error, created_at,
+       ended_at
+  FROM outbox WHERE namespace = :namespace AND channel = :channel AND state IN ('sent', 'failed')
+ ORDER BY ended_at DESC, key DESC LIMIT 1;
 
 -- name: outbox_of_run
 SELECT key, run_id, target, namespace, channel, address, text, state, attempts, due_at, receipt, error, created_at,
