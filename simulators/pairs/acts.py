@@ -33,6 +33,7 @@ from foliot.store.sessions.assets import Asset, SqlAssets
 from foliot.store.sessions.base import NewSession, Place, SessionBusy
 from foliot.store.sessions.database import SqlSessions, begin_turn, end_turn, input_id
 from foliot.store.sessions.run_inputs import RunInputs, restarting
+from foliot.store.taken import MessageKey, TakenMessages
 from foliot.store.tasks import TaskDifference, drop, tell
 from foliot.store.tasks import purge as purge_tasks
 from foliot.store.transaction import Tx, run
@@ -703,6 +704,26 @@ async def _prune_outbox(t: Tools) -> Any:
     await Outbox(t.db).prune(before=NOW + 10)
 
 
+# Two who take one message, to one session or to two; and one who ends it with words of the channel.
+MESSAGE: Final = MessageKey("bot", "m1", "d1")
+
+
+@act("message.begin")
+async def _begin_message(t: Tools) -> Any:
+    return await TakenMessages(t.db).begin(MESSAGE, "session", now=t.now)
+
+
+@act("message.reply")
+async def _reply_to_message(t: Tools) -> Any:
+    # Who of two was first is no matter: one reply is stored.
+    await TakenMessages(t.db).reply(MESSAGE, "channel:bot:m1", "default", BOT, "hello", now=NOW)
+
+
+@act("message.prune")
+async def _prune_messages(t: Tools) -> Any:
+    await TakenMessages(t.db).prune(before=NOW - 10)
+
+
 @act("channel.claim")
 async def _claim_channel(t: Tools) -> Any:
     readers = ChannelReaders(t.db)
@@ -930,7 +951,7 @@ async def _say_quiet(t: Tools) -> Any:
 
 
 @act("talk.say.same")
-async def _say_same(t: Tools) -> Any:
+async def _say_same_to_talk(t: Tools) -> Any:
     return (await t.talks.say("lively", said("same", "followup"), now=t.now, options=INBOX)).outcome
 
 
@@ -938,6 +959,18 @@ async def _say_same(t: Tools) -> Any:
 async def _say_lively(t: Tools) -> Any:
     for mode in ("followup", "steer"):
         await t.talks.say("lively", said(f"{t.who}-{mode}", mode), now=t.now, options=INBOX)
+
+
+@act("talk.say.once.quiet")
+async def _say_once_quiet(t: Tools) -> Any:
+    new = structs.replace(said("once", "followup"), once=MESSAGE)
+    return (await t.talks.say("quiet", new, now=t.now, options=INBOX)).again
+
+
+@act("talk.say.once.lively")
+async def _say_once_lively(t: Tools) -> Any:
+    new = structs.replace(said("once", "followup"), once=MESSAGE)
+    return (await t.talks.say("lively", new, now=t.now, options=INBOX)).again
 
 
 @act("talk.interrupt")

@@ -6,11 +6,13 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from foliot import Runtime, ScriptedModel
 from foliot.channels.base import Notification
+from foliot.channels.telegram import BUSY, UNREADABLE, TelegramChannel
 from foliot.kernel.messages import Media
 from foliot.kernel.routing import Address
 from foliot.store.channels import ChannelReaders
@@ -257,3 +259,42 @@ async def test_drafts_grow_at_most_once_a_second_and_become_the_answer(
             assert await telegram.seen(1) == [words]
     assert len(telegram.said("sendMessage")) == 1, "the draft was not made the answer"
     assert len(telegram.said("editMessageText")) <= 2
+
+
+async def test_a_message_that_meets_a_full_inbox_is_answered_and_the_next_one_is_taken(
+    store_url: str, tmp_path: Path, telegram: TelegramServer
+) -> None:
+    slow = {"say": "Once upon a time", "chunk": 2, "pace": 60}
+    async with opened(store_url, tmp_path, {"helper": [slow, *DONE]}) as runtime:
+        await declare_bot(runtime, telegram.url)
+        async with kept(runtime) as keeper:
+            await taken(runtime, telegram, telegram.write("work"))
+            (session,) = (await runtime.inside.sessions.list("default", identity=None)).items
+            await runtime.inside.sessions.change(
+                session.id, identity=None, options={"inbox": {"cap": 1, "drop": "new"}}
+            )
+            telegram.write("first")
+            telegram.write("do not send the letter")
+            await taken(runtime, telegram, telegram.write("/whoami"))
+            told = [each.text for each in await keeper.outbox.list("default") if each.text]
+            await runtime.inside.sessions.stop(session.id, identity=None, drop=True)
+    assert BUSY in told
+    assert any(text.startswith("You are ann") for text in told)
+
+
+async def test_a_message_that_breaks_the_bot_is_answered_and_holds_up_nothing(
+    runtime: Runtime, telegram: TelegramServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = TelegramChannel._incoming  # pyright: ignore[reportPrivateUsage]
+
+    async def breaks(channel: Any, number: int, message: Any, sender: Any) -> Any:
+        if message.text == "boom":
+            raise RuntimeError("a fault")
+        return await real(channel, number, message, sender)
+
+    monkeypatch.setattr(TelegramChannel, "_incoming", breaks)
+    await declare_bot(runtime, telegram.url)
+    telegram.write("boom")
+    telegram.write("Hello")
+    async with kept(runtime):
+        assert sorted(await telegram.seen(2)) == sorted([UNREADABLE, "Done."])

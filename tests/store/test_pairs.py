@@ -93,6 +93,11 @@ MATTERS = (
     ("talk.resolve", "talk.resolve"),
     ("talk.delete", "talk.begin"),
     ("talk.purge", "run.purge"),
+    ("talk.say.once.quiet", "talk.say.once.lively"),
+    ("talk.say.once.quiet", "talk.say.once.quiet"),
+    ("talk.say.once.quiet", "message.reply"),
+    ("message.begin", "message.begin"),
+    ("message.reply", "message.reply"),
 )
 # Faults that are known and not yet repaired: remove each with its repair.
 KNOWN: frozenset[tuple[str, str]] = frozenset()

@@ -54,6 +54,8 @@ class DeclaredChannel(Struct, frozen=True):
     by_operator: bool
     # The channel of a plug-in, by its name.
     plugin: str = ""
+    # The models that people may choose.
+    models: tuple[str, ...] = ()
 
     @property
     def via(self) -> str:
@@ -94,6 +96,7 @@ def read_channel(document: Document) -> DeclaredChannel:
         declarer=declarer.user,
         by_operator=declared_by_operator(document),
         plugin=spec.get("plugin", ""),
+        models=tuple(spec.get("models") or ()),
     )
 
 

@@ -3,11 +3,14 @@
     sender       listed in the channel, or nothing follows: an empty list means no one
     agent        in private that of the user, in a group that of the group, else that of the channel; or the one chosen
                  with /agent, among those that the channel declares
-    session      the one that is active for agent, user and place; the same user has one over all platforms in private
+    session      the one that is active for agent, user and place; the same user has one over all platforms in private,
+                 and one for each group and each thread of a channel
     command      /new and the like are done here, once for each message; any other text is chat
 
 The order of what is said is that of the inbox of the session. Answers are deliveries of its turns; those of commands
-are stored as deliveries too, under the key of the message, so a message that comes twice is answered once.
+are stored as deliveries too. A message is taken once for its channel (`TakenMessages`), whatever session it goes to:
+one that comes twice is neither said nor done nor answered again. A command stores what it acts on before it acts, so
+one that has to be repeated after a crash acts on the same turn or session.
 """
 
 from __future__ import annotations
@@ -15,11 +18,15 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final, NamedTuple
+from urllib.parse import quote
+
+import msgspec
 
 from foliot.channels.base import ChannelMember, DeclaredChannel, Incoming, Received
 from foliot.engine.base import Clock
-from foliot.errors import Conflict, FoliotError, NotFound
+from foliot.errors import Conflict, FoliotError, NotFound, Unavailable
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import Message, Text
 from foliot.kernel.routing import (
@@ -31,27 +38,29 @@ from foliot.kernel.routing import (
     bounded_key,
     stored_details,
 )
-from foliot.sessions.keys import user_key
+from foliot.sessions.keys import chat_context, user_key
 from foliot.sessions.service import SessionService
 from foliot.store.access.tokens import SqlTokens
-from foliot.store.base import Database, Filter, ResourceStore
-from foliot.store.channels import ChannelReaders, Outbox
-from foliot.store.sessions.base import Place, Session
+from foliot.store.base import Database
+from foliot.store.channels import ChannelReaders
+from foliot.store.sessions.base import InboxFull, Place, Session, SessionArchived
+from foliot.store.taken import MessageKey, OtherWords, Taken, TakenMessages
 
 log = logging.getLogger(__name__)
 
-PRIVATE: Final = "private"
 LONGEST_TEXT: Final = 256 * 1024
 HELP: Final = """\
 /new begins another conversation
 /abort stops the answer that is being written
 /compact makes room in a long conversation
-/model shows the model, /model NAME changes it for this conversation
+/model shows the model, /model NAME changes it for this conversation, where the channel lists models
 /agent shows who answers, /agent NAME changes it
 /whoami shows who you are here
 /help shows this list
 Anything else is said to the agent."""
 _SHOWN: Final = 30
+# Somebody may begin another conversation while a message is said, again and again.
+_TRIES: Final = 5
 
 
 class _Speaker(NamedTuple):
@@ -65,22 +74,26 @@ class _Speaker(NamedTuple):
     identity: Identity
 
     @property
+    def context(self) -> str:
+        """The part of the key of its session that says where it was said."""
+        return chat_context(self.channel.name, self.incoming.group, self.incoming.thread)
+
+    @property
     def chat(self) -> str:
         """The chat, as a choice of an agent is remembered by it; each member of a group chooses for himself."""
-        return f"{self.incoming.group or PRIVATE}/{self.incoming.thread}/{self.incoming.sender}"
+        return f"{self.context}:{self.incoming.sender}"
 
 
 class Conversations:
     """Receives what channels take in, for the sessions of one process."""
 
-    def __init__(self, sessions: SessionService, resources: ResourceStore, database: Database, *, clock: Clock) -> None:
+    def __init__(self, sessions: SessionService, database: Database, *, clock: Clock) -> None:
         self._sessions = sessions
-        self._resources = resources
-        self._outbox = Outbox(database)
         self._readers = ChannelReaders(database)
         self._tokens = SqlTokens(database)
         self._clock = clock
-        self._commands: dict[str, Callable[[_Speaker, str], Awaitable[str]]] = {
+        self._taken = TakenMessages(database)
+        self._commands: dict[str, Callable[[_Speaker, str, str], Awaitable[str]]] = {
             "start": self._help,
             "help": self._help,
             "new": self._new,
@@ -94,26 +107,40 @@ class Conversations:
     async def receive(self, channel: DeclaredChannel, incoming: Incoming) -> Received:
         """Says a message to its session, or does the command that it is; durable on return.
 
-        Raises `Conflict` when its id belongs to other words, and what a store that is away does. What is wrong with the
-        message or the agent is replied.
+        Raises `OtherWords` when its id belongs to other words, `InboxFull` when the session takes nothing more for now,
+        and what a store that is away does. What else is wrong with the message or the agent is replied.
         """
         if (refused := await self._refused(channel, incoming)) is not None:
             return Received(refused=refused)
+        address, key = _address(channel, incoming), _key(channel, incoming)
+        if (known := await self._taken.get(key)) is not None and known.outcome:
+            return _received_before(known, address)
         speaker = await self._speaker(channel, incoming)
-        address = _address(channel, incoming)
         word, rest = _command_of(incoming.text)
         command = self._commands.get(word)
         try:
             if command is None:
-                return await self._say(speaker, address)
-            reply = await command(speaker, rest)
+                return await self._say(speaker, address, key)
+            begun = await self._taken.begin(key, await self._target(word, speaker), now=self._clock())
+            if begun.outcome:
+                return _received_before(begun, address)
+            reply = await command(speaker, rest, begun.target)
+        except (OtherWords, InboxFull):
+            raise
         except FoliotError as error:
-            if error.retryable or (command is None and isinstance(error, Conflict)):
+            if error.retryable:
                 raise
             reply = error.message
-        key = bounded_key(f"channel:{channel.uid}:", incoming.id)
-        stored = await self._outbox.notice(key, channel.namespace, address, reply, now=self._clock())
-        return Received(reply=reply, again=not stored, address=address)
+        return await self.tell(channel, incoming, reply)
+
+    async def tell(self, channel: DeclaredChannel, incoming: Incoming, text: str) -> Received:
+        """Ends a message with words of the channel itself, which its sender gets. Raises `OtherWords`."""
+        address = _address(channel, incoming)
+        notice = bounded_key(f"channel:{channel.uid}:", incoming.id)
+        told = await self._taken.reply(
+            _key(channel, incoming), notice, channel.namespace, address, text, now=self._clock()
+        )
+        return Received(reply=text, again=not told, address=address)
 
     async def _refused(self, channel: DeclaredChannel, incoming: Incoming) -> str | None:
         """Why nothing follows from a message; None when something does."""
@@ -135,26 +162,30 @@ class Conversations:
         member = channel.users[incoming.sender]
         declared = channel.groups[incoming.group].agent if incoming.group else member.agent
         agent = declared or channel.agent
-        context = incoming.group or PRIVATE
-        if incoming.thread:
-            context = f"{context}/{incoming.thread}"
         place = Place(channel.namespace, agent, member.user, "")
         identity = Identity(member.user, via=channel.via).also_ordered_by(channel.declarer)
         speaker = _Speaker(channel, incoming, member, agent, place, identity)
         chosen = await self._readers.choice(channel.uid, speaker.chat)
         if chosen in channel.agents:  # what is no longer declared is no longer a choice
             agent = chosen
-        place = Place(channel.namespace, agent, member.user, user_key(agent, member.user, context))
+        place = Place(channel.namespace, agent, member.user, user_key(agent, member.user, speaker.context))
         return speaker._replace(agent=agent, place=place)
 
-    async def _say(self, speaker: _Speaker, address: Address) -> Received:
+    async def _say(self, speaker: _Speaker, address: Address, key: MessageKey) -> Received:
         channel, incoming = speaker.channel, speaker.incoming
         if len(incoming.text) > LONGEST_TEXT:
-            return await self._told(speaker, address, "That message is too long.")
+            return await self.tell(channel, incoming, "That message is too long.")
         if wrong := attachments_problem(incoming.attachments):
-            return await self._told(speaker, address, wrong)
+            return await self.tell(channel, incoming, wrong)
         if not incoming.text.strip() and not incoming.media:
             return Received(refused="nothing that an agent could read")
+        for _ in range(_TRIES - 1):
+            with suppress(SessionArchived):  # between the two steps: another one is active by now
+                return await self._say_once(speaker, address, key)
+        return await self._say_once(speaker, address, key)
+
+    async def _say_once(self, speaker: _Speaker, address: Address, key: MessageKey) -> Received:
+        channel, incoming = speaker.channel, speaker.incoming
         session = await self._sessions.resolve(speaker.place, identity=speaker.identity)
         texts = (Text(incoming.text),) if incoming.text.strip() else ()
         details = MessageDetails(
@@ -174,64 +205,74 @@ class Conversations:
             identity=speaker.identity,
             mode=channel.mode,
             key=bounded_key(f"{channel.uid}:", incoming.id),
-            place=f"{channel.name}/{incoming.chat}/{incoming.thread}",
+            place="/".join(quote(part, safe="") for part in (channel.name, incoming.chat, incoming.thread)),
             details=stored_details(details),
+            once=key,
         )
-        return Received(session.id, said.outcome, again=said.again, address=address)
-
-    async def _told(self, speaker: _Speaker, address: Address, text: str) -> Received:
-        key = bounded_key(f"channel:{speaker.channel.uid}:", speaker.incoming.id)
-        stored = await self._outbox.notice(key, speaker.channel.namespace, address, text, now=self._clock())
-        return Received(reply=text, again=not stored, address=address)
+        return Received(said.session or session.id, said.outcome, again=said.again, address=address)
 
     # --- commands ------------------------------------------------------------------------------------------------
 
-    async def _help(self, speaker: _Speaker, rest: str) -> str:
+    async def _target(self, word: str, speaker: _Speaker) -> str:
+        """What a command acts on: a session, and for /abort also its turn; blank for none."""
+        if word == "model" and speaker.channel.models:
+            return (await self._sessions.resolve(speaker.place, identity=speaker.identity)).id
+        if word not in ("abort", "compact"):
+            return ""
+        session = await self._sessions.active(speaker.place, identity=speaker.identity)
+        if session is None or (word == "abort" and not session.turn):
+            return ""
+        return f"{session.id} {session.turn}" if word == "abort" else session.id
+
+    async def _help(self, speaker: _Speaker, rest: str, target: str) -> str:
         return f"You are talking to {speaker.agent}.\n{HELP}"
 
-    async def _whoami(self, speaker: _Speaker, rest: str) -> str:
+    async def _whoami(self, speaker: _Speaker, rest: str, target: str) -> str:
         session = await self._sessions.active(speaker.place, identity=speaker.identity)
         return (
             f"You are {speaker.member.user} ({speaker.incoming.sender} on {speaker.channel.name}), talking to "
             f"{speaker.agent}. " + (f"Your conversation is {session.id}." if session else "There is no conversation.")
         )
 
-    async def _new(self, speaker: _Speaker, rest: str) -> str:
+    async def _new(self, speaker: _Speaker, rest: str, target: str) -> str:
         """Begins another session. Its id comes from the message, so the same message twice begins one."""
         name = f"{speaker.channel.uid}:{speaker.incoming.id}:new"
         id = hashlib.sha256(name.encode()).hexdigest()[:32]
         try:
             await self._sessions.get(id, identity=speaker.identity)
         except NotFound:
-            await self._sessions.rotate(speaker.place, identity=speaker.identity, id=id)
+            with suppress(Conflict):  # begun just now, by this very message
+                await self._sessions.rotate(speaker.place, identity=speaker.identity, id=id)
         return "This is a new conversation."
 
-    async def _abort(self, speaker: _Speaker, rest: str) -> str:
-        session = await self._sessions.active(speaker.place, identity=speaker.identity)
-        stopped = session is not None and await self._sessions.stop(session.id, identity=speaker.identity)
+    async def _abort(self, speaker: _Speaker, rest: str, target: str) -> str:
+        if not target:
+            return "Nothing was at work."
+        session, _, turn = target.partition(" ")
+        try:
+            stopped = await self._sessions.stop(session, identity=speaker.identity, turn=turn)
+        except Unavailable:  # what everybody else says must not wait for it
+            return "It was told to stop, and has not stopped yet."
         return "Stopped." if stopped else "Nothing was at work."
 
-    async def _compact(self, speaker: _Speaker, rest: str) -> str:
-        session = await self._sessions.active(speaker.place, identity=speaker.identity)
-        if session is None:
+    async def _compact(self, speaker: _Speaker, rest: str, target: str) -> str:
+        if not target:
             return "There is no conversation."
-        await self._sessions.compact(session.id, identity=speaker.identity)
+        await self._sessions.compact(target, identity=speaker.identity)
         return "The conversation is being compacted."
 
-    async def _model(self, speaker: _Speaker, rest: str) -> str:
-        session = await self._sessions.resolve(speaker.place, identity=speaker.identity)
-        names = await self._endpoints(speaker.channel.namespace)
+    async def _model(self, speaker: _Speaker, rest: str, target: str) -> str:
+        names = list(speaker.channel.models)
+        if not names:
+            return "Nobody chooses the model here: this channel lists none."
         if rest in names:
-            await self._sessions.change(session.id, identity=speaker.identity, model=rest)
+            await self._sessions.change(target, identity=speaker.identity, model=rest)
             return f"This conversation asks {rest} from the next answer on."
+        session = await self._sessions.get(target, identity=speaker.identity)
         fitting = [name for name in names if rest.lower() in name.lower()]
         return "\n".join((_current(session), *_listed(fitting, rest)))
 
-    async def _endpoints(self, namespace: str) -> list[str]:
-        page = await self._resources.list(Filter("ModelEndpoint", namespace=namespace))
-        return sorted(document["metadata"]["name"] for document in page.items)
-
-    async def _agent(self, speaker: _Speaker, rest: str) -> str:
+    async def _agent(self, speaker: _Speaker, rest: str, target: str) -> str:
         names = list(speaker.channel.agents)
         if rest in names:
             await self._readers.choose(speaker.channel.uid, speaker.chat, rest)
@@ -264,3 +305,15 @@ def _command_of(text: str) -> tuple[str, str]:
 
 def _address(channel: DeclaredChannel, incoming: Incoming) -> Address:
     return Address(channel.name, incoming.chat, thread_id=incoming.thread, group_id=incoming.group)
+
+
+def _key(channel: DeclaredChannel, incoming: Incoming) -> MessageKey:
+    attachments = () if attachments_problem(incoming.attachments) else incoming.attachments
+    said = (incoming.sender, incoming.chat, incoming.group, incoming.thread, incoming.text, incoming.media, attachments)
+    return MessageKey(channel.uid, incoming.id, hashlib.sha256(msgspec.json.encode(said)).hexdigest())
+
+
+def _received_before(known: Taken, address: Address) -> Received:
+    if known.reply:
+        return Received(reply=known.reply, again=True, address=address)
+    return Received(known.target, known.outcome, again=True, address=address)

@@ -3,6 +3,9 @@
 Any process may deliver. A claim that is not settled comes back when its time is over, so whatever dies in between costs
 a second try under the same key, and never an answer. A delivery that fails is put off, longer each time, and given up
 in the end; the run whose answer it is knows nothing of that.
+
+A receiver that is slow holds up its own channel only: a channel, a namespace and a process each deliver a bounded
+number of answers at once, and nobody waits for those that are on their way.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 
 from foliot.channels.base import Channel, DeliveryFailed, Notification
+from foliot.common.cancellation import stop_tasks
 from foliot.engine.base import Clock
 from foliot.engine.driver.runs import Runs
 from foliot.errors import FoliotError, NotFound
@@ -35,7 +39,10 @@ LOOK_FOR_DEAD: Final = 10.0
 MOST_TRIES: Final = 12
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 600.0
-AT_ONCE: Final = 20
+# How many deliveries are on their way at once: of a channel, of a namespace, and in all.
+OF_A_CHANNEL: Final = 4
+OF_A_NAMESPACE: Final = 16
+AT_ONCE: Final = 64
 EMPTY: Final = "(empty response)"
 
 FindChannel: TypeAlias = Callable[[str, str], Awaitable[Channel]]
@@ -70,7 +77,10 @@ def answer_of(state: State) -> Answer:
 
 
 class Deliveries:
-    """Delivers what is due; `sweep` once, `run` until it is cancelled."""
+    """Delivers what is due; `begin` waits for nothing, `sweep` for all that is on its way.
+
+    `ended` counts deliveries that were tried. `crowded`: there was no room for something that was due.
+    """
 
     def __init__(
         self, outbox: Outbox, runs: Runs, find: FindChannel, *, clock: Clock, holder: str = "", lease: float = LEASE
@@ -82,18 +92,60 @@ class Deliveries:
         self._lease = lease
         self._holder = holder
         self._looked = float("-inf")
+        self._on_the_way: dict[asyncio.Task[None], tuple[str, str]] = {}
+        self.ended = 0
+        self.crowded = False
 
-    async def sweep(self) -> int:
-        """Delivers what is due now; how many deliveries were tried. Raises what a store that is away does."""
+    async def begin(self) -> int:
+        """Begins to deliver what is due and has room; how many. Raises what a store that is away does."""
         if self._clock() - self._looked >= LOOK_FOR_DEAD:
             self._looked = self._clock()
             await self._outbox.take_back(now=self._looked)
+        self.crowded = False
         due = await self._outbox.next_due()
         if due is None or due > self._clock():
             return 0  # most looks find nothing, and write nothing
-        claimed = await self._outbox.claim(now=self._clock(), lease=self._lease, limit=AT_ONCE, holder=self._holder)
-        await asyncio.gather(*map(self._deliver, claimed))
-        return len(claimed)
+        begun = 0
+        for channel in await self._outbox.due(now=self._clock()):
+            if (room := self._room(channel)) <= 0:
+                self.crowded = True
+                continue
+            claimed = await self._outbox.claim(
+                now=self._clock(), lease=self._lease, limit=room, holder=self._holder, of=channel
+            )
+            for each in claimed:
+                task = asyncio.create_task(self._deliver(each))
+                self._on_the_way[task] = channel
+                task.add_done_callback(self._arrived)
+                begun += 1
+        return begun
+
+    def _room(self, channel: tuple[str, str]) -> int:
+        """How many more deliveries of a channel may be on their way."""
+        going = self._on_the_way.values()
+        of_namespace = sum(namespace == channel[0] for namespace, _ in going)
+        of_channel = sum(each == channel for each in going)
+        return min(AT_ONCE - len(going), OF_A_NAMESPACE - of_namespace, OF_A_CHANNEL - of_channel)
+
+    def _arrived(self, task: asyncio.Task[None]) -> None:
+        del self._on_the_way[task]
+        self.ended += 1
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # The store is away: the claim comes back when its time is over.
+            log.warning("a delivery could not be settled: %s", error)
+
+    async def sweep(self) -> int:
+        """Delivers what is due now, and waits for all that is on its way; how many were begun."""
+        count = 0
+        while (begun := await self.begin()) or self._on_the_way:
+            count += begun
+            if self._on_the_way:
+                await asyncio.wait(list(self._on_the_way))
+        return count
+
+    async def close(self) -> None:
+        """Delivers no more; what was on its way comes back when its claim is over."""
+        await stop_tasks(*self._on_the_way)
 
     async def _deliver(self, delivery: Delivery) -> None:
         try:

@@ -24,6 +24,7 @@ from foliot.errors import FoliotError, NotFound
 from foliot.runtime.inside import Inside
 from foliot.store.base import Document, Key, Put
 from foliot.store.channels import ChannelReaders, Outbox
+from foliot.store.taken import TakenMessages
 from foliot.work.triggers.declared import FollowedResources
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,9 @@ KIND: Final = "Channel"
 LONGEST_REST: Final = 5.0
 PACE: Final = 0.2
 KEPT_FOR: Final = 7 * 86_400.0
+# For so long a message that comes again is known to be the same.
+KNOWN_FOR: Final = 90 * 86_400.0
+CROWDED_REST: Final = 1.0
 PRUNE_EVERY: Final = 3600.0
 
 
@@ -47,7 +51,8 @@ class ChannelKeeper:
         database = inside.database
         self.outbox = Outbox(database)
         self.readers = ChannelReaders(database)
-        self.conversations = Conversations(inside.sessions, inside.resources, database, clock=inside.clock)
+        self.taken = TakenMessages(database)
+        self.conversations = Conversations(inside.sessions, database, clock=inside.clock)
         holder = str(inside.runs.worker)
         self.deliveries = Deliveries(self.outbox, inside.runs, self.find, clock=inside.clock, holder=holder)
         self._followed = FollowedResources(database, inside.resources, KIND)
@@ -55,6 +60,8 @@ class ChannelKeeper:
         self._started: set[str] = set()
         self._errors: dict[str, str] = {}  # why a channel could not be opened
         self._pruned = 0.0
+        self._shown = 0
+        self._opening: dict[str, asyncio.Lock] = {}
         self._replugged = False
         inside.plugins.on_exchange(self._replug)
 
@@ -68,7 +75,8 @@ class ChannelKeeper:
         try:
             while True:
                 try:
-                    await self.tick()
+                    await self._look()
+                    await self.deliveries.begin()
                     await self._inside.database.wait_for_change(timeout=await self._rest())
                 except FoliotError as error:
                     log.warning("channels are looked at again: %s", error.message)
@@ -79,36 +87,44 @@ class ChannelKeeper:
 
     async def _rest(self) -> float:
         due = await self.outbox.next_due()
+        if self.deliveries.crowded:
+            return CROWDED_REST
         return LONGEST_REST if due is None else min(LONGEST_REST, max(0.0, due - self._clock()))
 
     async def tick(self) -> None:
         """Starts what is new, stops what is gone or changed, and delivers what is due."""
+        await self._look()
+        await self.deliveries.sweep()
+        await self._look()
+
+    async def _look(self) -> None:
         stirred = await self._followed.look()
         for uid in stirred:
             document = self._followed.documents.get(uid)
             await self._stop(uid)
             if document is None:
                 await self.readers.forget(uid)
+                self._opening.pop(uid, None)
         if self._replugged:
             await self._make_plugged_anew()
         for uid, document in list(self._followed.documents.items()):
             if uid not in self._started:
                 await self._start(uid, document)
-        tried = False
-        while await self.deliveries.sweep():
-            tried = True
-        if tried:
+        if self._shown != self.deliveries.ended:
+            self._shown = self.deliveries.ended
             await self._show_failures()
         if self._clock() - self._pruned >= PRUNE_EVERY:
             self._pruned = self._clock()
             await self.outbox.prune(before=self._pruned - KEPT_FOR)
+            await self.taken.prune(before=self._pruned - KNOWN_FOR)
 
     async def _show_failures(self) -> None:
         for uid, document in list(self._followed.documents.items()):
             await self._show(uid, document)
 
     async def close(self) -> None:
-        """Stops all channels."""
+        """Stops all channels, and delivers no more."""
+        await self.deliveries.close()
         for uid in list(self._open):
             await self._stop(uid)
 
@@ -137,6 +153,11 @@ class ChannelKeeper:
 
     async def _opened(self, document: Document) -> Channel:
         declared = read_channel(document)
+        # Deliveries open channels too: of two objects for one bot, one would never be stopped.
+        async with self._opening.setdefault(declared.uid, asyncio.Lock()):
+            return await self._current(declared)
+
+    async def _current(self, declared: DeclaredChannel) -> Channel:
         known = self._open.get(declared.uid)
         if known is not None and known.declared == declared:
             return known

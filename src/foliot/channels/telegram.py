@@ -2,7 +2,7 @@
 
 One process at a time polls a bot (`ChannelReaders`): Telegram would refuse a second one. Where it has come to is stored
 after each update; what was taken and not yet stored comes again, and is the same message by its number. So nothing is
-lost and nothing is said twice, whenever the process dies.
+lost and nothing is said twice, whenever the process dies. A message that cannot be taken is answered with the reason.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ from foliot.channels.conversations import Conversations
 from foliot.common.cancellation import stop_tasks
 from foliot.engine.base import Clock
 from foliot.engine.live.hub import Reader, Recorded, Streamed
-from foliot.errors import Conflict, FoliotError
+from foliot.errors import FoliotError
 from foliot.kernel.backoff import backoff
 from foliot.kernel.messages import Media, RestartDelta
 from foliot.kernel.routing import Address
 from foliot.kernel.run.events import Terminal
 from foliot.store.channels import ChannelReaders, Outbox
+from foliot.store.sessions.base import InboxFull
+from foliot.store.taken import OtherWords
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +55,8 @@ TYPING_EVERY: Final = 4.0
 # A turn that waits for a person does not type for ever.
 LONGEST_TYPING: Final = 300.0
 CURSOR: Final = " ▌"
+BUSY: Final = "That is more than I can take at once, and this message was not taken: try again later."
+UNREADABLE: Final = "That message was not taken: it cannot be read."
 LONGEST_NAME: Final = 100
 _SIGNATURES: Final = (
     (b"\xff\xd8\xff", "image/jpeg"),
@@ -171,24 +175,43 @@ class TelegramChannel:
         if str(sender.id) not in self.declared.users:  # before anything of theirs is fetched
             log.info("channel %s: sender %s is not listed", self.declared.name, sender.id)
             return
+        incoming = self._unread(number, message, sender)
         try:
             incoming = await self._incoming(number, message, sender)
             received = await self._conversations.receive(self.declared, incoming)
-        except Conflict as error:
+        except OtherWords as error:  # taken before: what is different now is a file that was not there
             log.warning("channel %s: update %d is left: %s", self.declared.name, number, error.message)
+            return
+        except InboxFull:
+            await self._left(number, incoming, BUSY)
             return
         except FoliotError as error:
             if error.retryable:
                 raise
-            log.warning("channel %s: update %d is left: %s", self.declared.name, number, error.message)
+            await self._left(number, incoming, error.message)
             return
         except Exception:  # one message must not hold up all others for ever
             log.exception("channel %s: update %d is left", self.declared.name, number)
+            await self._left(number, incoming, UNREADABLE)
             return
         if received.refused:
             log.info("channel %s: update %d: %s", self.declared.name, number, received.refused)
         if received.session and received.address is not None:
             self._draft(received.session)
+
+    async def _left(self, number: int, incoming: Incoming, why: str) -> None:
+        """Tells whoever wrote a message that it is not taken, under the id of the message. Raises what may pass."""
+        log.warning("channel %s: update %d is left: %s", self.declared.name, number, why)
+        if incoming.addressed:  # a group hears nothing about what was not said to the bot
+            with suppress(OtherWords):  # it has ended before
+                await self._conversations.tell(self.declared, incoming, why)
+
+    def _unread(self, number: int, message: TelegramMessage, sender: TelegramUser) -> Incoming:
+        """The message without its files and its thread: enough to tell its sender that it cannot be taken."""
+        chat = str(message.chat.id)
+        group = chat if message.chat.type != "private" else ""
+        said = message.text or message.caption
+        return Incoming(str(number), str(sender.id), said, chat, group, addressed=not group)
 
     async def _incoming(self, number: int, message: TelegramMessage, sender: TelegramUser) -> Incoming:
         chat = str(message.chat.id)
@@ -345,7 +368,7 @@ class TelegramChannel:
                     await self._api.typing(address.to, thread=address.thread_id)
                 if text and text != shown and now - edited >= EDIT_EVERY:
                     piece = split_text(text, LONGEST_MESSAGE - len(CURSOR))[0] + CURSOR if text.strip() else ""
-                    if piece and not receipt.draft and await self._outbox.waits(address):
+                    if piece and not receipt.draft and await self._outbox.waits(self.declared.namespace, address):
                         pass  # what comes before it is shown before it
                     elif piece and not receipt.draft:
                         receipt.draft = await self._api.send(address.to, piece, thread=address.thread_id)

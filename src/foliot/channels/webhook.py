@@ -19,6 +19,7 @@ from foliot.engine.base import Clock
 from foliot.errors import Conflict, FoliotError, SecretError
 from foliot.kernel.messages import Media
 from foliot.kernel.routing import bounded_key
+from foliot.store.sessions.base import InboxFull
 from foliot.tools.base import ToolError
 from foliot.tools.outbound.client import OutboundClient
 from foliot.tools.outbound.guard import OutboundRefused
@@ -124,6 +125,8 @@ class WebhookChannel:
     async def _take(self, incoming: Incoming) -> PostAnswer:
         try:
             received = await self._conversations.receive(self.declared, incoming)
+        except InboxFull as error:
+            return _refusal(503, error.message)  # nothing was stored: the same message is taken later
         except Conflict as error:
             # The key of the input names the channel too; its sender knows its own id.
             return _refusal(409, error.message.replace(bounded_key(f"{self.declared.uid}:", incoming.id), incoming.id))

@@ -72,10 +72,12 @@ class Address(Struct, frozen=True, omit_defaults=True):
     group_channel: str = ""
     group_space: str = ""
 
-    @property
-    def target(self) -> str:
-        """The name of this place: two addresses have one target exactly when they are equal."""
-        return hashlib.sha256(msgspec.json.encode(msgspec.structs.astuple(self))).hexdigest()[:32]
+    def target_in(self, namespace: str) -> str:
+        """Returns the name of this place: two have one target exactly when address and namespace are equal.
+
+        Channels of two namespaces may have one name, and people one number on both.
+        """
+        return hashlib.sha256(msgspec.json.encode((namespace, *msgspec.structs.astuple(self)))).hexdigest()[:32]
 
 
 def answer_address(details: MessageDetails) -> Address | None:

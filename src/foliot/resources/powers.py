@@ -538,7 +538,7 @@ KIND_POWERS: Final[Mapping[str, KindPowers]] = {
         ("admin",),
         (
             *_all("works", "type agent agents suspend mode users.id users.user users.agent groups.id groups.agent"),
-            *_all("works", "groups.respond plugin"),
+            *_all("works", "groups.respond plugin models"),
             *_all("reaches", "endpoint", "outbound_allow"),
             *_all("sends", "auth.secretRef", "Secret.spec.hosts"),
         ),

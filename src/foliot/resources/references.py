@@ -123,6 +123,7 @@ FIELDS: Final[Mapping[str, tuple[tuple[str, str, Form], ...]]] = {
         ("agents", "Agent", "name"),
         ("users.agent", "Agent", "name"),
         ("groups.agent", "Agent", "name"),
+        ("models", "ModelEndpoint", "name"),
         _SECRET,
     ),
 }

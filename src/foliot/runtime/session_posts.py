@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
+from typing import Final
 
 from foliot.errors import Conflict
 from foliot.kernel.routing import stored_details
 from foliot.sessions.service import SessionService
-from foliot.store.sessions.base import Place
+from foliot.store.sessions.base import Place, SessionArchived
+from foliot.store.taken import MessageKey
 from foliot.work.triggers.session_orders import SessionOrder
+
+# Somebody may begin another conversation between the two steps, again and again.
+_TRIES: Final = 5
 
 
 class RuntimePosts:
@@ -19,7 +24,17 @@ class RuntimePosts:
         self._sessions = sessions
 
     async def post(self, order: SessionOrder) -> str:
-        """Says it, durably and once; the id of the session. Raises what saying it does."""
+        """Says it, durably and once, whatever session is active by then; the id of the session that it was said to.
+
+        The key of an order is that of an event or a slot: when a trigger was changed since, it is still the same order.
+        Raises what saying it does.
+        """
+        for _ in range(_TRIES - 1):
+            with suppress(SessionArchived):
+                return await self._post(order)
+        return await self._post(order)
+
+    async def _post(self, order: SessionOrder) -> str:
         place = Place(order.namespace, order.agent, order.user, order.channel)
         identity = order.identity
         if order.mode == "new":
@@ -28,6 +43,13 @@ class RuntimePosts:
                 await self._sessions.create(place, identity=identity, id=id, kind="scheduler")
         else:
             id = (await self._sessions.resolve(place, identity=identity, kind="scheduler")).id
-        details = stored_details(order.details)
-        await self._sessions.say(id, order.message, identity=identity, key=order.key, place=order.key, details=details)
-        return id
+        said = await self._sessions.say(
+            id,
+            order.message,
+            identity=identity,
+            key=order.key,
+            place=order.key,
+            details=stored_details(order.details),
+            once=MessageKey(f"orders:{order.namespace}", order.key, digest=""),
+        )
+        return said.session or id

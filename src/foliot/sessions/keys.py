@@ -10,7 +10,7 @@ platform, so the two forms are never the same either.
 from __future__ import annotations
 
 from typing import Final
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from msgspec import Struct
 
@@ -45,6 +45,18 @@ def platform_key(agent: str, platform: str, user: str, context: str) -> str:
 def user_key(agent: str, user: str, context: str) -> str:
     """Returns the key of a user of Foliot. Raises `InvalidInput` for parts that make no key."""
     return _checked(SessionKey(agent, user, context), {})
+
+
+def chat_context(channel: str, group: str = "", thread: str = "") -> str:
+    """Returns the context of what is said in a chat of a channel, by the name of its resource.
+
+    It is `private`, `group/{channel}/{group}` or `thread/{channel}/{group}/{thread}`, with a blank group in private:
+    only a private chat is one over all channels, for ids of groups and threads mean nothing on another one.
+    """
+    if not group and not thread:
+        return "private"
+    parts = ("thread", channel, group, thread) if thread else ("group", channel, group)
+    return "/".join(quote(part, safe="") for part in parts)
 
 
 def read_key(text: str) -> SessionKey:

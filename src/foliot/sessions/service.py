@@ -56,6 +56,7 @@ from foliot.store.sessions.base import (
     SessionKind,
 )
 from foliot.store.sessions.database import SqlSessions
+from foliot.store.taken import MessageKey
 
 log = logging.getLogger(__name__)
 
@@ -304,10 +305,12 @@ class SessionService:
         details: dict[str, Any] | None = None,
         namespace: str = "",
         in_transaction: TransactionBody | None = None,
+        once: MessageKey | None = None,
     ) -> Said:
         """Says something to a session; durable on return. It begins a turn, is heard by the one at work, or waits.
 
-        The same `key` twice is one input, and gives the same outcome. `place` is where it came from: inputs of two
+        The same `key` twice is one input, and gives the same outcome; `once` holds over all sessions: what was said
+        before to another one is not said, and `session` names it. `place` is where it came from: inputs of two
         places are never answered together. When no turn can begin, `problem` says why, and it waits until one can.
         What `in_transaction` writes is stored with it.
         Raises `NotFound`, `SessionArchived`, `InvalidInput`, and `Conflict` when the inbox is full or the key belongs
@@ -333,7 +336,7 @@ class SessionService:
         kept = details_of(identity, options, {**(details or {}), **({ASSETS: list(files)} if files else {})})
         with storable(f"what is said to session {id}"):
             what = digest(msgspec.json.encode((word, said, place, said_details(kept))))
-        new = NewInput(key or self._new_id(self._clock()), word, said, what, by, place, kept)
+        new = NewInput(key or self._new_id(self._clock()), word, said, what, by, place, kept, once)
         rules = inbox_of(session)
         if unsaved and await self.store.check(session, new, now=self._clock(), options=rules):
             # Nothing is stored for words that are refused.
@@ -347,21 +350,28 @@ class SessionService:
         return outcome
 
     async def stop(
-        self, id: str, *, identity: Identity | None, drop: bool = False, wait: bool = True, namespace: str = ""
+        self,
+        id: str,
+        *,
+        identity: Identity | None,
+        drop: bool = False,
+        wait: bool = True,
+        namespace: str = "",
+        turn: str = "",
     ) -> bool:
         """Stops the turn at work; returns when nothing of it acts any more, and whether there was one.
 
         What waits stays and is answered next; with `drop` it is taken out, and so is what the turn was offered and
-        did not take: nothing that was said before begins a turn any more. Without `wait` it returns as soon as it is
-        stored that the turn is to end. Raises `NotFound`, and `Unavailable` when it was told to stop and does not in
-        time.
+        did not take: nothing that was said before begins a turn any more. With `turn` only this run is stopped, and no
+        later one. Without `wait` it returns as soon as it is stored that the turn is to end. Raises `NotFound`, and
+        `Unavailable` when it does not stop in time.
         """
         session = await self.get(id, identity=identity, namespace=namespace)
-        turn = await self.store.drop_waiting(id) if drop else session.turn
-        if not turn:
+        at_work = await self.store.drop_waiting(id) if drop else session.turn
+        if not at_work or turn not in ("", at_work):
             return False
         by = "" if identity is None else identity.actor
-        await self._turns.cancel(turn, by=by, reason=STOPPED, wait=wait)
+        await self._turns.cancel(at_work, by=by, reason=STOPPED, wait=wait)
         return True
 
     async def regenerate(

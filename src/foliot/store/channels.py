@@ -95,15 +95,30 @@ class Outbox:
 
     async def notice(self, key: str, namespace: str, address: Address, text: str, *, now: float) -> bool:
         """Stores a text for delivery; False when one with this key is stored for the address."""
-        return await self._db.write(_notice, key, namespace, address, text, now)
+        return await self._db.write(store_notice, key, namespace, address, text, now)
 
     async def draft(self, run_id: str, namespace: str, address: Address, receipt: str, *, now: float) -> None:
         """Remembers what people see of an answer that is being written, until it is delivered."""
         await self._db.write(_draft, run_id, namespace, address, receipt, now)
 
-    async def claim(self, *, now: float, lease: float, limit: int = 20, holder: str = "") -> list[Delivery]:
-        """Takes deliveries that are due, for `lease` seconds; of each target the oldest."""
-        return [_delivery(row) for row in await self._db.write(_claim, now, lease, limit, holder)]
+    async def due(self, *, now: float) -> list[tuple[str, str]]:
+        """Lists the channels that something is due for, by namespace and name; the longest due first."""
+        return [(row["namespace"], row["channel"]) for row in await self._db.read("outbox_due", now=now)]
+
+    async def claim(
+        self,
+        *,
+        now: float,
+        lease: float,
+        limit: int = 20,
+        holder: str = "",
+        of: tuple[str, str] = ("", ""),
+    ) -> list[Delivery]:
+        """Takes deliveries that are due, for `lease` seconds; of each target the oldest.
+
+        `of` is a channel, by namespace and name; all channels by default.
+        """
+        return [_delivery(row) for row in await self._db.write(_claim, now, lease, limit, holder, of)]
 
     async def take_back(self, *, now: float) -> None:
         """Makes due what a process had taken that is known to be gone."""
@@ -187,9 +202,9 @@ class Outbox:
         found = await self._db.read("outbox_counts", namespace=namespace)
         return {(row["channel"], row["state"]): row["number"] for row in found}
 
-    async def waits(self, address: Address) -> bool:
-        """Whether something for this address is not delivered yet."""
-        return bool(await self._db.read("outbox_waits", target=address.target))
+    async def waits(self, namespace: str, address: Address) -> bool:
+        """Whether something for this address of a namespace is not delivered yet."""
+        return bool(await self._db.read("outbox_waits", target=address.target_in(namespace)))
 
     async def next_due(self) -> float | None:
         """Returns when the next delivery is due; None when none waits."""
@@ -206,27 +221,38 @@ def deliver_answer(run_id: str, namespace: str, now: float) -> Tx[None]:
     for row in (yield from rows("inbox_details_of_run", run_id=run_id)):
         address = answer_address(read_details(msgspec.json.decode(row["details"])))
         if address is not None:
-            addresses[address.target] = address
-    for target, address in sorted(addresses.items()):
-        yield from run("outbox_answer", run_id=run_id, at=now, **_place(target, namespace, address))
+            addresses[address.target_in(namespace)] = address
+    for _, address in sorted(addresses.items()):
+        yield from run("outbox_answer", run_id=run_id, at=now, **_place(namespace, address))
 
 
-def _notice(key: str, namespace: str, address: Address, text: str, now: float) -> Tx[bool]:
-    place = _place(address.target, namespace, address)
-    return bool((yield from run("outbox_notice", run_id=key, text=text, at=now, **place)))
+def store_notice(key: str, namespace: str, address: Address, text: str, now: float) -> Tx[bool]:
+    """Stores a text to deliver under a key of its own; False when there is one."""
+    return bool((yield from run("outbox_notice", run_id=key, text=text, at=now, **_place(namespace, address))))
 
 
 def _draft(run_id: str, namespace: str, address: Address, receipt: str, now: float) -> Tx[None]:
-    yield from run("outbox_draft", run_id=run_id, receipt=receipt, at=now, **_place(address.target, namespace, address))
+    yield from run("outbox_draft", run_id=run_id, receipt=receipt, at=now, **_place(namespace, address))
 
 
-def _claim(now: float, lease: float, limit: int, holder: str) -> Tx[list[Row]]:
-    return (yield from rows("outbox_claim", now=now, until=now + lease, count=limit, holder=holder or None))
+def _claim(now: float, lease: float, limit: int, holder: str, of: tuple[str, str]) -> Tx[list[Row]]:
+    namespace, channel = of
+    return (
+        yield from rows(
+            "outbox_claim",
+            now=now,
+            until=now + lease,
+            count=limit,
+            holder=holder or None,
+            namespace=namespace,
+            channel=channel,
+        )
+    )
 
 
-def _place(target: str, namespace: str, address: Address) -> dict[str, str]:
+def _place(namespace: str, address: Address) -> dict[str, str]:
     return {
-        "target": target,
+        "target": address.target_in(namespace),
         "namespace": namespace,
         "channel": address.channel,
         "address": msgspec.json.encode(address).decode(),
@@ -305,6 +331,7 @@ class ChannelReaders:
 def _forget(channel: str) -> Tx[None]:
     yield from run("channel_choice_forget", channel=channel)
     yield from run("channel_reader_forget", channel=channel)
+    yield from run("taken_forget", source=channel)
 
 
 def _claim_reader(channel: str, holder: str, now: float, lease: float) -> Tx[str | None]:

@@ -56,6 +56,10 @@ class ChannelSpec(Model):
     agents: NameList = Field(
         default_factory=list[str], description="More Agents, which people may switch to with /agent."
     )
+    models: NameList = Field(
+        default_factory=list[str],
+        description="ModelEndpoints that people may choose with /model. None, when it is empty.",
+    )
     suspend: bool = Field(default=False, description="Take and deliver nothing for now.")
     endpoint: Url = Field(
         default="",

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from foliot.resources.base import Model, Resource, Status, either, given, no, problem
 from foliot.resources.definitions.shapes import SessionTarget
-from foliot.resources.fields import ANY_CASE, Name, Ref, StringMap, distinct, refusal
+from foliot.resources.fields import ANY_CASE, Name, Ref, StringMap, Whole, distinct, refusal
 from foliot.resources.paths import HOOK_NAMES, names_in
 from foliot.resources.problems import Problem
 
@@ -82,6 +82,8 @@ class TaskHookStatus(Status):
     last_event_time: str = Field(default="", description="When something last followed from a change.")
     last_event: str = Field(default="", description="The id of that event.")
     last_triggered_task: str = Field(default="", description="The last task it made.")
+    failed_count: Whole | None = Field(default=None, description="Changes that nothing could follow from.")
+    last_failure: str = Field(default="", description="The last of them, and why.")
 
 
 class TaskHook(Resource[TaskHookSpec, TaskHookStatus]):

@@ -122,6 +122,22 @@ CREATE INDEX outbox_due ON outbox (due_at) WHERE state = 'pending';
 CREATE INDEX outbox_waiting ON outbox (target, key) WHERE state = 'pending';
 CREATE INDEX outbox_by_namespace ON outbox (namespace, key);
 
+-- Messages that a source has handed on: a channel, a hook, a schedule. Each is taken once, whatever session it goes to.
+-- `id` comes from the source and its id for the message. A command has a `target` that it acts on, and is done again
+-- only as long as it has no `outcome`.
+CREATE TABLE taken_message (
+    id TEXT PRIMARY KEY,
+    source TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    target TEXT NOT NULL,
+    seq BIGINT NOT NULL,
+    outcome TEXT NOT NULL,
+    reply TEXT NOT NULL,
+    at REAL NOT NULL
+);
+CREATE INDEX taken_message_of_source ON taken_message (source);
+CREATE INDEX taken_message_by_time ON taken_message (at);
+
 -- Who reads a channel that can be read by one process only, until when, and how far.
 CREATE TABLE channel_reader (
     channel TEXT PRIMARY KEY,

@@ -29,16 +29,25 @@ ON CONFLICT (run_id, target) DO UPDATE SET receipt = excluded.receipt
  WHERE outbox.state IN ('draft', 'pending') AND outbox.attempts = 0;
 
 -- name: outbox_claim
--- Take what is due, the oldest of each target. Whoever takes it has it until :until; `attempts` tells claims apart.
+-- Take what is due, the oldest of each target, of one channel or of all. Whoever takes it has it until :until; `attempts`
+-- tells claims apart.
 WITH due AS MATERIALIZED (
     SELECT o.key AS key FROM outbox AS o
      WHERE o.state = 'pending' AND o.due_at <= :now
+       AND (:channel = '' OR (o.namespace = :namespace AND o.channel = :channel))
        AND NOT EXISTS (SELECT 1 FROM outbox AS e WHERE e.target = o.target AND e.state = 'pending' AND e.key < o.key)
      ORDER BY o.due_at, o.key LIMIT :count /*skip_locked*/)
 UPDATE outbox SET attempts = attempts + 1, due_at = :until, holder = :holder
  WHERE key IN (SELECT key FROM due) AND state = 'pending' AND due_at <= :now
 RETURNING key, run_id, target, namespace, channel, address, text, state, attempts, due_at, receipt, error, created_at,
           ended_at;
+
+-- name: outbox_due
+-- The channels for which something is due that no earlier delivery to its target holds up, the longest due first.
+SELECT o.namespace, o.channel, MIN(o.due_at) AS due_at FROM outbox AS o
+ WHERE o.state = 'pending' AND o.due_at <= :now
+   AND NOT EXISTS (SELECT 1 FROM outbox AS e WHERE e.target = o.target AND e.state = 'pending' AND e.key < o.key)
+ GROUP BY o.namespace, o.channel ORDER BY MIN(o.due_at), o.namespace, o.channel;
 
 -- name: outbox_receipt
 UPDATE outbox SET receipt = :receipt WHERE key = :key AND attempts = :attempts AND state = 'pending';
@@ -132,3 +141,25 @@ ON CONFLICT (channel, chat) DO UPDATE SET agent = excluded.agent;
 
 -- name: channel_choice_forget
 DELETE FROM channel_choice WHERE channel = :channel;
+
+-- name: taken_add
+-- locks: request id
+INSERT INTO taken_message (id, source, digest, target, seq, outcome, reply, at)
+VALUES (:id, :source, :digest, :target, 0, '', '', :at)
+ON CONFLICT (id) DO NOTHING;
+
+-- name: taken_lock
+-- locks: request id
+SELECT digest, target, seq, outcome, reply FROM taken_message WHERE id = :id /*for_update*/;
+
+-- name: taken_get
+SELECT digest, target, seq, outcome, reply FROM taken_message WHERE id = :id;
+
+-- name: taken_outcome
+UPDATE taken_message SET seq = :seq, outcome = :outcome, reply = :reply WHERE id = :id;
+
+-- name: taken_forget
+DELETE FROM taken_message WHERE source = :source;
+
+-- name: taken_prune
+DELETE FROM taken_message WHERE at < :before;

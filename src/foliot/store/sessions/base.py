@@ -16,6 +16,7 @@ from foliot.errors import Conflict
 from foliot.kernel.inbox import Outcome, Waiting
 from foliot.kernel.messages import Message
 from foliot.kernel.run.events import InputMode
+from foliot.store.taken import MessageKey
 
 SessionKind: TypeAlias = Literal["main", "chat", "delegate", "task", "scheduler"]
 InputStatus: TypeAlias = Literal["pending", "offered", "consumed", "dropped"]
@@ -35,6 +36,10 @@ class SessionBusy(Conflict):
     """Another turn of the session is at work."""
 
     code = "session_busy"
+
+
+class InboxFull(Conflict):
+    """So much waits to be answered that the session takes nothing more for now."""
 
 
 class Place(Struct, frozen=True):
@@ -101,7 +106,7 @@ class NewInput(Struct, frozen=True):
 
     `place` is where it came from (channel, thread): inputs of two places are never joined. `details` are routing,
     provenance and options of its turn, as the rooms above write them; `ORDERED_BY` among them are the others whose
-    order it is.
+    order it is. `once` is the key of a message that is taken once whatever session it goes to.
     """
 
     id: str
@@ -111,6 +116,7 @@ class NewInput(Struct, frozen=True):
     by: str = ""
     place: str = ""
     details: dict[str, Any] = {}
+    once: MessageKey | None = None
 
 
 class Input(Struct, frozen=True):
@@ -144,7 +150,7 @@ class Said(Struct, frozen=True):
 
     `act` is what is left to do after the commit: `start` a turn, `wake` the run that was signalled, or nothing.
     `again`: it had been said before, and this is what became of it; `act` is what was left undone. `problem` is why no
-    turn can begin yet.
+    turn can begin yet. `session` is where it was said, if that is another one than was asked.
     """
 
     seq: int
@@ -154,3 +160,4 @@ class Said(Struct, frozen=True):
     dropped: tuple[int, ...] = ()
     again: bool = False
     problem: str = ""
+    session: str = ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -18,6 +18,7 @@ from foliot.kernel.inbox import (
     RESHAPED,
     Arrival,
     InboxOptions,
+    Outcome,
     Waiting,
     after_turn,
     arrive,
@@ -33,6 +34,7 @@ from foliot.store.journal.database import add_signal
 from foliot.store.sessions.base import (
     ORDERED_BY,
     FoundTurn,
+    InboxFull,
     Input,
     NewInput,
     NewSession,
@@ -46,6 +48,7 @@ from foliot.store.sessions.base import (
     Turn,
 )
 from foliot.store.sessions.words import asked, indexed, scope_of
+from foliot.store.taken import OtherWords, end_message, take_message
 from foliot.store.transaction import Row, Tx, one, rows, run
 
 _END: Final = 2**62
@@ -438,18 +441,28 @@ def _select(id: str, number: int, now: float) -> Tx[Session]:
 def _say(
     id: str, new: NewInput, now: float, options: InboxOptions, in_transaction: TransactionBody | None = None
 ) -> Tx[Said]:
+    taken = (yield from take_message(new.once, id, now)) if new.once is not None else None
+    if taken is not None and taken.target != id:
+        return Said(taken.seq, cast("Outcome", taken.outcome), again=True, session=taken.target)
     there = yield from one("session_lock", id=id)
     if there is None:
         raise _missing(id)
     session = _session(there)
     if (known := (yield from one("inbox_by_id", owner_kind="session", owner=session.key, id=new.id))) is not None:
-        return _said_again(session, input_of_row(known), new)
+        before = input_of_row(known)
+        if taken is not None:  # by the id of the message it is the same, whatever has changed in how it is said
+            new = msgspec.structs.replace(new, digest=before.digest)
+        elif new.once is not None:
+            yield from end_message(new.once, before.seq, before.outcome)
+        return _said_again(session, before, new)
     waiting = yield from _open("session", session.key)
     arriving = _arriving(session, new, now)
     _check_room(session, arriving, waiting, options)
     turn = (yield from one("run_get", id=session.turn)) if session.turn else None
     phase = phase_of(session.turn, waiting, for_person=turn is not None and turn["phase"] == "waiting")
     arrival, seq = arrive(arriving, waiting, phase, options), arriving.seq
+    if new.once is not None:
+        yield from end_message(new.once, seq, arrival.outcome)
     yield from run("session_arrived", key=session.key, arrivals=seq, at=now)
     yield from add_input("session", session.key, seq, new, arrival, now, session.turn)
     for dropped in arrival.dropped:
@@ -476,7 +489,9 @@ def _say(
 def said_before(known: Input, new: NewInput) -> Said:
     """Returns what became of an input that is said again. Raises `Conflict` when it was said in other words."""
     if known.digest != new.digest:
-        raise Conflict(f"the input {new.id!r} was said before, in other words", hint="give each input a key of its own")
+        raise OtherWords(
+            f"the input {new.id!r} was said before, in other words", hint="give each input a key of its own"
+        )
     return Said(known.seq, known.outcome, run_id=known.run_id, again=True)
 
 
@@ -497,7 +512,7 @@ def _check_room(session: Session, arriving: Waiting, waiting: Sequence[Waiting],
     if session.archived_at is not None:
         raise _archived(session.id)
     if refused := arrive(arriving, waiting, "working", options).refused:
-        raise Conflict(refused, hint="wait for the turn at work to end, or stop it")
+        raise InboxFull(refused, hint="wait for the turn at work to end, or stop it")
 
 
 def add_input(

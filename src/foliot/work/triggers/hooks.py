@@ -10,13 +10,17 @@ What was seen is stored, and only after its event has fired. An event has an id 
 a key that comes from the event: whoever dies in between fires again, and finds what was made before. So changes while
 no process looked are found, and none fires twice. One process at a time looks at a folder (`ChannelReaders`).
 
-Links are not followed, and only plain files count. How many there may be is bounded.
+An event that can never fire is counted as failed, with the reason, and those after it fire.
+
+Links are not followed, and only plain files count. How many there may be is bounded. Whoever can write into a folder
+chooses names: in what is said to a session they stand quoted on one line, whatever they contain.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import logging
 import os
 import stat
@@ -36,6 +40,7 @@ from foliot.resources.references import Origin, qualified
 from foliot.store.access.tokens import SqlTokens
 from foliot.store.base import Database, DeclaredBy, Document, Key, Put, ResourceStore
 from foliot.store.channels import ChannelReaders
+from foliot.store.sessions.base import InboxFull
 from foliot.work.tasks.base import Command, Tasks
 from foliot.work.triggers.declared import FollowedResources
 from foliot.work.triggers.session_orders import SessionPosts, session_order
@@ -53,6 +58,7 @@ DEEPEST: Final = 32
 MOST_ITEMS: Final = 10_000
 _LABEL_LENGTH: Final = 63
 _NAME_LENGTH: Final = 40
+_LONGEST_FAILURE: Final = 500
 
 EventType: TypeAlias = Literal["fs.create", "fs.write", "fs.delete", "source.change"]
 Seen: TypeAlias = dict[str, tuple[int, int, int]]
@@ -226,7 +232,7 @@ class HookFiring:
         if why := await self._tokens.withdrawn(hook.declared_by.user):
             raise Denied(f"{why}, and declared this hook: somebody else has to declare it anew")
         key = bounded_key(f"hook:{hook.uid}:", event.id)
-        values = _values(hook, event)
+        values = _values(hook, event, quoted=hook.session is not None)
 
         def value_of(hole: str) -> str:
             return values.get(hole, hole)
@@ -279,11 +285,22 @@ class HookFiring:
         return accepted.task.id
 
 
-def _values(hook: Hook, event: HookEvent) -> Mapping[str, str]:
+def one_line(text: str) -> str:
+    """Returns a text with everything escaped that cannot be printed, as JSON escapes it."""
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)
+
+
+def quoted_name(text: str) -> str:
+    """Returns a text that somebody else chose as one quoted word on one line."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{one_line(escaped)}"'
+
+
+def _values(hook: Hook, event: HookEvent, *, quoted: bool) -> Mapping[str, str]:
     return {
         "event": event.type,
-        "event_id": event.id,
-        "path": event.path,
+        "event_id": one_line(event.id),
+        "path": quoted_name(event.path) if quoted else one_line(event.path),
         "hook": hook.key.name,
         "namespace": hook.key.namespace,
         "source": event.source,
@@ -354,15 +371,21 @@ class HookWatcher:
             return
         await self._show(document)
         for event in changes.compare(now_seen):
-            made = ""
+            made = failure = ""
             if event.type in hook.events and not hook.suspend:
-                made = await self._firing.fire(hook, event)
+                try:
+                    made = await self._firing.fire(hook, event)
+                except (InvalidInput, Conflict) as error:
+                    if error.retryable or isinstance(error, InboxFull):
+                        raise  # it fires later
+                    failure = f"{event.type} {quoted_name(event.path)}: {error.message}"
+                    log.warning("hook %s passes an event that cannot fire: %s", hook.key.name, failure)
             changes.done(event, now_seen)
             if not await self._seen(hook, changes.seen):
                 self._folders.pop(hook.uid, None)
                 return  # somebody else looks by now
-            if made:
-                await self._show(document, event=event, made=made)
+            if made or failure:
+                await self._show(document, event=event, made=made, failure=failure)
 
     async def _held(self, hook: Hook, now_seen: Seen) -> FolderChanges | None:
         """The changes of a folder, if this process looks after it; None when another does."""
@@ -389,7 +412,13 @@ class HookWatcher:
         return await self._readers.move(hook.uid, self._holder, place)
 
     async def _show(
-        self, document: Document, *, error: str = "", event: HookEvent | None = None, made: str = ""
+        self,
+        document: Document,
+        *,
+        error: str = "",
+        event: HookEvent | None = None,
+        made: str = "",
+        failure: str = "",
     ) -> None:
         document = self._followed.documents.get(document["metadata"]["uid"], document)
         before: dict[str, Any] = document.get("status") or {}
@@ -399,7 +428,10 @@ class HookWatcher:
             "lastError": error,
             "observedGeneration": document["metadata"]["generation"],
         }
-        if event is not None:
+        if failure:
+            wanted["failedCount"] = before.get("failedCount", 0) + 1
+            wanted["lastFailure"] = failure[:_LONGEST_FAILURE]
+        elif event is not None:
             wanted["lastEvent"] = event.id
             wanted["lastEventTime"] = f"{datetime.fromtimestamp(int(self._clock()), UTC):%Y-%m-%dT%H:%M:%SZ}"
             wanted["lastTriggeredTask"] = made if document["spec"].get("task_ref") else ""
