@@ -214,7 +214,7 @@ class Conversations:
     # --- commands ------------------------------------------------------------------------------------------------
 
     async def _target(self, word: str, speaker: _Speaker) -> str:
-        """What a command acts on: a session, and for /abort also its turn; blank for none."""
+        """Returns what a command acts on: a session, and for /abort also its turn; blank for none."""
         if word == "model" and speaker.channel.models:
             return (await self._sessions.resolve(speaker.place, identity=speaker.identity)).id
         if word not in ("abort", "compact"):
@@ -252,7 +252,7 @@ class Conversations:
         try:
             stopped = await self._sessions.stop(session, identity=speaker.identity, turn=turn)
         except Unavailable:  # what everybody else says must not wait for it
-            return "It was told to stop, and has not stopped yet."
+            return "It has not stopped yet, and will."
         return "Stopped." if stopped else "Nothing was at work."
 
     async def _compact(self, speaker: _Speaker, rest: str, target: str) -> str:
@@ -264,7 +264,7 @@ class Conversations:
     async def _model(self, speaker: _Speaker, rest: str, target: str) -> str:
         names = list(speaker.channel.models)
         if not names:
-            return "Nobody chooses the model here: this channel lists none."
+            return "The model cannot be chosen here: this channel lists none."
         if rest in names:
             await self._sessions.change(target, identity=speaker.identity, model=rest)
             return f"This conversation asks {rest} from the next answer on."

@@ -5,7 +5,7 @@ a second try under the same key, and never an answer. A delivery that fails is p
 in the end; the run whose answer it is knows nothing of that.
 
 A receiver that is slow holds up its own channel only: a channel, a namespace and a process each deliver a bounded
-number of answers at once, and nobody waits for those that are on their way.
+number of answers at once, and none waits for those that are on their way.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class MessageKey(Struct, frozen=True):
 class Taken(Struct, frozen=True):
     """The outcome of a message. `target` is the session that it was said to, or what its command acts on.
 
-    A command without an `outcome` was begun, and nobody knows whether it was done.
+    A command without an `outcome` was begun, and may have been done.
     """
 
     target: str
