@@ -48,7 +48,7 @@ from foliot.store.sessions.base import (
     Turn,
 )
 from foliot.store.sessions.words import asked, indexed, scope_of
-from foliot.store.taken import OtherWords, end_message, take_message
+from foliot.store.taken import OtherWords, Taken, end_message, take_message
 from foliot.store.transaction import Row, Tx, one, rows, run
 
 _END: Final = 2**62
@@ -443,7 +443,7 @@ def _say(
 ) -> Tx[Said]:
     taken = (yield from take_message(new.once, id, now)) if new.once is not None else None
     if taken is not None and taken.target != id:
-        return Said(taken.seq, cast("Outcome", taken.outcome), again=True, session=taken.target)
+        return _said_elsewhere(taken)
     there = yield from one("session_lock", id=id)
     if there is None:
         raise _missing(id)
@@ -455,6 +455,8 @@ def _say(
         elif new.once is not None:
             yield from end_message(new.once, before.seq, before.outcome)
         return _said_again(session, before, new)
+    if taken is not None:
+        return _said_elsewhere(taken)
     waiting = yield from _open("session", session.key)
     arriving = _arriving(session, new, now)
     _check_room(session, arriving, waiting, options)
@@ -501,6 +503,10 @@ def _said_again(session: Session, known: Input, new: NewInput) -> Said:
     if known.status not in ("pending", "offered"):
         return said
     return msgspec.structs.replace(said, act="wake" if session.turn else "start", run_id=session.turn)
+
+
+def _said_elsewhere(taken: Taken) -> Said:
+    return Said(taken.seq, cast("Outcome", taken.outcome), again=True, session=taken.target)
 
 
 def _arriving(session: Session, new: NewInput, now: float) -> Waiting:
