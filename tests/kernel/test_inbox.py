@@ -204,6 +204,12 @@ class InboxMachine(RuleBasedStateMachine):
         assert not offered or (mode in STEERING and self.turn)
         assert offered or mode not in STEERING or not self.turn or self.turn in self.told, "a turn hears what steers it"
 
+    @precondition(lambda self: self.turn)
+    @rule()
+    def interrupt(self) -> None:
+        """Interrupts come in crowds: some wait behind the turn that answers an earlier one."""
+        self.say("interrupt", "", 0.0)
+
     @precondition(lambda self: not self.turn and self.waiting)
     @rule()
     def begin(self) -> None:
@@ -227,6 +233,7 @@ class InboxMachine(RuleBasedStateMachine):
         self.taken |= set(offered[:count])
         self.steered += offered[:count]
 
+    @precondition(lambda self: self.seq % 4 == 3)
     @rule()
     def drop(self) -> None:
         """Somebody stops the turn, and drops what waits."""
