@@ -107,6 +107,14 @@ async def test_a_signed_message_is_said_and_its_answer_is_posted_signed(desk: De
     assert (posted["user"], posted["text"], posted["id"]) == ("zoe", "Done.", key)
 
 
+async def test_the_run_of_a_message_says_where_it_came_from(desk: Desk, receiver: Receiver) -> None:
+    await desk.post({"user": "zoe", "text": "Hello"})
+    ((_, posted),) = await receiver.answers(1)
+    labels = (await desk.runtime.inside.runs.journal.get(posted["run"])).labels
+    assert (labels["foliot.dev/source"], labels["foliot.dev/channel"]) == ("webhook", "desk")
+    assert labels["foliot.dev/correlation"] == "m1"
+
+
 async def test_a_message_that_comes_twice_is_said_once(desk: Desk, receiver: Receiver) -> None:
     first, second = [(await desk.post({"user": "zoe", "text": "Hello"})).json() for _ in range(2)]
     assert (first["duplicate"], second["duplicate"]) == (False, True)

@@ -57,6 +57,7 @@ class SessionTurns:
             identity=turn.identity,
             after=turn.after,
             options=turn.options.for_run(),
+            labels=turn.labels,
             adjust=partial(with_time_limit, options=turn.options),
             turn=turn,
             stream=True,

@@ -37,7 +37,7 @@ class NewTurn(Struct, frozen=True):
     """A turn that is about to begin. `in_transaction` begins it in the rows of its session.
 
     `after` is the run that it goes on after, blank for the first. One that `compacts` answers nothing, and summarises
-    the conversation.
+    the conversation. `labels` say where its newest input came from.
     """
 
     session: Session
@@ -50,6 +50,7 @@ class NewTurn(Struct, frozen=True):
     options: TurnOptions
     in_transaction: TransactionBody
     compacts: bool = False
+    labels: dict[str, str] = {}
 
 
 class TurnRuns(Protocol):

@@ -30,6 +30,7 @@ from foliot.sessions.turns import (
     identity_of,
     inbox_of,
     input_of,
+    labels_of,
     options_of,
     title_of,
 )
@@ -125,6 +126,7 @@ class TurnKeeper:
             inputs=due.inputs,
             summarised=[each.seq for each in dropped],
             title=title_of(input_of(chosen, ())),
+            labels=labels_of(chosen),
         )
 
     async def begin(
@@ -141,6 +143,7 @@ class TurnKeeper:
         after: str | None = None,
         parent: int | None = None,
         compacts: bool = False,
+        labels: dict[str, str] | None = None,
     ) -> str:
         """Begins a turn that answers these inputs; returns the id of its run, which is stored by then.
 
@@ -165,6 +168,7 @@ class TurnKeeper:
                 options,
                 body,
                 compacts,
+                labels or {},
             )
         )
         return run_id

@@ -13,6 +13,7 @@ from foliot.errors import InvalidInput
 from foliot.kernel.identity import Identity
 from foliot.kernel.inbox import InboxOptions
 from foliot.kernel.messages import Media, Message, Number, Text
+from foliot.kernel.routing import read_details
 from foliot.kernel.run.budget import narrow
 from foliot.kernel.run.events import RunRetried, Terminal
 from foliot.kernel.run.feedback import user_message
@@ -37,6 +38,9 @@ OPTIONS: Final = "options"
 INBOX: Final = "inbox"
 VIA: Final = "via"
 LONGEST_LINE: Final = 200
+# The labels of a run that say where what it answers came from, as its channel or trigger tells it.
+ORIGIN: Final = "foliot.dev/"
+LONGEST_LABEL: Final = 256
 MOST_LINES: Final = 50
 DROPPED: Final = "Messages that came while you worked and were too many to answer one by one:"
 
@@ -125,6 +129,21 @@ def identity_of(session: Session, heard: Sequence[Input]) -> Identity:
     last = heard[-1]
     spoke = Identity(session.place.user, by=last.by, via=str(last.details.get(VIA, "")))
     return spoke.also_ordered_by(*(name for each in heard for name in (each.by, *each.details.get(ORDERED_BY, ()))))
+
+
+def labels_of(chosen: Sequence[Input]) -> dict[str, str]:
+    """Returns the labels of a turn: the origin of the newest of its inputs that has one."""
+    for each in reversed(chosen):
+        origin = read_details(each.details).provenance
+        if origin.source:
+            given = {
+                "source": origin.source,
+                "channel": origin.channel,
+                "message": origin.message_id,
+                "correlation": origin.correlation_id,
+            }
+            return {f"{ORIGIN}{name}": value[:LONGEST_LABEL] for name, value in given.items() if value}
+    return {}
 
 
 def details_of(identity: Identity | None, options: TurnOptions | None, details: dict[str, Any]) -> dict[str, Any]:
