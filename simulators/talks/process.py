@@ -173,6 +173,9 @@ class TalkProcess(Mortal):
     async def check_turn(self, place: Place, options: TurnOptions, files: Sequence[str]) -> None:
         """Raises nothing: no turn has options."""
 
+    async def check_compaction(self, place: Place, head: str) -> None:
+        """Raises nothing: nobody compacts."""
+
     def _keep(self, run_id: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._driving[run_id] = task

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from foliot import Agent, Runtime, ScriptedModel
+from foliot import Agent, Runtime, ScriptedModel, tool
 from foliot.errors import Conflict, NotFound
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import Media, Message, ModelRequest, Text
@@ -105,6 +105,68 @@ async def test_it_has_the_options_and_the_files_of_the_first_time_and_those_that
     assert desk.requests[-1].messages[-1].parts[-1] == picture
     await desk.again(session, options=TurnOptions(system="Be a king."))
     assert desk.requests[-1].system == "Be a king."
+
+
+async def test_a_turn_that_was_to_answer_again_and_is_stopped_leaves_the_answer_that_there_was(desk: Desk) -> None:
+    session, sessions = await desk.begun(), desk.rt.inside.sessions
+    await desk.talk(session, "one")
+    desk.hold, desk.looking = asyncio.Event(), asyncio.Event()
+    await sessions.regenerate(session.id, identity=ANN)
+    await desk.looking.wait()
+    assert await sessions.stop(session.id, identity=ANN)
+    desk.hold = None
+    assert await conversation(desk.rt, session.id) == [("user", "one"), ("assistant", "answer 1")]
+    turns = await sessions.history(session.id, identity=ANN)
+    assert [(each.number, each.phase, each.current) for each in turns] == [
+        (1, "succeeded", True), (2, "cancelled", False)
+    ]  # fmt: skip
+
+
+async def test_a_turn_without_an_answer_makes_room_for_another_that_has_none(desk: Desk) -> None:
+    session, sessions = await desk.begun(), desk.rt.inside.sessions
+    for number in range(2):
+        desk.hold, desk.looking = asyncio.Event(), asyncio.Event()
+        if number:
+            await sessions.regenerate(session.id, identity=ANN)
+        else:
+            await sessions.say(session.id, "one", identity=ANN)
+        await desk.looking.wait()
+        await sessions.stop(session.id, identity=ANN)
+    turns = await sessions.history(session.id, identity=ANN)
+    assert [(each.number, each.current) for each in turns] == [(1, False), (2, True)]
+
+
+async def test_what_is_said_to_a_turn_that_answers_again_stays_when_it_is_stopped(desk: Desk) -> None:
+    session, sessions = await desk.begun(), desk.rt.inside.sessions
+    await desk.talk(session, "one")
+    looked, go = asyncio.Event(), asyncio.Event()
+
+    @tool(effect="read")
+    async def look() -> str:
+        """Looks."""
+        looked.set()
+        await go.wait()
+        return "seen"
+
+    async def answer(request: ModelRequest) -> Any:
+        if len(request.messages) > 1:
+            desk.looking.set()
+            await asyncio.Event().wait()
+        return {"call": "look"}
+
+    desk.rt.inside.know(Agent("helper", prompt="You help.", model=ScriptedModel(answer), tools=[look]))
+    desk.looking.clear()
+    await sessions.regenerate(session.id, identity=ANN)
+    await looked.wait()
+    await sessions.say(session.id, "and this", identity=ANN, mode="steer")
+    go.set()
+    await desk.looking.wait()
+    await sessions.stop(session.id, identity=ANN)
+    assert ("user", "and this") in await conversation(desk.rt, session.id)
+    rows = await sessions.inputs(session.id, identity=ANN)
+    assert [(each.message.text if each.message else None, each.steered) for each in rows] == [
+        ("one", False), ("and this", True)
+    ]  # fmt: skip
 
 
 async def test_never_while_a_turn_is_at_work(desk: Desk) -> None:

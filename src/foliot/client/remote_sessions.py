@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import msgspec
@@ -12,13 +12,17 @@ from msgspec import Struct
 
 from foliot.client import wire
 from foliot.client.http import Params, RemoteGroup, new_key
+from foliot.client.remote_work import declared_name
 from foliot.common.pages import read_first
 from foliot.kernel.messages import Message
 from foliot.runtime.answers import SayOrder, SessionOrder
 from foliot.runtime.groups.sessions import SessionGroup
-from foliot.sessions.base import Found, TurnOptions, TurnView
+from foliot.sessions.base import Found, TurnOptions, TurnView, check_said
 from foliot.sessions.chat_events import ChatEvent, EndEvent, ErrorEvent
 from foliot.store.sessions.base import Input, Said, Session, SessionKind
+
+if TYPE_CHECKING:
+    from foliot.runtime.agent import Agent
 
 SESSIONS: Final = "/v1/sessions"
 # Stopping a turn ends what its tools started: longer than other requests take.
@@ -61,7 +65,7 @@ class RemoteSessions(RemoteGroup, SessionGroup):
 
     async def create(
         self,
-        agent: str,
+        agent: Agent | str,
         *,
         namespace: str = "default",
         user: str = "",
@@ -72,12 +76,14 @@ class RemoteSessions(RemoteGroup, SessionGroup):
         model: str = "",
         options: dict[str, Any] | None = None,
     ) -> Session:
-        order = SessionOrder(agent, namespace, user, channel, id or "", kind, title, model, options or {})
+        order = SessionOrder(
+            declared_name(agent), namespace, user, channel, id or "", kind, title, model, options or {}
+        )
         return await self._post(SESSIONS, order, Session, namespace=namespace)
 
     async def resolve(
         self,
-        agent: str,
+        agent: Agent | str,
         *,
         namespace: str = "default",
         user: str = "",
@@ -87,12 +93,12 @@ class RemoteSessions(RemoteGroup, SessionGroup):
         model: str = "",
         options: dict[str, Any] | None = None,
     ) -> Session:
-        order = SessionOrder(agent, namespace, user, channel, "", kind, title, model, options or {})
+        order = SessionOrder(declared_name(agent), namespace, user, channel, "", kind, title, model, options or {})
         return await self._post(f"{SESSIONS}/resolve", order, Session, namespace=namespace, repeatable=True)
 
     async def rotate(
         self,
-        agent: str,
+        agent: Agent | str,
         *,
         namespace: str = "default",
         user: str = "",
@@ -102,13 +108,13 @@ class RemoteSessions(RemoteGroup, SessionGroup):
         model: str = "",
         options: dict[str, Any] | None = None,
     ) -> Session:
-        order = SessionOrder(agent, namespace, user, channel, "", kind, title, model, options or {})
+        order = SessionOrder(declared_name(agent), namespace, user, channel, "", kind, title, model, options or {})
         return await self._post(f"{SESSIONS}/rotate", order, Session, namespace=namespace)
 
     async def active(
-        self, agent: str, *, namespace: str = "default", user: str = "", channel: str = ""
+        self, agent: Agent | str, *, namespace: str = "default", user: str = "", channel: str = ""
     ) -> Session | None:
-        asked = {"namespace": namespace, "agent": agent, "user": user, "channel": channel}
+        asked = {"namespace": namespace, "agent": declared_name(agent), "user": user, "channel": channel}
         return (await self._get("/v1/active-session", _Active, **asked)).session
 
     async def get(self, id: str) -> Session:
@@ -168,6 +174,7 @@ class RemoteSessions(RemoteGroup, SessionGroup):
         options: TurnOptions | None = None,
     ) -> Said:
         """Says something. What comes without a key is given one, so that a retry says it once."""
+        check_said(message)
         said = message if isinstance(message, str) else msgspec.to_builtins(message)
         order = SayOrder(said, mode, key or new_key()["Idempotency-Key"], place, options or TurnOptions())
         return await self._post(f"{_at(id)}/say", order, Said, repeatable=True)

@@ -238,9 +238,14 @@ class Assembly:
         namespace, name = named(agent)
         if (known := self.known(namespace, name)) is not None and known.is_of_python:
             return known
-        if self.resources is None:
-            raise UsageError(f"there is no agent {agent!r} in this runtime", hint="give an Agent object")
-        return Agent.from_document(await self.resources.get(Key("Agent", namespace, name)))
+        try:
+            if self.resources is None:
+                raise UsageError(f"there is no agent {agent!r} in this runtime", hint="give an Agent object")
+            return Agent.from_document(await self.resources.get(Key("Agent", namespace, name)))
+        except (NotFound, UsageError):
+            if known is None:
+                raise
+            return known  # an object without objects of its own, which nobody declared
 
     async def prepare(self, agent: Agent) -> tuple[RunSpec, Pipeline]:
         """Prepares a run of this agent: its pinned spec and its tools. Raises as `freeze` and `pipeline`.

@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from foliot.common.suggestions import suggestion
 from foliot.engine.driver.ids import new_run_id
 from foliot.engine.driver.journal import signal, storable, was_said
 from foliot.engine.driver.runs import user_message
 from foliot.errors import Conflict, InvalidInput
 from foliot.kernel.identity import Identity
-from foliot.kernel.inbox import InboxOptions, Outcome, Waiting, arrive, mode_of, mode_problem
+from foliot.kernel.inbox import MODES, InboxOptions, Outcome, Waiting, arrive, mode_of, mode_problem
 from foliot.kernel.messages import Message
 from foliot.kernel.run.events import InputReceived
 from foliot.kernel.run.spec import digest
@@ -91,7 +92,7 @@ class Inputs:
         """
         word = mode_of(mode)
         if word is None:
-            raise InvalidInput(mode_problem(mode))
+            raise InvalidInput(mode_problem(mode), hint=suggestion(mode, MODES))
         if isinstance(text, str) and not text.strip():
             raise InvalidInput("there is nothing to say: the text is empty (message is required)")
         message = user_message(text) if isinstance(text, str) else text

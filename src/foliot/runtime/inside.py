@@ -24,7 +24,7 @@ from foliot.engine.approval.unknown_calls import UnknownCalls
 from foliot.engine.audit.log import AuditTrail
 from foliot.engine.budgets.wakeups import is_short
 from foliot.engine.definition.grants import OperatorGrants
-from foliot.engine.definition.run_options import UNCHANGED, RunOptions
+from foliot.engine.definition.run_options import UNCHANGED, RunOptions, check_excluded
 from foliot.engine.definition.skills import SKILLS
 from foliot.engine.driver.driver import Driver
 from foliot.engine.driver.ids import new_run_id
@@ -782,12 +782,18 @@ class Inside:
         Raises `NotFound`, `Denied`, `InvalidInput`.
         """
         spec, _ = await self._assembly.prepare(await self._assembly.agent(agent))
+        check_excluded(spec, options.exclude_tools)
         spec = await self._assembly.adjusted(spec, options)
         if unread := await self.models.unread(spec, files):
             raise InvalidInput(
                 f"the model {spec.model} of agent {spec.agent!r} does not read {', '.join(unread)}",
                 hint="say it in words, or choose a model that reads such files",
             )
+
+    async def kept_tail(self, agent: Agent | str) -> int:
+        """How many of the newest messages of a conversation the agent has word for word after a compaction."""
+        spec, _ = await self._assembly.prepare(await self._assembly.agent(agent))
+        return max(0, spec.compaction_rules.keep_tail)
 
     def know(self, agent: Agent) -> None:
         """Remember the Python objects of an agent, for runs of it that are resumed here."""

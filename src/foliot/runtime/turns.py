@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from foliot.common.process import in_words
 from foliot.engine.driver.journal import signal
 from foliot.errors import Conflict, Unavailable
+from foliot.kernel.run.compaction import replaceable
 from foliot.kernel.run.events import CancelRequested
 from foliot.resources.references import qualified
 from foliot.runtime.agent import within
@@ -106,6 +107,16 @@ class SessionTurns:
     async def check_turn(self, place: Place, options: TurnOptions, files: Sequence[str]) -> None:
         """Raises unless a turn may begin with these options, and its model reads these files; see `TurnRuns`."""
         await self._inside.check_turn(within(place.agent, place.namespace), options.for_run(), files)
+
+    async def check_compaction(self, place: Place, head: str) -> None:
+        """Raises `Conflict` when a summary could replace nothing; see `TurnRuns`."""
+        tail = await self._inside.kept_tail(within(place.agent, place.namespace))
+        said = await self._inside.runs.conversations.read(head)
+        if not replaceable(said.messages, tail, summarised=said.summarised > 0):
+            raise Conflict(
+                f"there is nothing to compact yet: the newest {tail} messages always stay as they are",
+                hint="it is worth it in a longer conversation",
+            )
 
 
 def _not_ended(info: RunInfo, *, here: bool) -> Unavailable:

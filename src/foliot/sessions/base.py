@@ -11,6 +11,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from foliot.engine.definition.run_options import RunOptions
+from foliot.errors import InvalidInput
 from foliot.kernel.identity import Identity
 from foliot.kernel.messages import Message
 from foliot.store.journal.base import Phase, TransactionBody
@@ -31,6 +32,14 @@ class TurnOptions(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
     def for_run(self) -> RunOptions:
         """Returns what these options change in the spec of a run."""
         return RunOptions(model=self.model, system=self.system, exclude_tools=self.exclude_tools)
+
+
+def check_said(message: object) -> None:
+    """Raises `InvalidInput` for what is neither a text nor a message."""
+    if not isinstance(message, str | Message):
+        raise InvalidInput(
+            f"what is said to a session is a text or a Message, and not {type(message).__name__}", field="message"
+        )
 
 
 class NewTurn(Struct, frozen=True):
@@ -87,6 +96,10 @@ class TurnRuns(Protocol):
 
         `files` are media types that come with what is said: a model that does not read one of them is asked nothing.
         """
+        ...
+
+    async def check_compaction(self, place: Place, head: str) -> None:
+        """Raises `Conflict` when a summary could replace nothing in the conversation that ends with this run."""
         ...
 
 

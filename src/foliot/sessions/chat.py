@@ -31,6 +31,7 @@ from foliot.sessions.chat_events import (
     ChatPlace,
     EndEvent,
     ErrorEvent,
+    InputEvent,
     TurnStory,
     WaitingEvent,
     read_place,
@@ -147,10 +148,15 @@ class Chat:
                 yield EndEvent("", status="dropped", message=said.reason)
                 return
             if said.status == "pending" or said.run_id in ("", followed):
+                if pauses and (event := await self._waits(session)) is not None:
+                    # What is said waits behind a turn that waits for a person.
+                    yield event
+                    yield EndEvent(event.run, event.place, status="waiting", message=event.message)
+                    return
                 await self._runs.changed(asyncio.Event())
                 continue
             followed = said.run_id
-            async with aclosing(self._turn(session, followed, _Start(input=input_id(id, seq)), seq)) as events:
+            async with aclosing(self._turn(session, followed, _Start(input=input_id(id, seq)), seq, pauses)) as events:
                 async for event in events:
                     if not isinstance(event, EndEvent):
                         yield event
@@ -163,6 +169,21 @@ class Chat:
                     if said.status == "consumed" and said.run_id == followed:
                         yield event
                         return
+
+    async def _waits(self, session: Session) -> WaitingEvent | None:
+        """Returns what the turn at work asks people, when it waits for them."""
+        run_id = (await self._sessions.store.get(session.id)).turn
+        if not run_id or (await self._journal.get(run_id)).phase != "waiting":
+            return None
+        story = TurnStory(run_id, mask=lambda arguments: shown(arguments, self._masker))
+        last: ChatEvent | None = None
+        while entries := await self._journal.read(run_id, after=story.seq, limit=PAGE):
+            for each in entries:
+                last = [last, *story.events(Recorded(run_id, each.seq, each.at, decode(each.data)))][-1]
+        if not isinstance(last, WaitingEvent) or last.reason not in _BY_PEOPLE:
+            return None
+        await self._can_be_decided(session, last)
+        return last
 
     async def watch(
         self,
@@ -204,12 +225,14 @@ class Chat:
                 await self._sessions.get(id, identity=identity, namespace=namespace)  # it may be deleted
 
     async def _turn(
-        self, session: Session, run_id: str, start: _Start, number: int | None = None
+        self, session: Session, run_id: str, start: _Start, number: int | None = None, pauses: bool = False
     ) -> AsyncGenerator[ChatEvent]:
         """Yields the events of one turn from `start` on, up to its end. Raises `NotFound` for another session's run.
 
-        `number` is that of an input which may be among those that the turn began with: then all of it is told.
+        `number` is that of an input which may be among those that the turn began with: then all of it is told. With
+        `pauses` it is told as well what the turn has asked people before, as long as it waits for them.
         """
+        asked: WaitingEvent | None = None
         story = TurnStory(run_id, mask=lambda arguments: shown(arguments, self._masker))
         telling = not start.input
         async with aclosing(self._lived(run_id)) as batches:
@@ -223,6 +246,9 @@ class Chat:
                     elif isinstance(fact, InputReceived):
                         telling = telling or fact.input_id == start.input
                     events = story.events(item)
+                    for event in events:
+                        if not isinstance(event, InputEvent):
+                            asked = event if isinstance(event, WaitingEvent) else None
                     if not telling and not story.ended:
                         continue
                     for event in events if telling else events[-1:]:
@@ -232,6 +258,9 @@ class Chat:
                             yield event
                     if story.ended:
                         return
+                if pauses and asked is not None and (await self._journal.get(run_id)).phase == "waiting":
+                    await self._can_be_decided(session, asked)
+                    yield asked
 
     async def _lived(self, run_id: str) -> AsyncGenerator[Sequence[Live]]:
         """Yields what is recorded of a run from its first fact on, and pieces among it, as it happens."""

@@ -49,6 +49,8 @@ def check_place(place: Place) -> None:
 def check_texts(**texts: str) -> None:
     """Raises `InvalidInput` for texts that are too long, or that cannot be printed."""
     for name, text in texts.items():
+        if not isinstance(cast("object", text), str):
+            raise InvalidInput(f"the {name} is a text, and not {type(text).__name__}")
         if len(text) > LONGEST_TEXT or not text.isprintable():
             raise InvalidInput(
                 f"the {name} {text[:80]!r} is too long, or cannot be printed",
@@ -91,9 +93,15 @@ def check_turn_options(options: TurnOptions | None) -> TurnOptions:
     """Returns the options of a turn, without blank names of tools. Raises `InvalidInput` for what no turn can have."""
     if options is None:
         return TurnOptions()
+    if not isinstance(cast("object", options), TurnOptions):
+        raise InvalidInput(f"the options of a turn are TurnOptions, and not {type(options).__name__}")
     seconds = options.max_seconds
-    if seconds is not None and (not isfinite(seconds) or seconds > LONGEST_TURN):
-        raise InvalidInput(f"max_seconds is at most {LONGEST_TURN:g}", field="max_seconds")
+    if seconds is not None and not (isfinite(seconds) and 0 < seconds <= LONGEST_TURN):
+        raise InvalidInput(
+            f"max_seconds is {seconds:g}, and has to be above 0 and at most {LONGEST_TURN:g}",
+            hint="leave it out for the limit of the agent",
+            field="max_seconds",
+        )
     if len(options.system) > LONGEST_SYSTEM:
         raise InvalidInput(f"system has at most {LONGEST_SYSTEM:,} characters, and this one {len(options.system):,}")
     tools = tuple(dict.fromkeys(name.strip() for name in options.exclude_tools if name.strip()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -57,6 +57,25 @@ async def question_of(journal: Journal, run_id: str) -> Question:
     asked = max((n for n, event in enumerate(facts) if isinstance(event, StepStarted)), default=0)
     heard = tuple(event.message for event in facts[:asked] if isinstance(event, InputReceived))
     return Question((*created.input, *heard), created.inputs, created.after, created.identity, created.compacts)
+
+
+async def said_in(journal: Journal, run_id: str, inputs: Mapping[int, str]) -> dict[int, Message]:
+    """Reads what was said to a session from the journal of the turn that has it; by the number of the input.
+
+    `inputs` are the numbers that are wanted, with the ids under which a turn hears of them.
+    """
+    facts = await read_facts(journal, run_id, limit=1)
+    if not facts or not isinstance(created := facts[0][1], RunCreated):
+        return {}
+    # Before them stands one message about what had to make room, if there was such.
+    answered = created.input[max(0, len(created.input) - len(created.inputs)) :]
+    found = {seq: each for seq, each in zip(created.inputs, answered, strict=False) if seq in inputs}
+    if len(found) < len(inputs):
+        by_id = {id: seq for seq, id in inputs.items() if seq not in found}
+        for _, event in await read_facts(journal, run_id):
+            if isinstance(event, InputReceived) and event.input_id in by_id:
+                found[by_id[event.input_id]] = event.message
+    return found
 
 
 def texts_of(state: State) -> list[str]:

@@ -9,21 +9,21 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final, get_args
+from typing import Any, Final, cast, get_args
 
 import msgspec
 from msgspec.structs import replace
 
 from foliot.common.cursors import read_cursor, write_cursor
 from foliot.common.pages import Part
-from foliot.common.suggestions import check_word
+from foliot.common.suggestions import check_word, suggestion
 from foliot.engine.base import Clock
 from foliot.engine.driver.ids import new_run_id
 from foliot.engine.driver.journal import Specs, signal, storable
 from foliot.engine.workspaces.assets import Assets
 from foliot.errors import Conflict, InvalidInput, NotFound
 from foliot.kernel.identity import Identity
-from foliot.kernel.inbox import mode_of, mode_problem
+from foliot.kernel.inbox import MODES, mode_of, mode_problem
 from foliot.kernel.messages import Media, Message
 from foliot.kernel.routing import attachments_problem
 from foliot.kernel.run.events import CompactionRequested
@@ -38,7 +38,7 @@ from foliot.sessions.checks import (
     check_turn_options,
 )
 from foliot.sessions.content import ASSETS, SessionFiles, kept_message
-from foliot.sessions.history import excerpt_of, messages_of_turn, question_of
+from foliot.sessions.history import excerpt_of, messages_of_turn, question_of, said_in
 from foliot.sessions.keeper import TurnKeeper
 from foliot.sessions.turns import details_of, inbox_of, message_of, options_of, over, said_details
 from foliot.store.base import Database
@@ -55,7 +55,7 @@ from foliot.store.sessions.base import (
     SessionBusy,
     SessionKind,
 )
-from foliot.store.sessions.database import SqlSessions
+from foliot.store.sessions.database import SqlSessions, input_id
 from foliot.store.taken import MessageKey
 
 log = logging.getLogger(__name__)
@@ -149,6 +149,8 @@ class SessionService:
 
     async def get(self, id: str, *, identity: Identity | None, namespace: str = "") -> Session:
         """Returns a session of the caller, in a namespace if one is given. Raises `NotFound` for what is not theirs."""
+        if not isinstance(cast("object", id), str):
+            raise InvalidInput(f"the id of a session is a text, and not {type(id).__name__}")
         session = await self.store.get(id)
         foreign = identity is not None and identity.user != session.place.user
         if foreign or (namespace and session.place.namespace != namespace):
@@ -269,7 +271,17 @@ class SessionService:
     ) -> Sequence[Input]:
         """Returns what was said to a session, in the order of arrival, with what became of it. Raises `NotFound`."""
         session = await self.get(id, identity=identity, namespace=namespace)
-        return await self.store.inputs(session.key, after=after, limit=limit)
+        rows = await self.store.inputs(session.key, after=after, limit=limit)
+        # Their words stand in the journals of the turns that have them, once.
+        wanted: dict[str, dict[int, str]] = {}
+        for row in rows:
+            if row.message is None and row.status == "consumed":
+                wanted.setdefault(row.run_id, {})[row.seq] = input_id(id, row.seq)
+        said: dict[int, Message] = {}
+        for run_id, numbers in wanted.items():
+            with contextlib.suppress(NotFound, Conflict):  # purged meanwhile
+                said |= await said_in(self._journal, run_id, numbers)
+        return [replace(row, message=said.get(row.seq, row.message)) for row in rows]
 
     async def _new(
         self,
@@ -316,9 +328,10 @@ class SessionService:
         Raises `NotFound`, `SessionArchived`, `InvalidInput`, and `Conflict` when the inbox is full or the key belongs
         to other words.
         """
+        check_texts(mode=mode)
         word = mode_of(mode)
         if word is None:
-            raise InvalidInput(mode_problem(mode))
+            raise InvalidInput(mode_problem(mode), hint=suggestion(mode, MODES))
         said = message_of(message)
         if wrong := attachments_problem((details or {}).get("attachments") or ()):
             raise InvalidInput(wrong)
@@ -420,7 +433,7 @@ class SessionService:
 
         The turn at work does so before its next question. Otherwise it is a turn of its own, which answers nothing and
         whose output says what came of it. `run_id` is that turn. Raises `NotFound`, `SessionArchived`, `SessionBusy`
-        when a turn began or ended just now, `Conflict` when nothing was said.
+        when a turn began or ended just now, `Conflict` when there is nothing yet that a summary could replace.
         """
         session = await self.get(id, identity=identity, namespace=namespace)
         if session.archived_at is not None:
@@ -435,6 +448,7 @@ class SessionService:
             return Said(0, "queued", run_id=session.turn)
         if not session.head:
             raise Conflict(f"nothing was said to session {id} yet", hint="say something first")
+        await self._turns.check_compaction(session.place, session.head)
         spoke = Identity(session.place.user, by=by if by != session.place.user else "")
         spoke = spoke if identity is None else spoke.also_ordered_by(*identity.ordered_by)
         run_id = await self.keeper.begin(

@@ -15,11 +15,11 @@ from foliot.kernel.inbox import InboxOptions
 from foliot.kernel.messages import Media, Message, Number, Text
 from foliot.kernel.routing import read_details
 from foliot.kernel.run.budget import narrow
-from foliot.kernel.run.events import RunRetried, Terminal
+from foliot.kernel.run.events import RunRetried, RunSucceeded, Terminal
 from foliot.kernel.run.feedback import user_message
 from foliot.kernel.run.spec import RunSpec
 from foliot.kernel.run.state import State
-from foliot.sessions.base import TurnOptions
+from foliot.sessions.base import TurnOptions, check_said
 from foliot.sessions.history import texts_of
 from foliot.store.journal.base import TransactionBody
 from foliot.store.sessions.base import ORDERED_BY, Input, Session
@@ -61,6 +61,7 @@ def _texts(messages: Sequence[Message]) -> str:
 
 def message_of(said: Message | str) -> Message:
     """Returns what is said as a message of a user. Raises `InvalidInput` for nothing, and for what users do not say."""
+    check_said(said)
     message = user_message(said) if isinstance(said, str) else said
     if message.role != "user" or not all(isinstance(part, Text | Media) for part in message.parts):
         raise InvalidInput("what is said to a session is a message of a user: texts, pictures and files")
@@ -190,7 +191,9 @@ class TurnSettlement:
         self._ended = state.ended is not None
         if not self._ended:
             return None
-        return end_turn(self._session, state.run_id, state.taken, now=self._clock(), texts=texts_of(state))
+        finished = isinstance(state.ended, RunSucceeded)
+        texts = texts_of(state)
+        return end_turn(self._session, state.run_id, state.taken, now=self._clock(), texts=texts, finished=finished)
 
     async def settled(self) -> None:
         """Has the next turn begin, if something waits."""

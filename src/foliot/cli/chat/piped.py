@@ -25,7 +25,7 @@ async def say_and_print(
 ) -> int:
     """Says something and prints the answer; returns the exit code. With `as_json` a JSON line for each event.
 
-    0: answered. 1: failed, or stopped. 8: a person has to decide first; stderr has how.
+    0: answered. 1: failed, stopped, or no turn can begin. 8: a person has to decide first; stderr has how.
     """
     options = TurnOptions(model=model) if model else None
     chat = client.sessions.chat(session.id, text, mode=mode, key=key, options=options, pauses=True)
@@ -46,6 +46,11 @@ def _ended(session: Session, end: EndEvent, waiting: WaitingEvent | None, *, as_
         if not as_json:
             emit(end.text)
         return 0
+    if end.status == "waiting" and not end.run:
+        say("error", one_line(end.message), fg="red")
+        how = f"it is kept and answered when one can; `foliot sessions stop {session.id} --drop` takes it out"
+        say("hint", how, fg="yellow")
+        return FAILED
     if end.status == "waiting":
         _tell_waiting(session, end, waiting)
         return WAITS

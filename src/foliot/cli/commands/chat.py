@@ -18,8 +18,9 @@ from foliot.cli.runtimes import reached, whoami
 from foliot.cli.show.output import json_option
 from foliot.cli.terminal import out
 from foliot.cli.watch.run import Client
+from foliot.common.suggestions import suggestion
 from foliot.errors import NotFound, UsageError
-from foliot.kernel.inbox import mode_of, mode_problem
+from foliot.kernel.inbox import MODES, mode_of, mode_problem
 from foliot.store.base import Filter
 from foliot.store.sessions.base import Session
 
@@ -68,7 +69,7 @@ def chat(
     if resume and (word or agent or new):
         raise UsageError("--resume takes the session that was used last: it goes with no agent and no --new.")
     if mode and mode_of(mode) is None:
-        raise UsageError(mode_problem(mode))
+        raise UsageError(mode_problem(mode), hint=suggestion(mode, MODES))
     order = RunArguments((), agent, None)
     if word is not None and looks_like_files(word):
         order = RunArguments((word,), agent, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from time import time
 
 import click
 import msgspec
@@ -14,19 +15,24 @@ from foliot.cli.runtimes import reached
 from foliot.cli.show.output import as_json, json_option, output_option
 from foliot.cli.show.tables import since, table
 from foliot.cli.terminal import out, paint
+from foliot.cli.watch.run import Client
+from foliot.common.suggestions import suggestion
 from foliot.common.text import lines_of, one_line
 from foliot.common.times import iso
-from foliot.errors import UsageError
-from foliot.kernel.inbox import mode_of, mode_problem
+from foliot.errors import FoliotError, UsageError
+from foliot.kernel.inbox import MODES, mode_of, mode_problem
 from foliot.sessions.base import TurnView
+from foliot.store.journal.base import TERMINAL
 from foliot.store.sessions.base import Session
+from foliot.work.views.run_document import interrupted
 
 BAR = "  │ "
 
 
 @click.group(invoke_without_command=True)
+@output_option("table", "json", "name", default="table", help="Of the list: table, json or name (ids).")
 @click.pass_context
-def sessions(context: click.Context) -> int | None:
+def sessions(context: click.Context, output: str) -> int | None:
     """List, read, search and archive sessions. Without a command: list.
 
     \b
@@ -38,7 +44,7 @@ def sessions(context: click.Context) -> int | None:
     `foliot chat` talks in them.
     """
     if context.invoked_subcommand is None:
-        return run(_list("table", "", ""))
+        return run(_list(output, "", ""))
     return None
 
 
@@ -97,7 +103,7 @@ def say(id: str, text: str | None, mode: str, key: str | None, wait: bool, as_js
     Exit code: 0 answered, 1 failed, 8 waits for a person.
     """
     if mode_of(mode) is None:
-        raise UsageError(mode_problem(mode))
+        raise UsageError(mode_problem(mode), hint=suggestion(mode, MODES))
     said = read_stdin().strip("\n") if text in (None, "-") else text
     return run(_say(id, said or "", mode, key, wait=wait, in_json=as_json))
 
@@ -148,6 +154,7 @@ async def _list(
         found, _ = await client.sessions.list(
             namespace=namespace(), agent=agent, user=user, mine=mine, archived=archived, limit=limit
         )
+        states = [await _state(client, each) for each in found] if output == "table" else []
     if output == "json":
         out(as_json({"items": msgspec.to_builtins(found)}))
     elif output == "name":
@@ -157,7 +164,7 @@ async def _list(
         out(
             table(
                 ["SESSION", "AGENT", "USER", "CHANNEL", "TURNS", "STATE", "USED", "TITLE"],
-                [_row(each, now) for each in found],
+                [_row(each, state, now) for each, state in zip(found, states, strict=True)],
             )
         )
     else:
@@ -165,7 +172,7 @@ async def _list(
     return 0
 
 
-def _row(session: Session, now: datetime) -> list[str]:
+def _row(session: Session, state: str, now: datetime) -> list[str]:
     place = session.place
     return [
         session.id,
@@ -173,19 +180,30 @@ def _row(session: Session, now: datetime) -> list[str]:
         one_line(place.user, 30) or "-",
         one_line(place.channel, 30) or "-",
         str(session.turns),
-        _state(session),
+        state,
         since(iso(session.active_at), now=now),
         one_line(session.title, 48) or "-",
     ]
 
 
-def _state(session: Session) -> str:
-    return "archived" if session.archived_at is not None else "working" if session.turn else "idle"
+async def _state(client: Client, session: Session) -> str:
+    """Says how a session stands: what its turn does, or that nobody drives it."""
+    state = "archived" if session.archived_at is not None else "idle"
+    if not session.turn:
+        return state
+    try:
+        turn = (await client.runs.get(session.turn)).info
+    except FoliotError:
+        return "working"  # it has ended and is gone by now, or is not ours to see
+    if turn.phase in TERMINAL:
+        return state
+    return "waiting" if turn.phase == "waiting" else "interrupted" if interrupted(turn, time()) else "working"
 
 
 async def _show(id: str, *, in_json: bool) -> int:
     async with reached() as client:
         session = await client.sessions.get(id)
+        state = await _state(client, session)
     if in_json:
         out(as_json(msgspec.to_builtins(session)))
         return 0
@@ -195,7 +213,7 @@ async def _show(id: str, *, in_json: bool) -> int:
         "channel": session.place.channel,
         "title": session.title,
         "model": session.model or "that of the agent",
-        "state": _state(session),
+        "state": state,
         "turns": str(session.turns),
         "at work": session.turn,
         "created": iso(session.created_at),

@@ -13,18 +13,25 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from foliot.common.suggestions import suggestion
 from foliot.engine.definition.freeze import CLIENT, DECLARED, DEFERRED, LOCK
 from foliot.engine.runners.profile import RUNNER
 from foliot.errors import InvalidInput
 from foliot.kernel.run.spec import RunSpec
 from foliot.resources.validators import UnusableSchema, validator_of
 from foliot.tools import search
+from foliot.tools.backends.agent import PREFIX
 from foliot.tools.builtin.names import names_of
+from foliot.tools.builtin.recall import NAME as RECALL
+from foliot.tools.builtin.skills import SKILLS_TOOL
 
 # The tools that a run may not have, and nobody below it; with every tool it has lost, also those it never had.
 EXCLUDED: Final = "excluded_tools"
 # In the place of names: the run has no tools at all.
 EVERY_TOOL: Final = "*"
+# A turn has these when it needs them, whatever its agent declares.
+ALWAYS_KNOWN: Final = (RECALL, SKILLS_TOOL)
+DELEGATING: Final = frozenset({"spawn_agent"})
 
 
 class RunOptions(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -82,6 +89,25 @@ def without_tools(spec: RunSpec, names: Iterable[str]) -> RunSpec:
     if settings.tool_choice not in ("auto", "none") and (not has or settings.tool_choice not in (*has, "required")):
         settings = replace(settings, tool_choice="auto")
     return replace(spec, tools=tools, settings=settings, extra=extra)
+
+
+def check_excluded(spec: RunSpec, names: Iterable[str]) -> None:
+    """Raises `InvalidInput` for a tool that a run of this spec does not have: its name is misspelt.
+
+    An agent that calls others may name any: theirs are not known here.
+    """
+    listed = [name for field in (DECLARED, DEFERRED, CLIENT) for name in spec.extra.get(field, ())]
+    has = list(dict.fromkeys([*(rule.name for rule in spec.tools), *listed]))
+    if any(name.startswith(PREFIX) or name in DELEGATING for name in has):
+        return
+    known = frozenset(each for name in (*has, *ALWAYS_KNOWN) for each in names_of(name))
+    for name in names:
+        if name != EVERY_TOOL and known.isdisjoint(names_of(name)):
+            raise InvalidInput(
+                f"exclude_tools: agent {spec.agent!r} has no tool {name[:80]!r}",
+                hint=suggestion(name, has, f"it has {', '.join(has[:20]) or 'no tools'}"),
+                field="exclude_tools",
+            )
 
 
 def read_schema(given: Mapping[str, Any] | str | bytes | None) -> dict[str, Any]:

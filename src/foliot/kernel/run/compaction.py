@@ -52,19 +52,20 @@ def due(state: State) -> CompactionCause | None:
 def cut(state: State, cause: CompactionCause) -> int:
     """How many messages at the head of the transcript are to be replaced; 0: none can be."""
     messages, tail = state.transcript, max(0, state.spec.compaction_rules.keep_tail)
-    found = _cut(messages, tail, state)
+    found = replaceable(messages, tail, summarised=state.summarised > 0)
     if cause != "overflow":
         return found
     images = image_rule(state.spec.model)
     goal = estimate_messages(messages, images) // 2
     while tail > 1 and (not found or estimate_messages(messages[found:], images) > goal):
         tail //= 2
-        found = _cut(messages, tail, state) or found
+        found = replaceable(messages, tail, summarised=state.summarised > 0) or found
     return found
 
 
-def _cut(messages: Sequence[Message], tail: int, state: State) -> int:
-    least = LEAST_MESSAGES + (1 if state.summarised else 0)
+def replaceable(messages: Sequence[Message], tail: int, *, summarised: bool) -> int:
+    """How many messages a summary can replace when the last `tail` stay; `summarised`: the first is one already."""
+    least = LEAST_MESSAGES + (1 if summarised else 0)
     within = 0
     for index in range(len(messages) - tail, least - 1, -1):
         if index == len(messages):

@@ -10,6 +10,7 @@ from foliot.runtime.groups.arguments import Group
 
 if TYPE_CHECKING:
     from foliot.kernel.messages import Message
+    from foliot.runtime.agent import Agent
     from foliot.sessions.base import Found, TurnOptions, TurnView
     from foliot.sessions.chat_events import ChatEvent
     from foliot.store.sessions.base import Input, Said, Session, SessionKind
@@ -24,7 +25,7 @@ class SessionGroup(Group):
     @abstractmethod
     async def create(
         self,
-        agent: str,
+        agent: Agent | str,
         *,
         namespace: str = "default",
         user: str = "",
@@ -37,6 +38,7 @@ class SessionGroup(Group):
     ) -> Session:
         """Create a session of a user with an agent, which is then the active one of its channel.
 
+        An `Agent` object has its functions and hooks in this process, as with `run`: give it again after a start.
         `model` is an endpoint that its turns ask instead of the agent's. Raises `NotFound` (the agent), `Conflict` when
         the id is taken, `InvalidInput`.
         """
@@ -44,7 +46,7 @@ class SessionGroup(Group):
     @abstractmethod
     async def resolve(
         self,
-        agent: str,
+        agent: Agent | str,
         *,
         namespace: str = "default",
         user: str = "",
@@ -62,7 +64,7 @@ class SessionGroup(Group):
     @abstractmethod
     async def rotate(
         self,
-        agent: str,
+        agent: Agent | str,
         *,
         namespace: str = "default",
         user: str = "",
@@ -76,7 +78,7 @@ class SessionGroup(Group):
 
     @abstractmethod
     async def active(
-        self, agent: str, *, namespace: str = "default", user: str = "", channel: str = ""
+        self, agent: Agent | str, *, namespace: str = "default", user: str = "", channel: str = ""
     ) -> Session | None:
         """Return the active session of a channel, if there is one."""
 
@@ -201,7 +203,7 @@ class SessionGroup(Group):
         """Compact the conversation: older messages are sent to the model as a summary, and all stay readable.
 
         The turn at work does so before its next question; else it is a turn of its own, which answers nothing:
-        `run_id`. Raises `NotFound`, `SessionArchived`, `SessionBusy`, `Conflict` when nothing was said.
+        `run_id`. Raises `NotFound`, `SessionArchived`, `SessionBusy`, `Conflict` when there is nothing to replace yet.
         """
 
     @abstractmethod

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from typing import Any
+from typing import Any, cast
 
 from foliot.common.pages import Part, read_first
 from foliot.kernel.identity import NOBODY, Identity, acting
 from foliot.kernel.messages import Message
+from foliot.runtime.agent import Agent, named, within
 from foliot.runtime.groups.sessions import SessionGroup
 from foliot.runtime.inside import Inside
+from foliot.runtime.local.groups import whoami
 from foliot.sessions.base import Found, TurnOptions, TurnView
 from foliot.sessions.chat_events import ChatEvent
 from foliot.sessions.service import SessionService
@@ -35,8 +37,19 @@ class LocalSessions(SessionGroup):
     def _sessions(self) -> SessionService:
         return self._inside.sessions
 
-    def _place(self, agent: str, namespace: str, user: str, channel: str) -> Place:
-        return Place(namespace, agent, user or self._caller.user, channel)
+    def _place(self, agent: Agent | str, namespace: str, user: str, channel: str) -> Place:
+        """Returns the place of a session; an agent that is an object is remembered, with its functions and hooks."""
+        name = agent
+        if not isinstance(agent, str):
+            within(agent, namespace)
+            namespace, name = named(agent)
+            self._inside.know(agent)
+        return Place(namespace, cast("str", name), user or self._me, channel)
+
+    @property
+    def _me(self) -> str:
+        """The user whose sessions are meant where none is named."""
+        return self._caller.user or whoami()
 
     async def _identity(self, id: str) -> Identity | None:
         """Returns the identity to act with in a session: its user's, and by whom; None for one of nobody."""
@@ -45,7 +58,7 @@ class LocalSessions(SessionGroup):
 
     async def create(
         self,
-        agent: str,
+        agent: Agent | str,
         *,
         namespace: str = "default",
         user: str = "",
@@ -62,7 +75,7 @@ class LocalSessions(SessionGroup):
 
     async def resolve(
         self,
-        agent: str,
+        agent: Agent | str,
         *,
         namespace: str = "default",
         user: str = "",
@@ -77,7 +90,7 @@ class LocalSessions(SessionGroup):
 
     async def rotate(
         self,
-        agent: str,
+        agent: Agent | str,
         *,
         namespace: str = "default",
         user: str = "",
@@ -91,7 +104,7 @@ class LocalSessions(SessionGroup):
         return await self._sessions.rotate(place, identity=None, kind=kind, title=title, model=model, options=options)
 
     async def active(
-        self, agent: str, *, namespace: str = "default", user: str = "", channel: str = ""
+        self, agent: Agent | str, *, namespace: str = "default", user: str = "", channel: str = ""
     ) -> Session | None:
         return await self._sessions.active(self._place(agent, namespace, user, channel), identity=None)
 
@@ -113,7 +126,7 @@ class LocalSessions(SessionGroup):
         async def ask(*, cursor: str | None, limit: int) -> Part[Session]:
             return await self._sessions.list(
                 namespace,
-                identity=self._caller if mine else None,
+                identity=Identity(self._me, via=self._caller.via) if mine else None,
                 agent=agent,
                 user=user,
                 channel=channel,

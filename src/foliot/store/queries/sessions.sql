@@ -74,7 +74,7 @@ UPDATE session SET turn = :run_id, turns = turns + 1, active_at = :at WHERE key 
 
 -- name: session_end_turn
 -- locks: -
-UPDATE session SET head = :run_id, turn = NULL, active_at = :at WHERE key = :key AND turn = :run_id;
+UPDATE session SET head = :head, turn = NULL, active_at = :at WHERE key = :key AND turn = :run_id;
 
 -- name: session_arrived
 -- locks: -
@@ -217,8 +217,9 @@ SELECT COALESCE(MAX(seq), 0) AS seq FROM inbox WHERE owner_kind = :owner_kind AN
 
 -- name: inbox_consume
 -- locks: -
--- Its message is in the journal of the run by now.
-UPDATE inbox SET status = 'consumed', run_id = :run_id, message = NULL
+-- Its message is in the journal of the run by now. One that a turn took while it worked is steered.
+UPDATE inbox SET status = 'consumed', run_id = :run_id, message = NULL,
+       steered = CASE WHEN CAST(:steered AS BIGINT) = 1 THEN 1 ELSE steered END
  WHERE owner_kind = :owner_kind AND owner = :owner AND seq = :seq AND status IN ('pending', 'offered');
 
 -- name: inbox_drop
@@ -296,7 +297,7 @@ DELETE FROM asset WHERE session = :session;
 -- name: inbox_heard
 -- locks: -
 -- What was said to a run is in its journal.
-UPDATE inbox SET status = 'consumed', run_id = :run_id, message = NULL
+UPDATE inbox SET status = 'consumed', steered = 1, run_id = :run_id, message = NULL
  WHERE owner_kind = 'run' AND owner = :owner AND id = :id AND status = 'offered';
 
 -- name: inbox_unheard

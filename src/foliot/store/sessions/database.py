@@ -306,12 +306,13 @@ def begin_turn(
 
 
 def end_turn(
-    session_id: str, run_id: str, taken: Sequence[str], *, now: float, texts: Sequence[str] = ()
+    session_id: str, run_id: str, taken: Sequence[str], *, now: float, texts: Sequence[str] = (), finished: bool = True
 ) -> LockingBody:
     """Returns what the end of a run that is a turn does to its session; for the append of its last event.
 
     `taken` are the ids of the inputs that entered its transcript. What it was offered besides waits again. `texts` are
-    what was said in it, for searches.
+    what was said in it, for searches. One that is not `finished` takes no answer out of the conversation: when it was
+    to answer again what a finished turn has answered, that one stays the head.
     """
 
     def locks() -> Tx[None]:
@@ -321,16 +322,20 @@ def end_turn(
         there = yield from one("session_get", id=session_id)
         if there is None or there["turn"] != run_id:
             return  # the session was deleted
-        yield from run("session_end_turn", key=there["key"], run_id=run_id, at=now)
-        yield from run("session_turn_end", run_id=run_id, at=now)
-        if texts:
-            yield from _index(_session(there), run_id, texts)
         offered = [each for each in (yield from _open("session", there["key"])) if each.offered]
         by_id = {input_id(session_id, each.seq): each.seq for each in offered}
         heard = frozenset(by_id[each] for each in taken if each in by_id)
+        # Whatever people said while it worked stays in the conversation.
+        kept = not finished and not heard and (yield from _answered_before(there["head"], run_id))
+        yield from run(
+            "session_end_turn", key=there["key"], run_id=run_id, head=there["head"] if kept else run_id, at=now
+        )
+        yield from run("session_turn_end", run_id=run_id, at=now)
+        if texts:
+            yield from _index(_session(there), run_id, texts)
         after = after_turn(offered, heard)
         for seq in after.answered:
-            yield from _consume("session", there["key"], seq, run_id)
+            yield from _consume("session", there["key"], seq, run_id, steered=True)
         for seq in after.dropped:
             yield from run("inbox_drop", owner_kind="session", owner=there["key"], seq=seq, reason=CANCELLED, kept=0)
         yield from deliver_answer(run_id, there["namespace"], now)
@@ -340,6 +345,16 @@ def end_turn(
             )
 
     return LockingBody(locks, then)
+
+
+def _answered_before(head: str | None, run_id: str) -> Tx[bool]:
+    """Whether a turn was to answer again what the branch of the head has answered: it goes on after an earlier one."""
+    before = (yield from one("session_turn_of_run", run_id=head)) if head else None
+    turn = yield from one("session_turn_of_run", run_id=run_id)
+    if before is None or turn is None or before["number"] == turn["parent"]:
+        return False
+    ended = yield from one("run_get", id=head)
+    return ended is not None and ended["phase"] == "succeeded"
 
 
 def _index(session: Session, run_id: str, texts: Sequence[str]) -> Tx[None]:
@@ -559,8 +574,9 @@ def _drop_waiting(id: str, reason: str) -> Tx[str]:
     return there["turn"] or ""
 
 
-def _consume(kind: OwnerKind, owner: int, seq: int, run_id: str) -> Tx[bool]:
-    return bool((yield from run("inbox_consume", owner_kind=kind, owner=owner, seq=seq, run_id=run_id)))
+def _consume(kind: OwnerKind, owner: int, seq: int, run_id: str, *, steered: bool = False) -> Tx[bool]:
+    given = {"owner_kind": kind, "owner": owner, "seq": seq, "run_id": run_id, "steered": int(steered)}
+    return bool((yield from run("inbox_consume", **given)))
 
 
 def _open(kind: OwnerKind, owner: int) -> Tx[list[Waiting]]:
