@@ -1,20 +1,36 @@
 """The words that are typed into a chat: a command, or something to say. Pure.
 
-A command is a `/`, a word of this table, and what follows it; the word may be written in any case. A text that begins
-with any other word is said as it stands, also when it begins with `/`: paths are talked about.
+A command is a `/`, a word of this table, and what follows it; the word may be written in any case. A word that is very
+like one of them is a slip of the fingers, and said to nobody. A text that begins with any other word is said as it
+stands, also when it begins with `/`: paths are talked about.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct
 
+from foliot.common.suggestions import VERY_ALIKE, did_you_mean, nearest
+from foliot.errors import InvalidInput
 from foliot.kernel.run.events import InputMode
 
 Action: TypeAlias = Literal[
-    "compact", "config", "help", "history", "model", "new", "quit", "regenerate", "search", "stop", "title", "whoami"
+    "branch",
+    "compact",
+    "config",
+    "help",
+    "history",
+    "model",
+    "new",
+    "quit",
+    "regenerate",
+    "search",
+    "stop",
+    "title",
+    "whoami",
 ]
 
 
@@ -36,8 +52,9 @@ class Say(Struct, frozen=True):
 COMMANDS: Final[Mapping[str, tuple[str, str, Action]]] = {
     "help": ("", "show this list", "help"),
     "new": ("[TITLE]", "begin a new session; this one is archived", "new"),
-    "stop": ("", "stop the turn at work (as Ctrl-C)", "stop"),
+    "stop": ("[all]", "stop the turn at work (as Ctrl-C), and with all take out what waits behind it", "stop"),
     "regenerate": ("", "answer the last message again; the earlier answer is kept", "regenerate"),
+    "branch": ("TURN", "continue after this turn from now on; /history numbers them", "branch"),
     "compact": ("", "summarize what was said so far; all of it stays readable", "compact"),
     "model": ("[NAME]", "show the model, or ask another one from the next turn on; - is the agent's own", "model"),
     "title": ("[TEXT]", "show or set the title", "title"),
@@ -70,12 +87,18 @@ MODE_HELP: Final[Mapping[str, str]] = {
     "steer-backlog": "as steer, and answered once more afterwards",
     "interrupt": "ends the turn at work, and comes first",
 }
+_WORD: Final = re.compile(r"[a-z][a-z-]{2,20}")
 _LINES: Final = "Enter sends. A line that ends with \\ goes on in the next one; Alt-Enter and pastes hold lines too."
-_KEYS: Final = "Ctrl-C stops the turn, twice leaves; Ctrl-D leaves. Arrows recall what was typed."
+_KEYS: Final = (
+    "Ctrl-C stops the turn, and what waits is answered next; twice leaves; Ctrl-D leaves. Arrows recall what was typed."
+)
 
 
 def read_typed(text: str) -> Command | Say | None:
-    """Returns what a text means; None for one without a word."""
+    """Returns what a text means; None for one without a word.
+
+    Raises `InvalidInput` for a misspelt command, and for a mode without a text.
+    """
     said = text.strip()
     if not said:
         return None
@@ -84,14 +107,27 @@ def read_typed(text: str) -> Command | Say | None:
         return Command(COMMANDS[word][2], rest)
     if word in OTHERS:
         return Command(OTHERS[word], rest)
-    if word in MODE_WORDS and rest:
+    if word in MODE_WORDS:
+        if not rest:
+            raise InvalidInput(f"/{word} needs a text to say", hint=f"/{word} TEXT")
         return Say(rest, MODE_WORDS[word])
+    # A path has a second slash, or something that no word of ours has.
+    if (
+        text.startswith("/")
+        and _WORD.fullmatch(word)
+        and (meant := nearest(word, (*COMMANDS, *OTHERS, *MODE_WORDS), alike=VERY_ALIKE))
+    ):
+        raise InvalidInput(
+            f"There is no /{word}, and it was not said to the agent.",
+            hint=f"{did_you_mean(f'/{meant[0]}')} A space before the slash says it as it stands.",
+        )
     return Say(text.strip("\n"))
 
 
 def is_private(text: str) -> bool:
     """Whether a text is kept out of the history: a secret may follow the word."""
-    return _word(text.strip())[0] == "config"
+    word = _word(text.strip())[0]
+    return word == "config" or "config" in nearest(word, (*COMMANDS, *OTHERS, *MODE_WORDS))
 
 
 def help_lines() -> list[str]:

@@ -15,7 +15,7 @@ from foliot.cli.chat.commands import Command, Say, help_lines, read_typed
 from foliot.cli.chat.history_file import HistoryFile
 from foliot.cli.chat.line_editor import Entered
 from foliot.cli.chat.screen import Screen
-from foliot.cli.chat.view import ChatView
+from foliot.cli.chat.view import ChatView, call_lines
 from foliot.cli.terminal import paint
 from foliot.cli.watch.run import Client
 from foliot.common.cancellation import stop_tasks
@@ -44,6 +44,7 @@ class Talk:
         self._following: asyncio.Task[None] | None = None
         self._beside: set[asyncio.Task[None]] = set()
         self._interrupted = False
+        self._stopped = False
         self._speaking = asyncio.Lock()
 
     async def run(self) -> None:
@@ -95,6 +96,13 @@ class Talk:
                 if not isinstance(event, WaitingEvent) and not (isinstance(event, ToolEvent) and event.output):
                     self._asks.forget()
                 if isinstance(event, InputEvent):
+                    if self._stopped and not event.id:
+                        self._stopped = False
+                        self._screen.print(
+                            paint(
+                                "The next message that waited is answered now; /stop all drops all of them.", dim=True
+                            )
+                        )
                     async with self._speaking:
                         pass
                 await self._view.show(event)
@@ -109,12 +117,14 @@ class Talk:
     async def _entered(self, text: str, asked: object | None) -> bool:
         self._screen.print(*(f"{self._screen.prompt if first else '. '}{line}" for first, line in _lines(text)))
         self._interrupted = False
-        meant = read_typed(text)
-        if meant is None:
-            return True
-        if self._history.add(text):
-            self._screen.editor.remember(text)
         try:
+            if not text.strip():
+                return True
+            if self._history.add(text):
+                self._screen.editor.remember(text)
+            meant = read_typed(text)
+            if meant is None:
+                return True
             if isinstance(meant, Command):
                 return await self._command(meant)
             if asked is not None and meant.mode is None:
@@ -128,6 +138,7 @@ class Talk:
 
     async def _say(self, meant: Say) -> None:
         # The turn that it begins may be heard of before its number is known here: `_follow` waits for that.
+        self._stopped = False
         async with self._speaking:
             said = await self._client.sessions.say(self.session.id, meant.text, mode=meant.mode or "steer", place=PLACE)
             self._view.shown.add(said.seq)
@@ -144,9 +155,16 @@ class Talk:
         self._spawn(self._stop())
         return True
 
-    async def _stop(self) -> None:
-        self._screen.print(paint("stopping …", dim=True))
-        if not await self._client.sessions.stop(self.session.id):
+    async def _stop(self, *, drop: bool = False) -> None:
+        sessions, id = self._client.sessions, self.session.id
+        if (await sessions.get(id)).turn:
+            self._screen.print(paint("stopping …", dim=True))
+            self._stopped = not drop
+        stopped = await sessions.stop(id, drop=drop)
+        if drop:
+            self._screen.print(paint("What waited was taken out.", dim=True))
+        if not stopped:
+            self._stopped = False
             self._screen.print(paint("Nothing is at work. Ctrl-C again leaves, and so does Ctrl-D.", dim=True))
 
     def _spawn(self, work: object) -> None:
@@ -170,7 +188,11 @@ class Talk:
             case "quit":
                 return False
             case "stop":
-                self._spawn(self._stop())
+                if command.rest.strip().lower() not in ("", "all"):
+                    raise InvalidInput("/stop takes nothing, or all", hint="/stop all also takes out what waits")
+                self._spawn(self._stop(drop=bool(command.rest)))
+            case "branch":
+                await self._select(command.rest)
             case "new":
                 place = self.session.place
                 await self._change_to(
@@ -212,6 +234,12 @@ class Talk:
         if said.outcome == "queued":
             self._screen.print(paint("(before the next question of the turn at work)", dim=True))
 
+    async def _select(self, rest: str) -> None:
+        if not rest.isdecimal():
+            raise InvalidInput("/branch takes the number of a turn", hint="/history shows them")
+        self.session = await self._client.sessions.select_branch(self.session.id, int(rest))
+        self._screen.print(paint(f"What is said next continues after turn {int(rest)}.", dim=True))
+
     async def _change_to(self, session: Session) -> None:
         await stop_tasks(self._following)
         self._asks.forget()
@@ -240,9 +268,12 @@ class Talk:
         branch = "" if turn.current else ", another branch"
         self._screen.print(paint(f"turn {turn.number} ({turn.phase}{branch})", dim=True))
         for message in turn.messages:
+            if message.role == "tool":
+                continue  # its line stands at the call
             if message.text.strip():
                 self._screen.print(paint(f"{message.role}:", bold=True))
                 self._screen.print_theirs(message.text)
+            self._screen.print(*(paint(line, dim=True) for line in call_lines(message, turn.messages)))
 
     async def _search(self, text: str) -> None:
         if not text:

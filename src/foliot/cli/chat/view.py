@@ -6,6 +6,7 @@ none of it steers the terminal or passes for a prompt. Text comes in pieces and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from foliot.cli.chat.pictures import Pictures
@@ -14,6 +15,8 @@ from foliot.cli.terminal import paint
 from foliot.common.durations import duration
 from foliot.common.text import counted, one_line
 from foliot.errors import FoliotError
+from foliot.kernel.arguments import parse_object
+from foliot.kernel.messages import Message, ToolCall, ToolResult
 from foliot.sessions.chat_events import (
     ChatEvent,
     CompactionEvent,
@@ -28,10 +31,24 @@ from foliot.sessions.chat_events import (
     ToolEvent,
     WaitingEvent,
 )
+from foliot.tools.display import input_summary, result_summary
 
 LONGEST: Final = 100
 EMPTY: Final = "(empty response)"
 ENDS: Final = {"stopped": "stopped", "interrupted": "interrupted", "dropped": "not answered", "waiting": "waits"}
+
+
+def call_lines(message: Message, messages: Sequence[Message]) -> list[str]:
+    """Returns a line for each tool call of a message, with what came of it, from the messages of its turn."""
+    results = {part.call_id: part for each in messages for part in each.parts if isinstance(part, ToolResult)}
+    lines: list[str] = []
+    for call in (part for part in message.parts if isinstance(part, ToolCall)):
+        arguments = parse_object(call.arguments)[0] or {}
+        line = f"  {one_line(call.name, 40)} {one_line(input_summary(call.name, arguments), LONGEST)}".rstrip()
+        if (result := results.get(call.id)) is not None:
+            line += f" → {one_line(result_summary(result.text, failed=result.error is not None), LONGEST)}"
+        lines.append(line)
+    return lines
 
 
 class ChatView:
@@ -139,7 +156,9 @@ class ChatView:
         elif event.status == "failed":
             self._screen.print(f"{paint('✗', fg='red')} Agent error: {message}", "")
         else:
-            self._screen.print(paint(f"■ {ENDS[event.status]}{f': {message}' if message else ''}", fg="yellow"), "")
+            word = ENDS[event.status]
+            why = f": {message}" if message and not message.startswith(word) else ""
+            self._screen.print(paint(f"■ {word}{why}", fg="yellow"), "")
         self._answered = False
 
     def _note(self, text: str) -> None:

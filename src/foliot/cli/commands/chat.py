@@ -123,8 +123,17 @@ async def _chat(
 
 async def _session_with(client: Client, space: str, name: str, *, new: bool, model: str) -> Session:
     await client.resources.get("Agent", name, namespace=space)  # raises with near names
+    if new and (earlier := await client.sessions.active(name, namespace=space, channel=CHANNEL)) and earlier.turn:
+        out(await _left_behind(client, earlier), err=True)
     find = client.sessions.rotate if new else client.sessions.resolve
     return await find(name, namespace=space, channel=CHANNEL, model=model)
+
+
+async def _left_behind(client: Client, session: Session) -> str:
+    """Says in a line that the session which is archived has a turn that is not over."""
+    phase = (await client.runs.get(session.turn)).info.phase
+    what = "waits for a person" if phase == "waiting" else "has a turn at work"
+    return f"The session before, {session.id}, {what}: `foliot chat --session {session.id}` shows it."
 
 
 async def _last_used(client: Client, *, or_begin: bool, model: str) -> Session:

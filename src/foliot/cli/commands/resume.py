@@ -14,7 +14,7 @@ from foliot.cli.reach import namespace, run
 from foliot.cli.runtimes import reached, run_argument, run_of, whoami
 from foliot.cli.show.output import as_json, json_option, output_option
 from foliot.cli.show.run import MARKS, Opening, PlainView
-from foliot.cli.terminal import out, paint
+from foliot.cli.terminal import emit, out, paint
 from foliot.cli.watch.run import WAITS, Client, WatchOptions, leave, rested, resumed, resumed_after_decision, stay
 from foliot.common.text import counted, one_line, visible
 from foliot.engine.driver.ids import new_run_id
@@ -136,7 +136,7 @@ async def _cancel(word: str, reason: str) -> int:
 @click.option("--mode", default="steer", metavar="MODE", help=f"{', '.join(MODES[:-1])} or {MODES[-1]}.")
 @click.option("--key", metavar="KEY", help="Said again with the same key, it is one input with one outcome.")
 def say(run_id: str, text: str, mode: str, key: str | None) -> int:
-    """Say something to a run. One that has ended is restarted: another run goes on after it.
+    """Say something to a run. One that has ended is restarted: another run goes on after it, and its answer is printed.
 
     \b
     steer          heard before the next question to the model
@@ -159,7 +159,13 @@ async def _say(word: str, text: str, mode: str, key: str | None) -> int:
         out(f"{said.run.id} {said.outcome}{' (said before)' if said.again else ''}")
         if said.outcome != "restarted":
             return 0
-        return WAITS if (await rested(client, said.run.id)).phase == "waiting" else 0
+        result = await rested(client, said.run.id)
+    if result.phase == "waiting":
+        return WAITS
+    if result.phase == "succeeded":
+        emit(result.output)
+        return 0
+    raise RunFailedError(result)
 
 
 @click.command()
