@@ -79,9 +79,10 @@ class TurnKeeper:
             self._looking.add(task)
             task.add_done_callback(self._looking.discard)
 
-    async def begin_next(self, id: str) -> str:
+    async def begin_next(self, id: str, *, told: bool = False) -> str:
         """Begins the next turn of a session, if none is at work and something is due; returns what keeps it from it.
 
+        `told`: whoever asks tells people what is returned, and it need not be told in the log.
         What waits stays stored, whatever happens here. Never raises.
         """
         try:
@@ -100,10 +101,10 @@ class TurnKeeper:
         except FoliotError as error:
             if isinstance(error, NotFound) and error.details.get("session") == id:
                 return ""  # deleted meanwhile
-            return self._rest(id, error.message)
+            return self._rest(id, error.message, told)
         except Exception as error:
             log.exception("no turn of session %s could begin", id)
-            return self._rest(id, f"{type(error).__name__}: {error}")
+            return self._rest(id, f"{type(error).__name__}: {error}", told)
 
     async def _begin_next(self, id: str) -> None:
         session = await self._store.get(id)
@@ -201,10 +202,10 @@ class TurnKeeper:
             await self.begin_next(id)
         return due
 
-    def _rest(self, id: str, why: str) -> str:
+    def _rest(self, id: str, why: str, told: bool) -> str:
         times = self._rests.get(id, (0, 0.0))[0] + 1
         self._rests[id] = times, self._clock() + backoff(times, FIRST_REST, LONGEST_REST)
-        level = logging.WARNING if times == 1 else logging.DEBUG
+        level = logging.WARNING if times == 1 and not told else logging.DEBUG
         log.log(level, "session %s waits for an answer, and no turn can begin: %s", id, why)
         return why
 

@@ -357,7 +357,7 @@ class SessionService:
                 await self.assets.add(session.id, asset, content)
         outcome = await self.store.say(id, new, now=self._clock(), options=rules, in_transaction=in_transaction)
         if outcome.act == "start":
-            return replace(outcome, problem=await self.keeper.begin_next(id))
+            return replace(outcome, problem=await self.keeper.begin_next(id, told=True))
         if outcome.act == "wake" or (outcome.run_id and not outcome.again):
             await self._turns.wake(outcome.run_id)  # also one that only has to be taken up: its process may be gone
         return outcome

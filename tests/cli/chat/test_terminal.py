@@ -97,13 +97,13 @@ class Place:
         self.environ = {**kept, "FOLIOT_HOME": str(folder / "home"), "TERM": "xterm", "COLUMNS": "100", "USER": "ann"}
         self.foliot("apply", "-f", "desk.json")
 
-    def foliot(self, *words: str, stdin: str = "", code: int = 0) -> str:
+    def foliot(self, *words: str, stdin: str = "", code: int = 0, errors: bool = False) -> str:
         command = [sys.executable, "-m", "foliot.cli", *words]
         done = subprocess.run(
             command, cwd=self.folder, env=self.environ, input=stdin.encode(), capture_output=True, timeout=PATIENCE
         )
         assert done.returncode == code, (done.stdout + done.stderr).decode()
-        return done.stdout.decode() + (done.stderr.decode() if code else "")
+        return done.stdout.decode() + (done.stderr.decode() if code or errors else "")
 
     def sessions(self) -> list[dict[str, object]]:
         return json.loads(self.foliot("sessions", "list", "--archived", "-o", "json"))["items"]
@@ -326,12 +326,12 @@ def test_an_interrupt_ends_the_turn_and_is_answered_first(place: Place, start) -
 
 def test_a_conversation_is_compacted_and_stays_readable(place: Place, start) -> None:
     terminal = start("desk")
-    for number in range(6):
-        terminal.enter(f"fact {number}: " + "tick " * 400)
+    for number in range(12):
+        terminal.enter(f"fact {number}: " + "tick " * 100)
         terminal.wait_for(f"You said: fact {number}")
         terminal.wait_for_end()
     terminal.enter("/compact")
-    terminal.wait_for("summarized from now on")
+    terminal.wait_for("4 messages are summarized from now on")
     terminal.enter("hello again")
     terminal.wait_for("You said: hello again")
     (session,) = place.sessions()
@@ -435,6 +435,56 @@ def test_in_a_pipe_a_turn_that_waits_for_a_person_ends_with_code_8(place: Place)
     (session,) = place.sessions()
     assert place.paid == []
     assert session["turn"]
+
+
+def test_in_a_pipe_what_waits_behind_a_turn_that_asks_ends_with_code_8(place: Place) -> None:
+    place.foliot("chat", "desk", stdin="pay", code=8)
+    told = place.foliot("chat", "desk", stdin="and this", code=8)
+    assert "foliot approvals approve" in told
+    assert " waiting " in place.foliot("sessions")
+    assert json.loads(place.foliot("sessions", "-o", "json"))["items"][0]["arrivals"] == 2
+    assert "waits for a person" in place.foliot("chat", "desk", "--new", stdin="hi", code=0, errors=True)
+
+
+def test_in_a_pipe_a_turn_that_cannot_begin_ends_with_code_1_and_one_line(place: Place) -> None:
+    (place.folder / "desk.py").unlink()
+    told = place.foliot("chat", "desk", stdin="work", code=1)
+    assert [line.split(":")[0] for line in told.splitlines()] == ["error", "hint"]
+    assert "desk" in told
+
+
+def test_a_run_that_is_restarted_prints_its_answer(place: Place) -> None:
+    place.foliot("run", "desk", "hello")
+    (run,) = json.loads(place.foliot("runs", "-o", "json"))["items"]
+    assert "You said: again" in place.foliot("say", run["metadata"]["name"], "again")
+
+
+def test_a_misspelt_command_is_said_to_nobody(place: Place, start) -> None:
+    chat = start("desk")
+    chat.enter("/modle foo")
+    chat.wait_for("did you mean /model?")
+    chat.enter("/steer")
+    chat.wait_for("needs a text")
+    chat.enter("/compact")
+    chat.wait_for("nothing was said")
+    chat.enter("/etc/hosts is a file")
+    chat.wait_for("You said: /etc/hosts")
+    chat.wait_for_end()
+    chat.enter("/compact")
+    chat.wait_for("nothing to compact yet")
+    assert place.sessions()[0]["turns"] == 1
+
+
+def test_what_waits_behind_a_turn_is_dropped_with_it(place: Place, start) -> None:
+    chat = start("desk")
+    chat.enter("work")
+    chat.wait_for("I begin.")
+    chat.enter("/followup later")
+    chat.wait_for("(followup: queued)")
+    chat.enter("/stop all")
+    chat.wait_for("What waited was taken out.")
+    chat.wait_for("stopped")
+    assert place.sessions()[0]["turns"] == 1
 
 
 def test_in_a_pipe_events_are_json_lines_with_one_end(place: Place) -> None:

@@ -80,6 +80,8 @@ class ChatView:
                 self._input(event)
             case ImageEvent() | FileEvent():
                 await self._media(event)
+            case CompactionEvent(replaced=0, problem=problem):
+                self._note(f"nothing was summarized{f': {one_line(problem, LONGEST)}' if problem else ''}")
             case CompactionEvent(replaced=replaced):
                 self._note(f"{counted(replaced, 'message')} are summarized from now on; /history shows all of them")
             case ErrorEvent(message=message, retries=retries):

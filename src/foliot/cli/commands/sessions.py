@@ -84,7 +84,7 @@ def history(id: str, limit: int, before: int | None, as_json: bool) -> int:
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="At most N.")
 @json_option("text or json.")
 def search(text: str, session: str | None, limit: int, as_json: bool) -> int:
-    """Look for what was said, the best match first."""
+    """Look for what was said, the newest first: turns in which all of these words stand."""
     return run(_search(text, session, limit, in_json=as_json))
 
 

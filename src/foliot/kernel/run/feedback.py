@@ -96,16 +96,20 @@ def answered(call_id: str, name: str, answer: str | None, *, late: bool, files: 
 
 
 def not_run(
-    call_id: str, name: str, why: Synthetic, *, started: bool, unknown: str = "", key: str = ""
+    call_id: str, name: str, why: Synthetic, *, started: bool, reads: bool = False, unknown: str = "", key: str = ""
 ) -> ToolFinished:
-    """A call that the run no longer waits for. `started`: nobody knows whether it took effect, and `unknown` why."""
+    """A call that the run no longer waits for. `started`: nobody knows whether it took effect, and `unknown` why.
+
+    One that only `reads` has no effect, however far it came.
+    """
     what = {
         "cancelled": "the run was cancelled",
         "interrupted": "someone interrupted the run with a new message",
         "budget": "no more tool calls are allowed in this run",
         "contract": "the contract of this run does not allow the call",
     }.get(why, "the run ended")
-    message = f"{what}; the call had been started and may have taken effect" if started else f"{what}; it was not run"
+    doubtful = "it only reads, and was stopped" if reads else "the call had been started and may have taken effect"
+    message = f"{what}; {doubtful if started else 'it was not run'}"
     kind = "cancelled"
     if unknown:
         message = f"{message}: {NOT_AGAIN}"

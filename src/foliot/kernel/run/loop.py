@@ -153,8 +153,9 @@ def _settle(state: State) -> Action:
 
 def _dropped(state: State, call: Call, why: Literal["cancelled", "ended", "interrupted"]) -> ToolFinished:
     """The result of a call that the run does not wait for. One that was started and changes something may have."""
-    started = call.attempts > 0 and call.effect != "read"
-    return feedback.not_run(call.id, call.name, why, started=started, unknown=doubt_of(call), key=key_of(state, call))
+    started, reads = call.attempts > 0, call.effect == "read"
+    doubt, key = doubt_of(call), key_of(state, call)
+    return feedback.not_run(call.id, call.name, why, started=started, reads=reads, unknown=doubt, key=key)
 
 
 def _terminal(state: State) -> Terminal:

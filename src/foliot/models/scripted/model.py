@@ -39,6 +39,7 @@ In `say`, `think` and arguments these names are filled in: {input} (the last thi
     failed: true     the last tool result is an error      step: 3          this is the third answer
     agent: name      this agent asks                       model: name      this model is asked for
     not: {…}         the opposite                          any: [{…}, {…}]  at least one of these
+    unanswered: tool its result is newer than any answer, whatever a person has said since
 
 Turns that are not played are skipped for good: each answer takes the next turn, from the place reached, whose `when`
 holds. With options, a script is a mapping:

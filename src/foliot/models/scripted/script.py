@@ -59,6 +59,13 @@ class Moment:
         return result.text or (result.error.message if result.error else "")
 
     @property
+    def unanswered(self) -> set[str]:
+        """The names of the tools with a result behind the last answer, in lower case."""
+        answers = [n for n, message in enumerate(self.messages) if message.role == "assistant"]
+        new = self.messages[answers[-1] + 1 if answers else 0 :]
+        return {part.name.lower() for each in new for part in each.parts if isinstance(part, ToolResult)}
+
+    @property
     def called(self) -> set[str]:
         """The names of all tools called so far, in lower case."""
         return {call.name.lower() for message in self.messages for call in message.calls}
@@ -244,6 +251,7 @@ _WORDS: Final[dict[str, _Test]] = {
     "tool": lambda m, words: any(tool.name.lower() in words for tool in m.request.tools),
     "called": lambda m, words: not m.called.isdisjoint(words),
     "last_tool": lambda m, words: (result := m.result) is not None and result.name.lower() in words,
+    "unanswered": lambda m, words: not m.unanswered.isdisjoint(words),
 }
 _OTHER: Final = ("failed", "step", "not", "any")
 

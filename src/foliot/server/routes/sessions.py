@@ -10,9 +10,11 @@ from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import fields
 from starlette.requests import Request
 from starlette.responses import Response
 
+from foliot.common.suggestions import suggestion
 from foliot.engine.driver.ids import check_chosen_id
 from foliot.errors import Denied, InvalidInput, NotFound, UsageError
 from foliot.kernel.identity import Identity
@@ -38,6 +40,16 @@ from foliot.store.sessions.base import Place, Session
 
 router = new_router("sessions")
 _LISTED: Final = "`foliot sessions` lists them; over HTTP: GET /v1/sessions"
+# What stands in the place of an id by mistake.
+_ELSEWHERE: Final = {
+    "search": "searching is GET /v1/session-search?text=…",
+    "active": "the active one of a channel is GET /v1/active-session?agent=…",
+}
+
+_MESSAGE: Final = tuple(field.name for field in fields(Message))
+_FORMS: Final = (
+    'a text, or {"parts": [{"type": "text", "text": "…"}, {"type": "media", "media_type": "…", "data": "…"}]}'
+)
 
 SessionId = Annotated[str, Path(min_length=1, max_length=253, description="The id of the session.")]
 AgentName = Annotated[str, Query(max_length=253, description="Only sessions with this agent.")]
@@ -406,7 +418,7 @@ def _others(session: Session, what: str, role: Role) -> Denied:
 
 
 def _missing(id: str) -> NotFound:
-    return NotFound(f"there is no session {id[:80]!r}", hint=_LISTED)
+    return NotFound(f"there is no session {id[:80]!r}", hint=_ELSEWHERE.get(id, _LISTED))
 
 
 async def _ordered(request: Request, caller: Caller, namespace: str | None) -> tuple[SessionOrder, Place, Identity]:
@@ -433,6 +445,12 @@ def _key(request: Request, given: str) -> str | None:
 def _message(given: str | dict[str, Any]) -> Message | str:
     if isinstance(given, str):
         return given
+    if unknown := [name for name in given if name not in _MESSAGE]:
+        raise InvalidInput(
+            f"message: unknown field {unknown[0][:80]!r}",
+            hint=suggestion(unknown[0], _MESSAGE, _FORMS),
+            field=f"message.{unknown[0][:80]}",
+        )
     try:
         return msgspec.convert({"role": "user", **given}, Message)
     except msgspec.ValidationError as error:
