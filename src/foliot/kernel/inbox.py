@@ -61,7 +61,7 @@ class Waiting(Struct, frozen=True):
     """An input that is not answered yet. `place` is where it came from: inputs of two places are never joined.
 
     `offered` to the turn at work, which has not taken it. `steered`: a turn took it, and it is still to be answered.
-    `stops` is the turn that an interrupt has told to end. `cancelled`: it goes with the turn that it was offered to.
+    `stops` is the turn that an interrupt has signalled to end. `cancelled`: it goes with the turn it was offered to.
     `size` is that of its message, in bytes.
     """
 
@@ -109,7 +109,7 @@ def mode_problem(text: str) -> str:
 def phase_of(turn: str, waiting: Sequence[Waiting], *, for_person: bool = False) -> TurnPhase:
     """Returns what the turn at work is doing, blank for none; `for_person`: its run waits for somebody.
 
-    It is about to end if an interrupt told this very turn so: one that waits behind it has told an earlier one.
+    It is about to end if an interrupt signalled this very turn: one that waits behind it has signalled another.
     """
     if not turn:
         return "idle"

@@ -122,7 +122,7 @@ class NewInput(Struct, frozen=True):
 class Input(Struct, frozen=True):
     """An input as stored. `message` is None once it stands in the journal of `run_id`.
 
-    Before that, `run_id` is the turn that it was offered to, or that it told to end.
+    Before that, `run_id` is the turn that it was offered to, or that it signalled to end.
     """
 
     seq: int
