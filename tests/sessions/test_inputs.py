@@ -148,7 +148,7 @@ async def test_no_turn_begins_with_what_was_dropped_meanwhile(talk: Talk, monkey
 async def test_words_said_again_begin_the_turn_that_a_crash_kept_from_beginning(
     talk: Talk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def dies(_: str) -> str:
+    async def dies(_: str, **__: Any) -> str:
         raise asyncio.CancelledError
 
     with monkeypatch.context() as patched:
