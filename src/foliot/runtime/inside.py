@@ -112,6 +112,7 @@ class Inside:
         self.background = BackgroundRuns(self)
         self.inputs = Inputs(self)
         self._turns = SessionTurns(self)
+        self._chat: Chat | None = None
 
     # --- opening and closing -------------------------------------------------------------------------------------
 
@@ -200,7 +201,10 @@ class Inside:
     @property
     def chat(self) -> Chat:
         """The streams of sessions. Raises `UsageError` for a runtime in memory."""
-        return Chat(self.sessions, self.runs.journal, self, masker=self.approvals.masker)
+        sessions = self.sessions
+        if self._chat is None or self._chat.sessions is not sessions:  # one for all readers: they share their looks
+            self._chat = Chat(sessions, self.runs.journal, self, masker=self.approvals.masker)
+        return self._chat
 
     @property
     def resources(self) -> ResourceStore:

@@ -36,6 +36,7 @@ from foliot.sessions.chat_events import (
     WaitingEvent,
     read_place,
 )
+from foliot.sessions.idle import IdleReaders
 from foliot.sessions.service import SessionService
 from foliot.store.journal.base import Journal
 from foliot.store.sessions.base import Input, Session
@@ -46,6 +47,8 @@ from foliot.tools.secrets.masking import Masker
 PAGE: Final = 500
 # A run that is driven here tells of itself. All the same it is looked at after so many seconds: its lease may be lost.
 LOOK_AFTER: Final = 5.0
+# A session in which nothing happens is looked at with all others that are read here; by its own reader so seldom.
+LOOK_AT_IDLE: Final = 60.0
 # After so many looks that found nothing it is asked whether there is such a run at all.
 MOST_EMPTY_LOOKS: Final = 30
 # So many turns are read at once by whoever catches up with a session.
@@ -68,6 +71,10 @@ class LiveRuns(Protocol):
         """Returns when the event is set, or something may have happened in the store."""
         ...
 
+    async def pause(self) -> None:
+        """Returns when something may have happened in the store."""
+        ...
+
     async def is_asked(self, namespace: str, approval: str) -> bool:
         """Whether there is an approval of this name by now, for people to decide."""
         ...
@@ -86,10 +93,11 @@ class Chat:
     def __init__(
         self, sessions: SessionService, journal: Journal, runs: LiveRuns, *, masker: Masker | None = None
     ) -> None:
-        self._sessions = sessions
+        self.sessions = sessions
         self._journal = journal
         self._runs = runs
         self._masker = masker
+        self._idle = IdleReaders(sessions.store, runs.pause)
 
     async def chat(
         self,
@@ -112,7 +120,7 @@ class Chat:
         The last event is the one `end`. With `pauses` that may be one of status `waiting`, when a person has to decide
         before the turn goes on; without, the stream stays open until somebody has.
         """
-        said = await self._sessions.say(
+        said = await self.sessions.say(
             id,
             message,
             identity=identity,
@@ -140,15 +148,19 @@ class Chat:
         Of a turn that was at work when it was said, events come from the moment on at which it heard of it. Raises
         `NotFound`.
         """
-        session = await self._sessions.get(id, identity=identity, namespace=namespace)
+        session = await self.sessions.get(id, identity=identity, namespace=namespace)
         followed = ""
         while True:
+            seen = await self.sessions.store.get(session.id)
             said = await self._input(session, seq)
             if said.status == "dropped":
                 yield EndEvent("", status="dropped", message=said.reason)
                 return
             if said.status == "pending" or said.run_id in ("", followed):
-                if pauses and (event := await self._waits(session)) is not None:
+                if not pauses:
+                    await self._idle.changed(seen, within=LOOK_AFTER)
+                    continue
+                if (event := await self._waits(session)) is not None:
                     # What is said waits behind a turn that waits for a person.
                     yield event
                     yield EndEvent(event.run, event.place, status="waiting", message=event.message)
@@ -172,7 +184,7 @@ class Chat:
 
     async def _waits(self, session: Session) -> WaitingEvent | None:
         """Returns what the turn at work asks people, when it waits for them."""
-        run_id = (await self._sessions.store.get(session.id)).turn
+        run_id = (await self.sessions.store.get(session.id)).turn
         if not run_id or (await self._journal.get(run_id)).phase != "waiting":
             return None
         story = TurnStory(run_id, mask=lambda arguments: shown(arguments, self._masker))
@@ -200,11 +212,11 @@ class Chat:
         is at work any more. Raises `NotFound` for a session or a place that is not the caller's, `InvalidInput` for
         what is no place.
         """
-        session = await self._sessions.get(id, identity=identity, namespace=namespace)
+        session = await self.sessions.get(id, identity=identity, namespace=namespace)
         last = session.turns - 1 if session.turn else session.turns
         if after:
             place = read_place(after)
-            turn = await self._sessions.store.turn_of(place.run)
+            turn = await self.sessions.store.turn_of(place.run)
             if turn is None:
                 raise _no_place(after)
             async with aclosing(self._turn(session, place.run, _Start(place))) as events:
@@ -212,6 +224,7 @@ class Chat:
                     yield event
             last = turn.number
         while True:
+            seen = await self.sessions.get(id, identity=identity, namespace=namespace)  # it may be deleted
             runs = await self._turns_after(session, last)
             for number, run_id in runs:
                 async with aclosing(self._turn(session, run_id, _Start())) as events:
@@ -221,8 +234,7 @@ class Chat:
             if not runs:
                 if not follow:
                     return
-                await self._runs.changed(asyncio.Event())
-                await self._sessions.get(id, identity=identity, namespace=namespace)  # it may be deleted
+                await self._idle.changed(seen, within=LOOK_AT_IDLE)
 
     async def _turn(
         self, session: Session, run_id: str, start: _Start, number: int | None = None, pauses: bool = False
@@ -308,7 +320,7 @@ class Chat:
                 await self._runs.changed(asyncio.Event())
 
     async def _input(self, session: Session, seq: int) -> Input:
-        found = await self._sessions.store.inputs(session.key, after=seq - 1, limit=1)
+        found = await self.sessions.store.inputs(session.key, after=seq - 1, limit=1)
         if not found or found[0].seq != seq:
             raise NotFound(f"nothing of number {seq} was said to session {session.id}")
         return found[0]
@@ -317,7 +329,7 @@ class Chat:
         """Lists the turns of a session behind one of them, the oldest first."""
         found: list[tuple[int, str]] = []
         before: int | None = None
-        while turns := await self._sessions.store.turns(session, limit=TURNS, before=before):
+        while turns := await self.sessions.store.turns(session, limit=TURNS, before=before):
             found += [(each.number, each.run_id) for each in turns if each.number > number]
             before = turns[-1].number
             if before <= number:

@@ -14,6 +14,11 @@ SELECT key, id, namespace, agent, user_name, channel, kind, title, model, option
        head, turn, turns, arrivals
   FROM session WHERE id = :id;
 
+-- name: session_marks
+-- What changes in the rows of these sessions when something happens to them.
+SELECT id, head, turn, turns, arrivals, active_at
+  FROM session WHERE id IN (SELECT value FROM json_each(:ids) AS wanted);
+
 -- name: session_lock
 -- locks: session id
 SELECT key, id, namespace, agent, user_name, channel, kind, title, model, options, created_at, active_at, archived_at,

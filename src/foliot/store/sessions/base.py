@@ -8,7 +8,7 @@ Invariant:   a session has at most one turn at work. Its inputs are numbered wit
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
@@ -79,6 +79,21 @@ class Session(Struct, frozen=True):
     turn: str
     turns: int
     arrivals: int
+
+    @property
+    def mark(self) -> SessionMark:
+        """What of it changes when something happens to it."""
+        return SessionMark(self.head, self.turn, self.turns, self.arrivals, self.active_at)
+
+
+class SessionMark(NamedTuple):
+    """A mark of a session: another one when a turn began or ended, or something was said."""
+
+    head: str
+    turn: str
+    turns: int
+    arrivals: int
+    active_at: float
 
 
 class Turn(Struct, frozen=True):

@@ -7,7 +7,7 @@ last event ends it: so a session never has a turn without a run, and never loses
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, cast
 
 import msgspec
@@ -45,6 +45,7 @@ from foliot.store.sessions.base import (
     SessionArchived,
     SessionBusy,
     SessionKind,
+    SessionMark,
     Turn,
 )
 from foliot.store.sessions.words import asked, indexed, scope_of
@@ -134,6 +135,11 @@ class SqlSessions:
         if not found:
             raise _missing(id)
         return _session(found[0])
+
+    async def marks(self, ids: Iterable[str]) -> dict[str, SessionMark]:
+        """Returns the marks of those of these sessions that there are: a mark changes with its session."""
+        found = await self._db.read("session_marks", ids=msgspec.json.encode(sorted(ids)).decode())
+        return {row["id"]: _mark(row) for row in found}
 
     async def active(self, place: Place) -> Session | None:
         """Returns the active session of a place."""
@@ -660,6 +666,10 @@ def _session(row: Row) -> Session:
         row["turns"],
         row["arrivals"],
     )
+
+
+def _mark(row: Row) -> SessionMark:
+    return SessionMark(row["head"] or "", row["turn"] or "", row["turns"], row["arrivals"], row["active_at"])
 
 
 def _turn(row: Row) -> Turn:
