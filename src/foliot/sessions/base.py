@@ -83,7 +83,7 @@ class TurnRuns(Protocol):
         """Cancels a run; returns when it has ended and nothing of it acts any more. One that has ended stays so.
 
         Without `wait` it returns as soon as it is stored that it is to end.
-        Raises `Unavailable` for one that is told to end and does not in time, and what keeps it from ending.
+        Raises `Unavailable` for one that does not end in time, and what keeps it from ending.
         """
         ...
 

@@ -367,7 +367,7 @@ class Runs:
         return driver
 
     async def toolbox(self, state: State, tools: Callable[[RunSpec], Awaitable[Toolbox]]) -> Toolbox:
-        """The tools that a run goes on with: none for one that was told to end, where its own are not to be had.
+        """The tools that a run goes on with: none for one that is to end, where its own are not to be had.
 
         Nothing is begun in it any more, and each open call is given a result by what is recorded of it. Raises what
         `tools` raises.

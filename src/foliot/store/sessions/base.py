@@ -82,7 +82,7 @@ class Session(Struct, frozen=True):
 
     @property
     def mark(self) -> SessionMark:
-        """What of it changes when something happens to it."""
+        """The part of it that changes when something happens to it."""
         return SessionMark(self.head, self.turn, self.turns, self.arrivals, self.active_at)
 
 
