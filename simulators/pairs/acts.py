@@ -893,7 +893,7 @@ async def _say_busy(t: Tools) -> Any:
 
 
 @act("run.say.same")
-async def _say_same(t: Tools) -> Any:
+async def _say_to_run_again(t: Tools) -> Any:
     return (await RunInputs(t.db).say("asleep", said("same", "steer"), now=t.now)).outcome
 
 

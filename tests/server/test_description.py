@@ -182,7 +182,12 @@ def test_each_kind_has_operations_of_its_own(kind: Any) -> None:
 @pytest.mark.parametrize("method", ["post", "put", "patch"])
 def test_what_takes_a_body_says_which(method: str) -> None:
     own = (*(f"/v1/{plural}" for plural in PLURALS), "/v1/runs", "/v1/apply", "/v1/chat")
-    bare = {"/v1/tasks/{name}/archive", "/v1/tasks/{name}/delete", "/v1/runs/{run_id}/resume"}
+    bare = {
+        "/v1/tasks/{name}/archive",
+        "/v1/tasks/{name}/delete",
+        "/v1/runs/{run_id}/resume",
+        "/v1/channels/{name}/deliveries/{key}/retry",
+    }
     for verb, path, operation in operations():
         if verb == method and path.startswith(own) and path not in bare:
             assert "requestBody" in operation, path

@@ -410,7 +410,9 @@ ROUTES: Final[Mapping[tuple[str, str], RouteRow]] = {
     ),
     ("POST", "/v1/tool-callbacks/{request_id:path}"): RouteRow(
         PUBLIC,
-        Operation("pushToolResult", ref("Taken"), codes=("202",), body=Body(ANYTHING, required=False), fails=(410,)),
+        Operation(
+            "pushToolResult", ref("ResultTaken"), codes=("202",), body=Body(ANYTHING, required=False), fails=(410,)
+        ),
         apart("public: a result is taken once by the id of its call"),
     ),
     # --- as clients of OpenAI call it

@@ -36,8 +36,17 @@ class HookServer:
         self.asked: list[dict[str, Any]] = []
         self.heads: list[str] = []
         self.url = ""
+        self.at_work: set[asyncio.Task[Any] | None] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.at_work.add(asyncio.current_task())
+        with suppress(ConnectionError):  # who has read enough hangs up
+            await self._answer(reader, writer)
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         size = next(int(line.split(":")[1]) for line in head.lower().split("\r\n") if line.startswith("content-length"))
         self.asked.append(msgspec.json.decode(await reader.readexactly(size)))
@@ -45,7 +54,6 @@ class HookServer:
         length = f"Content-Length: {len(self.answer)}\r\nConnection: close\r\n{self.extra}\r\n"
         writer.write(f"HTTP/1.1 {self.head}\r\nContent-Type: application/json\r\n{length}".encode() + self.answer)
         await writer.drain()
-        writer.close()
 
 
 @asynccontextmanager
@@ -54,6 +62,7 @@ async def serving(server: HookServer) -> AsyncGenerator[HookServer]:
     server.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/hook"
     async with listening:
         yield server
+    await asyncio.gather(*(task for task in server.at_work if task is not None), return_exceptions=True)
 
 
 @asynccontextmanager

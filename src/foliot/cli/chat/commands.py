@@ -1,7 +1,7 @@
 """The words that are typed into a chat: a command, or something to say. Pure.
 
 A command is a `/`, a word of this table, and what follows it; the word may be written in any case. A word that is very
-like one of them is a slip of the fingers, and said to nobody. A text that begins with any other word is said as it
+like one of them is a slip of the fingers, and not said at all. A text that begins with any other word is said as it
 stands, also when it begins with `/`: paths are talked about.
 """
 

@@ -187,7 +187,7 @@ def _row(session: Session, state: str, now: datetime) -> list[str]:
 
 
 async def _state(client: Client, session: Session) -> str:
-    """Says how a session stands: what its turn does, or that nobody drives it."""
+    """Says how a session stands: what its turn does, or that no process drives it."""
     state = "archived" if session.archived_at is not None else "idle"
     if not session.turn:
         return state

@@ -147,7 +147,7 @@ SHAPES: Final[dict[str, Schema]] = {
         optional={"duplicate": YES_NO, "session": TEXT, "outcome": TEXT, "reply": TEXT, "error": TEXT},
         about="What became of a message to a channel.",
     ),
-    "Taken": shape({"accepted": {"const": True}}),
+    "ResultTaken": shape({"accepted": {"const": True}}),
 }
 
 # --- as clients of OpenAI read it --------------------------------------------------------------------------------
