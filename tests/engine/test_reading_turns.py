@@ -16,7 +16,11 @@ from foliot.kernel.run.events import RunCreated
 from foliot.kernel.run.loop import fold
 from foliot.kernel.run.past import CallIds, Past
 
-begun = asyncio.Event()
+
+class Begun:
+    """The event that a payment has begun, of the turn that is had."""
+
+    event: asyncio.Event
 
 
 @tool(effect="read")
@@ -34,7 +38,7 @@ async def fail() -> str:
 @tool(effect="once")
 async def pay(amount: int = 1) -> str:
     """Pays, and does not come back where it is told 2."""
-    begun.set()
+    Begun.event.set()
     if amount == 2:
         await asyncio.Event().wait()
     return "paid"
@@ -62,11 +66,11 @@ async def rt(tmp_path: Path) -> AsyncIterator[Runtime]:
 async def have_turn(rt: Runtime, kind: Agent | str, words: str, after: str) -> str:
     if isinstance(kind, str):
         return (await rt.inside.compact(PLAIN, after=after, check=False)).run_id
-    begun.clear()
+    Begun.event = asyncio.Event()
     run_id = rt.inside.new_run_id()
     turn = asyncio.create_task(rt.inside.run(kind, words, run_id=run_id, after=after, check=False))
     if kind is HANGS:
-        waits = asyncio.create_task(begun.wait())
+        waits = asyncio.create_task(Begun.event.wait())
         await asyncio.wait((waits, turn), return_when=asyncio.FIRST_COMPLETED)
         waits.cancel()
         if not turn.done():

@@ -48,7 +48,7 @@ class IdleReaders:
             self._looking = None
 
     async def _look(self) -> None:
-        """Looks until nobody waits. Where that fails all are woken: each finds out what is wrong when it reads."""
+        """Looks until it is cancelled. Where that fails all are woken: each finds out what is wrong when it reads."""
         try:
             while True:
                 ids = list(self._waiting)

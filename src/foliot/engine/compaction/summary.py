@@ -21,7 +21,7 @@ from foliot.kernel.tokens import estimate_text
 # So much of the request that is being worked on stays word for word, when the cut is behind it.
 LONGEST_REQUEST: Final = 4_000
 _EXCERPT: Final = 160
-# Also one that is written with blanks, or with characters that nobody sees, in it.
+# Also one that is written with blanks, or with invisible characters, in it.
 _TAG: Final = re.compile(
     r"<(?=[\s\u00ad\u200b-\u200f\u2060-\u2064\ufeff/]*(?:summary|request|segment|before)\b)", re.IGNORECASE
 )
