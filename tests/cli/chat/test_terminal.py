@@ -482,8 +482,8 @@ def test_what_waits_behind_a_turn_is_dropped_with_it(place: Place, start) -> Non
     chat.enter("/followup later")
     chat.wait_for("(followup: queued)")
     chat.enter("/stop all")
+    chat.wait_for("■ stopped")
     chat.wait_for("What waited was taken out.")
-    chat.wait_for("stopped")
     assert place.sessions()[0]["turns"] == 1
 
 
