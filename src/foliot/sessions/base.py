@@ -73,7 +73,7 @@ class TurnRuns(Protocol):
         ...
 
     async def wake(self, run_id: str) -> None:
-        """Lets a run hear what is stored for it, wherever it is driven; one that nobody drives is resumed here.
+        """Lets a run hear what is stored for it, wherever it is driven; one that no one drives is resumed here.
 
         Never raises.
         """

@@ -102,7 +102,7 @@ def _first_of_turn(created: RunCreated, summarised: int) -> int:
 
 
 def excerpt_of(messages: Sequence[Message], text: str) -> tuple[str, str] | None:
-    """Returns who said the words that were searched for, and the text around the first of them; None if nobody did."""
+    """Returns who said the words that were searched for, and the text around the first of them; None if no one did."""
     wanted = words_in(text)
     best: tuple[int, Message] | None = None
     for message in messages:

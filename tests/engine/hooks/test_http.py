@@ -40,9 +40,11 @@ class HookServer:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.at_work.add(asyncio.current_task())
-        with suppress(ConnectionError):  # who has read enough hangs up
-            await self._answer(reader, writer)
-        writer.close()
+        try:
+            with suppress(ConnectionError, EOFError):  # who has read enough hangs up
+                await self._answer(reader, writer)
+        finally:
+            writer.close()
         with suppress(ConnectionError):
             await writer.wait_closed()
 
@@ -126,14 +128,19 @@ async def test_an_address_inside_is_not_asked_unless_the_operator_allows_it(tmp_
 
 
 async def test_a_server_that_hangs_is_late(tmp_path: Path) -> None:
+    left = asyncio.Event()
+
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
+        writer.close()
+        left.set()
 
     server = HookServer(b"")
     listening = await asyncio.start_server(silent, "127.0.0.1", 0)
     server.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/"
     async with opened(tmp_path) as runtime:
         result = await runtime.run(hooked(server, on_failure="block", timeout="100ms"), "Go.")
+    await asyncio.wait_for(left.wait(), 60)
     listening.close()
     assert "without it this is not done" in result.output
 

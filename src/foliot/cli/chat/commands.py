@@ -63,7 +63,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str, Action]]] = {
     "whoami": ("", "say who you are, and where", "whoami"),
     "quit": ("", "leave; a turn at work goes on (as Ctrl-D)", "quit"),
 }
-# Other words for the same; `config` is known so that a secret which follows it is said to nobody.
+# Other words for the same; `config` is known so that a secret which follows it is said to no one.
 OTHERS: Final[Mapping[str, Action]] = {
     "start": "help",
     "abort": "stop",
