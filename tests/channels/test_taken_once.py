@@ -110,6 +110,13 @@ async def test_a_command_that_comes_again_is_not_done_again(desk: Desk) -> None:
     assert len(await Outbox(desk.runtime.inside.database).list("default")) == 3
 
 
+async def test_a_secret_that_follows_a_command_reaches_no_agent(desk: Desk) -> None:
+    await desk.says("Hello", "m1")
+    received = await desk.says("/config TOKEN s3cret-value", "m2")
+    assert "was not kept" in received.reply
+    assert await desk.arrivals() == 1
+
+
 async def test_abort_again_stops_no_later_turn(store_url: str, tmp_path: Path) -> None:
     slow = [{"say": "Once upon a time", "chunk": 2, "pace": 60}] * 3
     async with opened(store_url, tmp_path, {"helper": slow}) as runtime:

@@ -102,6 +102,7 @@ class Conversations:
             "model": self._model,
             "agent": self._agent,
             "whoami": self._whoami,
+            "config": self._config,
         }
 
     async def receive(self, channel: DeclaredChannel, incoming: Incoming) -> Received:
@@ -233,6 +234,10 @@ class Conversations:
             f"You are {speaker.member.user} ({speaker.incoming.sender} on {speaker.channel.name}), talking to "
             f"{speaker.agent}. " + (f"Your conversation is {session.id}." if session else "There is no conversation.")
         )
+
+    async def _config(self, speaker: _Speaker, rest: str, target: str) -> str:
+        """Refuses a secret. It is a command, so that what follows it reaches no model and no history."""
+        return "Secrets are not taken from a chat, and this one was not kept: they are declared by the operator."
 
     async def _new(self, speaker: _Speaker, rest: str, target: str) -> str:
         """Begins another session. Its id comes from the message, so the same message twice begins one."""

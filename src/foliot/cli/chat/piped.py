@@ -8,6 +8,7 @@ from __future__ import annotations
 from contextlib import aclosing
 from typing import Final
 
+from foliot.cli.chat.commands import is_private
 from foliot.cli.errors import say
 from foliot.cli.terminal import emit, out
 from foliot.cli.watch.run import Client
@@ -27,6 +28,10 @@ async def say_and_print(
 
     0: answered. 1: failed, stopped, or no turn can begin. 8: a person has to decide first; stderr has how.
     """
+    if is_private(text):
+        say("error", "Secrets are not said to an agent: nothing of this was sent or kept.", fg="red")
+        say("hint", "`foliot create secret --help`", fg="yellow")
+        return FAILED
     options = TurnOptions(model=model) if model else None
     chat = client.sessions.chat(session.id, text, mode=mode, key=key, options=options, pauses=True)
     waiting: WaitingEvent | None = None
