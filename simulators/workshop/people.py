@@ -102,4 +102,5 @@ def _everything() -> dict[str, object]:
 
 
 def _waiting() -> dict[str, object]:
-    return {"before": "", "namespace": "", "agent": "", "phases": '["waiting"]', "count": 100}
+    asked = {"before": "", "namespace": "", "agent": "", "phases": '["waiting"]', "count": 100}
+    return {**asked, "private": "", "own": ""}

@@ -55,7 +55,9 @@ async def test_a_replaced_file_refuses_the_next_commit_and_the_new_one_is_left_a
     await db.close()
     assert Path(f"{db.path}-wal").stat().st_size, "the log of the new store is not removed with the old one"
     await add(new, "newest")
-    found = await new.read("run_list", before="", namespace="", agent="", phases='["pending"]', count=9)
+    found = await new.read(
+        "run_list", before="", namespace="", agent="", phases='["pending"]', count=9, private="", own=""
+    )
     assert {row["id"] for row in found} == {"theirs", "newer", "newest"}
     await new.close()
 

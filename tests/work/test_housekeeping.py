@@ -54,7 +54,14 @@ def keeper(store, rules: Retention, *, days: float = 0.0) -> Housekeeper:
 
 async def phases(database) -> dict[str, str]:
     rows = await database.read(
-        "run_list", before="", namespace="", agent="", phases='["succeeded","waiting","running","pending"]', count=99
+        "run_list",
+        before="",
+        namespace="",
+        agent="",
+        phases='["succeeded","waiting","running","pending"]',
+        count=99,
+        private="",
+        own="",
     )
     return {row["id"]: row["phase"] for row in rows}
 
