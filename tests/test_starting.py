@@ -268,6 +268,9 @@ async def test_what_is_stored_is_no_error_where_the_run_cannot_go_on(
 
             monkeypatch.setattr(other.inside, "resume", breaks)
         info = await TELLS[verb](other, "r1")  # type: ignore[misc]
+        if (verb, fault) == ("cancel", "tools"):
+            assert info.phase == "cancelled", "a run ends without its tools"
+            return
         assert (info.id, info.phase) == ("r1", "waiting")
         if verb == "say_by_key":
             assert (await TELLS[verb](other, "r1")).phase == "waiting"  # type: ignore[misc]

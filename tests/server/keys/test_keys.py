@@ -63,6 +63,7 @@ async def test_every_post_takes_a_key_or_says_why_not(http: httpx.AsyncClient, r
         address = path.replace("{kind}", "agents").replace(":path}", "}")
         for word in ("name", "namespace", "run_id", "session_id", "id", "response_id", "username"):
             address = address.replace(f"{{{word}}}", "x")
+        address = address.replace("{key}", "1")
         assert "{" not in address, f"say what stands for the words of {path}"
         answer = await http.post(address, json={}, headers=keyed("used"))
         if answer.status_code != 409 or "was used for another request" not in answer.text:
