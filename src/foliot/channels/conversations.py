@@ -15,6 +15,7 @@ one that has to be repeated after a crash acts on the same turn or session.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable
@@ -49,6 +50,8 @@ from foliot.store.taken import MessageKey, OtherWords, Taken, TakenMessages
 log = logging.getLogger(__name__)
 
 LONGEST_TEXT: Final = 256 * 1024
+# So many seconds a command waits for the turn that it stops: a bot reads nothing else meanwhile.
+LONGEST_STOP: Final = 5.0
 HELP: Final = """\
 /new begins another conversation
 /abort stops the answer that is being written
@@ -255,8 +258,9 @@ class Conversations:
             return "Nothing was at work."
         session, _, turn = target.partition(" ")
         try:
-            stopped = await self._sessions.stop(session, identity=speaker.identity, turn=turn)
-        except Unavailable:  # what everybody else says must not wait for it
+            async with asyncio.timeout(LONGEST_STOP):
+                stopped = await self._sessions.stop(session, identity=speaker.identity, turn=turn)
+        except (TimeoutError, Unavailable):  # what everybody else says must not wait for it
             return "It has not stopped yet, and will."
         return "Stopped." if stopped else "Nothing was at work."
 
