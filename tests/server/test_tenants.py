@@ -40,7 +40,7 @@ class Place:
     names: dict[str, str] = field(default_factory=dict[str, str])
 
     async def theirs(self) -> str:
-        """All that the other tenant has, as text; without what the server itself writes down about addresses."""
+        """All that the other tenant has, as text; without what the server itself notes in their status."""
         page = await self.runtime.inside.resources.list(Filter(None, THEIRS), limit=1000)
         runs = await self.runtime.inside.runs.journal.list(namespace=THEIRS, limit=1000)
         tasks, _ = await self.runtime.inside.tasking.tasks.list(namespace=THEIRS, limit=200)
@@ -49,7 +49,7 @@ class Place:
                 **item,
                 "metadata": {k: v for k, v in item["metadata"].items() if k not in ("resourceVersion", "updatedAt")},
             }
-            | ({"status": {}} if item["kind"] == "TaskWebhook" else {})
+            | ({"status": {}} if item["kind"] in ("TaskWebhook", "TaskHook", "Channel") else {})
             for item in page.items
         ]
         return json.dumps([kept, [(run.id, run.phase) for run in runs], [(t.name, t.phase) for t in tasks]])
