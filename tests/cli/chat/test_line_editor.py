@@ -14,6 +14,7 @@ from foliot.cli.chat.commands import COMMANDS, Command, Say, help_lines, read_ty
 from foliot.cli.chat.history_file import MOST, NAME, HistoryFile
 from foliot.cli.chat.line_editor import Entered, LineEditor
 from foliot.cli.chat.screen import MOST_ROWS, prompt_rows
+from foliot.errors import InvalidInput
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,6 @@ def test_the_rows_around_the_cursor_are_shown_of_a_long_text() -> None:
         ("/model  fast one ", Command("model", "fast one")),
         ("/followup and then?", Say("and then?", "followup")),
         ("/Interrupt no!", Say("no!", "interrupt")),
-        ("/followup", Say("/followup")),
         ("/etc/passwd is a file", Say("/etc/passwd is a file")),
         ("/unknown words", Say("/unknown words")),
         ("hello\nworld", Say("hello\nworld")),
@@ -160,3 +160,8 @@ def test_a_long_history_is_shortened_and_broken_lines_are_passed_over(tmp_path: 
     (tmp_path / NAME).write_text(lines + "\n")
     assert HistoryFile(tmp_path).read()[-1] == "last"
     assert len((tmp_path / NAME).read_text().splitlines()) == MOST
+
+
+def test_a_mode_without_a_text_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="/followup needs a text to say"):
+        read_typed("/followup")
