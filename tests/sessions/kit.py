@@ -10,6 +10,7 @@ from foliot.kernel.messages import Message
 from foliot.store.sessions.base import Place, Session
 
 MOST_LOOKS = 600
+WITHIN = 60.0
 
 
 def place(agent: str = "helper", user: str = "ann", channel: str = "web", namespace: str = "default") -> Place:
@@ -17,9 +18,11 @@ def place(agent: str = "helper", user: str = "ann", channel: str = "web", namesp
 
 
 async def quiet(runtime: Runtime, id: str) -> Session:
-    """Returns the session once no turn is at work and nothing waits. Fails after a bounded number of looks."""
+    """Returns the session once no turn is at work and nothing waits. Fails after a bounded time."""
     sessions = runtime.inside.sessions
-    for _ in range(MOST_LOOKS):
+    loop = asyncio.get_running_loop()
+    ends_at = loop.time() + WITHIN  # by the clock: anybody's commit ends a pause
+    while loop.time() < ends_at:
         session = await sessions.store.get(id)
         if not session.turn and not await sessions.store.waiting(session):
             again = await sessions.store.get(id)

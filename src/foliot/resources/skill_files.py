@@ -22,7 +22,6 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from foliot.common.text import one_line
 from foliot.resources.problems import Finding, Problem, Severity
-from foliot.resources.syntax.yaml import parse_yaml
 
 SKILL_FILE: Final = "SKILL.md"
 LONGEST_SKILL_NAME: Final = 64
@@ -273,6 +272,8 @@ def _front_matter(text: str, file: str, called: str, findings: list[Finding]) ->
     if head is None:
         findings.append(_finding(file, "does not begin with front matter", "write it between two lines of ---"))
         return {}
+    from foliot.resources.syntax.yaml import parse_yaml  # servers read no folders, and start without it
+
     parsed = parse_yaml(head)
     findings += (_finding(file, f"{flaw.message} (line {flaw.line + 1})", flaw.hint) for flaw in parsed.flaws)
     given: Any = parsed.documents[0].value if parsed.documents else {}
